@@ -1,0 +1,49 @@
+# Two commands for a new machine: `make demo` and `make test`. Everything they need is installed into $(VENV).
+VENV ?= .venv
+PYTHON ?= python3
+OUT ?= airlock-demo
+BIN = $(VENV)/bin
+
+# uv does not read pip's find-links; hand it on where it names a folder that exists.
+export UV_FIND_LINKS ?= $(wildcard $(PIP_FIND_LINKS))
+# Byte code halves the import time; threads that spin on shared cores multiply it.
+export PYTHONDONTWRITEBYTECODE =
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint types check-browser bench clean
+
+demo: $(VENV)/.run
+	$(BIN)/airlock demo --out $(OUT)
+
+test: lint check-browser
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/airlock bench
+
+# Browser tests need Chromium: as root on Debian it is installed, elsewhere the tests say how to get it.
+check-browser:
+	@if command -v chromium >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium) >/dev/null; \
+	else echo "Chromium not found: browser tests will be skipped. Install your system's 'chromium' package to run them."; fi
+
+$(VENV)/bin/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+$(VENV)/.run: pyproject.toml | $(VENV)/bin/uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[dev]"
+	@touch $@ $(VENV)/.run
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis airlock-demo

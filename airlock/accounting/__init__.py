@@ -1,0 +1,11 @@
+"""What is promised and what it costs; the maths is dp-accounting's.
+
+In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here and never typed in.
+"""
+
+from airlock.accounting.calibrate import calibrate
+from airlock.accounting.events import compose, from_json, repeat, to_json
+from airlock.accounting.guarantee import Claim, Guarantee
+from airlock.accounting.spend import Spent, spend
+
+__all__ = ["Claim", "Guarantee", "Spent", "calibrate", "compose", "from_json", "repeat", "spend", "to_json"]

@@ -1,0 +1,129 @@
+"""The smallest noise that keeps a mechanism within (ε, δ), remembered on disk.
+
+The answer is an upper end of a bracket of width 1e-3: its ε has been computed and is at most the target, and 1e-3 less
+noise has been computed to exceed it. Calibration takes seconds, so answers are kept in the user's cache folder by
+everything they depend on; whoever uses one computes its ε again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import dp_accounting as dpa
+
+from airlock.accounting.events import to_json
+from airlock.accounting.spend import Accountant, Relation, _version, spend
+from airlock.errors import AccountingError
+
+TOLERANCE = 1e-3
+_LARGEST_NOISE = 1e6
+
+MakeEvent = Callable[[float], dpa.DpEvent]
+
+
+def calibrate(
+    make_event: MakeEvent,
+    epsilon: float,
+    delta: float,
+    relation: Relation = "add-remove",
+    accountant: Accountant = "auto",
+) -> float:
+    """The smallest noise multiplier, to 1e-3, at which `make_event(noise_multiplier)` costs at most ε at δ.
+
+    Args:
+        make_event: From a noise multiplier to the event of the whole release; ε must fall as it grows.
+        epsilon: The target; never exceeded.
+        delta: The δ it is stated at.
+        relation: The neighbouring relation.
+        accountant: As in `spend`.
+    """
+    key = json.dumps([to_json(make_event(1.0)), epsilon, delta, relation, accountant, _version()])
+    remembered = _recall(key)
+    if remembered is not None:
+        return remembered
+
+    def cost(noise: float) -> float:
+        return spend(make_event(noise), delta, relation, accountant).epsilon
+
+    noise = _bisect(cost, epsilon)
+    _remember(key, noise)
+    return noise
+
+
+def _bisect(cost: Callable[[float], float], target: float) -> float:
+    low, high = _bracket(cost, target)
+    while high[0] - low[0] > TOLERANCE:
+        guess = _interpolate(low, high, target)
+        width = high[0] - low[0]
+        for noise in (guess - 0.45 * TOLERANCE, guess + 0.45 * TOLERANCE):
+            low, high = _tighten(low, high, noise, cost, target)
+        if high[0] - low[0] > width / 2:
+            low, high = _tighten(low, high, (low[0] + high[0]) / 2, cost, target)
+    return high[0]
+
+
+End = tuple[float, float]  # a noise multiplier and its ε
+
+
+def _bracket(cost: Callable[[float], float], target: float) -> tuple[End, End]:
+    noise = 1.0
+    value = cost(noise)
+    step = 2.0 if value > target else 0.5
+    while True:
+        following = noise * step
+        if following > _LARGEST_NOISE:
+            raise AccountingError("an ε that some noise can reach", f"{target}", "It is too small for this mechanism.")
+        if following < TOLERANCE:
+            return (0.0, math.inf), (noise, value)
+        ahead = cost(following)
+        if (ahead > target) != (value > target):
+            ends = sorted([(noise, value), (following, ahead)])
+            return ends[0], ends[1]
+        noise, value = following, ahead
+
+
+def _interpolate(low: End, high: End, target: float) -> float:
+    """Where a power law through both ends meets the target; the middle where there is none."""
+    if not (low[0] > 0 and math.isfinite(low[1]) and high[1] > 0 and low[1] > high[1]):
+        return (low[0] + high[0]) / 2
+    share = math.log(low[1] / target) / math.log(low[1] / high[1])
+    return math.exp(math.log(low[0]) + share * math.log(high[0] / low[0]))
+
+
+def _tighten(low: End, high: End, noise: float, cost: Callable[[float], float], target: float) -> tuple[End, End]:
+    if not low[0] < noise < high[0]:
+        return low, high
+    value = cost(noise)
+    return ((noise, value), high) if value > target else (low, (noise, value))
+
+
+def _file(key: str) -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "airlock" / "calibration" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _recall(key: str) -> float | None:
+    try:
+        entry = json.loads(_file(key).read_text(encoding="utf-8"))
+        if entry["key"] == key and math.isfinite(entry["noise_multiplier"]) and entry["noise_multiplier"] > 0:
+            return float(entry["noise_multiplier"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None
+
+
+def _remember(key: str, noise: float) -> None:
+    """Best effort: a cache that cannot be written only costs time."""
+    with contextlib.suppress(OSError, RuntimeError):
+        target = _file(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
+            json.dump({"key": key, "noise_multiplier": noise}, file)
+        os.replace(file.name, target)

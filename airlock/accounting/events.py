@@ -1,0 +1,94 @@
+"""Events to JSON and back, through a fixed table.
+
+An event read from a bundle can only be one of the types below with exactly its numeric fields: names found in the data
+select a row of the table and are never imported. Randomised response is left out on purpose: dp-accounting 0.6 composes
+it once whatever its count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dp_accounting as dpa
+
+from airlock.errors import AccountingError
+
+Json = dict[str, Any]
+
+_TABLE: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "no-op": (dpa.NoOpDpEvent, ()),
+    "non-private": (dpa.NonPrivateDpEvent, ()),
+    "gaussian": (dpa.GaussianDpEvent, ("noise_multiplier",)),
+    "laplace": (dpa.LaplaceDpEvent, ("noise_multiplier",)),
+    "zcdp": (dpa.ZCDpEvent, ("rho", "xi")),
+    "poisson-sampled": (dpa.PoissonSampledDpEvent, ("sampling_probability", "event")),
+    "repeated": (dpa.SelfComposedDpEvent, ("event", "count")),
+    "composed": (dpa.ComposedDpEvent, ("events",)),
+}
+_NAMES = {kind: name for name, (kind, _) in _TABLE.items()}
+_MAX_DEPTH = 20
+
+
+def to_json(event: dpa.DpEvent) -> Json:
+    """The event as plain JSON values."""
+    if type(event) not in _NAMES:
+        known = ", ".join(_TABLE)
+        raise AccountingError(
+            f"one of the events {known}", type(event).__name__, "An unknown event is not accountable."
+        )
+    name = _NAMES[type(event)]
+    return {"type": name} | {field: _field_to_json(getattr(event, field)) for field in _TABLE[name][1]}
+
+
+def _field_to_json(value: Any) -> Any:
+    if isinstance(value, dpa.DpEvent):
+        return to_json(value)
+    if isinstance(value, list | tuple):
+        return [to_json(inner) for inner in value]
+    return value
+
+
+def from_json(value: object, depth: int = 0) -> dpa.DpEvent:
+    """The event that the JSON describes; anything that is not exactly a row of the table is an error."""
+    if depth > _MAX_DEPTH or not isinstance(value, Mapping) or value.get("type") not in _TABLE:
+        raise AccountingError(f"an event of type {', '.join(_TABLE)}", "something else", _WHY)
+    kind, fields = _TABLE[str(value["type"])]
+    if set(value) != {"type", *fields}:
+        raise AccountingError(f"the fields {sorted(fields)} in a '{value['type']}' event", f"{sorted(value)}", _WHY)
+    return kind(**{field: _field_from_json(field, value[field], depth + 1) for field in fields})
+
+
+_WHY = "ε is recomputed from the recorded events, so they must be complete."
+
+
+def _field_from_json(field: str, value: object, depth: int) -> object:
+    if field == "event":
+        return from_json(value, depth)
+    if field == "events" and isinstance(value, Sequence) and not isinstance(value, str):
+        return [from_json(inner, depth) for inner in value]
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    whole = field != "count" or (isinstance(value, int) and value >= 1)
+    share = field != "sampling_probability" or (number and value <= 1)  # type: ignore[operator]
+    if not (number and whole and share):
+        raise AccountingError(f"a usable number as '{field}' of an event", f"{value!r}"[:60], _WHY)
+    return value
+
+
+def repeat(event: dpa.DpEvent, count: int) -> dpa.DpEvent:
+    """`event`, `count` times; one time is the event itself."""
+    return event if count == 1 else dpa.SelfComposedDpEvent(event, count)
+
+
+def compose(events: Sequence[dpa.DpEvent]) -> dpa.DpEvent:
+    """All of the events; one alone is itself, none is the empty event."""
+    if len(events) == 1:
+        return events[0]
+    return dpa.ComposedDpEvent(list(events)) if events else dpa.NoOpDpEvent()
+
+
+def contains_sampling(event: dpa.DpEvent) -> bool:
+    """Whether some part of the event is amplified by sampling."""
+    inner = list(getattr(event, "events", [])) + [e for e in [getattr(event, "event", None)] if e is not None]
+    return isinstance(event, dpa.PoissonSampledDpEvent) or any(contains_sampling(e) for e in inner)

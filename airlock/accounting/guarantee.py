@@ -1,0 +1,86 @@
+"""What is promised: `Guarantee`, the one value that every release carries."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import dp_accounting as dpa
+
+from airlock.accounting.events import contains_sampling, to_json
+from airlock.accounting.spend import Accountant, Relation, spend
+
+Unit = Literal["record", "model", "none"]
+Status = Literal["proven", "claimed", "empirical"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper would print: its ε and δ, and by which theorem."""
+
+    epsilon: float
+    delta: float
+    theorem: str
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A promise about what leaves.
+
+    ε is computed from the events when the value is made; there is no way to type one in.
+
+    Args:
+        unit: Whose presence is protected: one record, one model, or nothing.
+        relation: What "neighbouring" means: a record added or removed, or one replaced.
+        events: What happened to the data, as a dp-accounting event.
+        delta: The δ at which ε is stated.
+        status: proven, claimed (a paper says so and the proof fails or is missing) or empirical.
+        assumptions: Sentences a reviewer can tick; the promise holds if they are true.
+        claim: What the paper would print, where it differs.
+        accountant: Which accountant to use.
+    """
+
+    unit: Unit
+    relation: Relation
+    events: dpa.DpEvent
+    delta: float
+    status: Status
+    assumptions: tuple[str, ...]
+    claim: Claim | None = None
+    accountant: Accountant = "auto"
+    epsilon: float = field(init=False)
+    accountant_used: str = field(init=False)
+    accountant_version: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        spent = spend(self.events, self.delta, self.relation, self.accountant)
+        object.__setattr__(self, "epsilon", math.inf if self.unit == "none" else spent.epsilon)
+        object.__setattr__(self, "accountant_used", spent.accountant)
+        object.__setattr__(self, "accountant_version", spent.version)
+
+    @property
+    def sampling(self) -> str:
+        """How records were drawn, in words."""
+        if contains_sampling(self.events):
+            return "Poisson: every record enters a lot independently; which ones did stays secret"
+        return "none: every step used every record"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a card or for `--json`; an infinite ε is null."""
+        claim = None
+        if self.claim:
+            claim = {"epsilon": self.claim.epsilon, "delta": self.claim.delta, "theorem": self.claim.theorem}
+        return {
+            "status": self.status,
+            "unit": self.unit,
+            "relation": self.relation,
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "accountant": self.accountant_used,
+            "accountant_version": self.accountant_version,
+            "sampling": self.sampling,
+            "claim": claim,
+            "assumptions": list(self.assumptions),
+            "events": to_json(self.events),
+        }

@@ -1,0 +1,95 @@
+"""From events and δ to ε: PLD by default, RDP where PLD does not take the event; the answer says which.
+
+The convention of this house for every event: `noise_multiplier` is the noise's standard deviation divided by the
+mechanism's L2 sensitivity *under the guarantee's own relation*. dp-accounting's two accountants disagree here (under
+REPLACE_ONE its PLD accountant doubles the sensitivity of an unsampled Gaussian and its RDP accountant does not), so
+both are always run with ADD_OR_REMOVE_ONE, whose reading of an unsampled event is exactly "sensitivity one". Sampled
+events are only accountable under add-remove.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal
+
+import dp_accounting as dpa
+from absl import logging as absl_logging
+from dp_accounting import pld, rdp
+
+from airlock.accounting.events import contains_sampling, to_json
+from airlock.errors import AccountingError
+
+Accountant = Literal["auto", "pld", "rdp"]
+Relation = Literal["add-remove", "replace-one"]
+
+# PLD rounds privacy losses up to a grid, so ε is an upper bound whatever the interval; a finer one is tighter where ε
+# is small and hundreds of roundings would be a visible part of it.
+_COARSE, _FINE, _FINE_BELOW = 1e-4, 1e-5, 1.0
+
+
+@dataclass(frozen=True)
+class Spent:
+    """An ε with the accountant that bounded it."""
+
+    epsilon: float
+    accountant: Literal["PLD", "RDP"]
+    version: str
+
+
+def spend(
+    event: dpa.DpEvent, delta: float, relation: Relation = "add-remove", accountant: Accountant = "auto"
+) -> Spent:
+    """The ε of the event at δ.
+
+    Raises:
+        AccountingError: No accountant takes the event, δ is not in (0, 1), or a sampled event under replace-one.
+    """
+    if not 0 < delta < 1:
+        raise AccountingError("a δ between 0 and 1", f"{delta}", "At δ ≥ 1 every mechanism is private.")
+    to_json(event)  # refuses what is not in the table
+    if relation == "replace-one" and contains_sampling(event):
+        raise AccountingError(
+            "unsampled events under replace-one",
+            "a sampled one",
+            "Its ε would depend on how dp-accounting reads the noise multiplier.",
+            "State the guarantee under add-remove.",
+        )
+    if accountant != "rdp" and pld.PLDAccountant().supports(event):
+        return Spent(_pld_epsilon(event, delta), "PLD", _version())
+    if accountant != "pld" and rdp.RdpAccountant().supports(event):
+        return Spent(_rdp_epsilon(event, delta), "RDP", _version())
+    raise AccountingError(f"an event that the accountant '{accountant}' takes", type(event).__name__)
+
+
+def _version() -> str:
+    return f"dp-accounting {version('dp-accounting')}"
+
+
+def _pld_epsilon(event: dpa.DpEvent, delta: float) -> float:
+    epsilon = math.inf
+    for interval in (_COARSE, _FINE):
+        accountant = pld.PLDAccountant(value_discretization_interval=interval)
+        epsilon = min(epsilon, float(accountant.compose(event).get_epsilon(delta)))
+        if epsilon >= _FINE_BELOW:
+            break
+    return epsilon
+
+
+def _rdp_epsilon(event: dpa.DpEvent, delta: float) -> float:
+    with _quiet():
+        return float(rdp.RdpAccountant().compose(event).get_epsilon(delta))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """RDP skips orders that do not converge, which is sound, and warns about each: keep that off the terminal."""
+    before = absl_logging.get_verbosity()
+    absl_logging.set_verbosity(absl_logging.ERROR)
+    try:
+        yield
+    finally:
+        absl_logging.set_verbosity(before)

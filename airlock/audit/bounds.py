@@ -1,0 +1,53 @@
+"""Confidence bounds: exact ones for proportions, DeLong's for the area under a ROC curve."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, norm, rankdata
+
+Floats = NDArray[np.floating]
+
+
+def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper and Pearson's interval (1934): covers the true proportion with at least this confidence."""
+    tail = (1.0 - confidence) / 2.0
+    low = 0.0 if successes == 0 else float(beta.ppf(tail, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(beta.ppf(1.0 - tail, successes + 1, trials - successes))
+    return low, high
+
+
+def auc_interval(members: Floats, others: Floats, confidence: float = 0.95) -> tuple[float, float, float]:
+    """The AUC with DeLong's interval (1988), ties counted as one half.
+
+    Returns:
+        The AUC and the ends of its interval, within [0, 1].
+    """
+    m, n = len(members), len(others)
+    ranks = rankdata(np.concatenate([members, others]))
+    place_m = (ranks[:m] - rankdata(members)) / n
+    place_n = 1.0 - (ranks[m:] - rankdata(others)) / m
+    auc = float(place_m.mean())
+    variance = float(place_m.var(ddof=1)) / m + float(place_n.var(ddof=1)) / n
+    # With the classes fully apart the sample variance is 0; the null variance keeps the interval from vanishing.
+    spread = norm.ppf(0.5 + confidence / 2.0) * math.sqrt(variance if variance > 0 else null_variance(m, n))
+    return auc, max(0.0, auc - spread), min(1.0, auc + spread)
+
+
+def null_variance(members: int, others: int) -> float:
+    """The variance of the AUC of a score that knows nothing (Mann and Whitney 1947)."""
+    return (members + others + 1) / (12.0 * members * others)
+
+
+def epsilon_lower_bound(
+    true_positives: int, members: int, false_positives: int, others: int, delta: float, confidence: float = 0.95
+) -> float:
+    """The largest ε refuted by one fixed test: ln((TPR_low − δ) / FPR_high), each at half the error; 0 if none.
+
+    The test's threshold must have been chosen on other records than these.
+    """
+    low = proportion_interval(true_positives, members, confidence)[0]
+    high = proportion_interval(false_positives, others, confidence)[1]
+    return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0

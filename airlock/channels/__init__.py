@@ -1,0 +1,48 @@
+"""The five ways out. Every method of a channel keeps the same contract; this table is where they are found.
+
+Channels never import each other: what two of them share lives further down the house.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility
+from airlock.config import ReleaseConfig
+from airlock.data import Facts
+from airlock.errors import ConfigError
+
+T = TypeVar("T")
+
+# channel -> method -> where; the first method is the channel's default.
+METHODS: dict[str, dict[str, str]] = {
+    "weights": {"gaussian": "airlock.channels.weights.gaussian:Gaussian"},
+}
+
+
+def find(config: ReleaseConfig) -> type[Channel]:
+    """The class of the configured method; the channel's default when no method is named."""
+    methods = _pick(METHODS, config.channel, "channel")
+    method = config.method if config.method is not None else next(iter(methods))
+    module, _, name = _pick(methods, method, f"method of channel '{config.channel}'").partition(":")
+    found: type[Channel] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def build(config: ReleaseConfig, facts: Facts) -> Channel:
+    """The configured method, ready to plan."""
+    return find(config)(config, facts)
+
+
+def _pick(table: Mapping[str, T], key: str, what: str) -> T:
+    if key in table:
+        return table[key]
+    near = difflib.get_close_matches(key, table, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else ""
+    raise ConfigError(f"a {what} ({', '.join(table)})", f"'{key}'", do=hint)
+
+
+__all__ = ["METHODS", "Artefact", "Channel", "Plan", "Release", "Utility", "build", "find"]

@@ -1,0 +1,130 @@
+"""The contract of a channel method, and the values that pass through it.
+
+`plan` runs before any record is read and gives the guarantee; `release` trains, applies the mechanism, and returns what
+leaves. The executed events must equal the planned ones: `check_executed` refuses a release that spent anything else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import dp_accounting as dpa
+from numpy.typing import NDArray
+from torch import nn
+
+from airlock.accounting import Guarantee, to_json
+from airlock.accounting.guarantee import Status
+from airlock.config import ReleaseConfig
+from airlock.data import Facts, Split
+from airlock.errors import Refused
+from airlock.mechanisms import Randomness
+from airlock.training import Run
+
+Details = Mapping[str, str | int | float]
+Secrets = Mapping[str, Mapping[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will happen and what it costs, before any record is read; everything in it is public.
+
+    Args:
+        channel: Which of the five things leaves.
+        method: By which method.
+        leaves: What leaves, in one sentence for a reader who is no engineer.
+        guarantee: The promise, its ε already computed.
+        details: Public figures: noise multiplier, steps, sampling probability, network and the like.
+    """
+
+    channel: str
+    method: str
+    leaves: str
+    guarantee: Guarantee
+    details: Details
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A network that leaves: on the CPU, in eval mode.
+
+    Args:
+        net: The module.
+        net_name: A built-in name, or the user's `package.module:function`.
+        input_shape: Of one record.
+        classes: The class names, in the order of the outputs.
+    """
+
+    net: nn.Module
+    net_name: str
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Utility:
+    """How many of the test records were classified correctly."""
+
+    correct: int
+    records: int
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of test records classified correctly."""
+        return self.correct / self.records
+
+
+@dataclass(frozen=True)
+class Release:
+    """What leaves, with its promise and its use; and apart from it what must stay.
+
+    Args:
+        plan: What was planned.
+        artefact: What leaves.
+        guarantee: The promise that the executed events support.
+        utility: Measured on the test records.
+        secure_noise: Whether the privacy randomness came from the operating system.
+        secrets: Arrays for the vault, by file name; none of it may leave.
+    """
+
+    plan: Plan
+    artefact: Artefact
+    guarantee: Guarantee
+    utility: Utility
+    secure_noise: bool
+    secrets: Secrets = field(default_factory=dict, repr=False)
+
+
+class Channel(ABC):
+    """One method of one channel, built from a config and the public facts about the data."""
+
+    channel: ClassVar[str]
+    method: ClassVar[str]
+    status: ClassVar[Status]
+    leaves: ClassVar[str]
+    unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
+    sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        self.config, self.facts = config, facts
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """The guarantee and the public figures; touches no record."""
+
+    @abstractmethod
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Train, apply the mechanism, measure; the executed events equal the planned ones."""
+
+
+def check_executed(plan: Plan, executed: dpa.DpEvent) -> None:
+    """Refuse a release whose executed events are not the planned ones."""
+    if to_json(executed) != to_json(plan.guarantee.events):
+        raise Refused(
+            "the executed events to equal the planned ones",
+            "a difference",
+            "The stated ε would not be that of what happened.",
+            "This is a defect in the method: do not release its result.",
+        )

@@ -1,0 +1,1 @@
+"""`weights`: a model trained under noise (methods: gaussian)."""

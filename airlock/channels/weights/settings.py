@@ -1,0 +1,49 @@
+"""The settings of private training, and their defaults by data set.
+
+Defaults depend on public facts alone. Those of the named image sets were looked up on those very sets, which are public
+benchmarks; on private data a setting that is chosen by its result costs budget (`tuning_runs`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from airlock.config import Positive, ReleaseConfig, parse
+from airlock.data import Facts
+from airlock.training.augment import Name as AugmentName
+from airlock.training.loop import Recipe
+
+
+class PrivateTraining(Recipe):
+    """A recipe with lots and clipping.
+
+    Args:
+        lot_size: The expected number of records in a lot; with the public number of records it sets the sampling
+            probability. As large as the public number, or larger: every record enters every step.
+        clip_norm: The bound on one record's gradient.
+        augment: Random changes to each record by itself.
+    """
+
+    lot_size: Annotated[int, Field(ge=1)]
+    clip_norm: Positive
+    augment: AugmentName = "none"
+
+
+_BY_NAME: dict[str, dict[str, Any]] = {
+    "digits": {"steps": 40, "lot_size": 1797, "learning_rate": 0.3, "clip_norm": 1.0},
+    "mnist": {"steps": 300, "lot_size": 2048, "learning_rate": 6.0, "clip_norm": 0.1},
+}
+
+
+def settings_for(config: ReleaseConfig, facts: Facts) -> PrivateTraining:
+    """The user's settings over the defaults for this data."""
+    defaults = _BY_NAME.get(facts.name) or _general(facts.expected("private", config.split))
+    return parse(PrivateTraining, {**defaults, **config.settings}, where="settings")
+
+
+def _general(records: int) -> dict[str, Any]:
+    """Large lots and few hundred steps: what does well under noise whatever the data."""
+    lot = max(min(records, 256), records // 10)
+    return {"steps": 300, "lot_size": lot, "learning_rate": 2.0, "clip_norm": 0.1, "momentum": 0.9}

@@ -1,0 +1,44 @@
+"""The command line: one short file a command; it translates, the library decides.
+
+Heavy libraries are imported inside the commands, so that `airlock --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from airlock.cli.bench import bench
+from airlock.cli.datasets import datasets
+from airlock.cli.demo import demo
+from airlock.cli.plan import plan
+from airlock.cli.release import release
+from airlock.cli.show import show
+from airlock.cli.verify import verify
+
+app = typer.Typer(
+    name="airlock",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Release models trained on sensitive data, each with a true guarantee, an attack result and a card.\n\n"
+    "Exit codes: 0 success, 1 the answer is no, 2 a mistake in what was asked, 130 interrupted.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from airlock._version import VERSION
+
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+for _command in (demo, datasets, plan, release, verify, show, bench):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,111 @@
+"""`airlock release`: from config to bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from airlock.cli.terminal import (
+    ConfigArgument,
+    DataDirOption,
+    DeltaOption,
+    EpsilonOption,
+    JsonOption,
+    SeedOption,
+    SetOption,
+    VaultOption,
+    overrides,
+    print_json,
+    print_table,
+    progress_bar,
+    shown,
+    translate_errors,
+)
+
+if TYPE_CHECKING:
+    from airlock.pipeline import Outcome
+
+
+@translate_errors
+def release(
+    config: Path = ConfigArgument,
+    out: Path = typer.Option(..., "--out", "-o", help="The folder that becomes the bundle."),
+    data_dir: Path | None = DataDirOption,
+    epsilon: float | None = EpsilonOption,
+    delta: float | None = DeltaOption,
+    seed: int | None = SeedOption,
+    settings: list[str] = SetOption,
+    composes_with: list[Path] = typer.Option(
+        [],
+        "--composes-with",
+        help="Bundle of another release from the same data; the card gives the total. Repeatable.",
+    ),
+    accept_unproven: bool = typer.Option(
+        False, "--accept-unproven", help="Release by a method whose privacy is not proven."
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace an existing bundle at --out."),
+    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted run of the same config."),
+    insecure_seed: int | None = typer.Option(
+        None,
+        "--insecure-seed",
+        help="Seed the privacy noise, for tests: the guarantee is void for whoever knows it.",
+        show_default=False,
+    ),
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Train, attack, and write the bundle with its card."""
+    from airlock.config import load
+    from airlock.pipeline import make_release
+
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
+    with progress_bar() as progress:
+        outcome = make_release(
+            asked,
+            out,
+            data_dir=data_dir,
+            accept_unproven=accept_unproven,
+            force=force,
+            resume=resume,
+            composes_with=composes_with,
+            insecure_seed=insecure_seed,
+            vault=vault,
+            progress=progress,
+        )
+    if as_json:
+        print_json(summary(outcome, out))
+    else:
+        print_summary(outcome, out)
+
+
+def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
+    """What `--json` prints."""
+    card = outcome.bundle.card
+    return {
+        "bundle": str(out),
+        "utility": {"accuracy": card.utility.accuracy, "low": card.utility.low, "high": card.utility.high},
+        "guarantee": outcome.release.guarantee.to_dict(),
+        "audit": [attack.model_dump() for attack in card.audit.attacks],
+    }
+
+
+def print_summary(outcome: Outcome, out: Path) -> None:
+    """The card in short."""
+    card = outcome.bundle.card
+    rows = [
+        ["guarantee", card.headline],
+        ["accuracy", _interval(card.utility.accuracy, card.utility.low, card.utility.high)],
+    ]
+    rows += [[f"attack: {a.name}", f"{a.score} {_interval(a.value, a.low, a.high)}"] for a in card.audit.attacks]
+    print_table(
+        f"Released: {card.channel}/{card.method}",
+        ["", ""],
+        rows,
+        f"Bundle: {shown(out)}\nRead {shown(out / 'card.html')}, then: airlock verify {shown(out)}",
+    )
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} (95% interval {low:.3f} to {high:.3f})"

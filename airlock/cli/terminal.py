@@ -1,0 +1,153 @@
+"""What all commands share: tables or JSON on stdout, progress and messages on stderr, errors to exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from airlock.errors import AirlockError, AirlockWarning, ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ConfigArgument = typer.Argument(help="A TOML file.", show_default=False)
+JsonOption = typer.Option(False, "--json", help="Print JSON instead of a table.")
+DataDirOption = typer.Option(
+    None,
+    "--data-dir",
+    help="Folder with the named data sets (else $AIRLOCK_DATA, else ./data).",
+    show_default=False,
+)
+SetOption = typer.Option(
+    [],
+    "--set",
+    "-s",
+    metavar="KEY=VALUE",
+    help="Override a key of the config, as in -s settings.steps=100. Repeatable.",
+)
+EpsilonOption = typer.Option(None, "--epsilon", help="Override the target ε.", show_default=False)
+DeltaOption = typer.Option(None, "--delta", help="Override δ.", show_default=False)
+SeedOption = typer.Option(None, "--seed", help="Override the training seed.", show_default=False)
+VaultOption = typer.Option(
+    None, "--vault", help="Folder for what must not leave (else $AIRLOCK_VAULT, else the user's data folder).",
+    show_default=False,
+)  # fmt: skip
+
+
+def err_console() -> Console:
+    """Messages and progress go to stderr, so that stdout holds results alone."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """A user's mistake becomes one message and an exit code; no traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with _shown_warnings():
+                return command(*args, **kwargs)
+        except AirlockError as error:
+            word = "refused" if error.exit_code == 1 else "interrupted" if error.exit_code == 130 else "error"
+            err_console().print(f"[bold red]{word}:[/] {escape(str(error))}")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            err_console().print("[bold red]interrupted:[/] Ctrl-C. Nothing was released.")
+            raise typer.Exit(130) from None
+
+    return wrapped
+
+
+@contextlib.contextmanager
+def _shown_warnings() -> Iterator[None]:
+    """Airlock's own warnings as one line each; those of libraries stay off the user's terminal."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, AirlockWarning):
+            err_console().print(f"[bold yellow]warning:[/] {escape(str(message))}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", AirlockWarning)
+        warnings.showwarning = show
+        yield
+
+
+def overrides(settings: Sequence[str], **options: object) -> dict[str, object]:
+    """`--set` pairs and options as dotted keys; values are read as TOML, anything else as a string."""
+    found: dict[str, object] = {}
+    for pair in settings:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError("KEY=VALUE after --set", f"'{pair}'", do="As in --set settings.steps=100.")
+        found[key.strip()] = _value(text.strip())
+    return found | {key: value for key, value in options.items() if value is not None}
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Strict JSON on stdout."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str = "") -> None:
+    """A table on stdout."""
+    console = Console(highlight=False)
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+    if footer:
+        console.print(footer, markup=False, soft_wrap=True)
+
+
+class _Rate(ProgressColumn):
+    """Steps a second."""
+
+    def render(self, task: Task) -> Text:
+        """Blank until there is a speed."""
+        return Text(f"{task.speed:.1f}/s" if task.speed else "")
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar with rate and time left on stderr; silent where stderr is no terminal."""
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
+    with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bar.add_task(label, total=total)
+            bar.update(tasks[label], completed=done)
+
+        yield report
+
+
+def shown(path: Path) -> str:
+    """A path as the user would type it."""
+    with contextlib.suppress(ValueError):
+        return str(path.resolve().relative_to(Path.cwd()))
+    return str(path)

@@ -1,0 +1,39 @@
+"""`airlock verify`: is this bundle whole, and does it say the truth about its own numbers?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, translate_errors
+
+
+@translate_errors
+def verify(
+    bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
+    net: str | None = typer.Option(
+        None,
+        help="The network's package.module:function, if it is your own: it is imported and run.",
+        show_default=False,
+    ),
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Check a bundle: files, checksums, card, ε recomputed, models compared, nothing from a vault."""
+    from airlock.nets import create
+    from airlock.release import Vault, read
+    from airlock.release.verify import verify as check
+
+    module = None
+    if net is not None:
+        shape, classes = read(bundle).card.network.input_shape, read(bundle).card.network.classes
+        module = create(net, shape, len(classes), seed=0)
+    verdict = check(bundle, vault=Vault.open(vault), net=module)
+    if as_json:
+        print_json(verdict.to_dict())
+    else:
+        rows = [[one.name, one.outcome, one.says] for one in verdict.checks]
+        word = "The bundle is sound." if verdict.ok else "The bundle is NOT sound: do not rely on it."
+        print_table(f"Verification of {bundle}", ["check", "", "found"], rows, word)
+    raise typer.Exit(0 if verdict.ok else 1)

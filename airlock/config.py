@@ -1,0 +1,229 @@
+"""What the user asked for: TOML in, a frozen `ReleaseConfig` out.
+
+Every field is public: a config is copied into the bundle. What depends on private records never enters it. A method's
+own settings stay a plain table here (`settings`) and are parsed by the method with `parse`, so that this room knows no
+channel.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from airlock.errors import ConfigError
+
+
+class Frozen(BaseModel):
+    """Base of every settings table: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+M = TypeVar("M", bound=Frozen)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0), AfterValidator(_finite)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Column(Frozen):
+    """The public schema of one column: a number with its range, or a category with its values.
+
+    Numbers are clamped to [min, max] and scaled to [0, 1]. Categories become one-hot; a value that is not listed is an
+    error unless `other` is true, which adds one place for everything else.
+    """
+
+    min: float | None = None
+    max: float | None = None
+    categories: tuple[str, ...] | None = None
+    other: bool = False
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Column:
+        number = self.min is not None and self.max is not None
+        if number == (self.categories is not None) or (number and self.other):
+            raise ValueError("needs either min and max (a number) or categories (with other = true or false)")
+        if number and not self.min < self.max:  # type: ignore[operator]
+            raise ValueError("needs min < max")
+        if self.categories is not None and len(set(self.categories)) < len(self.categories):
+            raise ValueError("names a category twice")
+        return self
+
+
+def _column(value: object) -> object:
+    return {"categories": value} if isinstance(value, list | tuple) else value
+
+
+class DataConfig(Frozen):
+    """Where the records are and what is public about them.
+
+    Args:
+        source: A named source (`airlock datasets` lists them) or the path of the user's own file or folder.
+        name: What the card calls the data; the file's name never leaves.
+        label: The label column of a CSV or Parquet file.
+        classes: The class names, or their number when labels are 0, 1, 2 ...; public.
+        columns: The public schema of a CSV or Parquet file, in order.
+        records: The number of records the source holds for training, as a public figure; need not be exact.
+        test: A file of the same format with the test records; otherwise they are split off.
+    """
+
+    source: str
+    name: str | None = None
+    label: str | None = None
+    classes: int | tuple[str, ...] | None = None
+    columns: dict[str, Annotated[Column, BeforeValidator(_column)]] = Field(default_factory=dict)
+    records: Annotated[int, Field(ge=1)] | None = None
+    test: str | None = None
+
+
+class SplitConfig(Frozen):
+    """Which fraction of the records goes where; what is left over is private."""
+
+    public: Fraction = 0.0
+    test: Fraction = 0.2
+    holdout: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _leaves_private(self) -> SplitConfig:
+        if self.public + self.test + self.holdout >= 1:
+            raise ValueError("public, test and holdout must add up to less than 1, or no private record is left")
+        return self
+
+
+def _data(value: object) -> object:
+    return {"source": value} if isinstance(value, str) else value
+
+
+class ReleaseConfig(Frozen):
+    """One release: channel, method, data and budget; all the rest has a default that works.
+
+    Args:
+        channel: What leaves: weights, twin, student, features or answers.
+        method: How; the channel's default when left out.
+        data: A named source, a path, or a table (`DataConfig`).
+        epsilon: The target ε of the whole release.
+        delta: The δ it is stated at.
+        seed: Seeds initialisation, splits and augmentation. Never the privacy noise, never the sampling of lots.
+        net: A built-in network, `package.module:function`, or "auto".
+        split: The fractions of public, test and holdout records.
+        accountant: Which accountant bounds ε; "auto" takes PLD and falls back to RDP.
+        tuning_runs: How often this release is run in all before one result is picked; each run is paid for.
+        device: Where to compute; "auto" takes the GPU if there is one.
+        settings: The method's own settings.
+    """
+
+    channel: str
+    method: str | None = None
+    data: Annotated[DataConfig, BeforeValidator(_data)]
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    net: str = "auto"
+    split: SplitConfig = SplitConfig()
+    accountant: Literal["auto", "pld", "rdp"] = "auto"
+    tuning_runs: Annotated[int, Field(ge=1, le=10_000)] = 1
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def load(path: Path, overrides: Mapping[str, object] | None = None) -> ReleaseConfig:
+    """Read a TOML file; `overrides` maps dotted keys ("settings.steps") to values that replace the file's."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError("a config file", f"nothing at {path}", do="Check the path.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("a readable config file", f"{path}, which cannot be read as text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"TOML in {path}", f"a mistake: {error}") from error
+    return from_table(table, overrides, folder=path.parent)
+
+
+def from_table(
+    table: Mapping[str, object], overrides: Mapping[str, object] | None = None, folder: Path | None = None
+) -> ReleaseConfig:
+    """Validate a table; relative data paths are taken from `folder` when they exist there."""
+    merged = _merge(table, overrides or {})
+    config = parse(ReleaseConfig, merged)
+    places = {key: _resolve(getattr(config.data, key), folder) for key in ("source", "test")}
+    return config.model_copy(update={"data": config.data.model_copy(update=places)})
+
+
+def parse(model: type[M], table: Mapping[str, object], where: str = "") -> M:
+    """Validate a table against a model; the error names the key, the nearest valid key, and the reason."""
+    try:
+        return model.model_validate(dict(table))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise _translate(model, first, where) from error
+
+
+def _translate(model: type[BaseModel], error: Any, where: str) -> ConfigError:
+    path = [str(part) for part in error["loc"]]
+    key = ".".join([where, *path] if where else path)
+    if error["type"] == "extra_forbidden":
+        known = _keys_at(model, path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(sorted(known))}."
+        return ConfigError("only known keys in the config", f"'{key}'", "A key that is ignored hides a mistake.", hint)
+    if error["type"] == "missing":
+        return ConfigError(f"'{key}' in the config", "none", do=f"Add a line '{key} = ...'.")
+    found = error.get("input")
+    return ConfigError(f"a valid '{key}'", repr(found) if _plain(found) else "another value", _sentence(error["msg"]))
+
+
+def _sentence(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, bool | int | float | str) and len(str(value)) <= 80
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The known keys of the table that `path` leads to, walking through nested models."""
+    for part in path:
+        field = model.model_fields.get(part)
+        models = _models_in(field.annotation) if field else [model]
+        model = models[0] if models else model
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inner in get_args(annotation) for found in _models_in(inner)]
+
+
+def _merge(table: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
+    merged: dict[str, object] = dict(table)
+    for dotted, value in overrides.items():
+        *path, last = dotted.split(".")
+        inner = merged
+        for part in path:
+            below = inner.get(part, {})
+            below = {"source": below} if part == "data" and isinstance(below, str) else below
+            if not isinstance(below, Mapping):
+                raise ConfigError(f"a table at '{part}'", f"a plain value, so '{dotted}' has no place there")
+            inner[part] = inner = dict(below)
+        inner[last] = value
+    return merged
+
+
+def _resolve(source: str | None, folder: Path | None) -> str | None:
+    if source is None or folder is None or Path(source).is_absolute():
+        return source
+    return str(folder / source) if (folder / source).exists() else source

@@ -1,0 +1,285 @@
+"""The named sources: public benchmarks, what is published about each, and where their files are looked for.
+
+In: a name and a folder. Out: the `Source`, and its `Place` if the files are there. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from airlock.data import adult, cifar, idx, location, svhn
+from airlock.data.arrays import NpzFile
+from airlock.data.validate import Raw
+from airlock.errors import AirlockError, ConfigError
+
+FOLDER_VARIABLE = "AIRLOCK_DATA"
+_DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+class Place(Protocol):
+    """Files that were found: they can be counted without reading records, and read."""
+
+    @property
+    def where(self) -> Path | None:
+        """The folder or file; None when it is built in."""
+
+    def sizes(self) -> tuple[int, int | None]:
+        """Training and test records; None when there is no official test set."""
+
+    def read(self) -> tuple[Raw, Raw | None]:
+        """Training and test records."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public benchmark.
+
+    Args:
+        name: What a config calls it.
+        title: What people call it, and whose it is.
+        shape: Of one record.
+        classes: The class names, in the order of the labels.
+        records: The published number of training records.
+        test_records: The published number of test records; None when there is no official test set.
+        get: How to get it, in words.
+        find: Looks for it in a folder.
+    """
+
+    name: str
+    title: str
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    records: int
+    test_records: int | None
+    get: str
+    find: Callable[[Path], Place | None]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One line of `airlock datasets`: a source and what was found of it.
+
+    Args:
+        source: The source; `source.get` says how to get it.
+        found: Whether its files are there and can be used.
+        where: The folder or file; None when it is built in or not there.
+        records: Training records found, or published when nothing is there.
+        test_records: Test records found or published; None when there is no official test set.
+        problem: Why files that are there cannot be used.
+    """
+
+    source: Source
+    found: bool
+    where: Path | None
+    records: int
+    test_records: int | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class BuiltInDigits:
+    """scikit-learn's digits, which come with the package."""
+
+    where: None = None
+
+    def sizes(self) -> tuple[int, int | None]:
+        """The published size."""
+        return 1797, None
+
+    def read(self) -> tuple[Raw, Raw | None]:
+        """All records, scaled from 0..16 to [0, 1]."""
+        from sklearn.datasets import load_digits
+
+        x, y = load_digits(return_X_y=True)
+        return ((x / 16).astype(np.float32).reshape(-1, 1, 8, 8), np.asarray(y, np.int64)), None
+
+
+def data_folder(data_dir: Path | None = None) -> Path:
+    """Where data lie: the argument, else AIRLOCK_DATA, else ./data."""
+    return Path(data_dir) if data_dir is not None else Path(os.environ.get(FOLDER_VARIABLE) or "data")
+
+
+def find_all(data_dir: Path | None = None) -> list[Listing]:
+    """Every named source, and what is there of it."""
+    return [_list(source, data_folder(data_dir)) for source in SOURCES.values()]
+
+
+def named(text: str, data_dir: Path | None) -> tuple[Source, Path] | None:
+    """The source that `data.source` names, and the folder to look in; None when it is a path of the user's own.
+
+    A path whose last part is a known name and which holds that source's files means the source as well: a config beside
+    a folder `mnist` has its `data = "mnist"` turned into such a path.
+    """
+    if text in SOURCES:
+        return SOURCES[text], data_folder(data_dir)
+    path = Path(text)
+    if path.name in SOURCES and path.is_dir() and SOURCES[path.name].find(path.parent) is not None:
+        return SOURCES[path.name], path.parent
+    if not path.exists():
+        near = difflib.get_close_matches(text.lower(), SOURCES, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else f"Known names: {', '.join(SOURCES)}."
+        raise ConfigError("a named source or an existing path as data.source", f"'{text}'", do=hint)
+    return None
+
+
+def _list(source: Source, folder: Path) -> Listing:
+    where = None
+    try:
+        place = source.find(folder)
+        if place is None:
+            return Listing(source, False, None, source.records, source.test_records)
+        where = place.where
+        return Listing(source, True, where, *place.sizes())
+    except AirlockError as error:
+        return Listing(source, False, where, source.records, source.test_records, str(error))
+
+
+def _find_digits(folder: Path) -> Place | None:
+    return BuiltInDigits()
+
+
+def _find_idx(name: str, other_name: str, *more: Path) -> Callable[[Path], Place | None]:
+    """Both sets have the same file names: files right in `folder` count only for the one its name speaks for."""
+
+    def find(folder: Path) -> Place | None:
+        places = [folder / name, folder / name / "raw", folder / name / other_name / "raw", folder / other_name / "raw"]
+        fashion = "fashion" in folder.resolve().name.lower()
+        places += [folder, folder / "raw"] if fashion == ("fashion" in name) else []
+        return _first(idx.find, *places, *more) or _find_npz(folder, name)
+
+    return find
+
+
+def _find_in(name: str, find_in: Callable[[Path], Place | None], *subfolders: str) -> Callable[[Path], Place | None]:
+    def find(folder: Path) -> Place | None:
+        return _first(find_in, *(place / sub for place in (folder / name, folder) for sub in ("", *subfolders)))
+
+    return find
+
+
+def _or_npz(name: str, find: Callable[[Path], Place | None]) -> Callable[[Path], Place | None]:
+    return lambda folder: find(folder) or _find_npz(folder, name)
+
+
+def _first(find: Callable[[Path], Place | None], *places: Path) -> Place | None:
+    return next((found for found in map(find, places) if found is not None), None)
+
+
+def _find_npz(folder: Path, name: str) -> Place | None:
+    files = (folder / f"{name}.npz", folder / name / f"{name}.npz")
+    return next((NpzFile(file) for file in files if file.is_file()), None)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_DIGITS = tuple("0123456789")
+_CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+_TEN = _words("airplane automobile bird cat deer dog frog horse ship truck")
+_HUNDRED = _words(
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "
+    "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
+    "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard "
+    "lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear "
+    "pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark "
+    "shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone "
+    "television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)
+_IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz"
+_CIFAR_HOME = "from Alex Krizhevsky's page at the University of Toronto; unpacked, or the archive as it is"
+
+SOURCES = {
+    source.name: source
+    for source in (
+        Source(
+            "digits",
+            "Optical digits (scikit-learn's copy)",
+            (1, 8, 8),
+            _DIGITS,
+            1797,
+            None,
+            "Comes with scikit-learn.",
+            _find_digits,
+        ),
+        Source(
+            "mnist",
+            "MNIST (LeCun, Cortes, Burges)",
+            (1, 28, 28),
+            _DIGITS,
+            60_000,
+            10_000,
+            f"The four files {_IDX} of the MNIST database, into mnist/ (gzipped or not).",
+            _find_idx("mnist", "MNIST"),
+        ),
+        Source(
+            "fashion-mnist",
+            "Fashion-MNIST (Zalando Research)",
+            (1, 28, 28),
+            _CLOTHES,
+            60_000,
+            10_000,
+            "The Debian package dataset-fashion-mnist, or its four "
+            f"files {_IDX} from Zalando Research's repository, into fashion-mnist/.",
+            _find_idx("fashion-mnist", "FashionMNIST", _DEBIAN_FASHION),
+        ),
+        Source(
+            "cifar10",
+            "CIFAR-10 (Krizhevsky 2009)",
+            (3, 32, 32),
+            _TEN,
+            50_000,
+            10_000,
+            f"cifar-10-binary.tar.gz or cifar-10-python.tar.gz {_CIFAR_HOME}, into cifar10/.",
+            _or_npz("cifar10", lambda folder: cifar.find(cifar.CIFAR10, folder, "cifar10")),
+        ),
+        Source(
+            "cifar100",
+            "CIFAR-100, fine labels (Krizhevsky 2009)",
+            (3, 32, 32),
+            _HUNDRED,
+            50_000,
+            10_000,
+            f"cifar-100-binary.tar.gz or cifar-100-python.tar.gz {_CIFAR_HOME}, into cifar100/.",
+            _or_npz("cifar100", lambda folder: cifar.find(cifar.CIFAR100, folder, "cifar100")),
+        ),
+        Source(
+            "svhn",
+            "SVHN, cropped digits (Netzer et al. 2011)",
+            (3, 32, 32),
+            _DIGITS,
+            73_257,
+            26_032,
+            "train_32x32.mat and test_32x32.mat from the Street View House Numbers page at Stanford, into svhn/.",
+            _or_npz("svhn", _find_in("svhn", svhn.find)),
+        ),
+        Source(
+            "adult",
+            "Adult census income (Becker and Kohavi 1996, UCI)",
+            (adult.FEATURES,),
+            adult.CLASSES,
+            32_561,
+            16_281,
+            "adult.data and adult.test from the UCI Machine Learning Repository, into adult/.",
+            _find_in("adult", adult.find),
+        ),
+        Source(
+            "location30",
+            "Location-30, Bangkok check-ins (Shokri et al. 2017)",
+            (location.FEATURES,),
+            tuple(f"cluster {i}" for i in range(1, location.CLASSES + 1)),
+            5_010,
+            None,
+            "dataset_location.tgz from the data sets of the Privacy and Trust Lab; unpack the file bangkok into "
+            "location30/.",
+            _or_npz("location30", _find_in("location30", location.find, "dataset_location")),
+        ),
+    )
+}

@@ -1,0 +1,128 @@
+"""The values of this room: `Facts` (what is public), `Records`, and `Split` (who may see which record).
+
+A record's place is decided by a keyed hash of its own content, not by its position: adding or removing one record moves
+no other, equal records always lie in the same part, and therefore no record is ever in two parts. Part sizes follow the
+fractions up to chance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock.config import SplitConfig
+from airlock.errors import DataError
+
+Part = Literal["private", "public", "test", "holdout"]
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public about a data set, known before a record is read.
+
+    Args:
+        name: What the card calls it.
+        shape: Of one record: (features,) or (channels, height, width).
+        classes: The class names, in the order of the labels.
+        records: The public number of records from which the private part is taken; need not be exact.
+        test_records: The size of the official test set; None when the test records are split off `records`.
+        origin: One sentence for the card: where the data and its sizes come from.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    records: int
+    test_records: int | None
+    origin: str
+
+    def expected(self, part: Part, fractions: SplitConfig) -> int:
+        """The public, expected size of a part (at least 1 for the private one)."""
+        if part == "test" and self.test_records is not None:
+            return self.test_records
+        return max(round(self.records * share(part, fractions, self.test_records is not None)), part == "private")
+
+
+def share(part: Part, fractions: SplitConfig, has_test: bool) -> float:
+    """Which fraction of the pool goes to `part`; with an official test set none is split off."""
+    test = 0.0 if has_test else fractions.test
+    rest = {"public": fractions.public, "test": test, "holdout": fractions.holdout}
+    return rest[part] if part in rest else 1.0 - sum(rest.values())
+
+
+@dataclass(frozen=True)
+class Records:
+    """Inputs and labels of equal length: uint8 images (scaled by 1/255 when used) or float32, and int64 labels."""
+
+    x: Array
+    y: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Array) -> Records:
+        """The records at these positions."""
+        return Records(self.x[index], self.y[index])
+
+    def __repr__(self) -> str:
+        return "Records(not shown)"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The four parts; a record is never in two of them."""
+
+    facts: Facts
+    private: Records
+    public: Records
+    test: Records
+    holdout: Records
+
+
+def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitConfig, seed: int) -> Split:
+    """Assign every record of the pool to a part by the hash of its content under `seed`.
+
+    A record of the pool whose content stands in the official test set as well is left out of the pool, so that the
+    test set stays unseen.
+    """
+    position, digests = _positions(pool, seed)
+    keep = np.ones(len(pool), bool)
+    if test is not None:
+        known = set(_positions(test, seed)[1])
+        keep = np.fromiter((d not in known for d in digests), bool, len(pool))
+    parts: dict[Part, Records] = {}
+    low = 0.0
+    names: tuple[Part, ...] = ("public", "test", "holdout", "private")
+    for part in names:
+        high = low + share(part, fractions, test is not None) if part != "private" else 1.0
+        parts[part] = pool.take(np.flatnonzero((position >= low) & (position < high) & keep))
+        low = high
+    split = Split(
+        facts, parts["private"], parts["public"], test if test is not None else parts["test"], parts["holdout"]
+    )
+    for part, records in (("private", split.private), ("test", split.test)):
+        if not len(records):
+            raise DataError(
+                f"at least one {part} record after the split",
+                "none",
+                "Nothing can be trained or measured without.",
+                "Give more records, or change the fractions in [split].",
+            )
+    return split
+
+
+def _positions(records: Records, seed: int) -> tuple[NDArray[np.float64], list[bytes]]:
+    """A number in [0, 1) for every record from its content and the seed, and the digest it came from."""
+    key = seed.to_bytes(8, "big")
+    rows = np.ascontiguousarray(records.x).reshape(len(records), -1)
+    digests = [
+        hashlib.blake2b(row.tobytes() + int(label).to_bytes(8, "big", signed=True), digest_size=16, key=key).digest()
+        for row, label in zip(rows, records.y, strict=True)
+    ]
+    head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]
+    return (head >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests

@@ -1,0 +1,80 @@
+"""Every error a user can meet.
+
+    AirlockError                 something the user can act on; the command line prints it and exits with `exit_code`
+    ├── ConfigError        2     the configuration cannot be used
+    ├── DataError          2     the data cannot be used
+    │   └── FormatError    2     a file is not what its name or its header says
+    ├── NetError           2     the network cannot be trained or released as asked
+    ├── AccountingError    2     no accountant can bound what was asked for
+    ├── OutputError        2     a folder or a file cannot be written or read
+    ├── TrainingError      2     training cannot go on or be resumed
+    ├── Refused            1     the answer is no: understood, and not released
+    └── Interrupted        130   Ctrl-C; what was done so far is in a checkpoint
+
+A message has four parts, in this order: what was expected, what was found, why it matters, what to do. Nothing that
+depends on a private record's value is put into a message: it may name a file, a column, a declared class or a row
+number, never what stands there.
+"""
+
+from __future__ import annotations
+
+
+class AirlockError(Exception):
+    """An error with a remedy.
+
+    Args:
+        expected: What should have been there, as the object of "Expected".
+        found: What was there instead, as the object of "found".
+        why: One sentence: why it matters.
+        do: One sentence: what to do.
+    """
+
+    exit_code = 2
+
+    def __init__(self, expected: str, found: str, why: str = "", do: str = "") -> None:
+        self.expected, self.found, self.why, self.do = expected, found, why, do
+        super().__init__(" ".join(part for part in (f"Expected {expected}, found {found}.", why, do) if part))
+
+
+class ConfigError(AirlockError):
+    """The configuration cannot be used."""
+
+
+class DataError(AirlockError):
+    """The data cannot be used."""
+
+
+class FormatError(DataError):
+    """A file is not what its name or its header says."""
+
+
+class NetError(AirlockError):
+    """The network cannot be trained or released as asked."""
+
+
+class AccountingError(AirlockError):
+    """No accountant can bound what was asked for."""
+
+
+class OutputError(AirlockError):
+    """A folder or a file cannot be written or read."""
+
+
+class TrainingError(AirlockError):
+    """Training cannot go on or be resumed."""
+
+
+class Refused(AirlockError):
+    """The request was understood and the answer is no."""
+
+    exit_code = 1
+
+
+class Interrupted(AirlockError):
+    """The user pressed Ctrl-C."""
+
+    exit_code = 130
+
+
+class AirlockWarning(UserWarning):
+    """Something the user should know and may ignore."""

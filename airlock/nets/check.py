@@ -1,0 +1,132 @@
+"""Whether a network can be trained record by record: what clipping bounds must be the effect of one record.
+
+Known offenders are refused by type, with the remedy. Whatever else mixes records (a user's own layer, say) is found by
+trying: one record's output must not change when the other records of its batch do.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from airlock.errors import NetError
+
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_TOLERANCE = 1e-4
+
+
+def check(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a network that cannot be trained privately.
+
+    Args:
+        net: The network.
+        name: What the user called it, for the message.
+        shape: Of one record.
+        classes: How many logits it must give.
+
+    Raises:
+        NetError: It names the layer, the reason and the remedy.
+    """
+    for path, layer in net.named_modules():
+        _check_layer(path or type(layer).__name__, layer, name)
+    _check_parameters(net, name)
+    outputs = _try(net, name, shape)
+    _check_outputs(outputs, name, classes)
+    _check_independence(net, name, shape)
+
+
+def _check_layer(path: str, layer: nn.Module, name: str) -> None:
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise NetError(
+            f"no BatchNorm in net '{name}'",
+            f"'{path}'",
+            "BatchNorm mixes records, so clipping would not bound one record's effect.",
+            'Use GroupNorm, or pass norm="group".',
+        )
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        raise NetError(
+            f"no running statistics in net '{name}'",
+            f"'{path}'",
+            "They are averages over private records that no noise protects.",
+            "Pass track_running_stats=False.",
+        )
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
+        raise NetError(
+            f"initialised layers in net '{name}'",
+            f"the lazy layer '{path}'",
+            "Its shape would be taken from private records.",
+            "Give its sizes.",
+        )
+    if isinstance(layer, _RECURRENT):
+        raise NetError(
+            f"layers whose gradient can be taken per record in net '{name}'",
+            f"'{path}' ({type(layer).__name__})",
+            "PyTorch gives no per-record gradients for its recurrent layers.",
+            "Use convolutions or attention built from Linear.",
+        )
+
+
+def _check_parameters(net: nn.Module, name: str) -> None:
+    trainable = [(path, p) for path, p in net.named_parameters() if p.requires_grad]
+    if not trainable:
+        raise NetError(f"at least one trainable parameter in net '{name}'", "none")
+    for path, parameter in trainable:
+        if not torch.isfinite(parameter).all():
+            raise NetError(f"finite initial weights in net '{name}'", f"NaN or infinity in '{path}'")
+
+
+def _try(net: nn.Module, name: str, shape: tuple[int, ...]) -> Tensor:
+    try:
+        with torch.no_grad():
+            outputs = net.eval()(_random(3, shape))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise NetError(
+            f"net '{name}' to take records of shape {' × '.join(map(str, shape))}",
+            f"an error from it: {str(error).splitlines()[0]}",
+        ) from error
+    if not isinstance(outputs, Tensor):
+        raise NetError(f"a tensor of logits from net '{name}'", type(outputs).__name__)
+    return outputs
+
+
+def _check_outputs(outputs: Tensor, name: str, classes: int) -> None:
+    if tuple(outputs.shape) != (3, classes):
+        raise NetError(
+            f"{classes} logits a record from net '{name}', one a class",
+            f"an output of shape {tuple(outputs.shape)} for 3 records",
+            do=f"Give its last layer {classes} outputs.",
+        )
+    if not torch.isfinite(outputs).all():
+        raise NetError(f"finite outputs from net '{name}'", "NaN or infinity")
+
+
+def _check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+    """One record's output must not depend on its neighbours in the batch, nor on what was seen before."""
+    first, others = _random(1, shape), _random(6, shape)
+    net.train()
+    for layer in net.modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd):
+            layer.eval()
+    buffers = {path: value.clone() for path, value in net.named_buffers()}
+    with torch.no_grad():
+        a = net(torch.cat([first, others[:3]]))[0]
+        b = net(torch.cat([first, others[3:] * 3.0 + 1.0]))[0]
+    if not torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise NetError(
+            f"outputs of net '{name}' that depend on their own record alone",
+            "an output that changes with the other records of the batch",
+            "Clipping would not bound one record's effect.",
+            "Remove the layer that computes over the batch.",
+        )
+    for path, value in net.named_buffers():
+        if not torch.equal(value, buffers[path]):
+            raise NetError(
+                f"no state in net '{name}' that training changes beside its parameters",
+                f"the buffer '{path}'",
+                "It would carry private records out without noise.",
+                "Remove it, or freeze it.",
+            )
+
+
+def _random(count: int, shape: tuple[int, ...]) -> Tensor:
+    return torch.rand((count, *shape), generator=torch.Generator().manual_seed(count))

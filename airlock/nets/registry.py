@@ -1,0 +1,103 @@
+"""The table of built-in networks, and the user's own by `package.module:function`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from airlock.errors import NetError
+from airlock.nets.cifar import cifar_net
+from airlock.nets.mlp import linear, mlp
+from airlock.nets.mnist import mnist_net
+from airlock.nets.small import digits_net, tanh_net
+
+Shape = tuple[int, ...]
+
+_TABLE: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "mnist-net": lambda shape, classes: mnist_net(classes),
+    "cifar-net": lambda shape, classes: cifar_net(classes),
+    "digits-net": digits_net,
+    "tanh-net": tanh_net,
+    "mlp": mlp,
+    "linear": linear,
+}
+# Which record shapes a built-in network takes, in words and as a test.
+_SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
+    "mnist-net": ("1 × 28 × 28 images", lambda s: s == (1, 28, 28)),
+    "cifar-net": ("3 × 32 × 32 images", lambda s: s == (3, 32, 32)),
+    "digits-net": ("images of 4 to 16 pixels a side", lambda s: len(s) == 3 and all(4 <= n <= 16 for n in s[1:])),
+    "tanh-net": ("images of at least 17 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= 17),
+    "mlp": ("records of any shape", lambda s: True),
+    "linear": ("records of any shape", lambda s: True),
+}
+
+
+def names() -> tuple[str, ...]:
+    """The built-in networks."""
+    return tuple(_TABLE)
+
+
+def default_name(shape: Shape) -> str:
+    """The built-in network for records of this shape, by the shape alone."""
+    for name in ("digits-net", "tanh-net"):
+        if _SHAPES[name][1](shape):
+            return name
+    return "mlp"
+
+
+def build(name: str, shape: Shape, classes: int) -> nn.Module:
+    """A built-in network, freshly initialised from torch's global generator.
+
+    Raises:
+        NetError: The name is unknown, or the network does not take records of this shape.
+    """
+    if name not in _TABLE:
+        near = difflib.get_close_matches(name, _TABLE, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else "Or give your own as package.module:function."
+        raise NetError(f"a built-in net ({', '.join(_TABLE)})", f"'{name}'", do=hint)
+    words, takes = _SHAPES[name]
+    if not takes(shape):
+        raise NetError(
+            f"{words} for net '{name}'",
+            f"records of shape {' × '.join(map(str, shape))}",
+            do="Take another net, or leave `net` out to have one chosen by shape.",
+        )
+    return _TABLE[name](shape, classes)
+
+
+def create(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
+    """A built-in network or the user's own (`package.module:function`), initialised from `seed`."""
+    make = open_user_net if ":" in name else build
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(name, shape, classes)
+
+
+def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:
+    """Call the user's `package.module:function`, found from the current folder on.
+
+    The function is called with the keywords `shape` and `classes` where it takes them.
+    """
+    module_name, _, function_name = name.partition(":")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise NetError(
+            f"a function at '{name}'", f"none ({error})", do="Run from the folder that holds the module, or install it."
+        ) from error
+    offered = {"shape": shape, "classes": classes}
+    takes = inspect.signature(function).parameters
+    net = function(**{key: value for key, value in offered.items() if key in takes})
+    if not isinstance(net, nn.Module):
+        raise NetError(f"a torch.nn.Module from '{name}'", type(net).__name__)
+    return net

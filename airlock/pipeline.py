@@ -1,0 +1,147 @@
+"""The whole flow in two verbs: `plan_release` before any record is read, `make_release` from config to bundle.
+
+The command line and a notebook call the same functions; each step is one value of the house handed to the next room.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from airlock import audit, channels, data, nets
+from airlock.channels import Channel, Plan, Release
+from airlock.config import ReleaseConfig
+from airlock.data import Facts
+from airlock.errors import AirlockWarning, Refused
+from airlock.mechanisms import Randomness
+from airlock.release import Bundle, Vault, bundle, card
+from airlock.release.verify import read_verified
+from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit, losses
+from airlock.training.loop import Progress
+from airlock.training.resident import choose_device
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished release: the bundle on disk and the values it was made from."""
+
+    bundle: Bundle
+    release: Release
+
+
+def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
+    """What would be released and what it costs; reads no record."""
+    return _open(config, data_dir)[0].plan()
+
+
+def make_release(
+    config: ReleaseConfig,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    accept_unproven: bool = False,
+    force: bool = False,
+    resume: bool = False,
+    composes_with: Sequence[Path] = (),
+    insecure_seed: int | None = None,
+    vault: Path | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Plan, load, release, audit, and write the bundle.
+
+    Args:
+        config: What to release.
+        out: The folder that becomes the bundle.
+        data_dir: Where named data sets lie.
+        accept_unproven: Release by a method whose privacy is not proven.
+        force: Replace an existing bundle.
+        resume: Go on from the checkpoint of an interrupted run of the same config.
+        composes_with: Bundles of earlier releases from the same data; the card gives the total.
+        insecure_seed: Seed the privacy noise; for tests, and the card says so.
+        vault: Where what must not leave is kept.
+        progress: Called with a label, the steps done and the steps in all.
+
+    Raises:
+        Refused: The method is not proven and `accept_unproven` is false.
+    """
+    bundle.check_output(out, force=force)
+    others = tuple(read_verified(folder).card for folder in composes_with)
+    channel, facts = _open(config, data_dir)
+    _require_proof(channel, accept_unproven)
+    channel.plan()
+    split = data.load(config, data_dir)
+    safe = Vault.open(vault)
+    run = Run(
+        device=choose_device(config.device),
+        progress=progress,
+        checkpoint=safe.checkpoint_folder(_run_key(config, insecure_seed)),
+        resume=resume,
+    )
+    release = channel.release(split, Randomness.make(config.seed, insecure_seed), run)
+    attacked, scores = audit.run(release, split, config.split, config.seed)
+    release = replace(release, secrets={**release.secrets, **scores})
+    made = card.make(config, facts, release, attacked, others=others)
+    safe.store(made.release_id, release.secrets)
+    return Outcome(bundle.write(out, config, release, made, force=force), release)
+
+
+@dataclass(frozen=True)
+class Open:
+    """How a model without privacy does: for comparison, never for release."""
+
+    accuracy: float
+    auc: float
+
+
+def train_openly(config: ReleaseConfig, data_dir: Path | None = None, progress: Progress | None = None) -> Open:
+    """Train the configured network on the private records without any privacy, and attack it.
+
+    What it returns says something about the private records; it is meant for the holder's eyes.
+    """
+    facts = data.describe(config, data_dir)
+    split = data.load(config, data_dir)
+    name = nets.default_name(facts.shape) if config.net == "auto" else config.net
+    net = nets.create(name, facts.shape, len(facts.classes), config.seed)
+    recipe = Recipe(steps=600, optimiser="adam", learning_rate=2e-3)
+    run = Run(device=choose_device(config.device), progress=progress)
+    fit(net, Resident(split.private, run.device), Shuffled(64, config.seed), PlainGradients(), recipe, config.seed, run,
+        label="training without privacy")  # fmt: skip
+    count = min(len(split.private), len(split.holdout))
+    members, others = (-losses(net, part.take(np.arange(count))) for part in (split.private, split.holdout))
+    return Open(count_correct(net, split.test) / len(split.test), audit.auc_interval(members, others)[0])
+
+
+def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:
+    channels.find(config)  # an unknown channel is said before the data is looked for
+    facts = data.describe(config, data_dir)
+    if config.delta * facts.expected("private", config.split) >= 1:
+        warnings.warn(
+            f"delta = {config.delta:g} is not smaller than one over the number of private records: a mechanism that "
+            "publishes one record outright would pass. Take a smaller delta.",
+            AirlockWarning,
+            stacklevel=3,
+        )
+    return channels.build(config, facts), facts
+
+
+def _require_proof(channel: Channel, accepted: bool) -> None:
+    if channel.status == "proven" or accepted:
+        return
+    raise Refused(
+        f"a proven guarantee, or --accept-unproven, for {channel.channel}/{channel.method}",
+        f"status '{channel.status}'",
+        channel.unproven,
+        f'Take method = "{channel.sound_method}", which is proven.' if channel.sound_method else "",
+    )
+
+
+def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
+    """Names a run for its checkpoint: the same config finds it again."""
+    text = json.dumps([config.model_dump(mode="json"), insecure_seed], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

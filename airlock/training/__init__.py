@@ -1,0 +1,25 @@
+"""Training: one loop, with plain or private gradients; evaluation; checkpoints.
+
+In: a network, records, a sampler and a source of gradients. Out: the trained network and how many steps were executed.
+"""
+
+from airlock.training.evaluate import count_correct, losses, predict
+from airlock.training.gradients import PlainGradients
+from airlock.training.loop import Recipe, Run, fit
+from airlock.training.private import PrivateGradients
+from airlock.training.resident import Resident
+from airlock.training.sampling import Poisson, Shuffled
+
+__all__ = [
+    "PlainGradients",
+    "Poisson",
+    "PrivateGradients",
+    "Recipe",
+    "Resident",
+    "Run",
+    "Shuffled",
+    "count_correct",
+    "fit",
+    "losses",
+    "predict",
+]

@@ -1,0 +1,45 @@
+"""Augmentations: each changes a record by itself, so that they cost no privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Name = Literal["none", "shift", "flip", "shift+flip"]
+
+
+def shift(x: Tensor, generator: torch.Generator, pixels: int = 0) -> Tensor:
+    """Move every image by up to `pixels` (an eighth of its side by default) in both directions, filling with zeros."""
+    count, channels, height, width = x.shape
+    reach = pixels or max(1, height // 8)
+    padded = F.pad(x, (reach,) * 4)
+    top, left = torch.randint(0, 2 * reach + 1, (2, count), generator=generator, device=x.device)
+    rows = (top[:, None] + torch.arange(height, device=x.device))[:, None, :, None]
+    columns = (left[:, None] + torch.arange(width, device=x.device))[:, None, None, :]
+    image = torch.arange(count, device=x.device)[:, None, None, None]
+    channel = torch.arange(channels, device=x.device)[None, :, None, None]
+    return padded[image, channel, rows, columns]
+
+
+def flip(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror every other image, by chance."""
+    chosen = torch.rand(len(x), generator=generator, device=x.device) < 0.5
+    return torch.where(chosen[:, None, None, None], x.flip(3), x)
+
+
+def named(name: Name) -> Callable[[Tensor, torch.Generator], Tensor] | None:
+    """The augmentation with this name; None for none."""
+    chosen = [{"shift": shift, "flip": flip}[part] for part in name.split("+") if part != "none"]
+    if not chosen:
+        return None
+
+    def augment(x: Tensor, generator: torch.Generator) -> Tensor:
+        for one in chosen:
+            x = one(x, generator)
+        return x
+
+    return augment

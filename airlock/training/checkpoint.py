@@ -1,0 +1,98 @@
+"""A training run on disk: one safetensors file with everything that the next step depends on, replaced atomically.
+
+Weights, averaged weights, optimiser state and the step are stored together with a mark of the run (its recipe, seed and
+gradient source). A checkpoint with another mark is refused: going on with other noise or another seed would void the
+accounting. Streams need no state here: a step's randomness follows from the step. A system-keyed stream starts anew
+after a resume, which is sound: the steps that were lost never left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from airlock.errors import OutputError, TrainingError
+
+NAME = "checkpoint.safetensors"
+
+
+def save(
+    folder: Path,
+    step: int,
+    mark: Mapping[str, object],
+    net: nn.Module,
+    averaged: Mapping[str, Tensor],
+    optimiser: torch.optim.Optimizer,
+) -> None:
+    """Write aside, then rename: an interrupted write leaves the previous checkpoint whole."""
+    tensors = {f"net/{name}": value for name, value in net.state_dict().items()}
+    tensors |= {f"averaged/{name}": value for name, value in averaged.items()}
+    for place, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser/{place}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
+    metadata = {"step": str(step), "mark": json.dumps(mark, sort_keys=True)}
+    aside = folder / f".{NAME}.{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        save_file({key: value.detach().contiguous().clone() for key, value in tensors.items()}, aside, metadata)
+        os.chmod(aside, 0o600)
+        os.replace(aside, folder / NAME)
+    except (OSError, SafetensorError) as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError("a checkpoint folder that can be written", f"an error ({error})") from error
+
+
+def load(
+    folder: Path,
+    mark: Mapping[str, object],
+    net: nn.Module,
+    averaged: dict[str, Tensor],
+    optimiser: torch.optim.Optimizer,
+) -> int:
+    """Restore everything in place and return the number of steps that were executed; 0 if there is no checkpoint."""
+    path = folder / NAME
+    if not path.exists():
+        return 0
+    try:
+        with safe_open(path, "pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(
+            "a readable checkpoint", f"a damaged one ({error})", do="Start without --resume."
+        ) from error
+    if metadata.get("mark") != json.dumps(mark, sort_keys=True):
+        raise TrainingError(
+            "a checkpoint of this very run",
+            "one with other settings, another seed or another kind of noise",
+            "The budget spent so far would not be that of the run it becomes.",
+            "Use the config it was started with, or start without --resume.",
+        )
+    net.load_state_dict({key[4:]: value for key, value in tensors.items() if key.startswith("net/")})
+    for name in averaged:
+        averaged[name].copy_(tensors[f"averaged/{name}"])
+    _load_optimiser(optimiser, tensors)
+    return int(metadata["step"])
+
+
+def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key.startswith("optimiser/"):
+            _, place, name = key.split("/", 2)
+            state.setdefault(int(place), {})[name] = value
+    whole = optimiser.state_dict()
+    optimiser.load_state_dict({"state": state, "param_groups": whole["param_groups"]})
+
+
+def remove(folder: Path) -> None:
+    """Forget the run; a finished one needs no checkpoint."""
+    (folder / NAME).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

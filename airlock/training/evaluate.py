@@ -1,0 +1,37 @@
+"""Outputs, losses and accuracy of a trained network, in batches, without gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from airlock.data import Records
+from airlock.training.resident import to_input
+
+_BATCH = 1000
+
+
+def predict(net: nn.Module, records: Records) -> Tensor:
+    """Logits of every record, on the CPU."""
+    device = next(net.parameters()).device
+    net.eval()
+    outputs = []
+    with torch.no_grad():
+        for start in range(0, len(records), _BATCH):
+            x = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(device)
+            outputs.append(net(to_input(x)).float().cpu())
+    return torch.cat(outputs)
+
+
+def count_correct(net: nn.Module, records: Records) -> int:
+    """How many records the network classifies correctly."""
+    return int((predict(net, records).argmax(1).numpy() == records.y).sum())
+
+
+def losses(net: nn.Module, records: Records) -> NDArray[np.float64]:
+    """Every record's cross-entropy."""
+    logits = predict(net, records).double()
+    return F.cross_entropy(logits, torch.from_numpy(records.y), reduction="none").numpy()

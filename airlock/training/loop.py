@@ -1,0 +1,244 @@
+"""The one training loop: draw, compute a gradient, step, average; checkpoint now and then and on Ctrl-C.
+
+Plain and private training differ only in the sampler and in the source of gradients that are passed in. Every random
+choice of a step follows from the seed (or the stream) and the step's number, so that a resumed run on a CPU ends in the
+same bits as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from airlock.config import Frozen, Positive
+from airlock.errors import Interrupted
+from airlock.training import checkpoint
+from airlock.training.gradients import Gradients
+from airlock.training.resident import Resident
+from airlock.training.sampling import Sampler
+from airlock.training.schedule import Schedule, rate
+
+_CPU = torch.device("cpu")
+
+Progress = Callable[[str, int, int], None]
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Recipe(Frozen):
+    """How to descend.
+
+    Args:
+        steps: How many optimiser steps.
+        optimiser: SGD (with momentum) or Adam.
+        learning_rate: At its peak.
+        momentum: Of SGD.
+        weight_decay: L2 penalty through the optimiser.
+        schedule: How the learning rate moves from its peak to the end.
+        warmup: Fraction of the steps over which it rises linearly.
+        ema: Decay of the running average of the weights that is released in the end; 0 releases the last weights.
+        precision: On a GPU: float32, TF32 matrix products, or bfloat16 autocast. On a CPU always float32.
+        channels_last: Memory format of images on a GPU.
+    """
+
+    steps: Annotated[int, Field(ge=1, le=10_000_000)]
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    learning_rate: Positive
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: Schedule = "constant"
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    channels_last: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """How this run is carried out; nothing here changes its result.
+
+    Args:
+        device: Where to compute.
+        progress: Called with a label, the steps done, and the steps in all.
+        checkpoint: Folder for checkpoints; none are written without.
+        resume: Go on from the checkpoint if there is one.
+        checkpoint_seconds: At most this much work is lost by a crash.
+    """
+
+    device: torch.device = _CPU
+    progress: Progress | None = None
+    checkpoint: Path | None = None
+    resume: bool = False
+    checkpoint_seconds: float = 60.0
+
+
+def fit(
+    net: nn.Module,
+    data: Resident,
+    sampler: Sampler,
+    gradients: Gradients,
+    recipe: Recipe,
+    seed: int,
+    run: Run,
+    augment: Augment | None = None,
+    label: str = "training",
+) -> int:
+    """Train `net` in place and return the number of executed steps.
+
+    Raises:
+        Interrupted: Ctrl-C; the checkpoint (if there is a folder for one) holds all steps done so far.
+    """
+    session = _Session(net, data, sampler, gradients, recipe, seed, run, augment)
+    first = session.restore()
+    saved = time.monotonic()
+    with _precision(recipe, run), _forked_generator(run.device), _watch_interrupt() as interrupted:
+        net.train()
+        for step in range(first, recipe.steps):
+            session.advance(step)
+            if run.progress:
+                run.progress(label, step + 1, recipe.steps)
+            if interrupted() and step + 1 < recipe.steps:
+                session.save(step + 1)
+                raise _interruption(step + 1, recipe.steps, kept=run.checkpoint is not None)
+            if time.monotonic() - saved > run.checkpoint_seconds:
+                session.save(step + 1)
+                saved = time.monotonic()
+    session.finish()
+    return recipe.steps
+
+
+def _interruption(done: int, steps: int, kept: bool) -> Interrupted:
+    return Interrupted(
+        "to finish training",
+        f"Ctrl-C after {done} of {steps} steps",
+        "Nothing was released." if kept else "Nothing was released or kept.",
+        "Run the same command with --resume to go on." if kept else "",
+    )
+
+
+class _Session:
+    """One run: the network, its optimiser and its averaged weights, moved on step by step."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        data: Resident,
+        sampler: Sampler,
+        gradients: Gradients,
+        recipe: Recipe,
+        seed: int,
+        run: Run,
+        augment: Augment | None,
+    ) -> None:
+        self.net, self.data, self.sampler, self.gradients = net, data, sampler, gradients
+        self.recipe, self.seed, self.run, self.augment = recipe, seed, run, augment
+        wanted = recipe.channels_last and run.device.type == "cuda"
+        self.memory_format = torch.channels_last if wanted else torch.contiguous_format
+        net.to(device=run.device, memory_format=self.memory_format)  # type: ignore[call-overload]
+        self.optimiser = _optimiser(net, recipe)
+        self.averaged = {name: p.detach().clone() for name, p in net.named_parameters()} if recipe.ema else {}
+        self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
+
+    def restore(self) -> int:
+        if not (self.run.checkpoint and self.run.resume):
+            return 0
+        return checkpoint.load(self.run.checkpoint, self.mark, self.net, self.averaged, self.optimiser)
+
+    def save(self, step: int) -> None:
+        if self.run.checkpoint:
+            checkpoint.save(self.run.checkpoint, step, self.mark, self.net, self.averaged, self.optimiser)
+
+    def advance(self, step: int) -> None:
+        recipe = self.recipe
+        x, y = self.data.batch(self.sampler.draw(step, len(self.data)))
+        torch.manual_seed(_mix(self.seed, step))  # dropout
+        if self.augment is not None and len(y):
+            x = self.augment(x, torch.Generator(device=x.device).manual_seed(_mix(self.seed, step) ^ 1))
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=self.memory_format)
+        self.gradients(self.net, x, y, step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
+        self.optimiser.step()
+        self._average(min(recipe.ema, (1 + step) / (10 + step)))
+
+    def _average(self, decay: float) -> None:
+        with torch.no_grad():
+            for name, value in self.averaged.items():
+                value.lerp_(self.net.get_parameter(name), 1 - decay)
+
+    def finish(self) -> None:
+        with torch.no_grad():
+            for name, value in self.averaged.items():
+                self.net.get_parameter(name).copy_(value)
+        if self.run.checkpoint:
+            checkpoint.remove(self.run.checkpoint)
+
+
+def _mix(seed: int, step: int) -> int:
+    """A 63-bit number from seed and step (the finaliser of SplitMix64)."""
+    value = (seed * 0x9E3779B97F4A7C15 + step + 1) & (2**64 - 1)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        value = ((value ^ (value >> shift)) * factor) & (2**64 - 1)
+    return (value ^ (value >> 31)) >> 1
+
+
+def _optimiser(net: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    trainable = [p for p in net.parameters() if p.requires_grad]
+    if recipe.optimiser == "adam":
+        return torch.optim.Adam(trainable, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(
+        trainable, lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+
+
+@contextlib.contextmanager
+def _precision(recipe: Recipe, run: Run) -> Iterator[None]:
+    """TF32 or bfloat16 on a GPU for the time of the run; the global switches are put back."""
+    if run.device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
+    try:
+        with torch.autocast("cuda", torch.bfloat16, enabled=recipe.precision == "bf16"):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@contextlib.contextmanager
+def _forked_generator(device: torch.device) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+@contextlib.contextmanager
+def _watch_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C is remembered until the step is whole; a second one stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    pressed = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

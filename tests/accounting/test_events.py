@@ -1,0 +1,82 @@
+"""Events survive JSON, and nothing but a row of the table comes back."""
+
+from __future__ import annotations
+
+import json
+
+import dp_accounting as dpa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airlock.accounting import compose, from_json, repeat, to_json
+from airlock.errors import AccountingError
+
+leaves = st.one_of(
+    st.builds(dpa.GaussianDpEvent, st.floats(0.01, 100)),
+    st.builds(dpa.LaplaceDpEvent, st.floats(0.01, 100)),
+    st.builds(dpa.ZCDpEvent, st.floats(0, 10), st.floats(0, 1)),
+    st.just(dpa.NoOpDpEvent()),
+    st.just(dpa.NonPrivateDpEvent()),
+)
+events = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(dpa.SelfComposedDpEvent, inner, st.integers(1, 10**6)),
+        st.builds(dpa.PoissonSampledDpEvent, st.floats(0, 1), inner),
+        st.builds(dpa.ComposedDpEvent, st.lists(inner, max_size=3)),
+    ),
+    max_leaves=6,
+)
+
+
+@given(events)
+def test_json_and_back_is_the_same_event(event: dpa.DpEvent) -> None:
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        "gaussian",
+        {},
+        {"type": "os.system", "noise_multiplier": 1.0},
+        {"type": "gaussian"},
+        {"type": "gaussian", "noise_multiplier": -1.0},
+        {"type": "gaussian", "noise_multiplier": float("nan")},
+        {"type": "gaussian", "noise_multiplier": float("inf")},
+        {"type": "gaussian", "noise_multiplier": True},
+        {"type": "gaussian", "noise_multiplier": "1"},
+        {"type": "gaussian", "noise_multiplier": 1.0, "extra": 1},
+        {"type": "repeated", "event": {"type": "no-op"}, "count": 0},
+        {"type": "repeated", "event": {"type": "no-op"}, "count": 1.5},
+        {"type": "poisson-sampled", "sampling_probability": 1.5, "event": {"type": "no-op"}},
+        {"type": "composed", "events": "ab"},
+    ],
+)
+def test_anything_else_is_refused(value: object) -> None:
+    with pytest.raises(AccountingError):
+        from_json(value)
+
+
+def test_endless_nesting_is_refused() -> None:
+    value: dict[str, object] = {"type": "no-op"}
+    for _ in range(50):
+        value = {"type": "repeated", "event": value, "count": 2}
+    with pytest.raises(AccountingError):
+        from_json(value)
+
+
+def test_an_event_outside_the_table_cannot_be_written() -> None:
+    with pytest.raises(AccountingError, match="RandomizedResponse"):
+        to_json(dpa.RandomizedResponseDpEvent(0.5, 2))
+
+
+def test_small_compositions_stay_simple() -> None:
+    one = dpa.GaussianDpEvent(1.0)
+    assert repeat(one, 1) == one
+    assert compose([one]) == one
+    assert compose([]) == dpa.NoOpDpEvent()
+    assert compose([one, one]) == dpa.ComposedDpEvent([one, one])

@@ -1,0 +1,123 @@
+"""ε against known answers and against a second accountant."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import dp_accounting as dpa
+import pytest
+
+from airlock.accounting import calibrate, repeat, spend
+from airlock.errors import AccountingError
+
+
+def dpsgd(noise: float, q: float = 0.01, steps: int = 6000) -> dpa.DpEvent:
+    return repeat(dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(noise)), steps)
+
+
+def test_known_answers() -> None:
+    pld = spend(dpsgd(1.1), 1e-5)
+    assert pld.accountant == "PLD"
+    assert pld.epsilon == pytest.approx(3.90, abs=0.01)
+    rdp = spend(dpsgd(1.1), 1e-5, accountant="rdp")
+    assert rdp.accountant == "RDP"
+    assert rdp.epsilon == pytest.approx(4.25, abs=0.005)
+    assert spend(dpsgd(1.0, steps=1000), 1e-5).epsilon == pytest.approx(1.8282, abs=0.001)
+    assert pld.version.startswith("dp-accounting 0.6")
+
+
+def test_agrees_with_a_second_accountant() -> None:
+    from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
+
+    mechanism = PoissonSubsampledGaussianMechanism(sampling_probability=0.02, noise_multiplier=1.3)
+    peer = PRVAccountant(prvs=[mechanism], max_self_compositions=[800], eps_error=0.01, delta_error=1e-8)
+    low, _, high = peer.compute_epsilon(delta=1e-5, num_self_compositions=[800])
+    assert low - 0.01 <= spend(dpsgd(1.3, 0.02, 800), 1e-5).epsilon <= high + 0.01
+
+
+def test_one_gaussian_meets_the_exact_curve() -> None:
+    """Balle and Wang 2018: δ(ε) = Φ(1/2z − εz) − e^ε Φ(−1/2z − εz)."""
+    noise, delta = 2.0, 1e-5
+    epsilon = spend(dpa.GaussianDpEvent(noise), delta).epsilon
+
+    def phi(t: float) -> float:
+        return 0.5 * math.erfc(-t / math.sqrt(2))
+
+    exact = phi(0.5 / noise - epsilon * noise) - math.exp(epsilon) * phi(-0.5 / noise - epsilon * noise)
+    assert exact == pytest.approx(delta, rel=0.01)
+    assert exact <= delta
+
+
+def test_the_noise_multiplier_means_the_same_under_both_relations() -> None:
+    """Under replace-one dp-accounting's PLD doubles the sensitivity and its RDP does not; here neither does."""
+    event = repeat(dpa.GaussianDpEvent(2.0), 10)
+    assert spend(event, 1e-5, "replace-one") == spend(event, 1e-5, "add-remove")
+    assert spend(event, 1e-5, "replace-one", "rdp").epsilon == pytest.approx(
+        spend(event, 1e-5, "replace-one").epsilon, rel=0.1
+    )
+
+
+def test_sampling_under_replace_one_is_refused() -> None:
+    with pytest.raises(AccountingError, match="sampled"):
+        spend(dpsgd(1.0), 1e-5, "replace-one")
+
+
+def test_rdp_takes_over_where_pld_cannot() -> None:
+    spent = spend(dpa.ZCDpEvent(0.1), 1e-5)
+    assert spent.accountant == "RDP"
+    with pytest.raises(AccountingError):
+        spend(dpa.ZCDpEvent(0.1), 1e-5, accountant="pld")
+
+
+def test_no_privacy_is_infinite() -> None:
+    assert spend(dpa.NonPrivateDpEvent(), 1e-5).epsilon == math.inf
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, 2.0])
+def test_delta_outside_its_range_is_refused(delta: float) -> None:
+    with pytest.raises(AccountingError):
+        spend(dpsgd(1.0), delta)
+
+
+@pytest.mark.parametrize(
+    ("q", "steps", "epsilon"), [(0.01, 6000, 3.0), (0.05, 300, 0.3), (1.0, 40, 3.0), (0.2, 50, 20.0), (1.0, 1, 0.05)]
+)
+def test_calibration_is_tight_and_never_overshoots(q: float, steps: int, epsilon: float) -> None:
+    noise = calibrate(lambda z: dpsgd(z, q, steps), epsilon, 1e-5)
+    assert spend(dpsgd(noise, q, steps), 1e-5).epsilon <= epsilon
+    assert spend(dpsgd(noise - 1e-3, q, steps), 1e-5).epsilon > epsilon
+
+
+def test_half_the_calibrated_noise_would_not_do() -> None:
+    noise = calibrate(lambda z: dpsgd(z, 0.05, 300), 0.3, 1e-5)
+    assert spend(dpsgd(noise / 2, 0.05, 300), 1e-5).epsilon > 2 * 0.3
+
+
+def test_calibration_is_remembered_by_all_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = calibrate(lambda z: dpsgd(z, 1.0, 10), 1.0, 1e-5)
+    calls: list[float] = []
+
+    def counting(*args: object, **kwargs: object) -> object:
+        calls.append(1.0)
+        return spend(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sys.modules["airlock.accounting.calibrate"], "spend", counting)
+    assert calibrate(lambda z: dpsgd(z, 1.0, 10), 1.0, 1e-5) == first
+    assert not calls
+    assert calibrate(lambda z: dpsgd(z, 1.0, 11), 1.0, 1e-5) > first
+    assert calls
+
+
+def test_a_damaged_cache_is_ignored() -> None:
+    from airlock.accounting.calibrate import _file
+
+    first = calibrate(lambda z: dpsgd(z, 1.0, 12), 1.0, 1e-5)
+    for path in _file("").parent.glob("*.json"):
+        path.write_text("{")
+    assert calibrate(lambda z: dpsgd(z, 1.0, 12), 1.0, 1e-5) == first
+
+
+def test_an_epsilon_out_of_reach_is_refused() -> None:
+    with pytest.raises(AccountingError):
+        calibrate(lambda z: dpa.NonPrivateDpEvent(), 1.0, 1e-5)

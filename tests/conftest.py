@@ -1,0 +1,35 @@
+"""Shared by all tests: a cache and a vault of their own, one thread, and small real data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are shared and slow at times; what counts is the property, not the clock.
+settings.register_profile("airlock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("airlock")
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's cache, vault or data folder."""
+    root = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    monkeypatch.setenv("AIRLOCK_VAULT", str(root / "vault"))
+    monkeypatch.delenv("AIRLOCK_DATA", raising=False)
+
+
+@pytest.fixture
+def digits_config(tmp_path: Path) -> Path:
+    """The five lines that are a complete config, with few steps."""
+    path = tmp_path / "digits.toml"
+    path.write_text(
+        'channel = "weights"\nmethod = "gaussian"\ndata = "digits"\nepsilon = 3.0\ndelta = 1e-4\n'
+        "[settings]\nsteps = 3\n"
+    )
+    return path

@@ -1,0 +1,105 @@
+"""A record has one place, decided by its content alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from airlock.config import SplitConfig
+from airlock.data import Facts, Records, Split, divide
+from airlock.errors import DataError
+
+FACTS = Facts("test", (3,), ("a", "b"), 100, None, "made up")
+FRACTIONS = SplitConfig(public=0.2, test=0.2, holdout=0.2)
+PARTS = ("private", "public", "test", "holdout")
+
+
+def numbered(count, start=0):
+    x = np.arange(start, start + count, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+    return Records(x, np.arange(count) % 2)
+
+
+def contents(records):
+    return [(row.tobytes(), int(label)) for row, label in zip(records.x, records.y, strict=True)]
+
+
+def split_or_none(pool, test=None, seed=0) -> Split | None:
+    try:
+        return divide(FACTS, pool, test, FRACTIONS, seed)
+    except DataError:
+        return None  # a part came out empty
+
+
+few = arrays(np.float32, st.tuples(st.integers(20, 60), st.just(3)), elements=st.integers(0, 4).map(float))
+
+
+@settings(max_examples=50, deadline=None)
+@given(few, st.integers(0, 2**63 - 1))
+def test_parts_are_disjoint_and_complete(x, seed):
+    pool = Records(x, (x[:, 0] > 1).astype(np.int64))
+    split = split_or_none(pool, seed=seed)
+    if split is not None:
+        parts = [set(contents(getattr(split, part))) for part in PARTS]
+        assert sum(map(len, parts)) == len(set().union(*parts))  # equal records lie in one part
+        assert sum(len(getattr(split, part)) for part in PARTS) == len(pool)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(100, 200), st.integers(0, 99), st.integers(0, 2**63 - 1))
+def test_adding_a_record_moves_no_other(count, dropped, seed):
+    pool = numbered(count)
+    whole = split_or_none(pool, seed=seed)
+    without = split_or_none(pool.take(np.delete(np.arange(count), dropped)), seed=seed)
+    assert whole is not None
+    assert without is not None
+    gone = contents(pool.take(np.array([dropped])))[0]
+    for part in PARTS:
+        assert [c for c in contents(getattr(whole, part)) if c != gone] == contents(getattr(without, part))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**63 - 1))
+def test_order_does_not_matter(seed):
+    pool = numbered(150)
+    turned = pool.take(np.random.default_rng(0).permutation(150))
+    for part in PARTS:
+        one, other = (getattr(divide(FACTS, p, None, FRACTIONS, seed), part) for p in (pool, turned))
+        assert sorted(contents(one)) == sorted(contents(other))
+
+
+def test_fractions_are_met_up_to_chance():
+    split = divide(FACTS, numbered(20_000), None, SplitConfig(public=0.3, test=0.1, holdout=0.05), 7)
+    sizes = {part: len(getattr(split, part)) / 20_000 for part in PARTS}
+    for part, share in (("private", 0.55), ("public", 0.3), ("test", 0.1), ("holdout", 0.05)):
+        assert abs(sizes[part] - share) < 5 * np.sqrt(share * (1 - share) / 20_000)
+
+
+def test_seed_changes_the_places():
+    first, second = (divide(FACTS, numbered(500), None, FRACTIONS, seed) for seed in (0, 1))
+    assert contents(first.private) != contents(second.private)
+
+
+def test_pool_records_of_the_test_set_are_left_out():
+    pool, test = numbered(200), numbered(50, start=150)
+    split = divide(FACTS, pool, test, FRACTIONS, 0)
+    assert contents(split.test) == contents(test)
+    rest = [c for part in ("private", "public", "holdout") for c in contents(getattr(split, part))]
+    assert len(rest) == 150
+    assert not set(rest) & set(contents(test))
+
+
+def test_an_empty_part_is_an_error():
+    with pytest.raises(DataError, match="at least one test record"):
+        divide(FACTS, numbered(200), None, SplitConfig(test=0.0, holdout=0.0), 0)
+
+
+def test_expected_sizes_are_public_figures():
+    assert FACTS.expected("private", FRACTIONS) == 40
+    assert FACTS.expected("test", FRACTIONS) == 20
+    assert Facts("t", (3,), ("a", "b"), 100, 7, "").expected("test", FRACTIONS) == 7
+    assert Facts("t", (3,), ("a", "b"), 1, 7, "").expected("private", FRACTIONS) == 1
+
+
+def test_records_are_not_shown():
+    assert repr(numbered(3)) == "Records(not shown)"

@@ -1,0 +1,248 @@
+"""CSV and Parquet with a public schema."""
+
+import csv
+import traceback
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airlock.config import Column
+from airlock.data import describe, load
+from airlock.data.schema import encode, width
+from airlock.errors import ConfigError, DataError, FormatError
+
+from .writers import config
+
+COLUMNS = {
+    "age": {"min": 0, "max": 100},
+    "ward": ["north", "south"],
+    "blood": {"categories": ["A", "B"], "other": True},
+}
+ROWS = [
+    {
+        "id": i,
+        "age": i * 1.5,
+        "ward": ("north", "south")[i % 2],
+        "ill": ("no", "yes")[i // 2 % 2],
+        "blood": "ABO"[i % 3],
+    }
+    for i in range(60)
+]
+
+
+def write_csv(path, rows=ROWS, encoding="utf-8"):
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def write_parquet(path, rows=ROWS, **types):
+    table = pa.Table.from_pylist(rows)
+    for name, kind in types.items():
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, table.column(name).cast(kind))
+    pq.write_table(table, path)
+    return path
+
+
+WRITE = {"d.csv": write_csv, "d.parquet": write_parquet}
+both = pytest.mark.parametrize("name", WRITE)
+
+
+def own(path, **data):
+    known = {"records": 60, "classes": ["no", "yes"], "label": "ill", "columns": COLUMNS}
+    return config(path, **(known | data))
+
+
+def changed(row, **cells):
+    return [r | cells if i == row - 1 else r for i, r in enumerate(ROWS)]
+
+
+@both
+def test_a_table(tmp_path, name):
+    cfg = own(WRITE[name](tmp_path / name))
+    assert describe(cfg).shape == (6,)
+    split = load(cfg)
+    x = np.concatenate([part.x for part in (split.private, split.public, split.test, split.holdout)])
+    y = np.concatenate([part.y for part in (split.private, split.public, split.test, split.holdout)])
+    order = np.argsort(x[:, 0])
+    expected = [
+        [r["age"] / 100, r["ward"] == "north", r["ward"] == "south", *(r["blood"] == b for b in "ABO")] for r in ROWS
+    ]
+    assert np.allclose(x[order], np.array(expected, np.float32))
+    assert y[order].tolist() == [r["ill"] == "yes" for r in ROWS]
+    assert x.dtype == np.float32
+
+
+def test_both_formats_give_the_same(tmp_path):
+    one, other = (load(own(write(tmp_path / name))) for name, write in WRITE.items())
+    assert np.array_equal(one.private.x, other.private.x)
+
+
+def test_parquet_types(tmp_path):
+    strings = pa.dictionary(pa.int32(), pa.string())
+    rows = [r | {"age": i, "ill": i % 2} for i, r in enumerate(ROWS)]
+    path = write_parquet(tmp_path / "d.parquet", rows, age=pa.decimal128(24, 2), ward=strings)
+    assert load(own(path, classes=2)).facts.classes == ("0", "1")
+    rows = [r | {"blood": i % 2 == 0, "ward": i % 4 < 2} for i, r in enumerate(ROWS)]
+    path = write_parquet(tmp_path / "e.parquet", rows)
+    columns = {"blood": {"min": 0, "max": 1}, "ward": ["true", "false"], "id": {"min": 0, "max": 100}}
+    assert set(np.unique(load(own(path, columns=columns)).private.x[:, :3])) == {0, 1}
+
+
+def test_csv_details(tmp_path):
+    path = tmp_path / "d.csv"
+    lines = ["age , ill,note"] + [f'"{i}", {"yes" if i % 2 else "no"},"a ""quoted"", long\nnote"' for i in range(60)]
+    path.write_bytes("\r\n".join([*lines, "", ""]).encode("utf-8-sig"))
+    split = load(own(path, columns={"age": {"min": 0, "max": 100}}))
+    assert len(split.private) + len(split.test) + len(split.holdout) == 60
+    assert split.private.x.max() <= 0.6
+
+
+@both
+def test_numbers_are_clamped(tmp_path, name):
+    path = WRITE[name](tmp_path / name, changed(7, age=1e12))
+    split = load(own(path))
+    assert max(part.x[:, 0].max() for part in (split.private, split.test, split.holdout)) == 1
+
+
+@both
+@pytest.mark.parametrize(
+    ("cells", "column"),
+    [({"age": None}, "age"), ({"ward": None}, "ward"), ({"ill": None}, "ill"), ({"age": float("nan")}, "age")],
+)
+def test_missing_cells_are_named(tmp_path, name, cells, column):
+    path = WRITE[name](tmp_path / name, changed(23, **cells))
+    with pytest.raises(DataError, match=f"column '{column}', row 23"):
+        load(own(path))
+
+
+@both
+def test_a_missing_category_may_be_other(tmp_path, name):
+    load(own(WRITE[name](tmp_path / name, changed(23, blood=None))))
+
+
+@both
+@pytest.mark.parametrize("column", ["ward", "ill"])
+def test_unlisted_values_are_never_shown(tmp_path, name, column):
+    path = WRITE[name](tmp_path / name, changed(41, **{column: "HIV-positive"}))
+    with pytest.raises(DataError, match=f"column '{column}', row 41") as caught:
+        load(own(path))
+    assert "HIV" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("cell", ["HIV", "1_000", "0x10", "1,5", "--"])
+def test_text_for_a_number_is_never_shown(tmp_path, cell):
+    path = write_csv(tmp_path / "d.csv", changed(5, age=cell))
+    with pytest.raises(DataError, match="a number in column 'age', row 5") as caught:
+        load(own(path))
+    shown = "".join(traceback.format_exception(caught.value)).replace(str(tmp_path), "")
+    assert cell == "--" or cell not in shown
+
+
+def test_a_text_column_in_parquet_is_no_number(tmp_path):
+    path = write_parquet(tmp_path / "d.parquet", age=pa.string())
+    with pytest.raises(DataError, match="numbers in column 'age'"):
+        load(own(path))
+
+
+@both
+def test_a_column_that_is_not_there_gets_the_nearest_name(tmp_path, name):
+    path = WRITE[name](tmp_path / name)
+    with pytest.raises(DataError, match="Did you mean 'age'"):
+        load(own(path, columns={"agee": {"min": 0, "max": 1}}))
+    with pytest.raises(DataError, match="one column 'sick'"):
+        load(own(path, label="sick"))
+
+
+def test_what_a_config_must_say(tmp_path):
+    path = write_csv(tmp_path / "d.csv")
+    with pytest.raises(ConfigError, match=r"data\.columns"):
+        describe(own(path, columns={}))
+    with pytest.raises(ConfigError, match=r"data\.label"):
+        describe(own(path, label=None))
+    with pytest.raises(ConfigError, match="in both"):
+        describe(own(path, label="age"))
+    with pytest.raises(ConfigError, match="at least one category"):
+        describe(own(path, columns={"ward": []}))
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"age;ill\n1;no\n", "semicolons"),
+        (b"age,ill\n1,no\n2\n", "2 cells in row 2"),
+        (b"age,ill,age\n1,no,2\n", "two of that name"),
+        (b'age,ill\n1,"no', r"d\.csv"),
+        (b"age,ill\n\xff\xfe,no\n", "UTF-8"),
+        (b"", "one column"),
+        (b"age,ill\n", "at least one record"),
+        (b"age,ill\n1," + b"n" * 200_000, r"d\.csv"),
+    ],
+)
+def test_csv_that_cannot_be_read(tmp_path, content, match):
+    (tmp_path / "d.csv").write_bytes(content)
+    with pytest.raises(DataError, match=match):
+        load(own(tmp_path / "d.csv", columns={"age": {"min": 0, "max": 100}}))
+
+
+def test_parquet_that_cannot_be_read(tmp_path):
+    path = write_parquet(tmp_path / "d.parquet")
+    whole = path.read_bytes()
+    for content in (b"", b"PAR1", whole[:-5], b"PAR1" + bytes(len(whole) - 8) + whole[-4:]):
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=r"d\.parquet"):
+            load(own(path))
+
+
+def test_parquet_that_grows_too_large(tmp_path, monkeypatch):
+    rows = pa.table({"ward": pa.array(["north"] * 100_000), "ill": pa.array(["no"] * 100_000)})
+    pq.write_table(rows, tmp_path / "d.parquet")
+    assert (tmp_path / "d.parquet").stat().st_size < 10_000
+    monkeypatch.setenv("AIRLOCK_MAX_BYTES", "50000")
+    with pytest.raises(DataError, match="at most 50000 bytes"):
+        load(own(tmp_path / "d.parquet", columns={"ward": ["north", "south"]}))
+
+
+def test_rows_are_numbered_across_blocks(tmp_path):
+    rows = [dict(ROWS[i % 60]) for i in range(20_000)]
+    rows[17_000]["ward"] = ""
+    with pytest.raises(DataError, match="row 17001"):
+        load(own(write_csv(tmp_path / "d.csv", rows)))
+    rows[17_000]["ward"] = None
+    with pytest.raises(DataError, match="row 17001"):
+        load(own(write_parquet(tmp_path / "d.parquet", rows)))
+
+
+@both
+def test_a_separate_test_file(tmp_path, name):
+    path = WRITE[name](tmp_path / name)
+    test = WRITE[name](tmp_path / f"test_{name}", [r | {"age": r["age"] + 0.1} for r in ROWS[:9]])
+    split = load(own(path, test=str(test)))
+    assert len(split.test) == 9
+    assert split.facts.test_records == 12
+
+
+finite = st.floats(-1e12, 1e12)
+
+
+@given(
+    st.lists(st.tuples(finite, st.sampled_from(["a", "b", "?", ""])), min_size=1, max_size=8),
+    finite,
+    st.floats(0.1, 1e6),
+)
+@settings(max_examples=80, deadline=None)
+def test_one_row_is_encoded_the_same_whatever_the_others_are(rows, low, span):
+    columns = {"n": Column(min=low, max=low + span), "c": Column(categories=("a", "b"), other=True)}
+    together = encode(columns, {"n": [repr(n) for n, _ in rows], "c": [c for _, c in rows]})
+    alone = [encode(columns, {"n": [repr(n)], "c": [c]})[0] for n, c in rows]
+    assert together.shape == (len(rows), width(columns))
+    assert np.array_equal(together, alone)
+    assert ((together >= 0) & (together <= 1)).all()
+    assert (together[:, 1:].sum(axis=1) == 1).all()

@@ -1,0 +1,63 @@
+"""The Gaussian mechanism: its scale, its grid, and that half the noise is noticed."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from airlock.mechanisms import GaussianNoise, Stream
+
+
+def has_scale(noise: np.ndarray, scale: float) -> bool:
+    """Whether zero-mean normal noise of this scale is plausible: a χ² test of the variance and a KS test, at 1e-4."""
+    statistic = float((noise**2).sum()) / scale**2
+    p = 2 * min(stats.chi2.cdf(statistic, noise.size), stats.chi2.sf(statistic, noise.size))
+    return p > 1e-4 and stats.kstest(noise / scale, "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("sensitivity", "noise_multiplier"), [(1.0, 1.0), (0.1, 7.7), (4.0, 0.3)])
+def test_the_noise_has_the_scale_that_is_accounted_for(sensitivity: float, noise_multiplier: float) -> None:
+    mechanism = GaussianNoise(sensitivity, noise_multiplier)
+    noise = mechanism.add(np.zeros(50_000, np.float32), Stream.from_seed(3))
+    scale = sensitivity * noise_multiplier
+    assert has_scale(noise, scale)
+    assert not has_scale(noise / 2, scale)
+    assert not has_scale(noise * 0.97, scale)
+    assert mechanism.event == dpa.GaussianDpEvent(noise_multiplier)
+
+
+def test_the_value_is_kept() -> None:
+    value = np.linspace(-100, 100, 10_000)
+    noisy = GaussianNoise(1.0, 1e-3).add(value, Stream.from_seed(1))
+    assert np.abs(noisy - value).max() < 0.01
+
+
+@given(st.floats(1e-3, 1e3), st.floats(0.05, 100), st.integers(0, 2**32))
+def test_every_output_lies_on_the_public_grid(sensitivity: float, noise_multiplier: float, seed: int) -> None:
+    mechanism = GaussianNoise(sensitivity, noise_multiplier)
+    value = np.random.default_rng(seed).normal(size=64) * sensitivity
+    steps = mechanism.add(value, Stream.from_seed(seed)) / mechanism.grid
+    assert np.array_equal(steps, np.rint(steps))
+    assert np.log2(mechanism.grid) == math.floor(np.log2(mechanism.grid))
+
+
+@given(st.floats(1e-3, 1e3), st.floats(0.05, 100), st.integers(1, 2_000_000))
+def test_the_stretch_by_rounding_is_paid_for_and_small(sensitivity: float, multiplier: float, dimension: int) -> None:
+    mechanism = GaussianNoise(sensitivity, multiplier)
+    stretched = sensitivity + mechanism.grid * math.sqrt(dimension)
+    assert mechanism.scale(dimension) >= multiplier * stretched * (1 - 1e-12)
+    assert mechanism.scale(dimension) <= multiplier * sensitivity * 1.001
+
+
+def test_low_order_bits_say_nothing_about_the_value() -> None:
+    """Values that differ by less than the grid lead to the same set of outputs, bit for bit."""
+    mechanism = GaussianNoise(1.0, 1.0)
+    a = mechanism.add(np.full(1000, 0.1), Stream.from_seed(9))
+    b = mechanism.add(np.full(1000, 0.1 + mechanism.grid * 1e-3), Stream.from_seed(9))
+    assert np.array_equal(a, b)

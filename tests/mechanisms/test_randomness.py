@@ -1,0 +1,94 @@
+"""The privacy stream: the right cipher, the right distributions, and nothing used twice."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from airlock.mechanisms import Randomness, Stream
+
+
+def test_the_key_stream_is_chacha20() -> None:
+    """RFC 8439, appendix A.1, test vector 1: key 0, nonce 0, counter 0."""
+    expected = bytes.fromhex(
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+    )
+    assert Stream(bytes(32), secure=False).bytes(64).tobytes() == expected
+
+
+def test_long_reads_continue_the_counter() -> None:
+    """Block by block from an independent ChaCha20 (RFC 8439, section 2.3), across the reads' own block size."""
+    key = hashlib.sha256(b"key").digest()
+    stream = Stream(key, secure=False).bytes((1 << 18) + 64).tobytes()
+    for counter in (0, 1, (1 << 12) - 1, 1 << 12):
+        assert stream[64 * counter : 64 * counter + 64] == chacha_block(key, counter)
+
+
+def chacha_block(key: bytes, counter: int) -> bytes:
+    start = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574]
+    start += [int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4)] + [counter, 0, 0, 0]
+    x = list(start)
+
+    def quarter(a: int, b: int, c: int, d: int) -> None:
+        for p, q, r, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            x[p] = (x[p] + x[q]) & 0xFFFFFFFF
+            mixed = x[r] ^ x[p]
+            x[r] = ((mixed << bits) | (mixed >> (32 - bits))) & 0xFFFFFFFF
+
+    for _ in range(10):
+        for i in range(4):
+            quarter(i, 4 + i, 8 + i, 12 + i)
+        for i in range(4):
+            quarter(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
+    return b"".join(((a + b) & 0xFFFFFFFF).to_bytes(4, "little") for a, b in zip(x, start, strict=True))
+
+
+def test_a_leaf_is_read_once_and_a_label_opened_once() -> None:
+    stream = Stream.from_seed(1)
+    leaf = stream.child("noise", 3)
+    leaf.normal(4)
+    with pytest.raises(RuntimeError, match="twice"):
+        leaf.normal(4)
+    with pytest.raises(RuntimeError, match="twice"):
+        stream.child("noise", 3)
+
+
+def test_system_streams_differ_and_seeded_ones_repeat() -> None:
+    assert not np.array_equal(Stream.from_system().normal(8), Stream.from_system().normal(8))
+    assert np.array_equal(Stream.from_seed(7).child("a").normal(9), Stream.from_seed(7).child("a").normal(9))
+    one = Stream.from_seed(7)
+    assert not np.array_equal(one.child("a", 1).normal(8), one.child("a", 2).normal(8))
+    assert Stream.from_system().secure
+    assert not Stream.from_seed(7).secure
+    assert Randomness.make(0).privacy.secure
+    assert not Randomness.make(0, insecure_seed=0).privacy.secure
+
+
+def test_the_key_is_not_shown() -> None:
+    assert repr(Stream.from_system()) == "Stream(system)"
+
+
+def test_uniform_is_uniform() -> None:
+    values = Stream.from_seed(11).uniform(200_000)
+    assert 0 < values.min() < values.max() < 1
+    assert stats.kstest(values, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 70_001])
+def test_any_count_of_normals(count: int) -> None:
+    assert Stream.from_seed(count).normal(count).shape == (count,)
+
+
+def test_normal_is_standard_normal_with_independent_pairs() -> None:
+    values = Stream.from_seed(5).normal(400_000)
+    assert stats.kstest(values, "norm").pvalue > 1e-3
+    assert abs(stats.kurtosis(values)) < 0.05
+    half = len(values) // 2
+    for a, b in ((values[:half], values[half:]), (values[:-1], values[1:])):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.01
+        assert abs(np.corrcoef(a**2, b**2)[0, 1]) < 0.01
+    assert (np.abs(values) > 4).mean() == pytest.approx(2 * stats.norm.sf(4), abs=8e-5)

@@ -1,0 +1,138 @@
+"""Built-in networks, the user's own, and the refusals."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from airlock.errors import NetError
+from airlock.nets import build, check, create, default_name, names
+
+SHAPES = {
+    "mnist-net": (1, 28, 28),
+    "cifar-net": (3, 32, 32),
+    "digits-net": (1, 8, 8),
+    "tanh-net": (1, 28, 28),
+    "mlp": (446,),
+    "linear": (108,),
+}
+
+
+def count(net: nn.Module) -> int:
+    return sum(p.numel() for p in net.parameters())
+
+
+def test_the_papers_nets_have_the_papers_sizes() -> None:
+    assert count(build("mnist-net", (1, 28, 28), 10)) == 1_199_882
+    assert count(build("cifar-net", (3, 32, 32), 10)) == 1_250_858
+    assert count(build("tanh-net", (1, 28, 28), 10)) == 26_010
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_built_in_net_can_be_trained_privately(name: str) -> None:
+    net = build(name, SHAPES[name], 7)
+    check(net, name, SHAPES[name], 7)
+    assert net.eval()(torch.rand(5, *SHAPES[name])).shape == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((1, 8, 8), "digits-net"), ((1, 28, 28), "tanh-net"), ((3, 32, 32), "tanh-net"), ((446,), "mlp"), ((2, 3), "mlp")],
+)
+def test_the_default_follows_the_shape(shape: tuple[int, ...], expected: str) -> None:
+    assert default_name(shape) == expected
+    check(build(expected, shape, 2), expected, shape, 2)
+
+
+def test_unknown_names_and_wrong_shapes_are_refused() -> None:
+    with pytest.raises(NetError, match="Did you mean 'mnist-net'"):
+        build("mnist-nett", (1, 28, 28), 10)
+    with pytest.raises(NetError, match="1 × 28 × 28"):
+        build("mnist-net", (3, 32, 32), 10)
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    a, b, c = (create("mlp", (4,), 2, seed) for seed in (1, 1, 2))
+    assert torch.equal(a[1].weight, b[1].weight)  # type: ignore[index]
+    assert not torch.equal(a[1].weight, c[1].weight)  # type: ignore[index]
+
+
+def test_the_users_own_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hospital_nets.py").write_text(
+        "from torch import nn\n"
+        "def small(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], classes))\n"
+        "def fixed():\n    return nn.Linear(4, 3)\n"
+        "def wrong():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    check(create("hospital_nets:small", (5,), 2, 0), "x", (5,), 2)
+    check(create("hospital_nets:fixed", (4,), 3, 0), "x", (4,), 3)
+    with pytest.raises(NetError, match="3 logits|2 logits"):
+        check(create("hospital_nets:fixed", (4,), 3, 0), "hospital_nets:fixed", (4,), 2)
+    with pytest.raises(NetError, match="Module"):
+        create("hospital_nets:wrong", (4,), 2, 0)
+    for missing in ("hospital_nets:none", "no_such_module:f"):
+        with pytest.raises(NetError, match="a function at"):
+            create(missing, (4,), 2, 0)
+
+
+class MeanOverBatch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(x - x.mean(0))
+        return y
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += x.detach().sum(0)
+        y: Tensor = self.head(x)
+        return y
+
+
+REFUSED = {
+    "BatchNorm": (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), "'1'.*mixes records.*GroupNorm"),
+    "running statistics": (
+        nn.Sequential(
+            nn.Unflatten(1, (1, 4)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten(), nn.Linear(4, 2)
+        ),
+        "'1'.*track_running_stats",
+    ),
+    "lazy": (nn.Sequential(nn.LazyLinear(2)), "lazy layer '0'"),
+    "recurrent": (nn.Sequential(nn.LSTM(4, 2)), "'0' \\(LSTM\\)"),
+    "frozen": (nn.Linear(4, 2).requires_grad_(False), "trainable"),
+    "too many outputs": (nn.Linear(4, 3), "2 logits.*last layer 2 outputs"),
+    "wrong input": (nn.Linear(5, 2), "take records of shape 4"),
+    "not a tensor": (nn.LSTMCell(4, 2), "per record"),
+    "mixes by hand": (MeanOverBatch(), "changes with the other records"),
+    "keeps what it saw": (Counter(), "buffer 'seen'"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_trained_per_record_is_refused(case: str) -> None:
+    net, words = REFUSED[case]
+    with pytest.raises(NetError, match=words):
+        check(net, "mine", (4,), 2)
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    net = nn.Linear(4, 2)
+    nn.init.constant_(net.weight, float("nan"))
+    with pytest.raises(NetError, match="NaN or infinity in 'weight'"):
+        check(net, "mine", (4,), 2)

@@ -1,0 +1,127 @@
+"""The house itself: imports point one way, the front door is explicit, every command is documented."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import airlock
+
+ROOT = Path(__file__).resolve().parents[1]
+# Lower floors first; a module imports from its own floor (its own room) or from below.
+FLOORS = [
+    ["_version"],
+    ["errors"],
+    ["config"],
+    ["data", "nets", "mechanisms", "accounting"],
+    ["training"],
+    ["channels"],
+    ["audit"],
+    ["release"],
+    ["pipeline"],
+    ["cli"],
+]
+HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def imported_rooms(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"airlock.{a.name}" for a in node.names] if node.module == "airlock" else [node.module]
+        found |= {name.split(".")[1] for name in names if name.startswith("airlock.")}
+    return found
+
+
+def test_imports_point_down_the_house() -> None:
+    modules = [path for path in (ROOT / "airlock").rglob("*.py") if path != ROOT / "airlock/__init__.py"]
+    assert len(modules) > 40
+    for path in modules:
+        room = path.relative_to(ROOT / "airlock").parts[0].removesuffix(".py")
+        for other in imported_rooms(path):
+            allowed = other == room or HEIGHT[other] < HEIGHT[room]
+            assert allowed, f"{path.relative_to(ROOT)} in '{room}' imports '{other}'"
+
+
+def test_channels_do_not_import_each_other() -> None:
+    folders = [p for p in (ROOT / "airlock/channels").iterdir() if p.is_dir() and p.name != "__pycache__"]
+    assert folders
+    for folder in folders:
+        for path in folder.rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for other in folders:
+                assert other == folder or f"channels.{other.name}" not in text
+
+
+def test_the_front_door_opens_every_name_it_lists() -> None:
+    assert set(airlock.__all__) == {
+        "AirlockError",
+        "Audit",
+        "Bundle",
+        "Card",
+        "Guarantee",
+        "Plan",
+        "Release",
+        "ReleaseConfig",
+        "Split",
+        "__version__",
+        "load_config",
+        "make_config",
+        "make_release",
+        "plan_release",
+        "verify_bundle",
+    }
+    for name in airlock.__all__:
+        assert getattr(airlock, name) is not None
+    assert dir(airlock) == sorted(airlock.__all__)
+
+
+def test_every_room_lists_what_it_exports() -> None:
+    import importlib
+
+    for room in ("data", "nets", "mechanisms", "accounting", "training", "channels", "audit", "release"):
+        module = importlib.import_module(f"airlock.{room}")
+        assert sorted(module.__all__) == sorted(set(module.__all__))
+        for name in module.__all__:
+            assert hasattr(module, name), f"airlock.{room}.{name}"
+
+
+def test_every_command_and_option_is_documented() -> None:
+    from typer.main import get_command
+
+    from airlock.cli import app
+
+    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert set(commands) == {"bench", "datasets", "demo", "plan", "release", "show", "verify"}
+    for name, command in commands.items():
+        section = page.split(f"## airlock {name}\n")
+        assert len(section) == 2, f"docs/commands.md has no section 'airlock {name}'"
+        text = section[1].split("\n## ")[0]
+        assert command.help, f"airlock {name} has no help text"
+        for parameter in command.params:
+            if parameter.name == "help":
+                continue
+            assert parameter.help, f"airlock {name}: {parameter.name} has no help text"
+            shown = [o for o in parameter.opts if o.startswith("--")] or [parameter.name.upper()]
+            assert shown[0] in text, f"docs/commands.md does not mention {shown[0]} of airlock {name}"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, airlock.cli; print([m for m in ('torch', 'scipy', 'dp_accounting', 'onnx') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_no_pickle_and_no_junk_rooms() -> None:
+    for path in (ROOT / "airlock").rglob("*.py"):
+        assert path.stem not in {"utils", "util", "helpers", "common", "misc", "manager"}
+        text = path.read_text(encoding="utf-8")
+        assert "import pickle\n" not in text
+        assert "allow_pickle=True" not in text
