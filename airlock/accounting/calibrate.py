@@ -19,13 +19,14 @@ from pathlib import Path
 import dp_accounting as dpa
 
 from airlock.accounting.events import to_json
-from airlock.accounting.spend import Accountant, Relation, _version, spend
+from airlock.accounting.spend import Accountant, Relation, accounting_version, spend, spend_roughly
 from airlock.errors import AccountingError
 
 TOLERANCE = 1e-3
 _LARGEST_NOISE = 1e6
 
 MakeEvent = Callable[[float], dpa.DpEvent]
+End = tuple[float, float]  # a noise multiplier and its ε
 
 
 def calibrate(
@@ -44,7 +45,7 @@ def calibrate(
         relation: The neighbouring relation.
         accountant: As in `spend`.
     """
-    key = json.dumps([to_json(make_event(1.0)), epsilon, delta, relation, accountant, _version()])
+    key = json.dumps([to_json(make_event(1.0)), epsilon, delta, relation, accountant, accounting_version()])
     remembered = _recall(key)
     if remembered is not None:
         return remembered
@@ -52,32 +53,33 @@ def calibrate(
     def cost(noise: float) -> float:
         return spend(make_event(noise), delta, relation, accountant).epsilon
 
-    noise = _bisect(cost, epsilon)
+    def rough_cost(noise: float) -> float:
+        return spend_roughly(make_event(noise), delta, accountant)
+
+    start = _bisect(rough_cost, epsilon, *_bracket(rough_cost, epsilon, 1.0, 2.0), tolerance=0.02)
+    noise = _bisect(cost, epsilon, *_bracket(cost, epsilon, start, 1.01), tolerance=TOLERANCE)
     _remember(key, noise)
     return noise
 
 
-def _bisect(cost: Callable[[float], float], target: float) -> float:
-    low, high = _bracket(cost, target)
-    while high[0] - low[0] > TOLERANCE:
+def _bisect(cost: Callable[[float], float], target: float, low: End, high: End, tolerance: float) -> float:
+    while high[0] - low[0] > tolerance:
         guess = _interpolate(low, high, target)
         width = high[0] - low[0]
-        for noise in (guess - 0.45 * TOLERANCE, guess + 0.45 * TOLERANCE):
+        for noise in (guess - 0.45 * tolerance, guess + 0.45 * tolerance):
             low, high = _tighten(low, high, noise, cost, target)
         if high[0] - low[0] > width / 2:
             low, high = _tighten(low, high, (low[0] + high[0]) / 2, cost, target)
     return high[0]
 
 
-End = tuple[float, float]  # a noise multiplier and its ε
-
-
-def _bracket(cost: Callable[[float], float], target: float) -> tuple[End, End]:
-    noise = 1.0
+def _bracket(cost: Callable[[float], float], target: float, noise: float, factor: float) -> tuple[End, End]:
+    """Two noise multipliers with the target between them, by ever larger strides from `noise`."""
     value = cost(noise)
-    step = 2.0 if value > target else 0.5
+    grows = value > target
     while True:
-        following = noise * step
+        following = noise * factor if grows else noise / factor
+        factor = min(factor**2, 2.0)
         if following > _LARGEST_NOISE:
             raise AccountingError("an ε that some noise can reach", f"{target}", "It is too small for this mechanism.")
         if following < TOLERANCE:

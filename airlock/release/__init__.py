@@ -1,0 +1,31 @@
+"""What leaves, what stays, and what a reviewer reads.
+
+In: a release and its audit. Out: a `Card`, a `Bundle` on disk, and a `Verification` of one; what must not leave goes to
+the `Vault`.
+"""
+
+from airlock.release.bundle import Bundle as Bundle
+from airlock.release.bundle import read as read
+from airlock.release.bundle import write as write
+from airlock.release.card import Card as Card
+from airlock.release.card import make as make_card
+from airlock.release.card import schema as card_schema
+from airlock.release.vault import Vault as Vault
+from airlock.release.verify import Check as Check
+from airlock.release.verify import Verification as Verification
+from airlock.release.verify import read_verified as read_verified
+from airlock.release.verify import verify as verify
+
+__all__ = [
+    "Bundle",
+    "Card",
+    "Check",
+    "Vault",
+    "Verification",
+    "card_schema",
+    "make_card",
+    "read",
+    "read_verified",
+    "verify",
+    "write",
+]

@@ -1,0 +1,226 @@
+"""The bundle: the folder that leaves, written whole or not at all.
+
+In: the config, the release and its card. Out: a folder of eight files that no one has to execute to inspect.
+`docs/bundle.md` describes it; `verify.py` checks it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from airlock.channels.contract import Plan, Release
+from airlock.config import ReleaseConfig
+from airlock.data.sources import SOURCES, named
+from airlock.errors import ConfigError, FormatError, OutputError
+from airlock.release import export, page
+from airlock.release.card import Card
+from airlock.release.fields import Hashes
+from airlock.release.files import folder_aside, output_error, parse_json, read_file, write_file
+from airlock.release.vault import MARKER
+
+CARD, HTML, README = "card.json", "card.html", "README.md"
+SAFETENSORS, ONNX, CONFIG, AUDIT = "model.safetensors", "model.onnx", "config.toml", "audit.json"
+SUMS = "SHA256SUMS"
+# Every file of a bundle, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
+LIMITS = {
+    CARD: 16 << 20,
+    HTML: 32 << 20,
+    README: 16 << 20,
+    SAFETENSORS: 4 << 30,
+    ONNX: 2 << 30,
+    CONFIG: 4 << 20,
+    AUDIT: 16 << 20,
+    SUMS: 64 << 10,
+}
+PATH_REMOVED = "(a path, removed)"
+_LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder that leaves, and its card."""
+
+    folder: Path
+    card: Card
+
+
+def write(folder: Path, config: ReleaseConfig, release: Release, card: Card, *, force: bool = False) -> Bundle:
+    """Write the bundle aside and rename it into place.
+
+    Args:
+        folder: Where; must not exist yet.
+        config: What was asked for; the bundle gets it without paths.
+        release: What leaves. Its secrets are not written here; they belong to the vault.
+        card: Its card, from `card.make`; the hashes are added here.
+        force: Replace `folder` if it is empty or a bundle.
+
+    Raises:
+        OutputError: The folder may not be used, or writing failed; nothing half-written is left.
+    """
+    folder = Path(folder).absolute()
+    check_output(folder, force=force)
+    _check_same(card, release)
+    models = {
+        SAFETENSORS: export.to_safetensors(release.artefact),
+        ONNX: export.to_onnx(release.artefact),
+        CONFIG: config_text(config, release.plan, release.artefact.net_name).encode(),
+    }
+    card = card.model_copy(update={"hashes": hashes(models)})
+    files = models | {name: text.encode() for name, text in texts(card).items()}
+    with folder_aside(folder) as aside:
+        for name in sorted(files):
+            write_file(aside / name, files[name])
+        write_file(aside / SUMS, sums_text({name: _sha(content) for name, content in files.items()}).encode())
+        check_output(folder, force=force)  # it may have come into being while we wrote
+    return Bundle(folder, card)
+
+
+def check_output(folder: Path, *, force: bool = False) -> None:
+    """Refuse a place where `write` would not write, before any work is done.
+
+    Raises:
+        OutputError: It exists (and with `force` is neither empty nor a bundle), or lies in a vault.
+    """
+    folder = Path(folder).absolute()
+    for above in (folder, *folder.parents):
+        if os.path.lexists(above / MARKER):
+            raise OutputError("a folder outside the vault", str(folder), f"{above} is marked as never to be released.")
+    if not os.path.lexists(folder):
+        return
+    if not force:
+        raise OutputError(
+            "an output folder that does not exist yet",
+            str(folder),
+            "A bundle is never written over something else unasked.",
+            "Choose another folder, or pass --force to replace a bundle.",
+        )
+    if not _replaceable(folder):
+        raise OutputError(
+            "an empty folder or an Airlock bundle to replace",
+            f"{folder}, which is neither",
+            "--force would delete what somebody else put there.",
+            "Choose another folder, or empty this one yourself.",
+        )
+
+
+def texts(card: Card) -> dict[str, str]:
+    """The files that follow from the card alone."""
+    return {
+        CARD: card.to_json(),
+        HTML: page.render_html(card),
+        README: page.render_readme(card),
+        AUDIT: audit_text(card),
+    }
+
+
+def read(folder: Path) -> Bundle:
+    """Read a bundle's card; `verify` checks the rest.
+
+    Raises:
+        FormatError: There is no card, or it is not one.
+    """
+    folder = Path(folder).absolute()
+    try:
+        table = parse_json(read_file(folder / CARD, LIMITS[CARD]))
+        return Bundle(folder, Card.model_validate(table))
+    except ValueError as error:  # pydantic's is one too
+        raise FormatError(
+            f"a card in {folder / CARD}", "something else", do="`airlock verify` says what is wrong."
+        ) from error
+
+
+def hashes(models: Mapping[str, bytes]) -> Hashes:
+    """The hashes that stand on the card."""
+    return Hashes(
+        model_safetensors=_sha(models[SAFETENSORS]), model_onnx=_sha(models[ONNX]), config_toml=_sha(models[CONFIG])
+    )
+
+
+def audit_text(card: Card) -> str:
+    """audit.json: the card's audit, for programs that want nothing else."""
+    return json.dumps(card.audit.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def sums_text(sums: Mapping[str, str]) -> str:
+    """In the format of `sha256sum`, sorted by name."""
+    return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+
+
+def config_text(config: ReleaseConfig, plan: Plan, net_name: str) -> str:
+    """The resolved config as TOML, without any path: own data keep their name and schema, not their place."""
+    table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
+    table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
+    table["settings"] = _without_paths(table["settings"])
+    if not table["settings"]:
+        del table["settings"]
+    return tomli_w.dumps(table)
+
+
+def _data_table(config: ReleaseConfig) -> dict[str, Any]:
+    table: dict[str, Any] = config.data.model_dump(mode="json", exclude_none=True)
+    source = _source_name(config.data.source)
+    for key in ("source", "test"):
+        table.pop(key, None)
+    if source is not None:
+        table["source"] = source
+    if not table.get("columns"):
+        table.pop("columns", None)
+    if "name" in table:
+        table["name"] = _without_paths(table["name"])
+    return table
+
+
+def _source_name(source: str) -> str | None:
+    """The name of a named source; None for the user's own, whose place does not leave."""
+    if source in SOURCES:
+        return source
+    try:
+        known = named(source, None)
+    except ConfigError:
+        return None
+    return known[0].name if known else None
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_paths(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_without_paths(inner) for inner in value]
+    return PATH_REMOVED if isinstance(value, str) and _LOOKS_LIKE_PATH.search(value) else value
+
+
+def _check_same(card: Card, release: Release) -> None:
+    if card.guarantee.model_dump(mode="json") != json.loads(json.dumps(release.guarantee.to_dict())):
+        raise OutputError("the card of this release", "the card of another one", "Its promise would not be this one's.")
+
+
+def _replaceable(folder: Path) -> bool:
+    """Empty, or holding a readable card and nothing that is not a bundle's file."""
+    try:
+        if folder.is_symlink() or not folder.is_dir():
+            return False
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise output_error(error, folder) from error
+    if not entries:
+        return True
+    if any(entry.name not in LIMITS or not entry.is_file(follow_symlinks=False) for entry in entries):
+        return False
+    try:
+        read(folder)
+    except FormatError:
+        return False
+    return True
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,246 @@
+"""The card: what a reviewer reads and signs.
+
+In: the config, the public facts about the data, the release and its audit. Out: a frozen `Card`, which is strict JSON,
+has a published schema (`card.schema.json`), and is all that the page and the model card are made from. It holds public
+figures only: no records, no count of private records, no path, no host name, no user name.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from airlock._version import VERSION
+from airlock.accounting import compose, from_json, spend
+from airlock.audit.bounds import proportion_interval
+from airlock.audit.result import Audit
+from airlock.channels.contract import Artefact, Release, Utility
+from airlock.config import Frozen, ReleaseConfig
+from airlock.data import Facts
+from airlock.errors import ConfigError
+from airlock.release import words
+from airlock.release.fields import (
+    Attacks,
+    Data,
+    Decision,
+    Hashes,
+    Network,
+    OtherRelease,
+    Promise,
+    ReleaseId,
+    Target,
+    Total,
+    Tuning,
+    Usefulness,
+    Words,
+)
+from airlock.release.words import Verdict
+
+SCHEMA_VERSION = 1
+SCHEMA_ID = "urn:airlock:card:1"
+CONFIDENCE = 0.95
+
+Scalar = str | int | float
+
+
+class Card(Frozen):
+    """Everything a reviewer needs, figures first, then the sentences that follow from them.
+
+    Args:
+        schema_version: Of this format.
+        headline: The truth in one sentence.
+        release_id: Random; names the release in the vault and on other cards.
+        airlock_version: Which version wrote the card.
+        created: The day, in UTC.
+        leaves: What leaves, in one sentence.
+        channel: Which of the five things leaves.
+        method: By which method.
+        network: The network that leaves.
+        data: What is public about the data.
+        target: The ε and δ that were asked for.
+        guarantee: What is promised, with the events it was computed from.
+        secure_noise: Whether the privacy noise came from the operating system.
+        details: Public figures of the plan.
+        utility: How useful the release is.
+        audit: What attacks found and what was not tested.
+        total: Other releases from the same data, and what all cost together.
+        tuning: How many runs were paid for.
+        words: The sentences.
+        hashes: Of the files beside the card; null until the bundle is written.
+        decision: For the reviewer.
+    """
+
+    schema_version: Literal[1]
+    headline: str
+    release_id: ReleaseId
+    airlock_version: str
+    created: datetime.date
+    leaves: str
+    channel: str
+    method: str
+    network: Network
+    data: Data
+    target: Target
+    guarantee: Promise
+    secure_noise: bool
+    details: dict[str, Scalar]
+    utility: Usefulness
+    audit: Attacks
+    total: Total
+    tuning: Tuning
+    words: Words
+    hashes: Hashes | None
+    decision: Decision
+
+    def to_json(self) -> str:
+        """Strict JSON: no NaN, no infinity; a missing bound is null."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @property
+    def verdict(self) -> Verdict:
+        """What kind of truth the headline tells."""
+        return words.verdict(self.guarantee, self.secure_noise, self.audit)
+
+
+def make(
+    config: ReleaseConfig,
+    facts: Facts,
+    release: Release,
+    audit: Audit,
+    *,
+    others: Sequence[Card] = (),
+    created: datetime.date | None = None,
+) -> Card:
+    """The card of a release; `bundle.write` adds the hashes.
+
+    Args:
+        config: What was asked for.
+        facts: What is public about the data.
+        release: What leaves.
+        audit: What the attacks found.
+        others: Cards of other releases from the same data; theirs are followed too.
+        created: The day; today in UTC when left out.
+
+    Raises:
+        ConfigError: Another release states its promise under another relation.
+    """
+    promise = Promise.model_validate(release.guarantee.to_dict())
+    data, attacks, tuning = _data(facts), Attacks.model_validate(audit.to_dict()), Tuning(runs=config.tuning_runs)
+    utility, total = usefulness(release.utility), _total(promise, others)
+    return Card(
+        schema_version=SCHEMA_VERSION,
+        headline=words.headline(promise, release.secure_noise, attacks),
+        release_id=secrets.token_hex(16),
+        airlock_version=VERSION,
+        created=created or datetime.datetime.now(datetime.UTC).date(),
+        leaves=release.plan.leaves,
+        channel=release.plan.channel,
+        method=release.plan.method,
+        network=_network(release.artefact),
+        data=data,
+        target=Target(epsilon=config.epsilon, delta=config.delta),
+        guarantee=promise,
+        secure_noise=release.secure_noise,
+        details=dict(release.plan.details),
+        utility=utility,
+        audit=attacks,
+        total=total,
+        tuning=tuning,
+        words=words.write(promise, release.secure_noise, data, utility, attacks, total, tuning),
+        hashes=None,
+        decision=Decision(),
+    )
+
+
+def _data(facts: Facts) -> Data:
+    return Data(
+        name=facts.name,
+        origin=facts.origin,
+        shape=facts.shape,
+        classes=facts.classes,
+        records=facts.records,
+        test_records=facts.test_records,
+    )
+
+
+def _network(artefact: Artefact) -> Network:
+    return Network(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes)
+
+
+def usefulness(utility: Utility) -> Usefulness:
+    """Accuracy with its interval."""
+    low, high = proportion_interval(utility.correct, utility.records, CONFIDENCE)
+    return Usefulness(
+        correct=utility.correct,
+        records=utility.records,
+        accuracy=utility.accuracy,
+        low=low,
+        high=high,
+        confidence=CONFIDENCE,
+    )
+
+
+def _total(promise: Promise, others: Sequence[Card]) -> Total:
+    releases = tuple(_follow(others))
+    for card in others:
+        if card.guarantee.relation != promise.relation:
+            raise ConfigError(
+                f"other releases with the relation '{promise.relation}'",
+                f"'{card.guarantee.relation}' in release {card.release_id}",
+                "Promises under different relations protect different things, so they have no common total.",
+                "Make both releases under the same relation, or state the two promises side by side.",
+            )
+    epsilon, accountant = total_epsilon(promise, releases) if releases else (promise.epsilon, promise.accountant)
+    return Total(releases=releases, epsilon=epsilon, delta=promise.delta, accountant=accountant)
+
+
+def total_epsilon(
+    promise: Promise, releases: Sequence[OtherRelease]
+) -> tuple[float | None, Literal["PLD", "RDP"] | None]:
+    """The ε of this release and the others together, and its accountant; None where one has no bound for this unit."""
+    bounded = all(other.unit == promise.unit and other.epsilon is not None for other in releases)
+    if promise.unit == "none" or promise.epsilon is None or not bounded:
+        return None, None
+    events = compose([from_json(promise.events), *(from_json(other.events) for other in releases)])
+    spent = spend(events, promise.delta, promise.relation)
+    return spent.epsilon, spent.accountant
+
+
+def _follow(others: Iterable[Card]) -> Iterable[OtherRelease]:
+    """The other releases and those that they name, each once."""
+    seen: set[str] = set()
+    for card in others:
+        for other in (_other(card), *card.total.releases):
+            if other.release_id not in seen:
+                seen.add(other.release_id)
+                yield other
+
+
+def _other(card: Card) -> OtherRelease:
+    return OtherRelease(
+        release_id=card.release_id,
+        name=card.data.name,
+        channel=card.channel,
+        method=card.method,
+        status=card.guarantee.status,
+        unit=card.guarantee.unit,
+        secure_noise=card.secure_noise,
+        epsilon=card.guarantee.epsilon,
+        delta=card.guarantee.delta,
+        accountant=card.guarantee.accountant,
+        events=card.guarantee.events,
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of card.json, as published in `card.schema.json`."""
+    body = Card.model_json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID} | body
+
+
+def schema_text() -> str:
+    """The published file: `schema()` as it is written."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"

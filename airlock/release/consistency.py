@@ -1,0 +1,195 @@
+"""Does the card agree with itself, and the files beside it with the card?
+
+Everything that can be computed again is: ε and the total from the recorded events, the interval from the counts, every
+sentence from the figures, page and model card from the card. So an edited ε is found wherever it was edited, also when
+the checksums were written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tomllib
+from collections.abc import Callable
+
+import dp_accounting as dpa
+
+from airlock._version import VERSION
+from airlock.accounting import from_json, spend
+from airlock.accounting.spend import Relation
+from airlock.channels.contract import Utility
+from airlock.data.sources import SOURCES
+from airlock.errors import AccountingError, FormatError
+from airlock.release import bundle, page, words
+from airlock.release.card import Card, total_epsilon, usefulness
+from airlock.release.contents import Contents, Defects, Skip, Test
+from airlock.release.fields import OtherRelease, Promise
+from airlock.release.files import parse_json
+
+TOO_LARGE = 1000.0
+SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
+
+
+def tests(files: Contents, card: Card | None) -> list[Test]:
+    """The checks against the card, by name; without a card each of them is skipped."""
+
+    def on(test: Callable[[Card], Defects]) -> Callable[[], Defects]:
+        return lambda: test(card) if card is not None else _skip()
+
+    return [
+        ("epsilon", "The recorded events give the stated ε.", on(_epsilon)),
+        ("total", "The events of all declared releases give the stated total.", on(_total)),
+        ("words", "Headline and sentences follow from the figures.", on(_words)),
+        (
+            "page",
+            "The page card.html is what the card renders to.",
+            on(lambda card: _rendered(files, card, bundle.HTML, page.render_html)),
+        ),
+        (
+            "readme",
+            "The model card README.md is what the card renders to.",
+            on(lambda card: _rendered(files, card, bundle.README, page.render_readme)),
+        ),
+        ("audit", "The audit in audit.json is the one on the card.", on(lambda card: _audit(files, card))),
+        ("utility", "Accuracy and interval follow from the counts.", on(_utility)),
+        ("hashes", "The hashes on the card are those of the files.", on(lambda card: _hashes(files, card))),
+        ("config", "The config agrees with the card and names no path.", on(lambda card: _config(files, card))),
+    ]
+
+
+def _skip() -> Defects:
+    raise Skip("There is no usable card.json to check it against.")
+
+
+def _epsilon(card: Card) -> Defects:
+    promise = card.guarantee
+    recomputed, version = _recompute(promise, promise.relation)
+    defects = list(_differs("ε", promise.epsilon, recomputed, version == promise.accountant_version))
+    if promise.status == "proven" and (promise.epsilon is None or promise.epsilon > card.target.epsilon * (1 + 1e-9)):
+        defects.append(f"The proven ε is above the {page.figure(card.target.epsilon)} that was asked for.")
+    return defects
+
+
+def _total(card: Card) -> Defects:
+    defects: list[str] = []
+    same_version = False
+    for other in card.total.releases:
+        recomputed, version = _recompute(other, card.guarantee.relation)
+        same_version = version == card.guarantee.accountant_version
+        defects += _differs(f"ε of release {other.release_id[:8]}", other.epsilon, recomputed, False)
+    total = card.guarantee.epsilon
+    if card.total.releases:
+        _read_events(card.guarantee, card.guarantee.relation)
+        total = total_epsilon(card.guarantee, card.total.releases)[0]
+    return [*defects, *_differs("The total ε", card.total.epsilon, total, same_version)]
+
+
+def _recompute(promise: Promise | OtherRelease, relation: Relation) -> tuple[float | None, str]:
+    """ε of the recorded events by the recorded accountant, None where there is no bound; and the version used."""
+    event = _read_events(promise, relation)
+    spent = spend(event, promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp")
+    return (None if promise.unit == "none" or math.isinf(spent.epsilon) else spent.epsilon), spent.version
+
+
+def _read_events(promise: Promise | OtherRelease, relation: Relation) -> dpa.DpEvent:
+    """The events, if their ε can be computed: PLD's grid of losses would not fit into memory for a very large one.
+
+    RDP is cheap, and its ε is above PLD's.
+    """
+    event = from_json(promise.events)
+    with contextlib.suppress(AccountingError):
+        if TOO_LARGE < spend(event, promise.delta, relation, "rdp").epsilon < math.inf:
+            raise FormatError("events of a guarantee", f"an ε above {TOO_LARGE:,.0f}", "That is no guarantee.")
+    return event
+
+
+def _differs(what: str, recorded: float | None, recomputed: float | None, same_version: bool) -> Defects:
+    tolerance = SAME_VERSION if same_version else OTHER_VERSION
+    if recorded is None or recomputed is None:
+        same = recorded == recomputed
+    else:
+        same = abs(recorded - recomputed) <= tolerance * max(1.0, recomputed)
+    if same:
+        return []
+    return [f"{what} is recorded as {_exact(recorded)}; the recorded events give {_exact(recomputed)}."]
+
+
+def _exact(value: float | None) -> str:
+    return "no bound" if value is None else f"{value:.6g}"
+
+
+def _words(card: Card) -> Defects:
+    written = words.write(
+        card.guarantee, card.secure_noise, card.data, card.utility, card.audit, card.total, card.tuning
+    )
+    defects = [
+        f"The sentences about '{name}' are not those that follow from the figures."
+        for name in type(written).model_fields
+        if getattr(written, name) != getattr(card.words, name)
+    ]
+    if card.headline != words.headline(card.guarantee, card.secure_noise, card.audit):
+        defects.insert(0, "The headline is not the one that follows from the figures.")
+    return _with_version(defects, card)
+
+
+def _rendered(files: Contents, card: Card, name: str, render: Callable[[Card], str]) -> Defects:
+    if files.read(name) == render(card).encode():
+        return []
+    return _with_version([f"{name} is not what card.json renders to: one of them was edited."], card)
+
+
+def _with_version(defects: list[str], card: Card) -> Defects:
+    if defects and card.airlock_version != VERSION:
+        defects.append(f"The card was written by Airlock {card.airlock_version}; compare with that version.")
+    return defects
+
+
+def _audit(files: Contents, card: Card) -> Defects:
+    same = parse_json(files.read(bundle.AUDIT)) == card.audit.model_dump(mode="json")
+    return [] if same else ["audit.json is not the audit on the card."]
+
+
+def _utility(card: Card) -> Defects:
+    stated = card.utility
+    if stated.correct > stated.records:
+        return ["More test records are counted as correct than there are."]
+    known = usefulness(Utility(stated.correct, stated.records))
+    pairs = [(getattr(stated, key), getattr(known, key)) for key in ("accuracy", "low", "high", "confidence")]
+    same = all(abs(a - b) <= SAME_VERSION for a, b in pairs)
+    if same:
+        return []
+    return [f"{stated.correct} of {stated.records} correct is not the stated accuracy of {stated.accuracy:.4f}."]
+
+
+def _hashes(files: Contents, card: Card) -> Defects:
+    if card.hashes is None:
+        return ["The card has no hashes."]
+    recorded = {
+        bundle.SAFETENSORS: card.hashes.model_safetensors,
+        bundle.ONNX: card.hashes.model_onnx,
+        bundle.CONFIG: card.hashes.config_toml,
+    }
+    wrong = [name for name, sha in recorded.items() if files.digest(name) != sha]
+    return [f"{name} is not the file that the card names." for name in wrong]
+
+
+def _config(files: Contents, card: Card) -> Defects:
+    try:
+        table = tomllib.loads(files.read(bundle.CONFIG).decode("utf-8"))
+    except ValueError as error:
+        return [f"config.toml is not TOML: {error}."]
+    wanted: dict[str, object] = {
+        "channel": card.channel,
+        "method": card.method,
+        "epsilon": card.target.epsilon,
+        "delta": card.target.delta,
+        "net": card.network.name,
+        "tuning_runs": card.tuning.runs,
+    }
+    defects = [f"{key} in config.toml is not the one on the card." for key, v in wanted.items() if table.get(key) != v]
+    data = table.get("data")
+    if isinstance(data, dict) and (data.get("source", "digits") not in SOURCES or "test" in data):
+        defects.append("config.toml says where the data lie.")
+    if card.guarantee.delta != card.target.delta:
+        defects.append("δ of the guarantee is not the one that was asked for.")
+    return defects

@@ -1,0 +1,181 @@
+"""The network as files that no one has to execute to inspect: safetensors for the weights, ONNX for the whole.
+
+The ONNX file is one file without external data, with input `input` (float32, a batch of records; images in [0, 1]) and
+output `logits`, for any batch size. Whatever the exporter notes about the machine that it ran on (source paths, stack
+traces) is taken out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from torch import nn
+
+from airlock.channels.contract import Artefact
+from airlock.errors import NetError
+
+BATCHES = (1, 7)
+TOLERANCE = 1e-4
+FEW = 64  # numbers in a constant that the exporter adds
+_CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir", "onnx")
+
+Floats = NDArray[np.float32]
+
+
+def to_safetensors(artefact: Artefact) -> bytes:
+    """Every parameter and buffer by its name, each with its own storage."""
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artefact.net.state_dict().items()}
+    return safetensors.torch.save(tensors)
+
+
+def to_onnx(artefact: Artefact) -> bytes:
+    """The network as one ONNX file, checked in ONNX Runtime against torch.
+
+    Raises:
+        NetError: The network cannot be exported, or the exported one computes something else.
+    """
+    example = torch.zeros(2, *artefact.input_shape)
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                artefact.net,
+                (example,),
+                dynamo=True,
+                input_names=["input"],
+                output_names=["logits"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                external_data=False,
+                optimize=False,  # keeps every weight under its own name and value; ONNX Runtime optimises on loading
+                verbose=False,
+            )
+    except (RuntimeError, TypeError, ValueError, torch.onnx.OnnxExporterError) as error:
+        raise _not_exported(artefact, "an operation that torch.onnx does not take") from error
+    if program is None:
+        raise _not_exported(artefact, "no program")
+    content = bytes(_stripped(program.model_proto).SerializeToString(deterministic=True))
+    _check_agreement(artefact, content)
+    return content
+
+
+def _stripped(model: Any) -> Any:
+    """The model without notes: the exporter writes source paths and stack traces into them."""
+    clean = onnx.ModelProto()
+    clean.CopyFrom(model)
+    graph = clean.graph
+    clean.doc_string = graph.doc_string = ""
+    del clean.metadata_props[:], graph.metadata_props[:], graph.value_info[:]
+    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer, *clean.functions):
+        part.doc_string = ""
+        del part.metadata_props[:]
+    for function in clean.functions:
+        for node in function.node:
+            node.doc_string = ""
+            del node.metadata_props[:]
+    return clean
+
+
+def open_onnx(content: bytes) -> Any:
+    """An ONNX Runtime session on one thread that keeps its log to itself."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return ort.InferenceSession(content, sess_options=options, providers=["CPUExecutionProvider"])
+
+
+def largest_difference(session: Any, net: nn.Module, shape: tuple[int, ...]) -> float:
+    """The largest difference of logits between ONNX Runtime and torch on random batches, relative to their size."""
+    worst = 0.0
+    for batch in BATCHES:
+        x = probe(batch, shape)
+        with torch.no_grad():
+            wanted = net(torch.from_numpy(x)).numpy()
+        given = session.run(["logits"], {"input": x})[0]
+        if given.shape != wanted.shape or not (np.isfinite(given).all() and np.isfinite(wanted).all()):
+            return float("inf")
+        worst = max(worst, float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max())))
+    return worst
+
+
+def probe(batch: int, shape: tuple[int, ...]) -> Floats:
+    """A fixed random batch in [0, 1]."""
+    return np.random.default_rng(batch).random((batch, *shape), dtype=np.float32)
+
+
+def _check_agreement(artefact: Artefact, content: bytes) -> None:
+    difference = largest_difference(open_onnx(content), artefact.net, artefact.input_shape)
+    if difference > TOLERANCE:
+        raise _not_exported(artefact, f"an export whose outputs differ by {difference:.1e}")
+    for defect in differing_weights(artefact.net.state_dict(), onnx.load_model_from_string(content)):
+        raise _not_exported(artefact, f"this: {defect.rstrip('.')}")
+
+
+def differing_weights(tensors: Mapping[str, torch.Tensor], model: Any) -> Iterator[str]:
+    """Compare tensors with the ONNX file's by value; one sentence for each that is in one of them alone.
+
+    A tensor that two layers share stands in the ONNX file once, under either name. Constants that the exporter adds,
+    such as shapes, are small.
+    """
+    arrays = {name: array for name, array in _arrays(model) if np.issubdtype(array.dtype, np.floating)}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            wanted = tensor.detach().cpu().float().numpy()
+            candidates = [arrays[name]] if name in arrays else list(arrays.values())
+            if not any(a.shape == wanted.shape and np.array_equal(a.astype(np.float32), wanted) for a in candidates):
+                yield f"{name} in model.safetensors is not the same in model.onnx."
+    for name, array in arrays.items():
+        if name not in tensors and array.size > FEW:
+            yield f"{name} in model.onnx is not in model.safetensors."
+
+
+def _arrays(model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Initialisers and constants by name."""
+    for tensor in model.graph.initializer:
+        yield tensor.name, numpy_helper.to_array(tensor)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield f"{node.name}.{attribute.name}", numpy_helper.to_array(attribute.t)
+
+
+def _not_exported(artefact: Artefact, found: str) -> NetError:
+    return NetError(
+        f"net '{artefact.net_name}' to be the same in ONNX as in torch",
+        found,
+        "A release holds both files, and whoever receives it may use either.",
+        "Build the net from standard layers, without unused layers or branches on the input's values.",
+    )
+
+
+def load_weights(net: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    """The net in eval mode with these tensors in place; every name and shape must fit."""
+    net.load_state_dict(dict(tensors), strict=True, assign=True)
+    return net.eval()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's progress, warnings and log off the terminal."""
+    loggers = [logging.getLogger(name) for name in _CHATTY]
+    loggers += [logging.getLogger(n) for n in logging.root.manager.loggerDict if n.startswith(_CHATTY)]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

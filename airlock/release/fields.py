@@ -1,0 +1,189 @@
+"""What a card is made of: one small frozen table for each thing a reviewer asks about.
+
+Figures stand here and nothing else; the sentences about them are written in `words.py` and the whole is put together in
+`card.py`. Every number is finite: where there is no bound, the field is null.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from airlock.accounting.guarantee import Status, Unit
+from airlock.accounting.spend import Relation
+from airlock.config import Frozen
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+Epsilon = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=8)]
+
+
+class Network(Frozen):
+    """The network that leaves.
+
+    Args:
+        name: A built-in name, or the `package.module:function` that made it.
+        input_shape: Of one record; a batch has one more axis in front.
+        classes: The class names, in the order of the outputs.
+    """
+
+    name: str
+    input_shape: Shape
+    classes: tuple[str, ...]
+
+
+class Data(Frozen):
+    """What is public about the data, and only that.
+
+    Args:
+        name: What it is called.
+        origin: Where it and its sizes come from, in one sentence.
+        shape: Of one record.
+        classes: The class names.
+        records: The public number of records from which the training records were taken; need not be exact.
+        test_records: The size of the official test set, if there is one.
+    """
+
+    name: str
+    origin: str
+    shape: Shape
+    classes: tuple[str, ...]
+    records: Count
+    test_records: Count | None
+
+
+class Claim(Frozen):
+    """What a paper would print."""
+
+    epsilon: Epsilon
+    delta: Delta
+    theorem: str
+
+
+class Promise(Frozen):
+    """The guarantee: `airlock.accounting.Guarantee.to_dict()`, field by field; ε is null where there is no bound."""
+
+    status: Status
+    unit: Unit
+    relation: Relation
+    epsilon: Epsilon | None
+    delta: Delta
+    accountant: Literal["PLD", "RDP"]
+    accountant_version: str
+    sampling: str
+    claim: Claim | None
+    assumptions: tuple[str, ...]
+    events: dict[str, Any]
+
+
+class Target(Frozen):
+    """The ε and δ that were asked for; the guarantee says what was reached."""
+
+    epsilon: Epsilon
+    delta: Delta
+
+
+class Usefulness(Frozen):
+    """Accuracy on the test records, with Clopper and Pearson's interval."""
+
+    correct: Count
+    records: Annotated[int, Field(ge=1)]
+    accuracy: Share
+    low: Share
+    high: Share
+    confidence: Share
+
+
+class Attack(Frozen):
+    """One attack: `airlock.audit.result.AttackResult.to_dict()`, field by field."""
+
+    name: str
+    question: str
+    score: str
+    value: float
+    low: float
+    high: float
+    chance: float
+    confidence: Share
+    members: Count
+    non_members: Count
+    smallest_effect: float
+    epsilon_lower_bound: Epsilon
+
+
+class Attacks(Frozen):
+    """The attacks that were run, and in plain words what was not tested; `audit.json` holds the same."""
+
+    attacks: tuple[Attack, ...]
+    not_tested: tuple[str, ...]
+
+
+class OtherRelease(Frozen):
+    """Another release from the same data, with the events that its guarantee was computed from."""
+
+    release_id: ReleaseId
+    name: str
+    channel: str
+    method: str
+    status: Status
+    unit: Unit
+    secure_noise: bool
+    epsilon: Epsilon | None
+    delta: Delta
+    accountant: Literal["PLD", "RDP"]
+    events: dict[str, Any]
+
+
+class Total(Frozen):
+    """All declared releases from the same data, and what they cost together with this one.
+
+    Args:
+        releases: The others.
+        epsilon: The ε of all of them and this one at `delta`; null where one of them has no bound for this unit.
+        delta: This card's δ.
+        accountant: Which accountant bounded the total; null where there is no bound.
+    """
+
+    releases: tuple[OtherRelease, ...]
+    epsilon: Epsilon | None
+    delta: Delta
+    accountant: Literal["PLD", "RDP"] | None
+
+
+class Tuning(Frozen):
+    """How many runs were declared and paid for; the recorded events contain all of them."""
+
+    runs: Annotated[int, Field(ge=1)]
+
+
+class Hashes(Frozen):
+    """SHA-256 of the files whose content the card does not repeat."""
+
+    model_safetensors: Hash
+    model_onnx: Hash
+    config_toml: Hash
+
+
+class Decision(Frozen):
+    """What the reviewer decided; empty until somebody has."""
+
+    decision: Literal["approve", "approve with conditions", "reject"] | None = None
+    name: str = ""
+    date: str = ""
+    remarks: str = ""
+
+
+class Words(Frozen):
+    """The sentences of the card: they follow from its figures and are written nowhere else."""
+
+    promise: tuple[str, ...]
+    noise: str
+    utility: str
+    audit: str
+    others: str
+    tuning: str

@@ -1,0 +1,156 @@
+"""Files that are written whole or not at all, and read without being led astray.
+
+Writing goes through `folder_aside`: a hidden folder in the same parent, synced, then renamed. Reading never follows a
+symbolic link, never reads a device, and never more bytes than the caller allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from airlock.errors import FormatError, OutputError
+
+_CHUNK = 1 << 20
+
+
+def write_file(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Create a file that was not there, with exactly this mode whatever the umask, and sync it to the disk."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+    with os.fdopen(handle, "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """The content of a plain file of at most `limit` bytes.
+
+    Raises:
+        FormatError: It is missing, is a link or a device, is too large, or cannot be read.
+    """
+    with open_plain(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise FormatError(f"at most {limit:,} bytes in {path.name}", "more", "A larger file is not read.")
+    return content
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a plain file."""
+    total = hashlib.sha256()
+    with open_plain(path) as file:
+        while chunk := file.read(_CHUNK):
+            total.update(chunk)
+    return total.hexdigest()
+
+
+@contextlib.contextmanager
+def open_plain(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; a symbolic link, a pipe or a device is an error."""
+    try:
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        handle = os.open(path, flags)
+    except OSError as error:
+        raise FormatError(f"a readable plain file {path.name}", _reason(error)) from error
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FormatError(f"a plain file {path.name}", "something else")
+        yield file
+
+
+def _reason(error: OSError) -> str:
+    known = {errno.ENOENT: "none", errno.ELOOP: "a symbolic link", errno.EACCES: "one that may not be read"}
+    return known.get(error.errno or 0, "one that cannot be opened")
+
+
+def parse_json(content: bytes) -> Any:
+    """Strict JSON: UTF-8, no NaN or infinity, and no key twice, since readers disagree about which one counts.
+
+    Raises:
+        ValueError: It is anything else.
+    """
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            raise ValueError("a key stands twice in one object")
+        return table
+
+    try:
+        return json.loads(content.decode("utf-8"), parse_constant=refuse, object_pairs_hook=once)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+@contextlib.contextmanager
+def folder_aside(target: Path) -> Iterator[Path]:
+    """A new hidden folder beside `target` that becomes `target` when the block ends well, and vanishes otherwise.
+
+    Raises:
+        OutputError: The disk is full, the place is read-only, or writing failed in another way; nothing is left.
+    """
+    aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside.mkdir(mode=0o755)
+        yield aside
+        _sync_folder(aside)
+        _replace(aside, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise output_error(error, target) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _replace(aside: Path, target: Path) -> None:
+    """Rename over an old folder; should the second rename fail, the old one comes back."""
+    if not os.path.lexists(target):
+        aside.rename(target)
+        return
+    old = aside.with_suffix(".old")
+    try:
+        target.rename(old)
+        aside.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut; where a system cannot sync folders there is nothing to do."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def output_error(error: OSError, target: Path) -> OutputError:
+    """What went wrong while writing, and what to do about it."""
+    expected = f"to write {target}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OutputError(expected, "no space left", "Nothing half-written was kept.", "Free some space, then retry.")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return OutputError(
+            expected, "a place that may not be written to", "Nothing was written.", "Choose another folder."
+        )
+    reason = os.strerror(error.errno) if error.errno else "an unknown failure"
+    return OutputError(expected, f"a failure ({reason})", "Nothing half-written was kept.", "Choose another folder.")

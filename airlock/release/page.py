@@ -1,0 +1,156 @@
+"""The card as a page to read, print and sign, and as a model card for hubs.
+
+In: a `Card`. Out: `card.html`, which needs no network and no script, and `README.md` with front matter. Both are pure
+functions of the card, so verification renders them again and compares. Every value is escaped where it is printed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from airlock.release import figures
+from airlock.release.card import Card
+from airlock.release.fields import OtherRelease
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~])")
+_EQUATION = re.compile("([εδ]) = ")
+_WHITE = re.compile(r"\s+")
+
+BADGES = {
+    "proven": "Proven",
+    "weak": "Proven, but weak",
+    "unproven": "Not proven",
+    "doubt": "In doubt",
+    "insecure": "Test only",
+}
+UNITS = {"record": "one record", "model": "one trained model", "none": "nothing"}
+RELATIONS = {
+    "add-remove": "with and without it (add or remove one)",
+    "replace-one": "it or another one in its place (replace one)",
+}
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One measured figure on a scale from `start` to `end`: where the point, its interval and the mark lie, in %."""
+
+    point: float
+    low: float
+    high: float
+    mark: float
+
+
+def scale(value: float, low: float, high: float, mark: float, start: float = 0.0, end: float = 1.0) -> Scale:
+    """Positions between 0 and 100, clamped to the scale."""
+
+    def place(number: float) -> float:
+        return round(100 * min(1.0, max(0.0, (number - start) / (end - start))), 2)
+
+    return Scale(place(value), place(low), place(high), place(mark))
+
+
+def render_html(card: Card) -> str:
+    """The page."""
+    return _render("card.html.j2", card, autoescape=True)
+
+
+def render_readme(card: Card) -> str:
+    """The model card."""
+    return _render("README.md.j2", card, autoescape=False)
+
+
+def _render(template: str, card: Card, *, autoescape: bool) -> str:
+    page = _environment(autoescape).get_template(template)
+    return page.render(
+        card=card,
+        badge=BADGES[card.verdict],
+        total=_total(card),
+        scale=scale,
+        units=UNITS,
+        relations=RELATIONS,
+        code=_code,
+        figures=figures,
+    )
+
+
+@functools.cache
+def _environment(autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("airlock.release", "templates"),
+        autoescape=autoescape,
+        finalize=None if autoescape else _markdown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"day": _day, "figure": figure, "epsilon": epsilon, "percent": _percent}
+    environment.filters |= {"pretty": _pretty, "tight": _tight, "yaml": _yaml}
+    return environment
+
+
+def epsilon(value: float | None) -> str:
+    """ε rounded up, or that there is no bound."""
+    return "no bound" if value is None else figures.epsilon_up(value)
+
+
+def figure(value: object) -> str:
+    """A public figure as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return figures.short(value) if abs(value) < 1e-3 else f"{value:,.5g}"
+    return str(value)
+
+
+def _total(card: Card) -> list[OtherRelease]:
+    return sorted(card.total.releases, key=lambda other: (other.name, other.release_id))
+
+
+def _day(date: datetime.date) -> str:
+    """The same in every locale."""
+    return f"{date.day} {MONTHS[date.month - 1]} {date.year}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def _tight(text: str) -> str:
+    """Without line breaks inside "ε = 3.00"."""
+    return _EQUATION.sub("\\1\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}", text)
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _yaml(value: object) -> Markup:
+    """A value that every YAML reader takes as this very value: JSON is YAML."""
+    return Markup(json.dumps(value, ensure_ascii=True))
+
+
+def _markdown(value: object) -> Markup:
+    """Text on one line with everything escaped that Markdown or HTML would act on."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(_MARKDOWN.sub(r"\\\1", _WHITE.sub(" ", str(value))))
+
+
+def _code(value: object) -> Markup:
+    """Text for a code span or a code block: one line, without backticks."""
+    return Markup(_WHITE.sub(" ", str(value)).replace("`", "'"))

@@ -1,0 +1,139 @@
+"""What must not leave: private models, teachers, collections, front ends, checkpoints.
+
+The vault is a folder of its own, readable by its owner alone and marked as never to be released. It knows the SHA-256
+of everything that it ever held, so that verification recognises a vault file in a bundle under any name, even after the
+original is gone.
+
+    vault/                      0700
+      NEVER-RELEASE.txt         0600   what this is
+      <release id>/             0700   one folder a release
+        <name>.safetensors      0600   arrays
+        index.json              0600   SHA-256 of each
+      checkpoints/<run key>/    0700   unfinished training
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+from airlock.channels.contract import Secrets
+from airlock.errors import FormatError, OutputError
+from airlock.release.files import digest, output_error, parse_json, read_file, write_file
+
+VARIABLE = "AIRLOCK_VAULT"
+MARKER = "NEVER-RELEASE.txt"
+MARKER_TEXT = """NEVER RELEASE ANYTHING IN THIS FOLDER.
+
+This is an Airlock vault. It holds what a release needed but must not contain: private models, teachers, collections of
+parameters, secret choices, checkpoints of training on private records. None of it is covered by a guarantee.
+
+Do not copy, share, mail or upload any of it, and keep it out of backups that others can read. Delete a subfolder when
+its release is no longer in use. `airlock verify` refuses a bundle that holds a file from here under any name.
+"""
+_INDEX = "index.json"
+_CHECKPOINTS = "checkpoints"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_INDEX_LIMIT = 16 << 20
+
+
+@dataclass(frozen=True)
+class Vault:
+    """The folder of what stays; nothing is created before something is stored."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path | None = None) -> Vault:
+        """The vault at `root`, else at AIRLOCK_VAULT, else in the user's data folder."""
+        if root is None and os.environ.get(VARIABLE):
+            root = Path(os.environ[VARIABLE])
+        if root is None:
+            home = os.environ.get("XDG_DATA_HOME")
+            root = (Path(home) if home else Path.home() / ".local" / "share") / "airlock" / "vault"
+        return cls(Path(root).expanduser().absolute())
+
+    def store(self, release_id: str, secrets: Secrets) -> Path:
+        """Write the arrays of one release and remember their hashes; returns its folder.
+
+        Raises:
+            OutputError: A name is not a plain file name, this release is stored already, or writing failed.
+        """
+        names = {_checked(name).removesuffix(".safetensors") + ".safetensors": name for name in secrets}
+        folder = self._prepare(_checked(release_id))
+        if (folder / _INDEX).exists():
+            raise OutputError("a release that is not in the vault yet", release_id, "What it holds is never replaced.")
+        try:
+            for file, name in names.items():
+                arrays = {key: np.ascontiguousarray(array) for key, array in secrets[name].items()}
+                write_file(folder / file, safetensors.numpy.save(arrays), 0o600)
+            index = {file: digest(folder / file) for file in names}
+            write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
+        except OSError as error:
+            raise output_error(error, folder) from error
+        return folder
+
+    def checkpoint_folder(self, run_key: str) -> Path:
+        """A folder for the checkpoints of one run, readable by its owner alone."""
+        return self._prepare(_CHECKPOINTS, _checked(run_key))
+
+    def hashes(self, sizes: Set[int] | None = None) -> dict[str, str]:
+        """SHA-256 of everything the vault holds or has held, each with its place in the vault.
+
+        Args:
+            sizes: When given, only files of these sizes in bytes are read; what the index knows is always there.
+        """
+        found = dict(self._indexed())
+        for path in self._files():
+            size = path.stat().st_size
+            if size and path.name != _INDEX and (sizes is None or size in sizes):
+                found[digest(path)] = path.relative_to(self.root).as_posix()
+        return found
+
+    def _indexed(self) -> Iterator[tuple[str, str]]:
+        for path in self._files():
+            if path.name != _INDEX:
+                continue
+            try:
+                index = parse_json(read_file(path, _INDEX_LIMIT))
+            except ValueError as error:
+                raise FormatError("a readable index in the vault", f"{path.parent.name}/{path.name}") from error
+            for name, sha in index.items():
+                yield str(sha), f"{path.parent.name}/{name}"
+
+    def _files(self) -> list[Path]:
+        if not self.root.is_dir():
+            return []
+        return sorted(path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
+
+    def _prepare(self, *parts: str) -> Path:
+        """Make the folder and those above it within the vault, all 0700, and the marker."""
+        folder = self.root
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o700)
+            if not (self.root / MARKER).exists():
+                write_file(self.root / MARKER, MARKER_TEXT.encode(), 0o600)
+            for part in parts:
+                folder = folder / part
+                folder.mkdir(exist_ok=True)
+                folder.chmod(0o700)
+        except OSError as error:
+            raise output_error(error, folder) from error
+        return folder
+
+
+def _checked(name: str) -> str:
+    """A plain name: no separators, no leading dot, so that it stays inside the vault."""
+    if not _NAME.fullmatch(name) or name in (_INDEX, MARKER):
+        raise OutputError(
+            "a plain name of letters, digits, '.', '_' and '-'", repr(name)[:60], "It names a file in the vault."
+        )
+    return name

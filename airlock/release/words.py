@@ -1,0 +1,258 @@
+"""The sentences of a card: they follow from its figures, so that a changed sentence is found by writing it again.
+
+What ε means is said as a guess. Under (ε, δ) a person who starts from even odds and must say whether a record was used
+is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1). How strong that
+is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 strong, ε ≤ 10 moderate, above it weak.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from airlock.release.fields import Attacks, Data, Promise, Total, Tuning, Usefulness, Words
+from airlock.release.figures import best_guess, one_in, percent_up, size, times
+
+Verdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
+
+STRONG, MODERATE = 1.0, 10.0
+
+INSECURE = (
+    "TEST ONLY, the guarantee does NOT hold against anyone who knows the seed: "
+    "the privacy noise was made from a fixed seed and can be computed and taken away."
+)
+STRONG_HEADLINE = (
+    "Proven, strong: anyone who studies this release learns almost the same whether or not any one record was used; "
+    "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
+)
+MODERATE_HEADLINE = (
+    "Proven, moderate: this release limits what anyone can learn about whether any one record was used; "
+    "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
+)
+WEAK_HEADLINE = (
+    "Proven, but weak: with {size} the guarantee alone hardly limits what can be learnt about any one record; "
+    "guessing whether it was used may be right almost every time."
+)
+DOUBT_HEADLINE = (
+    "IN DOUBT: an attack measured ε of at least {bound}, more than the stated {size}; "
+    "the implementation or an assumption is wrong, so do not release this before it is explained."
+)
+CLAIMED_HEADLINE = (
+    "NOT proven: the method's paper claims {size}, but its proof is missing or does not hold; "
+    "judge this release as if it promised nothing."
+)
+CLAIMED_NO_FIGURE = (
+    "NOT proven: the method claims a guarantee, but its proof is missing or does not hold; "
+    "judge this release as if it promised nothing."
+)
+EMPIRICAL_HEADLINE = (
+    "NOT proven: no mathematical guarantee stands behind this release; "
+    "all that is known is what the attacks found, and other attacks may find more."
+)
+NO_UNIT_HEADLINE = "NOT proven: nothing limits what this release may tell about any one record."
+MODEL_HEADLINE = (
+    "NOT proven for records: the promise ({size}) hides one trained model among others "
+    "and says nothing about any one record in the data."
+)
+
+ODDS = {
+    "add-remove": (
+        "Take any one record. Had it been left out of the training data (or put in), this same release could have come "
+        "out anyway: at most {odds} times more or less likely, apart from a probability of {rest} (δ)."
+    ),
+    "replace-one": (
+        "Take any one record. Had another record stood in its place, this same release could have come out anyway: "
+        "at most {odds} times more or less likely, apart from a probability of {rest} (δ)."
+    ),
+}
+GUESS = {
+    "add-remove": (
+        "As a guess: someone who thinks it as likely as not that a given record was used, and studies this release in "
+        "every possible way, is right about it at most {guess} of the time. A coin is right 50% of the time."
+    ),
+    "replace-one": (
+        "As a guess: someone who holds two records, knows that one of them was used, and studies this release in every "
+        "possible way, names the right one at most {guess} of the time. A coin is right 50% of the time."
+    ),
+}
+PROMISE_SCOPE = (
+    "This holds against everyone, also against someone who knows every other record, and whatever is done with the "
+    "release later.",
+    "It covers one record. Where one person has several records, ε counts once for each of them.",
+    "It does not hide what is true of people in general: that can be learnt from the release, also about people who "
+    "were not in the data.",
+)
+WEAK_SCOPE = (
+    "Take any one record. Had it been different, this same release could still have come out, but perhaps {odds} times "
+    "more or less likely. That is so much that a guess about one record may be right almost every time.",
+    "An ε above 10 is weak or no protection by itself. Whether this may leave has to rest on other grounds: the attack "
+    "results, and who receives it.",
+)
+LARGE_DELTA = (
+    "δ is not small for about {records} records: a method that publishes a whole record at random could meet it. "
+    "It should be well below 1 / {records}."
+)
+DOUBT_SCOPE = "An attack contradicts the promise below, so do not rely on it until that is explained."
+INSECURE_SCOPE = (
+    "Nothing is promised against anyone who knows or guesses the seed of the noise.",
+    "With secret noise the same release would promise {size}.",
+)
+NO_PROMISE = "Nothing is promised to the people in the data."
+CLAIM_TEXT = "The paper states {size}, by {theorem}. This is recorded as a claim, not as a fact."
+COMPUTED = (
+    "From the recorded events {size} would follow if the mechanism did what its paper assumes; "
+    "that is not shown, so the figure is no promise."
+)
+MODEL_TEXT = "The promise of {size} is about one trained model: it limits what can be learnt about that model."
+
+SECURE_NOISE = "The privacy noise came from the operating system's cryptographic generator."
+INSECURE_NOISE = (
+    "The privacy noise was made from a fixed seed (--insecure-seed), which is meant for testing. Whoever knows or "
+    "guesses the seed can compute the noise and take it away: the guarantee does not hold against them."
+)
+UTILITY = (
+    "{correct} of {records} test records were classified correctly. With {confidence} confidence the accuracy on "
+    "records of this kind lies between {low} and {high} (Clopper–Pearson). The test records are not covered by the "
+    "guarantee: this figure was computed from them without noise."
+)
+AUDIT = (
+    "The attack figures were computed with private records, are rounded, and are not covered by the guarantee. An "
+    "attack that finds nothing proves nothing: a better one may find more."
+)
+NO_AUDIT = "No attack was run on this release."
+NO_OTHERS = (
+    "No other release from the same data was declared. If there is one, the promises add up and the total is larger "
+    "than what stands here: declare it with --composes-with."
+)
+OTHERS = "Together with {count} from the same data, the total is {size}."
+OTHERS_NO_TOTAL = (
+    "Together with {count} from the same data there is no total: at least one of them promises nothing for the same "
+    "unit ({unit})."
+)
+OTHERS_UNPROVEN = " Not all of these releases are proven with secret noise, so the total is not proven either."
+ONE_RUN = (
+    "One run was declared: no choice among repeated runs. If settings were chosen by looking at earlier runs on these "
+    "records, those runs are not paid for here."
+)
+MANY_RUNS = (
+    "{runs} runs were declared before one result was picked, and all of them are paid for: the recorded events, and so "
+    "ε, contain every run."
+)
+
+
+def verdict(promise: Promise, secure_noise: bool, audit: Attacks) -> Verdict:
+    """The one word that decides badge and first line."""
+    if not secure_noise:
+        return "insecure"
+    if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
+        return "unproven"
+    if measured(audit) > promise.epsilon:
+        return "doubt"
+    return "weak" if promise.epsilon > MODERATE else "proven"
+
+
+def headline(promise: Promise, secure_noise: bool, audit: Attacks) -> str:
+    """The truth in one sentence, which stands first on everything that is printed."""
+    kind = verdict(promise, secure_noise, audit)
+    if kind == "insecure":
+        return INSECURE if promise.status == "proven" else f"{INSECURE} Even with secret noise it would be NOT proven."
+    if kind == "unproven":
+        return _unproven_headline(promise)
+    epsilon = promise.epsilon if promise.epsilon is not None else math.inf
+    stated = size(epsilon, promise.delta)
+    if kind == "doubt":
+        return DOUBT_HEADLINE.format(bound=f"{measured(audit):.2f}", size=stated)
+    if kind == "weak":
+        return WEAK_HEADLINE.format(size=stated)
+    text = STRONG_HEADLINE if epsilon <= STRONG else MODERATE_HEADLINE
+    return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated)
+
+
+def _unproven_headline(promise: Promise) -> str:
+    if promise.status == "claimed" and promise.claim:
+        return CLAIMED_HEADLINE.format(size=size(promise.claim.epsilon, promise.claim.delta))
+    if promise.status == "claimed":
+        return CLAIMED_NO_FIGURE
+    if promise.status == "empirical":
+        return EMPIRICAL_HEADLINE
+    if promise.unit == "model" and promise.epsilon is not None:
+        return MODEL_HEADLINE.format(size=size(promise.epsilon, promise.delta))
+    return NO_UNIT_HEADLINE
+
+
+def write(
+    promise: Promise,
+    secure_noise: bool,
+    data: Data,
+    utility: Usefulness,
+    audit: Attacks,
+    total: Total,
+    tuning: Tuning,
+) -> Words:
+    """Every sentence below the headline."""
+    return Words(
+        promise=_promise(promise, data.records, verdict(promise, secure_noise, audit)),
+        noise=SECURE_NOISE if secure_noise else INSECURE_NOISE,
+        utility=UTILITY.format(
+            correct=f"{utility.correct:,}",
+            records=f"{utility.records:,}",
+            low=f"{utility.low:.1%}",
+            high=f"{utility.high:.1%}",
+            confidence=f"{utility.confidence:.0%}",
+        ),
+        audit=AUDIT if audit.attacks else NO_AUDIT,
+        others=_others(promise, secure_noise, total),
+        tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
+    )
+
+
+def _promise(promise: Promise, records: int, kind: Verdict) -> tuple[str, ...]:
+    if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
+        return (NO_PROMISE, *_unproven_promise(promise))
+    if kind == "insecure":
+        return tuple(line.format(size=size(promise.epsilon, promise.delta)) for line in INSECURE_SCOPE)
+    if kind == "weak":
+        lines = [line.format(odds=times(promise.epsilon)) for line in WEAK_SCOPE]
+    else:
+        lines = [DOUBT_SCOPE] if kind == "doubt" else []
+        lines += _odds(promise, promise.epsilon)
+    lines += PROMISE_SCOPE
+    if promise.delta * records >= 1:
+        lines.append(LARGE_DELTA.format(records=f"{records:,}"))
+    return tuple(lines)
+
+
+def _odds(promise: Promise, epsilon: float) -> list[str]:
+    figures = {
+        "odds": times(epsilon),
+        "rest": one_in(promise.delta),
+        "guess": percent_up(best_guess(epsilon, promise.delta)),
+    }
+    return [ODDS[promise.relation].format(**figures), GUESS[promise.relation].format(**figures)]
+
+
+def _unproven_promise(promise: Promise) -> tuple[str, ...]:
+    lines = []
+    if promise.claim:
+        stated = size(promise.claim.epsilon, promise.claim.delta)
+        lines.append(CLAIM_TEXT.format(size=stated, theorem=promise.claim.theorem))
+    if promise.epsilon is not None:
+        text = MODEL_TEXT if promise.status == "proven" else COMPUTED
+        lines.append(text.format(size=size(promise.epsilon, promise.delta)))
+    return tuple(lines)
+
+
+def _others(promise: Promise, secure_noise: bool, total: Total) -> str:
+    if not total.releases:
+        return NO_OTHERS
+    count = f"{len(total.releases)} other declared release{'s' if len(total.releases) > 1 else ''}"
+    if total.epsilon is None:
+        return OTHERS_NO_TOTAL.format(count=count, unit=promise.unit)
+    sound = secure_noise and promise.status == "proven"
+    sound = sound and all(other.status == "proven" and other.secure_noise for other in total.releases)
+    return OTHERS.format(count=count, size=size(total.epsilon, total.delta)) + ("" if sound else OTHERS_UNPROVEN)
+
+
+def measured(audit: Attacks) -> float:
+    """The largest ε that an attack found this release to have at least; 0 if none."""
+    return max((attack.epsilon_lower_bound for attack in audit.attacks), default=0.0)

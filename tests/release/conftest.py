@@ -1,0 +1,123 @@
+"""One small release for all tests of this room; every test that tampers works on a copy of its bundle."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+import torch
+
+from airlock.accounting import Guarantee
+from airlock.audit.result import AttackResult, Audit
+from airlock.channels.contract import Artefact, Plan, Release, Utility
+from airlock.config import ReleaseConfig, from_table
+from airlock.data import Facts
+from airlock.nets import build
+from airlock.release import Bundle, Card, Vault, make_card, write
+
+DAY = datetime.date(2026, 3, 9)
+SHAPE, CLASSES = (1, 8, 8), tuple("0123456789")
+FACTS = Facts("digits", SHAPE, CLASSES, 1797, None, "Optical digits; the sizes are public.")
+ASSUMPTIONS = (
+    "Each person has one record in the data.",
+    "The settings were chosen without looking at the private records.",
+)
+ATTACK = AttackResult(
+    name="loss threshold",
+    question="Can someone who holds the model and a person's record tell whether it was in the training set?",
+    score="AUC",
+    value=0.5123,
+    low=0.4561,
+    high=0.5685,
+    chance=0.5,
+    confidence=0.95,
+    members=180,
+    non_members=175,
+    smallest_effect=0.5601,
+    epsilon_lower_bound=0.0,
+)
+AUDIT = Audit((ATTACK,), ("Attacks by shadow models.", "Reconstruction of records from the weights."))
+
+
+def guarantee(noise: float = 1.5, **changes: object) -> Guarantee:
+    settings: dict[str, object] = {
+        "unit": "record",
+        "relation": "add-remove",
+        "events": dpa.GaussianDpEvent(noise),
+        "delta": 1e-4,
+        "status": "proven",
+        "assumptions": ASSUMPTIONS,
+    }
+    return Guarantee(**(settings | changes))  # type: ignore[arg-type]
+
+
+def make_release(promise: Guarantee, *, secure_noise: bool = True) -> Release:
+    torch.manual_seed(0)
+    net = build("linear", SHAPE, len(CLASSES)).eval().requires_grad_(False)
+    details = {"net": "linear", "steps": 1, "noise_multiplier": 1.5, "clip_norm": 1.0}
+    return Release(
+        plan=Plan("weights", "gaussian", "A trained model with all its weights.", promise, details),
+        artefact=Artefact(net, "linear", SHAPE, CLASSES),
+        guarantee=promise,
+        utility=Utility(331, 360),
+        secure_noise=secure_noise,
+        secrets={"teachers": {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}},
+    )
+
+
+@pytest.fixture(scope="session")
+def config() -> ReleaseConfig:
+    return from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
+
+
+@pytest.fixture(scope="session")
+def release() -> Release:
+    return make_release(guarantee())
+
+
+@pytest.fixture(scope="session")
+def card(config: ReleaseConfig, release: Release) -> Card:
+    return make_card(config, FACTS, release, AUDIT, created=DAY)
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory, config: ReleaseConfig, release: Release, card: Card) -> Bundle:
+    return write(tmp_path_factory.mktemp("original") / "bundle", config, release, card)
+
+
+@pytest.fixture
+def fast_export(original: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporting takes a second; tests about writing files reuse the one ONNX file."""
+    content = (original.folder / "model.onnx").read_bytes()
+    monkeypatch.setattr("airlock.release.export.to_onnx", lambda artefact: content)
+
+
+@pytest.fixture
+def folder(original: Bundle, tmp_path: Path) -> Path:
+    """A copy of the bundle that a test may tamper with."""
+    return Path(shutil.copytree(original.folder, tmp_path / "bundle"))
+
+
+@pytest.fixture(autouse=True)
+def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
+    """An empty vault of the test's own, also where none is named."""
+    monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
+    return Vault.open()
+
+
+@pytest.fixture
+def reseal() -> Callable[[Path], None]:
+    """Write SHA256SUMS again, as somebody would who tampers with care."""
+
+    def seal(folder: Path) -> None:
+        names = sorted(path.name for path in folder.iterdir() if path.name != "SHA256SUMS")
+        lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+        (folder / "SHA256SUMS").write_text("".join(lines))
+
+    return seal

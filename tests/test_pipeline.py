@@ -1,0 +1,156 @@
+"""From config to verified bundle, and everything that must stop on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import airlock
+from airlock import channels
+from airlock.channels.weights.gaussian import Gaussian
+from airlock.config import from_table
+from airlock.data import Records
+from airlock.errors import AirlockWarning, Interrupted, OutputError, Refused
+from airlock.pipeline import make_release, plan_release, train_openly
+from airlock.release.verify import verify
+
+
+def config(**changes: Any) -> airlock.ReleaseConfig:
+    table = {"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4, "settings": {"steps": 3}}
+    return from_table({**table, **changes})
+
+
+class Unproven(Gaussian):
+    """The same training under a name whose proof is missing."""
+
+    method = "unproven"
+    status = "claimed"
+    unproven = "Its noise has no proof."
+    sound_method = "gaussian"
+
+
+@pytest.fixture
+def unproven_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(channels.METHODS["weights"], "unproven", "tests.test_pipeline:Unproven")
+
+
+def test_three_lines_of_python_make_a_verified_bundle(tmp_path: Path) -> None:
+    outcome = airlock.make_release(config(), tmp_path / "bundle", insecure_seed=1)
+    verdict = airlock.verify_bundle(tmp_path / "bundle")
+    assert verdict.ok, verdict
+    assert outcome.bundle.card.guarantee.epsilon == outcome.release.guarantee.epsilon <= 3.0
+
+
+def test_the_same_seeds_give_the_same_weights(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_release(config(), tmp_path / name, insecure_seed=1)
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+def test_per_record_scores_go_to_the_vault_and_not_into_the_bundle(tmp_path: Path) -> None:
+    vault = tmp_path / "vault"
+    outcome = make_release(config(), tmp_path / "bundle", vault=vault)
+    stored = list((vault / outcome.bundle.card.release_id).glob("attack-scores*"))
+    assert len(stored) == 1
+    (tmp_path / "bundle" / "harmless.bin").write_bytes(stored[0].read_bytes())
+    from airlock.release import Vault
+
+    verdict = verify(tmp_path / "bundle", vault=Vault.open(vault))
+    assert not verdict.ok
+    assert any("vault" in check.says and check.outcome == "failed" for check in verdict.checks)
+
+
+def test_an_unproven_method_is_refused_without_acceptance(tmp_path: Path, unproven_method: None) -> None:
+    with pytest.raises(Refused, match=r"Its noise has no proof.*gaussian"):
+        make_release(config(method="unproven"), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_an_accepted_unproven_release_says_so_first(tmp_path: Path, unproven_method: None) -> None:
+    outcome = make_release(config(method="unproven"), tmp_path / "bundle", accept_unproven=True)
+    assert "not proven" in outcome.bundle.card.headline.lower()
+    assert verify(tmp_path / "bundle").ok
+
+
+def test_other_releases_from_the_same_data_add_up(tmp_path: Path) -> None:
+    make_release(config(), tmp_path / "first")
+    second = make_release(config(), tmp_path / "second", composes_with=[tmp_path / "first"])
+    total = second.bundle.card.total
+    assert len(total.releases) == 1
+    assert total.epsilon is not None
+    assert 3.0 < total.epsilon < 6.0
+    assert verify(tmp_path / "second").ok
+
+
+def test_a_tampered_earlier_bundle_is_not_composed_with(tmp_path: Path) -> None:
+    make_release(config(), tmp_path / "first")
+    card = json.loads((tmp_path / "first/card.json").read_text())
+    card["guarantee"]["epsilon"] = 0.1
+    (tmp_path / "first/card.json").write_text(json.dumps(card))
+    with pytest.raises(airlock.AirlockError):
+        make_release(config(), tmp_path / "second", composes_with=[tmp_path / "first"])
+
+
+def test_an_existing_folder_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/thesis.txt").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(OutputError):
+            make_release(config(settings={"steps": 10**6}), tmp_path / "bundle", force=force)
+    assert (tmp_path / "bundle/thesis.txt").read_text() == "mine"
+
+
+def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
+    with pytest.warns(AirlockWarning, match="delta"):
+        plan_release(config(delta=0.01))
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_in_the_same_bits(tmp_path: Path) -> None:
+    import os
+    import signal
+
+    def press(label: str, done: int, total: int) -> None:
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    asked = config(settings={"steps": 4})
+    make_release(asked, tmp_path / "whole", insecure_seed=5)
+    with pytest.raises(Interrupted, match="--resume"):
+        make_release(asked, tmp_path / "bundle", insecure_seed=5, progress=press)
+    assert not (tmp_path / "bundle").exists()
+    steps: list[int] = []
+    make_release(
+        asked, tmp_path / "bundle", insecure_seed=5, resume=True, progress=lambda _, done, total: steps.append(done)
+    )
+    assert steps == [3, 4]
+    assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "bundle/model.safetensors").read_bytes()
+
+
+def test_training_openly_is_better_and_stays_here() -> None:
+    result = train_openly(config())
+    assert result.accuracy > 0.95
+    assert 0 <= result.auc <= 1
+
+
+def test_onnx_and_torch_agree_on_real_records(tmp_path: Path) -> None:
+    import onnxruntime
+
+    outcome = make_release(config(settings={"steps": 10}), tmp_path / "bundle")
+    session = onnxruntime.InferenceSession(tmp_path / "bundle/model.onnx", providers=["CPUExecutionProvider"])
+    records: Records = airlock.pipeline.data.load(config()).test  # type: ignore[attr-defined]
+    got = session.run(None, {"input": records.x})[0]
+    expected = outcome.release.artefact.net(torch.from_numpy(records.x)).numpy()
+    assert np.abs(got - expected).max() < 1e-4
+
+
+def test_digits_at_epsilon_3_reaches_90_percent(tmp_path: Path) -> None:
+    """The five lines of the README, with the operating system's noise: 95% on average, 90% for sure."""
+    asked = from_table({"channel": "weights", "method": "gaussian", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
+    outcome = make_release(asked, tmp_path / "bundle")
+    assert outcome.release.utility.accuracy >= 0.90
+    assert outcome.release.guarantee.epsilon <= 3.0
