@@ -127,7 +127,7 @@ class ReleaseConfig(Frozen):
     channel: str
     method: str | None = None
     data: Annotated[DataConfig, BeforeValidator(_data)]
-    epsilon: Positive
+    epsilon: Annotated[Positive, Field(le=1000)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     net: str = "auto"

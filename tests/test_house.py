@@ -20,6 +20,7 @@ FLOORS = [
     ["release"],
     ["pipeline"],
     ["cli"],
+    ["__main__"],
 ]
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -26,10 +26,13 @@ from airlock.errors import AccountingError
 Accountant = Literal["auto", "pld", "rdp"]
 Relation = Literal["add-remove", "replace-one"]
 
-# PLD rounds privacy losses up to a grid, so ε is an upper bound whatever the interval; a finer one is tighter where ε
-# is small and hundreds of roundings would be a visible part of it.
+# PLD rounds privacy losses up to a grid, so ε is an upper bound whatever the interval. A finer one is tighter where ε
+# is small and hundreds of roundings would be a visible part of it; a large ε needs none as fine, and could not afford
+# it: the grid has to hold every loss. Above LARGEST nothing is promised that a grid could tell.
 _COARSE, _FINE, _FINE_BELOW = 1e-4, 1e-5, 1.0
+_RELATIVE = 1e-5
 _ROUGH = 2e-3
+LARGEST = 1000.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Spent:
 def spend(
     event: dpa.DpEvent, delta: float, relation: Relation = "add-remove", accountant: Accountant = "auto"
 ) -> Spent:
-    """The ε of the event at δ.
+    """The ε of the event at δ; infinite above LARGEST.
 
     Raises:
         AccountingError: No accountant takes the event, δ is not in (0, 1), or a sampled event under replace-one.
@@ -60,7 +63,7 @@ def spend(
             "State the guarantee under add-remove.",
         )
     if accountant != "rdp" and pld.PLDAccountant().supports(event):
-        return Spent(_pld_epsilon(event, delta), "PLD", accounting_version())
+        return Spent(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
     if accountant != "pld" and rdp.RdpAccountant().supports(event):
         return Spent(_rdp_epsilon(event, delta), "RDP", accounting_version())
     raise AccountingError(f"an event that the accountant '{accountant}' takes", type(event).__name__)
@@ -69,8 +72,11 @@ def spend(
 def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
     """An upper bound on ε in a fraction of the time, for a search that ends with `spend`."""
     if accountant != "rdp" and pld.PLDAccountant().supports(event):
-        rough = pld.PLDAccountant(value_discretization_interval=_ROUGH)
-        return float(rough.compose(event).get_epsilon(delta))
+        scale = _scale(event, delta)
+        if math.isinf(scale):
+            return scale
+        interval = max(_ROUGH, 20 * _RELATIVE * scale)
+        return float(pld.PLDAccountant(value_discretization_interval=interval).compose(event).get_epsilon(delta))
     return _rdp_epsilon(event, delta)
 
 
@@ -79,9 +85,19 @@ def accounting_version() -> str:
     return f"dp-accounting {version('dp-accounting')}"
 
 
-def _pld_epsilon(event: dpa.DpEvent, delta: float) -> float:
+def _scale(event: dpa.DpEvent, delta: float) -> float:
+    """How large ε is at most, cheaply, where that can be said: 0 where it cannot, infinity above LARGEST."""
+    if not rdp.RdpAccountant().supports(event):
+        return 0.0
+    bound = _rdp_epsilon(event, delta)
+    return bound if bound <= LARGEST else math.inf
+
+
+def _pld_epsilon(event: dpa.DpEvent, delta: float, scale: float) -> float:
+    if math.isinf(scale):
+        return math.inf
     epsilon = math.inf
-    for interval in (_COARSE, _FINE):
+    for interval in (max(_COARSE, _RELATIVE * scale), _FINE):
         accountant = pld.PLDAccountant(value_discretization_interval=interval)
         epsilon = min(epsilon, float(accountant.compose(event).get_epsilon(delta)))
         if epsilon >= _FINE_BELOW:

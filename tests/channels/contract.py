@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,7 +22,7 @@ class Contract:
 
     channel: str
     method: str
-    settings: dict[str, Any]
+    settings: ClassVar[dict[str, Any]]
     source: str = "digits"
     epsilon, delta = 2.0, 1e-4
 
@@ -131,5 +131,3 @@ class Contract:
         wrong = self.build(epsilon=1.0).plan().guarantee.events
         with pytest.raises(Refused, match="executed events"):
             contract.check_executed(plan, wrong)
-
-

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import ClassVar
+
 import dp_accounting as dpa
 import pytest
 
@@ -14,7 +17,7 @@ from tests.channels.contract import Contract
 
 class TestGaussian(Contract):
     channel, method = "weights", "gaussian"
-    settings = {"steps": 3, "lot_size": 400}
+    settings: ClassVar[dict[str, int]] = {"steps": 3, "lot_size": 400}
 
     def test_the_event_is_that_of_dp_sgd(self) -> None:
         plan = self.build().plan()
@@ -38,9 +41,11 @@ class TestGaussian(Contract):
         assert events.count == 4
         assert events.event.count == 3
 
-    def test_a_net_with_batchnorm_is_refused_before_data(self, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(str(tmp_path))
-        with open("normed.py", "w") as file:
+    def test_a_net_with_batchnorm_is_refused_before_data(
+        self, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        with Path("normed.py").open("w") as file:
             file.write(
                 "from torch import nn\n"
                 "def net(shape, classes):\n"

@@ -1,0 +1,5 @@
+"""`python -m airlock` is the command line."""
+
+from airlock.cli import main
+
+main()

@@ -1,0 +1,222 @@
+"""The command line as a user meets it: what it prints, how it exits, and that no mistake shows a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from airlock import channels
+from airlock.cli import app
+
+runner = CliRunner()
+
+
+def run(*arguments: object) -> Result:
+    result = runner.invoke(app, [str(a) for a in arguments])
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_plan_in_json(digits_config: Path) -> None:
+    result = run("plan", digits_config, "--json")
+    assert result.exit_code == 0
+    plan = json.loads(result.stdout)
+    assert (plan["channel"], plan["method"]) == ("weights", "gaussian")
+    assert plan["guarantee"]["status"] == "proven"
+    assert 2.9 < plan["guarantee"]["epsilon"] <= 3.0
+
+
+def test_plan_as_a_table_with_overrides(digits_config: Path) -> None:
+    result = run("plan", digits_config, "--epsilon", "1", "--set", "settings.steps=2", "-s", "net=mlp")
+    assert result.exit_code == 0
+    assert "mlp" in result.stdout
+    assert "0.99" in result.stdout
+
+
+def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    result = run("release", digits_config, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert summary["bundle"] == str(out)
+    assert 0 <= summary["utility"]["accuracy"] <= 1
+    assert summary["guarantee"]["status"] == "proven"
+    assert summary["guarantee"]["epsilon"] <= 3.0
+    assert run("verify", out).exit_code == 0
+    assert json.loads(run("verify", out, "--json").stdout)["ok"] is True
+    assert "ε" in run("show", out).stdout
+    assert json.loads(run("show", out, "--json").stdout) == json.loads((out / "card.json").read_text())
+
+    content = bytearray((out / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (out / "model.safetensors").write_bytes(bytes(content))
+    result = run("verify", out)
+    assert result.exit_code == 1
+    assert "model.safetensors" in result.stdout
+
+
+def test_release_prints_where_the_bundle_is(digits_config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "b"
+    result = run("release", digits_config, "--out", out)
+    assert result.exit_code == 0
+    assert str(out) in result.stdout.replace("\n", "")
+    assert run("release", digits_config, "--out", out).exit_code == 2
+    assert run("release", digits_config, "--out", out, "--force").exit_code == 0
+
+
+def test_demo_in_json(tmp_path: Path) -> None:
+    result = run("demo", "--out", tmp_path / "demo", "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert summary["verified"] is True
+    assert [row["epsilon"] is None for row in summary["rows"]] == [True, False]
+
+
+def test_datasets(tmp_path: Path) -> None:
+    result = run("datasets", "--data-dir", tmp_path, "--json")
+    assert result.exit_code == 0
+    listed = {entry["name"]: entry for entry in json.loads(result.stdout)}
+    names = ["adult", "cifar10", "cifar100", "digits", "fashion-mnist", "location30", "mnist", "svhn"]
+    assert sorted(listed) == names
+    assert listed["digits"]["found"]
+    assert not listed["svhn"]["found"]
+    assert "how to get" in run("datasets", "--data-dir", tmp_path).stdout.lower()
+
+
+def test_bench_refuses_an_unknown_name() -> None:
+    result = run("bench", "nothing")
+    assert result.exit_code == 2
+    assert "noise" in result.stderr
+
+
+def test_version_and_help() -> None:
+    from airlock import __version__
+
+    assert run("--version").stdout.strip() == __version__
+    assert "release" in run("--help").stdout
+
+
+BAD = {
+    "unknown key": ("epsilom = 3.0\n{rest}", ["epsilom", "Did you mean 'epsilon'"]),
+    "negative epsilon": ('channel="weights"\ndata="digits"\nepsilon=-1.0\ndelta=1e-4\n', ["epsilon", "-1.0"]),
+    "NaN epsilon": ('channel="weights"\ndata="digits"\nepsilon=nan\ndelta=1e-4\n', ["epsilon", "nan"]),
+    "delta of one": ('channel="weights"\ndata="digits"\nepsilon=1.0\ndelta=1.0\n', ["delta", "less than 1"]),
+    "no such channel": ('channel="wights"\ndata="digits"\nepsilon=1.0\ndelta=1e-4\n', ["Did you mean 'weights'"]),
+    "no such data": ('channel="weights"\ndata="digts"\nepsilon=1.0\ndelta=1e-4\n', ["digits"]),
+    "no TOML": ("channel = = 3", ["TOML"]),
+    "unknown setting": ("{rest}[settings]\nstepz = 3\n", ["settings.stepz", "Did you mean 'steps'"]),
+    "net with the wrong shape": ('net="mnist-net"\n{rest}', ["mnist-net", "28"]),
+    "missing net": ('net="nowhere:net"\n{rest}', ["nowhere:net"]),
+    "no GPU here": ('device="cuda:7"\n{rest}', ["GPU"]),
+}
+REST = 'channel="weights"\ndata="digits"\nepsilon=1.0\ndelta=1e-4\n'
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_gives_one_message_and_exit_code_2(case: str, tmp_path: Path) -> None:
+    import torch
+
+    if case == "no GPU here" and torch.cuda.is_available():
+        pytest.skip("there is one")
+    text, words = BAD[case]
+    path = tmp_path / "c.toml"
+    path.write_text(text.replace("{rest}", REST))
+    result = run("release", path, "--out", tmp_path / "bundle")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr, result.stderr
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_large_delta_is_warned_about(digits_config: Path) -> None:
+    result = run("plan", digits_config, "--delta", "0.01")
+    assert result.exit_code == 0
+    assert "warning:" in result.stderr
+
+
+def test_a_net_with_batchnorm_is_refused(digits_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "normed_cli.py").write_text(
+        "from torch import nn\n"
+        "def net():\n    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = run("release", digits_config, "--out", "b", "--set", "net=normed_cli:net")
+    assert result.exit_code == 2
+    assert "GroupNorm" in result.stderr
+
+
+def test_an_unproven_method_exits_1(digits_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(channels.METHODS["weights"], "unproven", "tests.test_pipeline:Unproven")
+    result = run("release", digits_config, "--out", tmp_path / "b", "--set", "method=unproven")
+    assert result.exit_code == 1
+    for word in ("refused", "no proof", "gaussian", "--accept-unproven"):
+        assert word in result.stderr
+    result = run("release", digits_config, "--out", tmp_path / "b", "--set", "method=unproven", "--accept-unproven")
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_a_folder_that_is_no_bundle(command: str, tmp_path: Path) -> None:
+    assert run(command, tmp_path / "none").exit_code == 2
+    assert run(command, tmp_path).exit_code in (1, 2)
+
+
+def test_the_users_own_csv_and_net_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = ["age,sex,sick"]
+    for _ in range(900):
+        sick = rng.random() < 0.4
+        rows.append(f"{rng.normal(60 if sick else 40, 8):.1f},{rng.choice(['f', 'm'])},{'yes' if sick else 'no'}")
+    (tmp_path / "ward.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "ward_nets.py").write_text(
+        "from torch import nn\ndef net(shape, classes):\n    return nn.Linear(shape[0], classes)\n"
+    )
+    (tmp_path / "ward.toml").write_text(
+        'channel = "weights"\nnet = "ward_nets:net"\nepsilon = 3.0\ndelta = 1e-4\n'
+        '[data]\nsource = "ward.csv"\nlabel = "sick"\nclasses = ["no", "yes"]\nrecords = 900\n'
+        '[data.columns]\nage = { min = 0, max = 110 }\nsex = ["f", "m"]\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    result = run("release", "ward.toml", "--out", "bundle", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["utility"]["accuracy"] > 0.8
+    checks = {check["name"]: check for check in json.loads(run("verify", "bundle", "--json").stdout)["checks"]}
+    assert checks["outputs"]["outcome"] == "skipped"
+    result = run("verify", "bundle", "--net", "ward_nets:net", "--json")
+    assert result.exit_code == 0
+    checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
+    assert checks["outputs"]["outcome"] == "ok"
+    everything = b"".join(path.read_bytes() for path in Path("bundle").iterdir())
+    assert b"ward.csv" not in everything
+    assert str(tmp_path).encode() not in everything
+
+
+def test_ctrl_c_in_a_real_process_and_resume(digits_config: Path, tmp_path: Path) -> None:
+    """The signal may fall into any phase: afterwards there is no half bundle, and the run can be finished."""
+    command = [sys.executable, "-m", "airlock", "release", str(digits_config), "--out", str(tmp_path / "b")]
+    command += ["--set", "settings.steps=400", "--insecure-seed", "3"]
+    environment = {**os.environ, "AIRLOCK_VAULT": str(tmp_path / "vault")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    deadline = time.monotonic() + 120
+    checkpoints = tmp_path / "vault" / "checkpoints"
+    while not checkpoints.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 130, message
+    assert "Traceback" not in message
+    assert "interrupted:" in message
+    assert not (tmp_path / "b").exists()
+    assert not list(tmp_path.glob(".b*"))

@@ -1,0 +1,81 @@
+"""README's commands are executed as they stand, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+def commands() -> list[str]:
+    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def environment() -> dict[str, str]:
+    binaries = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = next(block for block in blocks("toml") if "# digits.toml" in block)
+    (tmp_path / "digits.toml").write_text(config)
+    return tmp_path
+
+
+def test_the_airlock_commands(folder: Path) -> None:
+    lines = [line for line in commands() if line.startswith("airlock ")]
+    assert [line.split()[1] for line in lines] == ["plan", "release", "verify", "show", "datasets"]
+    for line in lines:
+        run = subprocess.run(shlex.split(line), cwd=folder, env=environment(), capture_output=True, text=True)
+        assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
+    assert (folder / "bundle/card.html").exists()
+
+
+def test_the_python(folder: Path) -> None:
+    (code,) = blocks("python")
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    epsilon, accuracy = map(float, run.stdout.split())
+    assert epsilon <= 3.0
+    assert accuracy >= 0.9
+
+
+def test_make_demo(tmp_path: Path) -> None:
+    """`make demo` with this very environment, so that nothing is installed again."""
+    assert "make demo" in commands()
+    prefix = Path(sys.prefix)
+    if not (prefix / ".run").exists() or shutil.which("make") is None:
+        pytest.skip("not in an environment that make has installed")
+    line = ["make", "demo", f"VENV={prefix}", f"OUT={tmp_path / 'demo'}"]
+    run = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "verified" in run.stdout
+    assert (tmp_path / "demo/card.html").exists()
+
+
+def test_make_test_is_what_ci_runs() -> None:
+    assert "make test" in commands()
+    script = (ROOT / ".ci/run").read_text()
+    work = [line for line in script.splitlines() if line.strip() and not line.startswith(("#", "set ", "cd "))]
+    assert work == ["AIRLOCK_REQUIRE_BROWSER=1 make test"]
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
