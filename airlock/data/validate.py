@@ -21,7 +21,12 @@ def check_records(facts: Facts, raw: Raw, where: str) -> Records:
     """Make records of raw arrays that fit the public facts; `where` says in an error what was read."""
     x, y = raw
     if len(x) != len(y.reshape(-1)):
-        raise DataError(f"as many inputs as labels in {where}", f"{len(x)} and {y.size}", "They come in pairs.")
+        raise DataError(
+            f"as many inputs as labels in {where}",
+            "more inputs" if len(x) > y.size else "more labels",
+            "They come in pairs.",
+            "Save both from the same records.",
+        )
     if not len(x):
         raise DataError(f"at least one record in {where}", "none", "Nothing can be trained or measured without.")
     if x.shape[1:] != facts.shape:
