@@ -155,7 +155,7 @@ def test_what_a_config_must_say(tmp_path):
 
 
 def test_lengths_differ(tmp_path):
-    refused(DataError, "60 and 59", tmp_path, y=Y[:59])
+    refused(DataError, "more inputs", tmp_path, y=Y[:59])
 
 
 def test_labels_are_not_integers(tmp_path):
