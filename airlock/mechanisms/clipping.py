@@ -1,6 +1,14 @@
-"""Bounding one record's effect: per-record clipping (Abadi et al. 2016, section 3.1)."""
+"""Bounding one record's effect: per-record clipping, flat or by layer, in a plain or in a shaped norm.
+
+Flat clipping is Abadi et al. 2016, section 3.1; by layer McMahan et al. 2018, section 2.1. In a shaped norm every
+coordinate is measured in units of its own scale s: ‖g/s‖ is bounded, and noise of the same shape, N(0, (z·s_i)²), then
+costs exactly what isotropic noise costs for a plain norm, whatever s is, as long as s does not depend on the records.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,12 +18,42 @@ from torch import Tensor
 _SLACK = 1.0 - 2.0**-16
 
 
+@dataclass(frozen=True)
+class Clip:
+    """How one record's gradient is bounded.
+
+    Guarantee: a record's clipped gradient has ‖g/s‖ ≤ norm over all parameters together. So adding or removing one
+    record moves the sum of clipped gradients, measured in units of s, by at most `norm` in L2.
+
+    Args:
+        norm: The bound.
+        by_layer: Clip every parameter tensor by itself to norm/√(number of tensors), instead of all together.
+        scale: s, by parameter name: a scalar, or one number an output channel (shape (out, 1, ...)). Missing names and
+            None mean 1. It must be public: from public data, or from what was already released.
+    """
+
+    norm: float
+    by_layer: bool = False
+    scale: Mapping[str, Tensor] | None = None
+
+    def scale_of(self, name: str) -> Tensor | None:
+        """The scale of a parameter; None means 1."""
+        return None if self.scale is None else self.scale.get(name)
+
+    def factors(self, squares: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name."""
+        if self.by_layer:
+            bound = self.norm / len(squares) ** 0.5
+            return {name: clip_factors(square.sqrt(), bound) for name, square in squares.items()}
+        together = clip_factors(torch.stack(list(squares.values())).sum(0).sqrt(), self.norm)
+        return dict.fromkeys(squares, together)
+
+
 def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
     """One factor in [0, 1] a record, such that factor × gradient has norm at most `clip_norm`.
 
-    Guarantee: for every record, finite or not, ‖factor · g‖ ≤ clip_norm; hence adding or removing one record moves the
-    sum of the clipped gradients by at most clip_norm in L2. A record whose norm is NaN or infinite gets the factor 0
-    and must be masked out by the caller (0 · NaN is NaN).
+    Guarantee: for every record, finite or not, ‖factor · g‖ ≤ clip_norm. A record whose norm is NaN or infinite gets
+    the factor 0 and must be masked out by the caller (0 · NaN is NaN).
     """
     factors = (clip_norm * _SLACK / norms.clamp_min(1e-30)).clamp_max(1.0)
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from airlock.mechanisms import Stream
+from airlock.mechanisms import Clip, Stream
 from airlock.nets import build
 from airlock.training import PrivateGradients
 from airlock.training import private as private_module
@@ -48,7 +48,7 @@ def test_equal_to_a_loop_over_records(name: str, records: int, clip_norm: float,
     before = private_module._CHUNK_BYTES
     private_module._CHUNK_BYTES = chunk * 4 * sum(p.numel() for p in net.parameters())
     try:
-        got, dropped = clipped_sum(net, x, y, clip_norm)
+        got, dropped = clipped_sum(net, x, y, Clip(clip_norm))
     finally:
         private_module._CHUNK_BYTES = before
     expected = by_loop(net, x, y, clip_norm)
@@ -66,8 +66,8 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(records: int, clip_norm: 
     torch.manual_seed(seed)
     net = build("mlp", (6,), 4)
     x, y = torch.randn(records, 6) * 50, torch.randint(0, 4, (records,))
-    full, _ = clipped_sum(net, x, y, clip_norm)
-    less, _ = clipped_sum(net, x[1:], y[1:], clip_norm)
+    full, _ = clipped_sum(net, x, y, Clip(clip_norm))
+    less, _ = clipped_sum(net, x[1:], y[1:], Clip(clip_norm))
     moved = torch.stack([(full[k].double() - less[k].double()).norm() for k in full]).norm()
     assert float(moved) <= clip_norm * (1 + 1e-5) + 1e-6
 
@@ -75,7 +75,7 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(records: int, clip_norm: 
 def test_frozen_parameters_get_no_gradient() -> None:
     net = build("mlp", (6,), 4)
     net[1].requires_grad_(False)  # type: ignore[index]
-    got, _ = clipped_sum(net, torch.rand(3, 6), torch.tensor([0, 1, 2]), 1.0)
+    got, _ = clipped_sum(net, torch.rand(3, 6), torch.tensor([0, 1, 2]), Clip(1.0))
     assert set(got) == {"3.weight", "3.bias"}
     PrivateGradients(1.0, 1.0, 3.0, Stream.from_seed(0))(net, torch.rand(3, 6), torch.tensor([0, 1, 2]), 0)
     assert net[1].weight.grad is None  # type: ignore[index]
@@ -86,9 +86,9 @@ def test_a_record_with_a_bad_gradient_is_dropped_and_counted(bad: float) -> None
     net = build("mlp", (6,), 4)
     x, y = torch.rand(4, 6), torch.tensor([0, 1, 2, 3])
     x[2, 0] = bad
-    got, dropped = clipped_sum(net, x, y, 0.5)
+    got, dropped = clipped_sum(net, x, y, Clip(0.5))
     keep = torch.tensor([0, 1, 3])
-    expected, _ = clipped_sum(net, x[keep], y[keep], 0.5)
+    expected, _ = clipped_sum(net, x[keep], y[keep], Clip(0.5))
     assert dropped == 1
     for key in got:
         assert torch.allclose(got[key], expected[key], rtol=1e-5, atol=1e-7)
@@ -99,7 +99,7 @@ def test_a_record_with_a_bad_gradient_is_dropped_and_counted(bad: float) -> None
 
 def noise_of(net: nn.Module, source: PrivateGradients, records: int) -> np.ndarray:
     x, y = torch.rand(records, 6), torch.zeros(records, dtype=torch.int64)
-    total, _ = clipped_sum(net, x, y, source.clip_norm)
+    total, _ = clipped_sum(net, x, y, source.clip)
     source(net, x, y, 0)
     pieces = [
         (p.grad * source.expected_lot - total[k]).flatten() for k, p in net.named_parameters() if p.grad is not None
