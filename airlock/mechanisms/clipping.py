@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# float32 norms and products are off by a few units in the last place; this much slack keeps the clipped norm below the
-# bound whatever they round to.
-_SLACK = 1.0 - 2.0**-16
+# Products round: float32 to 2^-24 and TF32, which GPUs may use for matrix products, to 2^-11 of each factor. This much
+# slack keeps what is summed below the bound whatever it rounds to.
+_SLACK, _SLACK_TF32 = 1.0 - 2.0**-16, 1.0 - 2.0**-8
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Clip:
         """The scale of a parameter; None means 1."""
         return None if self.scale is None else self.scale.get(name)
 
+    def squares(self, name: str, rows: Tensor) -> Tensor:
+        """‖g_p/s_p‖² of every record, from the records' gradients of one parameter."""
+        scale = self.scale_of(name)
+        return (rows if scale is None else rows / scale).flatten(1).square().sum(1)
+
     def factors(self, squares: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name."""
         if self.by_layer:
@@ -55,5 +60,6 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
     Guarantee: for every record, finite or not, ‖factor · g‖ ≤ clip_norm. A record whose norm is NaN or infinite gets
     the factor 0 and must be masked out by the caller (0 · NaN is NaN).
     """
-    factors = (clip_norm * _SLACK / norms.clamp_min(1e-30)).clamp_max(1.0)
+    tf32 = norms.is_cuda and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+    factors = (clip_norm * (_SLACK_TF32 if tf32 else _SLACK) / norms.clamp_min(1e-30)).clamp_max(1.0)
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -45,12 +47,9 @@ def test_equal_to_a_loop_over_records(name: str, records: int, clip_norm: float,
     torch.manual_seed(seed)
     net = build(name, NETS[name], 4).eval()
     x, y = torch.rand(records, *NETS[name]), torch.randint(0, 4, (records,))
-    before = private_module._CHUNK_BYTES
-    private_module._CHUNK_BYTES = chunk * 4 * sum(p.numel() for p in net.parameters())
-    try:
+    step = chunk * private_module.engine_for(net, x).bytes_per_record
+    with patch.dict(private_module._CHUNK_BYTES, {"cpu": step}):
         got, dropped = clipped_sum(net, x, y, Clip(clip_norm))
-    finally:
-        private_module._CHUNK_BYTES = before
     expected = by_loop(net, x, y, clip_norm)
     assert dropped == 0
     assert set(got) == set(expected)

@@ -1,0 +1,177 @@
+"""Clipped per-record gradient sums with one forward and one backward pass (book-keeping, Bu et al. 2023).
+
+The backward pass stops at activations: parameters take no part in it. What went into every layer with trainable
+parameters and what came back is kept for the time of the call; per-record norms and the weighted sum follow from these
+by the layer's rule (`layers`). A parameter that is used more than once (tied weights, a layer called several times) has
+its per-record gradients added up before they are measured.
+
+Clipping bounds what is summed here, whatever that is: were a gradient missing, the sum would be wrong and private. That
+it is right is tried once a network, on random records, against the gradients of torch.func; a network for which it is
+not (one that uses a layer's weight behind the layer's back, say) is left to torch.func as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from airlock.mechanisms import Clip
+from airlock.training.layers import Call, Named, Rule, rule_for, weighted_rows
+
+Sums = tuple[Named, int]
+
+
+class BookKeeper:
+    """Takes a network's per-record gradients apart layer by layer."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+        self.names = {id(p): name for name, p in net.named_parameters() if p.requires_grad}
+        self.rules: dict[nn.Module, Rule] = {}
+        for layer in net.modules():
+            own = tuple(name for name, p in layer.named_parameters(recurse=False) if p.requires_grad)
+            if own:
+                self.rules[layer] = rule_for(layer, own)
+        self._recording = False
+        self.bytes_per_record = 1
+
+    def clipped_sum(self, x: Tensor, y: Tensor, clip: Clip) -> Sums:
+        """The sum of the clipped per-record gradients by parameter name, and how many records were dropped."""
+        total = {name: torch.zeros_like(self.net.get_parameter(name)) for name in self.names.values()}
+        if not len(y):
+            return total, 0
+        calls = self._run(x, y)
+        shared = self._shared(calls)
+        rows = self._added(calls, shared)
+        squares, kept = self._squares(calls, rows, clip)
+        self.bytes_per_record = max(1, self._bytes(calls, [rows, *kept.values()]) // len(y))
+        finite = torch.isfinite(torch.stack(list(squares.values())).sum(0))
+        if not bool(finite.all()):
+            return self._without(finite, x, y, clip)
+        factors = clip.factors(squares)
+        self._sum(calls, rows, kept, factors, total)
+        return total, 0
+
+    def _without(self, finite: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Sums:
+        """Once more without the records whose gradients are not finite; they are rare."""
+        total, more = self.clipped_sum(x[finite], y[finite], clip)
+        return total, more + int((~finite).sum())
+
+    def _run(self, x: Tensor, y: Tensor) -> list[tuple[nn.Module, Call]]:
+        """One forward pass with the layers' inputs kept, one backward pass to their outputs."""
+        kept: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]] = []
+
+        def keep(layer: nn.Module, inputs: Any, keywords: Any, output: Tensor) -> Tensor:
+            if not self._recording:
+                return output
+            if not output.requires_grad:
+                output = output.detach().requires_grad_()
+            kept.append((layer, inputs, keywords, output))
+            return output
+
+        with self._prepared(keep), torch.enable_grad():
+            loss = F.cross_entropy(self.net(x).float(), y, reduction="sum")
+        outputs = [output for *_, output in kept]
+        backs = torch.autograd.grad(loss, outputs, allow_unused=True)
+        return [
+            (layer, Call(inputs, keywords, back))
+            for (layer, inputs, keywords, _), back in zip(kept, backs, strict=True)
+            if back is not None
+        ]
+
+    def _bytes(self, calls: Sequence[tuple[nn.Module, Call]], formed: Sequence[Named]) -> int:
+        """About what a call holds: activations there and back, and the rows that were formed."""
+        activations = sum(call.a.numel() + 2 * call.back.numel() for _, call in calls)
+        return 4 * (activations + sum(g.numel() for rows in formed for g in rows.values()))
+
+    @contextlib.contextmanager
+    def _prepared(self, keep: Any) -> Iterator[None]:
+        """Hooks in place, parameters out of the backward pass, nothing overwritten in place; all put back."""
+        hooks = [layer.register_forward_hook(keep, with_kwargs=True) for layer in self.rules]
+        trainable = [p for p in self.net.parameters() if p.requires_grad]
+        overwriting = [m for m in self.net.modules() if getattr(m, "inplace", False) is True]
+        self._recording = True
+        try:
+            for parameter in trainable:
+                parameter.requires_grad_(False)
+            for module in overwriting:
+                module.inplace = False  # type: ignore[assignment]
+            yield
+        finally:
+            self._recording = False
+            for hook in hooks:
+                hook.remove()
+            for parameter in trainable:
+                parameter.requires_grad_(True)
+            for module in overwriting:
+                module.inplace = True  # type: ignore[assignment]
+
+    def _full(self, layer: nn.Module, name: str) -> str:
+        return self.names[id(layer.get_parameter(name))]
+
+    def _shared(self, calls: Sequence[tuple[nn.Module, Call]]) -> set[str]:
+        """Parameters that were used more than once."""
+        seen: set[str] = set()
+        twice: set[str] = set()
+        for layer, _ in calls:
+            for name in self.rules[layer].names:
+                full = self._full(layer, name)
+                (twice if full in seen else seen).add(full)
+        return twice
+
+    def _added(self, calls: Sequence[tuple[nn.Module, Call]], shared: set[str]) -> Named:
+        """Per-record gradients of the shared parameters, added over their uses."""
+        rows: Named = {}
+        for layer, call in calls:
+            names = [name for name in self.rules[layer].names if self._full(layer, name) in shared]
+            if not names:
+                continue
+            found = self.rules[layer].rows(call)
+            for name in names:
+                full = self._full(layer, name)
+                rows[full] = rows[full] + found[name] if full in rows else found[name]
+        return rows
+
+    def _squares(
+        self, calls: Sequence[tuple[nn.Module, Call]], shared: Named, clip: Clip
+    ) -> tuple[Named, dict[int, Named]]:
+        """Squared norms by parameter, and by call the rows that had to be formed for them."""
+        squares = {name: clip.squares(name, g) for name, g in shared.items()}
+        kept: dict[int, Named] = {}
+        for place, (layer, call) in enumerate(calls):
+            rule = self.rules[layer]
+            full = {name: self._full(layer, name) for name in rule.names}
+            if all(name in shared for name in full.values()):
+                continue
+            found = rule.squares(call, {name: clip.scale_of(whole) for name, whole in full.items()})
+            if found is None:
+                kept[place] = rule.rows(call)
+                found = {name: clip.squares(full[name], g) for name, g in kept[place].items()}
+            squares |= {full[name]: value for name, value in found.items() if full[name] not in shared}
+        return squares, kept
+
+    def _sum(
+        self,
+        calls: Sequence[tuple[nn.Module, Call]],
+        shared: Named,
+        kept: dict[int, Named],
+        factors: Named,
+        total: Named,
+    ) -> None:
+        for name, g in weighted_rows(shared, factors).items():
+            total[name] += g
+        for place, (layer, call) in enumerate(calls):
+            full = {name: self._full(layer, name) for name in self.rules[layer].names}
+            if all(name in shared for name in full.values()):
+                continue
+            own = {name: factors[whole] for name, whole in full.items()}
+            rule = self.rules[layer]
+            found = weighted_rows(kept[place], own) if place in kept else rule.weighted(call, own)
+            for name, g in found.items():
+                if full[name] not in shared:
+                    total[full[name]] += g

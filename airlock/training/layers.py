@@ -1,0 +1,299 @@
+"""Per-record gradients of one layer, from what went in (a) and what came back (b).
+
+Every rule answers three questions about one call of a layer: the squared norm of every record's gradient, the gradients
+themselves (`rows`), and their weighted sum. For a layer that is a matrix product at T positions, a record's gradient is
+Σ_t b_t a_tᵀ: its norm follows from the two Gram matrices without forming it ("ghost norm", Goodfellow 2015, Li et al.
+2022), which is cheaper where 2T(in + out) < in · out; elsewhere the rows are formed. Gram matrices of more than one
+position are summed in float64, because their terms may cancel and a norm that is too small would void the clipping.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+Named = dict[str, Tensor]  # by the parameter's name in its own layer
+_UNFOLD_BYTES = {"cpu": 1 << 23, "cuda": 1 << 31}  # patches at a time: in the cache of a CPU, in the memory of a GPU
+
+
+@dataclass
+class Call:
+    """One call of a layer: its inputs, and the gradient of the loss with respect to its output."""
+
+    inputs: tuple[Any, ...]
+    keywords: dict[str, Any]
+    back: Tensor
+
+    @property
+    def a(self) -> Tensor:
+        """The first input, detached."""
+        first: Tensor = self.inputs[0].detach()
+        return first
+
+
+class Rule(ABC):
+    """How one kind of layer is taken apart; `names` are its trainable parameters."""
+
+    def __init__(self, layer: nn.Module, names: tuple[str, ...]) -> None:
+        self.layer: Any = layer
+        self.names = names
+
+    @abstractmethod
+    def rows(self, call: Call) -> Named:
+        """Every record's gradient: (records, *shape of the parameter)."""
+
+    def squares(self, call: Call, scales: dict[str, Tensor | None]) -> Named | None:
+        """Every record's squared norm without forming rows, in units of the scale; None where rows are cheaper."""
+        return None
+
+    def weighted(self, call: Call, factors: Named) -> Named:
+        """Σ factor · gradient over the records."""
+        return weighted_rows(self.rows(call), factors)
+
+
+def weighted_rows(rows: Named, factors: Named) -> Named:
+    """Σ factor · row, by parameter."""
+    return {name: (factors[name] @ g.flatten(1)).view(g.shape[1:]) for name, g in rows.items()}
+
+
+class Product(Rule):
+    """A layer that multiplies a matrix at T positions: (records, T, in) to (records, T, out)."""
+
+    @abstractmethod
+    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        """A as (records, T, in), b as (records, T, out), in float32."""
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        """T, in and out."""
+        a, b = self.sides(call)
+        return a.shape[1], a.shape[2], b.shape[2]
+
+    def rows(self, call: Call) -> Named:
+        """Σ_t b_t a_tᵀ, and Σ_t b_t for the bias."""
+        a, b = self.sides(call)
+        found = {}
+        if "weight" in self.names:
+            found["weight"] = torch.bmm(b.transpose(1, 2), a).view(len(b), *self.layer.weight.shape)
+        if "bias" in self.names:
+            found["bias"] = b.sum(1)
+        return found
+
+    def squares(self, call: Call, scales: dict[str, Tensor | None]) -> Named | None:
+        """From the Gram matrices; with one position simply ‖a‖² ‖b‖²."""
+        positions, into, out = self.sizes(call)
+        if positions > 1 and 2 * positions * (into + out) >= into * out:
+            return None
+        a, b = self.sides(call)
+        found = {}
+        if "weight" in self.names:
+            found["weight"] = _gram(a, _over(b, scales["weight"]))
+        if "bias" in self.names:
+            found["bias"] = _over(b.sum(1), scales["bias"]).square().sum(1)
+        return found
+
+    def weighted(self, call: Call, factors: Named) -> Named:
+        """One matrix product over records and positions together."""
+        a, b = self.sides(call)
+        found = {}
+        if "weight" in self.names:
+            scaled = b * factors["weight"][:, None, None]
+            found["weight"] = (scaled.flatten(0, 1).t() @ a.flatten(0, 1)).view_as(self.layer.weight)
+        if "bias" in self.names:
+            found["bias"] = factors["bias"] @ b.sum(1)
+        return found
+
+
+def _over(b: Tensor, scale: Tensor | None) -> Tensor:
+    """B in units of a scale that is one number, or one number an output."""
+    return b if scale is None else b / scale.flatten()
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    if a.shape[1] == 1:
+        return a.flatten(1).square().sum(1) * b.flatten(1).square().sum(1)
+    a, b = a.double(), b.double()
+    both = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
+    return both.flatten(1).sum(1).clamp_min_(0).float()
+
+
+class LinearRule(Product):
+    """nn.Linear on any number of positions."""
+
+    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        """All dimensions between the first and the last are positions."""
+        a, b = call.a, call.back
+        return a.reshape(len(a), -1, a.shape[-1]).float(), b.reshape(len(b), -1, b.shape[-1]).float()
+
+
+class ConvRule(Product):
+    """nn.Conv1d and nn.Conv2d with one group: a matrix product on patches."""
+
+    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Patches as positions."""
+        return self._patches(call.a.float()).transpose(1, 2), call.back.float().flatten(2).transpose(1, 2)
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        """Without cutting patches."""
+        return call.back[0, 0].numel(), self.layer.weight[0].numel(), self.layer.weight.shape[0]
+
+    def rows(self, call: Call) -> Named:
+        """Formed a few records at a time, so that the patches stay small."""
+        found = {}
+        back = call.back.float().flatten(2)
+        if "weight" in self.names:
+            a = call.a.float()
+            positions, into, out = self.sizes(call)
+            step = max(1, _UNFOLD_BYTES[a.device.type] // (4 * positions * into))
+            g = back.new_empty(len(a), out, into)
+            for start in range(0, len(a), step):
+                part = slice(start, start + step)
+                torch.bmm(back[part], self._patches(a[part]).transpose(1, 2), out=g[part])
+            found["weight"] = g.view(len(a), *self.layer.weight.shape)
+        if "bias" in self.names:
+            found["bias"] = back.sum(2)
+        return found
+
+    def weighted(self, call: Call, factors: Named) -> Named:
+        """The convolution's own weight gradient, of outputs that carry the factors."""
+        found = {}
+        if "weight" in self.names:
+            shape = (-1, *[1] * (call.back.dim() - 1))
+            scaled = call.back.float() * factors["weight"].view(shape)
+            found["weight"] = self._weight_gradient(call.a.float(), scaled)
+        if "bias" in self.names:
+            found["bias"] = factors["bias"] @ call.back.float().flatten(2).sum(2)
+        return found
+
+    def _weight_gradient(self, a: Tensor, b: Tensor) -> Tensor:
+        layer = self.layer
+        padding = _padding(layer)
+        gradient: Tensor = torch.ops.aten.convolution_backward(
+            b, a, layer.weight, None, layer.stride, padding, layer.dilation, False, [0] * len(padding), 1,
+            [False, True, False],
+        )[1]  # fmt: skip
+        return gradient
+
+    def _patches(self, a: Tensor) -> Tensor:
+        """(records, in · kernel, positions)."""
+        layer = self.layer
+        kernel, stride, dilation, padding = layer.kernel_size, layer.stride, layer.dilation, _padding(layer)
+        if a.dim() == 3:
+            a = a[:, :, None]
+            kernel, stride, dilation, padding = (1, *kernel), (1, *stride), (1, *dilation), [0, *padding]
+        if a.device.type == "cpu" or dilation != (1, 1):
+            return F.unfold(a, kernel, dilation, tuple(padding), stride)
+        a = F.pad(a, (padding[1], padding[1], padding[0], padding[0]))
+        view = a.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1])  # F.unfold loops over records on CUDA
+        return view.permute(0, 1, 4, 5, 2, 3).reshape(len(a), -1, view.shape[2] * view.shape[3])
+
+
+def _padding(layer: Any) -> list[int]:
+    if layer.padding == "valid":
+        return [0] * len(layer.kernel_size)
+    return list(layer.padding)
+
+
+class EmbeddingRule(Rule):
+    """nn.Embedding: position t adds b_t to row number a_t."""
+
+    def _sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        ids = call.a.reshape(len(call.a), -1)
+        b = call.back.float().reshape(*ids.shape, -1)
+        if self.layer.padding_idx is not None:
+            b = b * (ids != self.layer.padding_idx)[:, :, None]
+        return ids, b
+
+    def rows(self, call: Call) -> Named:
+        """Every record's whole table; only where a table is shared or used twice."""
+        ids, b = self._sides(call)
+        table = b.new_zeros(len(ids), *self.layer.weight.shape)
+        return {"weight": table.scatter_add_(1, ids[:, :, None].expand_as(b), b)}
+
+    def squares(self, call: Call, scales: dict[str, Tensor | None]) -> Named:
+        """Positions with the same number add up; all others are orthogonal."""
+        ids, b = self._sides(call)
+        scale = scales["weight"]
+        if scale is not None:
+            b = b / (scale if scale.numel() == 1 else scale.flatten()[ids][:, :, None])
+        b = b.double()
+        same = ids[:, :, None] == ids[:, None, :]
+        gram = torch.bmm(b, b.transpose(1, 2)).mul_(same)
+        return {"weight": gram.flatten(1).sum(1).clamp_min_(0).float()}
+
+    def weighted(self, call: Call, factors: Named) -> Named:
+        """One scatter over all records."""
+        ids, b = self._sides(call)
+        table = torch.zeros_like(self.layer.weight, dtype=torch.float32)
+        scaled = b * factors["weight"][:, None, None]
+        return {"weight": table.index_add_(0, ids.flatten(), scaled.flatten(0, 1))}
+
+
+class NormRule(Rule):
+    """LayerNorm, GroupNorm and RMSNorm: the gradient of the gain is b times the normalised input."""
+
+    def rows(self, call: Call) -> Named:
+        """Small: one number a gain."""
+        b = call.back.float()
+        found = {}
+        if "weight" in self.names:
+            found["weight"] = self._gather(b * self._normalised(call.a.float()))
+        if "bias" in self.names:
+            found["bias"] = self._gather(b)
+        return found
+
+    def _normalised(self, a: Tensor) -> Tensor:
+        layer = self.layer
+        if isinstance(layer, nn.GroupNorm):
+            return F.group_norm(a, layer.num_groups, eps=layer.eps)
+        if isinstance(layer, nn.RMSNorm):
+            return F.rms_norm(a, list(layer.normalized_shape), eps=layer.eps)
+        return F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
+
+    def _gather(self, b: Tensor) -> Tensor:
+        """Sum over everything but the record and the gain's own dimensions."""
+        if isinstance(self.layer, nn.GroupNorm):
+            return b.flatten(2).sum(2) if b.dim() > 2 else b
+        own = len(self.layer.normalized_shape)
+        return b.flatten(1, b.dim() - own - 1).sum(1) if b.dim() - own > 1 else b
+
+
+class AnyRule(Rule):
+    """Any other layer with parameters of its own: torch.func on that layer alone."""
+
+    def rows(self, call: Call) -> Named:
+        """One vector-Jacobian product a record."""
+        rest = {name: p.detach() for name, p in self.layer.named_parameters() if name not in self.names}
+        rest |= dict(self.layer.named_buffers())
+        own = {name: self.layer.get_parameter(name).detach() for name in self.names}
+        count = len(call.back)
+
+        def one(back: Tensor, *inputs: Any) -> Named:
+            whole = tuple(i[None] if b else i for i, b in zip(inputs, batched, strict=True))
+            pull = vjp(lambda p: functional_call(self.layer, {**rest, **p}, whole, call.keywords), own)[1]
+            found: Named = pull(back[None])[0]
+            return found
+
+        batched = [isinstance(i, Tensor) and i.dim() > 0 and len(i) == count for i in call.inputs]
+        inputs = [i.detach() if isinstance(i, Tensor) else i for i in call.inputs]
+        dims = (0, *(0 if b else None for b in batched))
+        return dict(vmap(one, in_dims=dims, randomness="different")(call.back, *inputs))
+
+
+def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
+    """The cheapest rule that is right for this layer."""
+    if isinstance(layer, nn.Linear):
+        return LinearRule(layer, names)
+    plain = isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+    if plain and layer.padding != "same":
+        return ConvRule(layer, names)
+    if isinstance(layer, nn.Embedding) and layer.max_norm is None and not layer.scale_grad_by_freq:
+        return EmbeddingRule(layer, names)
+    if isinstance(layer, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
+        return NormRule(layer, names)
+    return AnyRule(layer, names)
