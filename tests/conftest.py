@@ -22,6 +22,7 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
     monkeypatch.setenv("AIRLOCK_VAULT", str(root / "vault"))
     monkeypatch.delenv("AIRLOCK_DATA", raising=False)
+    monkeypatch.setattr("airlock.data.sources._DEBIAN_FASHION", root / "no-debian-package")
 
 
 @pytest.fixture

@@ -145,14 +145,15 @@ def _find_digits(folder: Path) -> Place | None:
     return BuiltInDigits()
 
 
-def _find_idx(name: str, other_name: str, *more: Path) -> Callable[[Path], Place | None]:
+def _find_idx(name: str, other_name: str) -> Callable[[Path], Place | None]:
     """Both sets have the same file names: files right in `folder` count only for the one its name speaks for."""
 
     def find(folder: Path) -> Place | None:
         places = [folder / name, folder / name / "raw", folder / name / other_name / "raw", folder / other_name / "raw"]
         fashion = "fashion" in folder.resolve().name.lower()
         places += [folder, folder / "raw"] if fashion == ("fashion" in name) else []
-        return _first(idx.find, *places, *more) or _find_npz(folder, name)
+        places += [_DEBIAN_FASHION] if "fashion" in name else []
+        return _first(idx.find, *places) or _find_npz(folder, name)
 
     return find
 
@@ -228,7 +229,7 @@ SOURCES = {
             10_000,
             "The Debian package dataset-fashion-mnist, or its four "
             f"files {_IDX} from Zalando Research's repository, into fashion-mnist/.",
-            _find_idx("fashion-mnist", "FashionMNIST", _DEBIAN_FASHION),
+            _find_idx("fashion-mnist", "FashionMNIST"),
         ),
         Source(
             "cifar10",

@@ -207,7 +207,14 @@ def test_ctrl_c_in_a_real_process_and_resume(digits_config: Path, tmp_path: Path
     command = [sys.executable, "-m", "airlock", "release", str(digits_config), "--out", str(tmp_path / "b")]
     command += ["--set", "settings.steps=400", "--insecure-seed", "3"]
     environment = {**os.environ, "AIRLOCK_VAULT": str(tmp_path / "vault")}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
+    )
     deadline = time.monotonic() + 120
     checkpoints = tmp_path / "vault" / "checkpoints"
     while not checkpoints.exists() and time.monotonic() < deadline and process.poll() is None:
