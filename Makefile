@@ -24,6 +24,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[bench]"
 	$(BIN)/airlock bench
 
 # Browser tests need Chromium: as root on Debian it is installed, elsewhere the tests say how to get it.

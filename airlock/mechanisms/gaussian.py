@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 import dp_accounting as dpa
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from airlock.mechanisms import gpu_noise
 from airlock.mechanisms.randomness import Stream
 
 _GRID_BITS = 30  # grid steps in one standard deviation, as a power of two; 10 σ and large sums stay below 2^53
@@ -64,3 +67,11 @@ class GaussianNoise:
         on_grid *= self.grid
         on_grid += self.sample(on_grid.size, stream).reshape(on_grid.shape)
         return on_grid
+
+    def add_and_divide(self, value: Tensor, divisor: float, stream: Stream) -> Tensor:
+        """`add` for a flat tensor where it lies, then divided by a public constant (post-processing), in float32."""
+        if value.is_cuda and gpu_noise.available():
+            return gpu_noise.add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor)
+        noisy = self.add(value.cpu().numpy(), stream)
+        noisy /= divisor
+        return torch.from_numpy(noisy.astype(np.float32)).to(value.device)

@@ -51,25 +51,33 @@ class Stream:
         self._opened.add(label)
         return Stream(hashlib.sha256(self._key + repr(label).encode()).digest(), self.secure)
 
-    def bytes(self, count: int) -> NDArray[np.uint8]:
+    def key_stream(self, count: int) -> NDArray[np.uint8]:
         """`count` bytes of the key stream; a stream can be read once."""
-        if self._read:
-            raise RuntimeError("this stream was already read; noise must never be used twice")
-        self._read = True
+        self._spend()
         cipher = Cipher(algorithms.ChaCha20(self._key, bytes(16)), mode=None).encryptor()
         stream = np.empty(-(-count // len(_ZEROS)) * len(_ZEROS), np.uint8)
         for start in range(0, len(stream), len(_ZEROS)):
             cipher.update_into(_ZEROS, stream[start : start + len(_ZEROS)].data)
         return stream[:count]
 
+    def take_key(self) -> bytes:
+        """The ChaCha20 key, for a kernel that makes this very stream elsewhere; counts as reading it."""
+        self._spend()
+        return self._key
+
+    def _spend(self) -> None:
+        if self._read:
+            raise RuntimeError("this stream was already read; noise must never be used twice")
+        self._read = True
+
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Uniform on the 2^52 midpoints of (0, 1): never 0, never 1, and exact in float64."""
-        return _midpoints(self.bytes(8 * count).view("<u8"))
+        return _midpoints(self.key_stream(8 * count).view("<u8"))
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        """Standard normal, by Box and Muller (1958), in float64."""
-        pairs = (count + 1) // 2
-        bits = self.bytes(16 * pairs).view("<u8").reshape(2, pairs)
+        """Standard normal, by Box and Muller (1958), in float64; radii first, then angles, in whole cipher blocks."""
+        pairs = -(-count // 16) * 8
+        bits = self.key_stream(16 * pairs).view("<u8").reshape(2, pairs)
         values = np.empty((2, pairs))
         for start in range(0, pairs, _BLOCK):
             block = slice(start, start + _BLOCK)

@@ -37,6 +37,9 @@ class BookKeeper:
             own = tuple(name for name, p in layer.named_parameters(recurse=False) if p.requires_grad)
             if own:
                 self.rules[layer] = rule_for(layer, own)
+        self._owners = {
+            self._full(layer, name): (rule, name) for layer, rule in self.rules.items() for name in rule.names
+        }
         self._recording = False
         self.bytes_per_record = 1
 
@@ -51,10 +54,9 @@ class BookKeeper:
         squares, kept = self._squares(calls, rows, clip)
         self.bytes_per_record = max(1, self._bytes(calls, [rows, *kept.values()]) // len(y))
         finite = torch.isfinite(torch.stack(list(squares.values())).sum(0))
-        if not bool(finite.all()):
+        self._sum(calls, rows, kept, clip.factors(squares), total)
+        if not bool(finite.all()):  # asked last: on a GPU the answer has to be waited for
             return self._without(finite, x, y, clip)
-        factors = clip.factors(squares)
-        self._sum(calls, rows, kept, factors, total)
         return total, 0
 
     def _without(self, finite: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Sums:
@@ -155,6 +157,11 @@ class BookKeeper:
             squares |= {full[name]: value for name, value in found.items() if full[name] not in shared}
         return squares, kept
 
+    def _weighted(self, rule: Rule, call: Call, rows: Named | None, factors: Named) -> Named:
+        if rows is None:
+            return rule.weighted(call, factors)
+        return {name: rule.restore(name, g) for name, g in weighted_rows(rows, factors).items()}
+
     def _sum(
         self,
         calls: Sequence[tuple[nn.Module, Call]],
@@ -164,14 +171,15 @@ class BookKeeper:
         total: Named,
     ) -> None:
         for name, g in weighted_rows(shared, factors).items():
-            total[name] += g
+            rule, own_name = self._owners[name]
+            total[name] += rule.restore(own_name, g)
         for place, (layer, call) in enumerate(calls):
             full = {name: self._full(layer, name) for name in self.rules[layer].names}
             if all(name in shared for name in full.values()):
                 continue
             own = {name: factors[whole] for name, whole in full.items()}
             rule = self.rules[layer]
-            found = weighted_rows(kept[place], own) if place in kept else rule.weighted(call, own)
+            found = self._weighted(rule, call, kept.get(place), own)
             for name, g in found.items():
                 if full[name] not in shared:
                     total[full[name]] += g

@@ -56,9 +56,13 @@ class Rule(ABC):
         """Σ factor · gradient over the records."""
         return weighted_rows(self.rows(call), factors)
 
+    def restore(self, name: str, value: Tensor) -> Tensor:
+        """From the layout of `rows` (without the records) to the parameter's own."""
+        return value
+
 
 def weighted_rows(rows: Named, factors: Named) -> Named:
-    """Σ factor · row, by parameter."""
+    """Σ factor · row, by parameter, in the rows' layout."""
     return {name: (factors[name] @ g.flatten(1)).view(g.shape[1:]) for name, g in rows.items()}
 
 
@@ -145,19 +149,42 @@ class ConvRule(Product):
     def rows(self, call: Call) -> Named:
         """Formed a few records at a time, so that the patches stay small."""
         found = {}
-        back = call.back.float().flatten(2)
         if "weight" in self.names:
-            a = call.a.float()
-            positions, into, out = self.sizes(call)
-            step = max(1, _UNFOLD_BYTES[a.device.type] // (4 * positions * into))
-            g = back.new_empty(len(a), out, into)
-            for start in range(0, len(a), step):
-                part = slice(start, start + step)
-                torch.bmm(back[part], self._patches(a[part]).transpose(1, 2), out=g[part])
-            found["weight"] = g.view(len(a), *self.layer.weight.shape)
+            found["weight"] = self._weight_rows(call.a.float(), call.back.float())
         if "bias" in self.names:
-            found["bias"] = back.sum(2)
+            found["bias"] = call.back.float().flatten(2).sum(2)
         return found
+
+    def _weight_rows(self, a: Tensor, back: Tensor) -> Tensor:
+        weight = self.layer.weight
+        positions, into, out = back[0, 0].numel(), weight[0].numel(), len(weight)
+        step = max(1, _UNFOLD_BYTES[a.device.type] // (4 * positions * into))
+        g = back.new_empty(len(a), out, into)
+        last = self._last(a)
+        back = back.flatten(2)
+        for start in range(0, len(a), step):
+            part = slice(start, start + step)
+            patches = self._patches_last(a[part]) if last else self._patches(a[part]).transpose(1, 2)
+            torch.bmm(back[part], patches, out=g[part])
+        shape = (*weight.shape[2:], weight.shape[1]) if last else weight.shape[1:]
+        return g.view(len(a), out, *shape)
+
+    def _last(self, a: Tensor) -> bool:
+        """Whether rows have the input channels last: on a GPU, where patches are then copied in whole runs."""
+        return a.is_cuda and a.dim() == 4 and tuple(self.layer.dilation) == (1, 1)
+
+    def restore(self, name: str, value: Tensor) -> Tensor:
+        """Input channels before the kernel again."""
+        return value.permute(0, 3, 1, 2) if name == "weight" and self._last(value) else value
+
+    def _patches_last(self, a: Tensor) -> Tensor:
+        """(records, positions, kernel · in), by a strided view and one copy; F.unfold loops over records on CUDA."""
+        (high, wide), (down, right), padding = self.layer.kernel_size, self.layer.stride, _padding(self.layer)
+        if any(padding):
+            a = F.pad(a, (padding[1], padding[1], padding[0], padding[0]))
+        a = a.permute(0, 2, 3, 1)
+        view = a.unfold(1, high, down).unfold(2, wide, right).permute(0, 1, 2, 4, 5, 3)
+        return view.reshape(len(a), view.shape[1] * view.shape[2], -1)
 
     def weighted(self, call: Call, factors: Named) -> Named:
         """The convolution's own weight gradient, of outputs that carry the factors."""
@@ -186,11 +213,7 @@ class ConvRule(Product):
         if a.dim() == 3:
             a = a[:, :, None]
             kernel, stride, dilation, padding = (1, *kernel), (1, *stride), (1, *dilation), [0, *padding]
-        if a.device.type == "cpu" or dilation != (1, 1):
-            return F.unfold(a, kernel, dilation, tuple(padding), stride)
-        a = F.pad(a, (padding[1], padding[1], padding[0], padding[0]))
-        view = a.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1])  # F.unfold loops over records on CUDA
-        return view.permute(0, 1, 4, 5, 2, 3).reshape(len(a), -1, view.shape[2] * view.shape[3])
+        return F.unfold(a, kernel, dilation, tuple(padding), stride)
 
 
 def _padding(layer: Any) -> list[int]:

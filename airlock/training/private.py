@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -118,13 +117,11 @@ class PrivateGradients:
         total, dropped = clipped_sum(net, x, y, self.clip)
         self.dropped += dropped
         scaled = [_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()]
-        noisy = self.noise.add(torch.cat(scaled).cpu().numpy(), self._stream.child("noise", step))
-        noisy /= self.expected_lot
-        self._scatter(net, torch.from_numpy(noisy.astype(np.float32)))
+        noisy = self.noise.add_and_divide(torch.cat(scaled), self.expected_lot, self._stream.child("noise", step))
+        self._scatter(net, noisy)
 
     def _scatter(self, net: nn.Module, flat: Tensor) -> None:
         trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
-        flat = flat.to(next(iter(trainable.values())).device)
         pieces = torch.split(flat, [p.numel() for p in trainable.values()])
         for (name, parameter), piece in zip(trainable.items(), pieces, strict=True):
             scale = self.clip.scale_of(name)

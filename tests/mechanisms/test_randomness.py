@@ -17,13 +17,13 @@ def test_the_key_stream_is_chacha20() -> None:
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
-    assert Stream(bytes(32), secure=False).bytes(64).tobytes() == expected
+    assert Stream(bytes(32), secure=False).key_stream(64).tobytes() == expected
 
 
 def test_long_reads_continue_the_counter() -> None:
     """Block by block from an independent ChaCha20 (RFC 8439, section 2.3), across the reads' own block size."""
     key = hashlib.sha256(b"key").digest()
-    stream = Stream(key, secure=False).bytes((1 << 18) + 64).tobytes()
+    stream = Stream(key, secure=False).key_stream((1 << 18) + 64).tobytes()
     for counter in (0, 1, (1 << 12) - 1, 1 << 12):
         assert stream[64 * counter : 64 * counter + 64] == chacha_block(key, counter)
 

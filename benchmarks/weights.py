@@ -1,0 +1,236 @@
+"""A private training step beside an ordinary one and beside Opacus, in the same process on the same networks.
+
+Every row is one network on one device: the median time of a private step (clipping and noise included) over that of an
+ordinary step, timed in turns; the same for Opacus's per-record hooks and its ghost clipping where Opacus is installed
+(extra `bench`) and takes the network; peak memory as a ratio on a GPU; and whether the clipped sums agree with the
+definition to 1e-4.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from airlock.mechanisms import Clip, Stream
+from airlock.nets import build
+from airlock.training import PlainGradients, PrivateGradients
+from airlock.training.functional import FunctionalGradients
+from airlock.training.private import clipped_sum
+
+ROUNDS = {"cpu": 5, "cuda": 30}
+BATCH = {"cpu": 128, "cuda": 1024}
+CLIP = 1.0
+
+Step = Callable[[], object]
+
+
+class Block(nn.Module):
+    """A residual block with GroupNorm."""
+
+    def __init__(self, into: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(into, out, 3, stride, 1, bias=False), nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.norm_one, self.norm_two = nn.GroupNorm(8, out), nn.GroupNorm(8, out)
+        self.skip = nn.Conv2d(into, out, 1, stride, bias=False) if stride > 1 or into != out else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Two convolutions and the way around them."""
+        h = F.relu(self.norm_one(self.one(x)))
+        return F.relu(self.norm_two(self.two(h)) + self.skip(x))
+
+
+def resnet() -> nn.Module:
+    """A small residual network for 32 × 32 colour images."""
+    blocks = [Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2)]
+    tail = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
+    return nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(8, 16), nn.ReLU(), *blocks, *tail)
+
+
+class Layer(nn.Module):
+    """A transformer layer with attention from Linear."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_one, self.norm_two = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention, then two dense layers."""
+        q, k, v = self.qkv(self.norm_one(x)).chunk(3, -1)
+        shape = (*q.shape[:2], self.heads, -1)
+        heads = [part.reshape(shape).transpose(1, 2) for part in (q, k, v)]
+        mixed = F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(x.shape)
+        x = x + self.out(mixed)
+        y: Tensor = x + self.down(F.gelu(self.up(self.norm_two(x))))
+        return y
+
+
+class Transformer(nn.Module):
+    """Four layers on 32 tokens."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1000, width)
+        self.layers = nn.Sequential(*(Layer(width, 4) for _ in range(4)))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean over positions decides."""
+        y: Tensor = self.head(self.layers(self.table(x)).mean(1))
+        return y
+
+
+def mlp() -> nn.Module:
+    """784-512-512-10."""
+    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
+    "mlp 784-512-512-10": (mlp, lambda n: torch.rand(n, 784)),
+    "mnist-net": (lambda: build("mnist-net", (1, 28, 28), 10), lambda n: torch.rand(n, 1, 28, 28)),
+    "cifar-net": (lambda: build("cifar-net", (3, 32, 32), 10), lambda n: torch.rand(n, 3, 32, 32)),
+    "groupnorm resnet": (resnet, lambda n: torch.rand(n, 3, 32, 32)),
+    "transformer, 4 layers": (Transformer, lambda n: torch.randint(0, 1000, (n, 32))),
+}
+
+
+def run() -> list[dict[str, Any]]:
+    """One row a network on the CPU, and one on the GPU where there is one."""
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    return [_row(name, torch.device(device)) for device in devices for name in NETS]
+
+
+def _row(name: str, device: torch.device) -> dict[str, Any]:
+    make, draw = NETS[name]
+    batch = BATCH[device.type]
+    x, y = draw(batch).to(device), torch.randint(0, 10, (batch,), device=device)
+    if device.type == "cuda" and x.dim() == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    steps = {"plain": _plain(make, x, y), "private": _private(make, x, y), **_opacus(make, x, y)}
+    times = _times(steps, device)
+    memory = {key: _memory(step, device) for key, step in steps.items()}
+    row: dict[str, Any] = {"net": name, "device": device.type, "batch": batch, "agrees": _agrees(make, x[:8], y[:8])}
+    for key in ("private", "opacus hooks", "opacus ghost"):
+        row[key] = round(times[key] / times["plain"], 2) if key in times else "-"
+    row["memory"] = round(memory["private"] / memory["plain"], 2) if device.type == "cuda" else "-"
+    row["plain ms"] = round(1000 * times["plain"], 2)
+    return row
+
+
+def _net(make: Callable[[], nn.Module], x: Tensor) -> nn.Module:
+    torch.manual_seed(0)
+    net = make().to(x.device).train()
+    return net.to(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else net  # type: ignore[call-overload]
+
+
+def _plain(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> Step:
+    net, gradients = _net(make, x), PlainGradients()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def step() -> None:
+        gradients(net, x, y, 0)
+        optimiser.step()
+
+    return step
+
+
+def _private(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> Step:
+    net, stream = _net(make, x), Stream.from_system()
+    gradients = PrivateGradients(CLIP, 1.0, float(len(y)), stream)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+    count = iter(range(10**9))
+
+    def step() -> None:
+        gradients(net, x, y, next(count))
+        optimiser.step()
+
+    return step
+
+
+def _opacus(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> dict[str, Step]:
+    if importlib.util.find_spec("opacus") is None:
+        return {}
+    found = {}
+    for key, mode in (("opacus hooks", "hooks"), ("opacus ghost", "ghost")):
+        try:
+            step = _opacus_step(_net(make, x), x, y, mode)
+            step()
+        except (RuntimeError, ValueError, NotImplementedError, AttributeError, TypeError):
+            continue
+        found[key] = step
+    return found
+
+
+def _opacus_step(net: nn.Module, x: Tensor, y: Tensor, mode: str) -> Step:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import opacus
+
+        data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=len(y))
+        net, optimiser, *rest = opacus.PrivacyEngine(accountant="rdp").make_private(
+            module=net,
+            optimizer=torch.optim.SGD(net.parameters(), lr=0.01),
+            data_loader=data,
+            noise_multiplier=1.0,
+            max_grad_norm=CLIP,
+            criterion=nn.CrossEntropyLoss(),
+            poisson_sampling=False,
+            grad_sample_mode=mode,
+        )
+    criterion = rest[0] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimiser.zero_grad()
+            criterion(net(x), y).backward()
+            optimiser.step()
+
+    return step
+
+
+def _times(steps: dict[str, Step], device: torch.device) -> dict[str, float]:
+    """Medians over rounds in which every contestant has one turn; the first round warms up."""
+    seconds: dict[str, list[float]] = {key: [] for key in steps}
+    for turn in range(ROUNDS[device.type] + 1):
+        for key, step in steps.items():
+            _wait(device)
+            start = time.perf_counter()
+            step()
+            _wait(device)
+            if turn:
+                seconds[key].append(time.perf_counter() - start)
+    return {key: statistics.median(values) for key, values in seconds.items()}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _memory(step: Step, device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def _agrees(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> bool:
+    net = _net(make, x).eval()
+    got, wanted = clipped_sum(net, x, y, Clip(0.1))[0], FunctionalGradients(net).clipped_sum(x, y, Clip(0.1))[0]
+    size = float(torch.stack([g.norm() for g in wanted.values()]).norm())
+    tolerance = 1e-4 if not x.is_cuda else 5e-3  # TF32 on a GPU
+    return all(float((got[name] - g).norm()) <= tolerance * size for name, g in wanted.items())

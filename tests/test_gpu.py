@@ -1,0 +1,96 @@
+"""What only a GPU can show; skipped without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from airlock.data import Records
+from airlock.mechanisms import Clip, GaussianNoise, Stream, gpu_noise
+from airlock.nets import create
+from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, count_correct, fit
+from airlock.training.bookkeeping import BookKeeper
+from airlock.training.private import clipped_sum, engine_for
+from tests.mechanisms.test_gaussian import has_scale
+from tests.training.test_layers import CASES, by_loop, clips
+from tests.training.test_loop import blobs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+GPU = torch.device("cuda")
+
+
+@pytest.fixture
+def exact() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("kind", ["flat", "by layer", "by channel"])
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_engine_equals_a_loop_over_records(case: str, kind: str, exact: None) -> None:
+    torch.manual_seed(0)
+    make, draw = CASES[case]
+    net, x, y = make().to(GPU).eval(), draw(5).to(GPU), torch.randint(0, 3, (5,), device=GPU)
+    clip = clips(net, 0.3, kind)
+    if clip.scale is not None:
+        clip = Clip(clip.norm, scale={name: s.to(GPU) for name, s in clip.scale.items()})
+    assert isinstance(engine_for(net, x), BookKeeper)
+    got, wanted = clipped_sum(net, x, y, clip)[0], by_loop(net, x, y, clip)
+    size = torch.stack([g.norm() for g in wanted.values()]).norm()
+    for name, g in wanted.items():
+        assert (got[name] - g).norm() <= 2e-5 * size, name
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_tf32_keeps_every_record_within_the_bound(last: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    net = create("cifar-net", (3, 32, 32), 3, 0).to(GPU).eval()
+    x, y = torch.randn(64, 3, 32, 32, device=GPU) * 5, torch.randint(0, 3, (64,), device=GPU)
+    if last:
+        net, x = net.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    for i in range(0, 64, 8):
+        total, _ = clipped_sum(net, x[i : i + 1], y[i : i + 1], Clip(0.1))
+        assert torch.stack([g.double().norm() for g in total.values()]).norm() <= 0.1
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 1_199_882])
+def test_the_kernel_makes_the_stream_of_the_cpu(count: int) -> None:
+    assert gpu_noise.available()
+    mechanism, value = GaussianNoise(0.7, 1.3), torch.randn(count)
+    wanted = torch.from_numpy(mechanism.add(value.numpy(), Stream.from_seed(count)) / 3.0).float()
+    got = mechanism.add_and_divide(value.to(GPU), 3.0, Stream.from_seed(count)).cpu()
+    assert (got == wanted).float().mean() > 0.999
+    assert (got - wanted).abs().max() <= 4 * mechanism.grid
+
+
+def test_the_kernels_noise_has_the_scale_that_is_accounted_for() -> None:
+    noise = GaussianNoise(0.5, 3.0).add_and_divide(torch.zeros(400_000, device=GPU), 1.0, Stream.from_system())
+    values = noise.double().cpu().numpy()
+    assert has_scale(values, 1.5)
+    assert not has_scale(values / 2, 1.5)
+    assert stats.kstest(values / 1.5, "norm").pvalue > 1e-4
+    half = len(values) // 2
+    assert abs(np.corrcoef(values[:half], values[half:])[0, 1]) < 0.01
+
+
+def test_the_kernel_spends_the_stream() -> None:
+    stream = Stream.from_system()
+    GaussianNoise(1.0, 1.0).add_and_divide(torch.zeros(10, device=GPU), 1.0, stream)
+    with pytest.raises(RuntimeError, match="twice"):
+        stream.normal(1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_private_training_learns(precision: str) -> None:
+    stream, records = Stream.from_seed(1), blobs()
+    net = create("mlp", (5,), 3, 0)
+    recipe = Recipe(steps=60, learning_rate=0.2, precision=precision)  # type: ignore[arg-type]
+    gradients = PrivateGradients(1.0, 1.0, 60.0, stream.child("noise"))
+    fit(net, Resident(records, GPU), Poisson(0.2, stream.child("lots")), gradients, recipe, 0, Run(device=GPU))
+    assert count_correct(net, Records(records.x, records.y)) > 260
