@@ -94,3 +94,41 @@ def test_private_training_learns(precision: str) -> None:
     gradients = PrivateGradients(1.0, 1.0, 60.0, stream.child("noise"))
     fit(net, Resident(records, GPU), Poisson(0.2, stream.child("lots")), gradients, recipe, 0, Run(device=GPU))
     assert count_correct(net, Records(records.x, records.y)) > 260
+
+
+@pytest.mark.parametrize("case", ["mnist-net", "cifar-net", "tied weights", "attention"])
+def test_a_graph_gives_what_ordinary_launches_give(case: str, exact: None) -> None:
+    make, draw = CASES[case]
+    torch.manual_seed(0)
+    net = make().to(GPU).eval()
+    keeper = engine_for(net, draw(2).to(GPU))
+    assert isinstance(keeper, BookKeeper)
+    clip = Clip(0.3)
+    for count in (61, 64, 57, 61, 63, 58, 62):
+        x, y = draw(count).to(GPU), torch.randint(0, 3, (count,), device=GPU)
+        got = {name: g.clone() for name, g in clipped_sum(net, x, y, clip)[0].items()}
+        wanted = keeper.clipped_sum(x, y, clip)[0]
+        size = torch.stack([g.norm() for g in wanted.values()]).norm()
+        assert all((got[name] - g).norm() <= 1e-5 * size for name, g in wanted.items())
+        with torch.no_grad():
+            for p in net.parameters():
+                p.add_(0.01 * torch.randn_like(p))
+    from airlock.training.private import _GRAPHS
+
+    assert _GRAPHS[net]._graphs
+    assert not _GRAPHS[net]._broken
+    x, y = draw(60).to(GPU), torch.randint(0, 3, (60,), device=GPU)
+    if x.is_floating_point():
+        x[3] = float("nan")
+        assert clipped_sum(net, x, y, clip)[1] == 1
+
+
+def test_dropout_in_a_graph_follows_the_seed_and_changes_with_it() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(5, 500), torch.nn.Dropout(0.5), torch.nn.Linear(500, 3)).to(GPU).train()
+    x, y = torch.randn(64, 5, device=GPU), torch.zeros(64, dtype=torch.int64, device=GPU)
+    sums = []
+    for seed in (0, 0, 0, 1, 1, 2):
+        torch.manual_seed(seed)
+        sums.append(clipped_sum(net, x, y, Clip(100.0))[0]["2.weight"].clone())
+    assert torch.equal(sums[3], sums[4])
+    assert not torch.equal(sums[3], sums[5])

@@ -40,7 +40,7 @@ def _block(words, counter):
     k7 = zero + tl.load(words + 7).to(tl.uint32, bitcast=True)
     x0, x1, x2, x3, x4, x5, x6, x7 = s0, s1, s2, s3, k0, k1, k2, k3
     x8, x9, x10, x11, x12, x13, x14, x15 = k4, k5, k6, k7, counter, zero, zero, zero
-    for _ in tl.static_range(10):
+    for _ in range(10):
         x0, x4, x8, x12 = _quarter(x0, x4, x8, x12)
         x1, x5, x9, x13 = _quarter(x1, x5, x9, x13)
         x2, x6, x10, x14 = _quarter(x2, x6, x10, x14)
@@ -71,29 +71,33 @@ def _rint(x):
 
 
 @triton.jit
-def _pair(value, out, place, low_r, high_r, low_a, high_a, pairs, count, ratio, grid, back):
-    radius = tl.sqrt(-2.0 * tl.log(_uniform(low_r, high_r)))
-    angle = _uniform(low_a, high_a) * 6.283185307179586
-    first, second = radius * tl.sin(angle), radius * tl.cos(angle)
-    for half in tl.static_range(2):
-        noise = first if half == 0 else second
-        where = place + half * pairs
-        inside = where < count
-        given = tl.load(value + where, mask=inside, other=0.0).to(tl.float64)
-        total = _rint(given / grid) + _rint(noise * ratio)
-        tl.store(out + where, (total * back).to(tl.float32), mask=inside)
+def stream_kernel(words, out, blocks, LANES: tl.constexpr):
+    """The key stream as 32-bit words: sixteen a block, block after block."""
+    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    live = lane < blocks
+    x = _block(words, lane.to(tl.uint32))
+    for i in tl.static_range(16):
+        tl.store(out + lane.to(tl.int64) * 16 + i, x[i].to(tl.int32, bitcast=True), mask=live)
 
 
 @triton.jit
-def noise_kernel(value, out, words, numbers, count, instances, LANES: tl.constexpr):
-    """Sixteen coordinates an instance: pairs 8t to 8t + 7, first halves and second halves of the output."""
-    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    live = lane < instances
-    ratio, grid, back = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
-    pairs = instances * 8
-    r = _block(words, lane.to(tl.uint32))
-    a = _block(words, (lane + instances).to(tl.uint32))
-    place = tl.where(live, lane * 8, count)
-    for i in tl.static_range(8):
-        here = tl.where(live, place + i, count)
-        _pair(value, out, here, r[2 * i], r[2 * i + 1], a[2 * i], a[2 * i + 1], pairs, count, ratio, grid, back)
+def noise_kernel(value, out, stream, numbers, count, pairs, LANES: tl.constexpr):
+    """Pair p: radius from the stream's 64-bit word p, angle from word pairs + p; for coordinates p and pairs + p."""
+    p = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    live = p < pairs
+    scale, grid, back = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    low_r = tl.load(stream + 2 * p, mask=live, other=0).to(tl.uint32, bitcast=True)
+    high_r = tl.load(stream + 2 * p + 1, mask=live, other=0).to(tl.uint32, bitcast=True)
+    low_a = tl.load(stream + 2 * (pairs + p), mask=live, other=0).to(tl.uint32, bitcast=True)
+    high_a = tl.load(stream + 2 * (pairs + p) + 1, mask=live, other=0).to(tl.uint32, bitcast=True)
+    radius = tl.sqrt(-2.0 * tl.log(_uniform(low_r, high_r)))
+    angle = _uniform(low_a, high_a) * 6.283185307179586
+    _add(value, out, p, radius * tl.sin(angle), live & (p < count), scale, grid, back)
+    _add(value, out, pairs + p, radius * tl.cos(angle), live & (pairs + p < count), scale, grid, back)
+
+
+@triton.jit
+def _add(value, out, where, noise, inside, scale, grid, back):
+    given = tl.load(value + where, mask=inside, other=0.0).to(tl.float64)
+    total = _rint(given / grid) + _rint(noise * scale)
+    tl.store(out + where, (total * back).to(tl.float32), mask=inside)

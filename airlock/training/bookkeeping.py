@@ -45,19 +45,30 @@ class BookKeeper:
 
     def clipped_sum(self, x: Tensor, y: Tensor, clip: Clip) -> Sums:
         """The sum of the clipped per-record gradients by parameter name, and how many records were dropped."""
-        total = {name: torch.zeros_like(self.net.get_parameter(name)) for name in self.names.values()}
         if not len(y):
-            return total, 0
-        calls = self._run(x, y)
-        shared = self._shared(calls)
-        rows = self._added(calls, shared)
-        squares, kept = self._squares(calls, rows, clip)
-        self.bytes_per_record = max(1, self._bytes(calls, [rows, *kept.values()]) // len(y))
-        finite = torch.isfinite(torch.stack(list(squares.values())).sum(0))
-        self._sum(calls, rows, kept, clip.factors(squares), total)
+            return {name: torch.zeros_like(self.net.get_parameter(name)) for name in self.names.values()}, 0
+        total, finite = self.masked_sum(x, y, None, clip)
         if not bool(finite.all()):  # asked last: on a GPU the answer has to be waited for
             return self._without(finite, x, y, clip)
         return total, 0
+
+    def masked_sum(self, x: Tensor, y: Tensor, mask: Tensor | None, clip: Clip) -> tuple[Named, Tensor]:
+        """The sum over the records with mask 1, and which records are fit to be summed; waits for nothing.
+
+        If one is not, the sum may be NaN and has to be taken again without it.
+        """
+        total = {name: torch.zeros_like(self.net.get_parameter(name)) for name in self.names.values()}
+        calls = self._run(x, y)
+        rows = self._added(calls, self._shared(calls))
+        squares, kept = self._squares(calls, rows, clip)
+        self.bytes_per_record = max(1, self._bytes(calls, [rows, *kept.values()]) // len(y))
+        finite = torch.isfinite(torch.stack(list(squares.values())).sum(0))
+        factors = clip.factors(squares)
+        if mask is not None:
+            finite = finite | (mask == 0)
+            factors = {name: factor * mask for name, factor in factors.items()}
+        self._sum(calls, rows, kept, factors, total)
+        return total, finite
 
     def _without(self, finite: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Sums:
         """Once more without the records whose gradients are not finite; they are rare."""

@@ -171,7 +171,7 @@ class ConvRule(Product):
 
     def _last(self, a: Tensor) -> bool:
         """Whether rows have the input channels last: on a GPU, where patches are then copied in whole runs."""
-        return a.is_cuda and a.dim() == 4 and tuple(self.layer.dilation) == (1, 1)
+        return a.is_cuda and self.layer.weight.dim() == 4 and tuple(self.layer.dilation) == (1, 1)
 
     def restore(self, name: str, value: Tensor) -> Tensor:
         """Input channels before the kernel again."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from airlock.mechanisms import Clip, GaussianNoise, Stream
 from airlock.training.bookkeeping import BookKeeper
 from airlock.training.functional import FunctionalGradients
+from airlock.training.graphs import Graphs
 from airlock.training.layers import Named
 
 Engine = BookKeeper | FunctionalGradients
@@ -22,6 +23,7 @@ Engine = BookKeeper | FunctionalGradients
 _CHUNK_BYTES = {"cpu": 1 << 28, "cuda": 1 << 33}
 _AGREE = 1e-3
 _ENGINES: WeakKeyDictionary[nn.Module, tuple[tuple[str, ...], Engine]] = WeakKeyDictionary()
+_GRAPHS: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
 
 
 def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, int]:
@@ -33,15 +35,24 @@ def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named
     """
     engine = engine_for(net, x)
     step = max(1, _CHUNK_BYTES[x.device.type] // engine.bytes_per_record)
-    if len(y) <= step:
-        return engine.clipped_sum(x, y, clip)
-    total, dropped = engine.clipped_sum(x[:step], y[:step], clip)
-    for start in range(step, len(y), step):
-        part, more = engine.clipped_sum(x[start : start + step], y[start : start + step], clip)
+    chunks = [(x[i : i + step], y[i : i + step]) for i in range(0, max(1, len(y)), step)]
+    total, dropped = _one_sum(engine, *chunks[0], clip)
+    if len(chunks) > 1:
+        total = {name: g.clone() for name, g in total.items()}  # a graph's own tensors are written over
+    for chunk in chunks[1:]:
+        part, more = _one_sum(engine, *chunk, clip)
         dropped += more
         for name, g in part.items():
             total[name] += g
     return total, dropped
+
+
+def _one_sum(engine: Engine, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, int]:
+    if isinstance(engine, BookKeeper) and x.is_cuda and len(y):
+        graphs = _GRAPHS.setdefault(engine.net, Graphs(engine))
+        if graphs.keeper is engine:
+            return graphs.clipped_sum(x, y, clip)
+    return engine.clipped_sum(x, y, clip)
 
 
 def engine_for(net: nn.Module, x: Tensor) -> Engine:
@@ -50,6 +61,7 @@ def engine_for(net: nn.Module, x: Tensor) -> Engine:
     known = _ENGINES.get(net)
     if known is None or known[0] != trainable:
         known = _ENGINES[net] = (trainable, _choose(net, x))
+        _GRAPHS.pop(net, None)
     return known[1]
 
 
