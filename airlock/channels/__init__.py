@@ -19,7 +19,12 @@ T = TypeVar("T")
 
 # channel -> method -> where; the first method is the channel's default.
 METHODS: dict[str, dict[str, str]] = {
-    "weights": {"gaussian": "airlock.channels.weights.gaussian:Gaussian"},
+    "weights": {
+        "gaussian": "airlock.channels.weights.gaussian:Gaussian",
+        "shaped": "airlock.channels.weights.shaped:Shaped",
+        "published": "airlock.channels.weights.published:Published",
+        "head": "airlock.channels.weights.head:Head",
+    },
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from airlock.cli.terminal import (
     overrides,
     print_json,
     print_table,
+    protects,
     translate_errors,
 )
 
@@ -49,8 +51,8 @@ def plan(
     rows: list[tuple[str, Any]] = [
         ("what leaves", made.leaves),
         ("status", promise.status),
-        ("protects", f"one {promise.unit} ({promise.relation})"),
-        ("ε", f"{promise.epsilon:.4f}"),
+        ("protects", protects(promise.unit, promise.relation)),
+        ("ε", f"{promise.epsilon:.4f}" if math.isfinite(promise.epsilon) else "no bound"),
         ("δ", f"{promise.delta:g}"),
         ("accountant", f"{promise.accountant_used}, {promise.accountant_version}"),
         ("sampling", promise.sampling),

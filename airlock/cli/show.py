@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from airlock.cli.terminal import JsonOption, print_json, print_table, translate_errors
+from airlock.cli.terminal import JsonOption, print_json, print_table, protects, translate_errors
 
 
 @translate_errors
@@ -21,13 +21,13 @@ def show(
         print_json(card.model_dump(mode="json"))
         return
     promise, use = card.guarantee, card.utility
-    epsilon = "none" if promise.epsilon is None else f"{promise.epsilon:.4f}"
+    epsilon = "no bound" if promise.epsilon is None else f"{promise.epsilon:.4f}"
     rows = [
         ["in short", card.headline],
         ["what leaves", card.leaves],
         ["data", f"{card.data.name}: {card.data.origin}"],
         ["status", promise.status],
-        ["protects", f"one {promise.unit} ({promise.relation})"],
+        ["protects", protects(promise.unit, promise.relation)],
         ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],
         [
             "accuracy",

@@ -113,7 +113,7 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str = "") -> None:
     """A table on stdout."""
     console = Console(highlight=False)
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", show_header=any(columns))
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
@@ -144,6 +144,11 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(tasks[label], completed=done)
 
         yield report
+
+
+def protects(unit: str, relation: str) -> str:
+    """Whom a promise is for, in words."""
+    return "nothing" if unit == "none" else f"one {unit} ({relation})"
 
 
 def shown(path: Path) -> str:

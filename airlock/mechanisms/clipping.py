@@ -7,6 +7,7 @@ costs exactly what isotropic noise costs for a plain norm, whatever s is, as lon
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,15 @@ class Clip:
     def scale_of(self, name: str) -> Tensor | None:
         """The scale of a parameter; None means 1."""
         return None if self.scale is None else self.scale.get(name)
+
+    def digest(self) -> str | None:
+        """A short name of the scale; a run that goes on must have the same."""
+        if self.scale is None:
+            return None
+        total = hashlib.sha256()
+        for name in sorted(self.scale):
+            total.update(name.encode() + self.scale[name].detach().cpu().double().numpy().tobytes())
+        return total.hexdigest()[:16]
 
     def squares(self, name: str, rows: Tensor) -> Tensor:
         """‖g_p/s_p‖² of every record, from the records' gradients of one parameter."""

@@ -14,8 +14,10 @@ from torch import nn
 
 from airlock.errors import NetError
 from airlock.nets.cifar import cifar_net
+from airlock.nets.frontend import pixels_linear, scattering_linear
 from airlock.nets.mlp import linear, mlp
 from airlock.nets.mnist import mnist_net
+from airlock.nets.scattering import SMALLEST
 from airlock.nets.small import digits_net, tanh_net
 
 Shape = tuple[int, ...]
@@ -27,6 +29,8 @@ _TABLE: dict[str, Callable[[Shape, int], nn.Module]] = {
     "tanh-net": tanh_net,
     "mlp": mlp,
     "linear": linear,
+    "scattering-linear": scattering_linear,
+    "pixels-linear": pixels_linear,
 }
 # Which record shapes a built-in network takes, in words and as a test.
 _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
@@ -36,6 +40,8 @@ _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
     "tanh-net": ("images of at least 17 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= 17),
     "mlp": ("records of any shape", lambda s: True),
     "linear": ("records of any shape", lambda s: True),
+    "scattering-linear": ("images of at least 8 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST),
+    "pixels-linear": ("records of any shape", lambda s: True),
 }
 
 

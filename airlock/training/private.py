@@ -119,6 +119,7 @@ class PrivateGradients:
             "gradients": "private",
             "clip_norm": self.clip.norm,
             "by_layer": self.clip.by_layer,
+            "scale": self.clip.digest(),
             "noise_multiplier": self.noise.noise_multiplier,
             "expected_lot": self.expected_lot,
             "secure": self._stream.secure,
@@ -130,15 +131,17 @@ class PrivateGradients:
         self.dropped += dropped
         scaled = [_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()]
         noisy = self.noise.add_and_divide(torch.cat(scaled), self.expected_lot, self._stream.child("noise", step))
-        self._scatter(net, noisy)
+        put_gradient(net, noisy, self.clip)
 
-    def _scatter(self, net: nn.Module, flat: Tensor) -> None:
-        trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
-        pieces = torch.split(flat, [p.numel() for p in trainable.values()])
-        for (name, parameter), piece in zip(trainable.items(), pieces, strict=True):
-            scale = self.clip.scale_of(name)
-            gradient = piece.view_as(parameter)
-            parameter.grad = (gradient if scale is None else gradient * scale).to(parameter.dtype)
+
+def put_gradient(net: nn.Module, flat: Tensor, clip: Clip | None = None) -> None:
+    """Put a flat gradient into the trainable parameters, in units of the clip's scale where there is one."""
+    trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    pieces = torch.split(flat, [p.numel() for p in trainable.values()])
+    for (name, parameter), piece in zip(trainable.items(), pieces, strict=True):
+        scale = clip.scale_of(name) if clip else None
+        gradient = piece.view_as(parameter)
+        parameter.grad = (gradient if scale is None else gradient * scale).to(parameter.dtype)
 
 
 def _divided(value: Tensor, scale: Tensor | None) -> Tensor:

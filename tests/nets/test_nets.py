@@ -19,6 +19,8 @@ SHAPES = {
     "tanh-net": (1, 28, 28),
     "mlp": (446,),
     "linear": (108,),
+    "scattering-linear": (1, 16, 16),
+    "pixels-linear": (3, 5, 5),
 }
 
 

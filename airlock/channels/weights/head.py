@@ -1,0 +1,174 @@
+"""`weights`/`head`: public features with a private linear head (Tramèr and Boneh 2021), by full-batch noisy descent.
+
+A frozen public front end turns every record, by itself, into a feature vector of norm at most 1. Two things then see
+the private records: the mean feature, released once with noise and subtracted from every record (a common direction
+would only waste the norm that clipping bounds); and a linear head, trained like any network of `weights`/`gaussian`,
+with every record in every step unless a lot size is given. Front end, mean and head leave as one network.
+
+Proof. One record moves the sum of features by at most 1, so noise N(0, z_m²) on it is `GaussianDpEvent(z_m)`. Given the
+released mean, a step is DP-SGD's (`gaussian`): `PoissonSampledDpEvent(q, GaussianDpEvent(z))`, or `GaussianDpEvent(z)`
+at q = 1. The events compose adaptively. The mean takes the fraction `centre_share` of the budget, in terms of
+1/z_m² against k·q²/z².
+
+Settings, by one rule for all data and every ε: with noise z on steps that are scaled to clip norm C and expected lot L,
+a weight ends with noise of about η·√k·z·C/((1-m)·L). The learning rate η makes this 1. Features and weights have scale
+1 as well, so this is the point where signal and noise meet. The rule, the 200 steps, the clip norm and the whitening
+(`nets.frontend`) were looked up on Fashion-MNIST, none of them on another set; docs/results/weights.md has the table.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar
+
+import dp_accounting as dpa
+import torch
+from pydantic import Field
+
+from airlock.accounting import Guarantee, calibrate, compose, repeat
+from airlock.accounting.guarantee import Status
+from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility, check_executed
+from airlock.channels.weights.features import Features, front_end
+from airlock.channels.weights.training import ASSUMPTIONS
+from airlock.config import Fraction, Frozen, Positive, ReleaseConfig, parse
+from airlock.data import Facts, Split
+from airlock.errors import ConfigError
+from airlock.mechanisms import GaussianNoise, Randomness, Stream
+from airlock.nets.frontend import Framed
+from airlock.training import Poisson, PrivateGradients, Recipe, Run, count_correct, fit
+from airlock.training.sampling import sampled
+
+PUBLIC_FRONT = "The front end is public: it was neither trained nor chosen on the private records."
+
+
+class HeadSettings(Frozen):
+    """How the head is trained; everything left out follows from public facts.
+
+    Args:
+        features: The front end: scattering, pixels, efficientnet-lite0, auto (scattering for images of at least 8
+            pixels a side, pixels otherwise), or `package.module:function` that returns the user's own frozen module.
+        steps: How many steps.
+        lot_size: The expected number of records in a step; all of them when left out.
+        clip_norm: The bound on one record's gradient; features have norm 1, so gradients start near 0.95.
+        learning_rate: When left out, such that a weight's noise in the end is 1.
+        momentum: Of the descent.
+        centre_share: The fraction of the budget for the mean feature; 0 leaves the features as they are.
+    """
+
+    features: str = "auto"
+    steps: Annotated[int, Field(ge=1, le=1_000_000)] = 200
+    lot_size: Annotated[int, Field(ge=1)] | None = None
+    clip_norm: Positive = 0.1
+    learning_rate: Positive | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    centre_share: Fraction = 0.05
+
+
+class Head(Channel):
+    """Public features, private linear head; status proven, unit record, relation add-remove."""
+
+    channel: ClassVar[str] = "weights"
+    method: ClassVar[str] = "head"
+    status: ClassVar[Status] = "proven"
+    leaves: ClassVar[str] = (
+        "A model whose last layer was trained on the private records, on top of a fixed public part. The training saw "
+        "the records only through bounded contributions with random noise on top."
+    )
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.settings = parse(HeadSettings, config.settings, where="settings")
+        if config.net != "auto":
+            raise ConfigError(
+                "no `net` for method 'head'", f"'{config.net}'", do="Name the front end in settings.features."
+            )
+        self.records = facts.expected("private", config.split)
+        self.sampling_probability = min(1.0, (self.settings.lot_size or self.records) / self.records)
+        self.expected_lot = self.sampling_probability * self.records
+        self.net_name, self._make = front_end(self.settings.features, facts.shape, len(facts.classes), config.seed)
+
+    def plan(self) -> Plan:
+        """Calibrate the noise to (ε, δ) and check the front end; touches no record."""
+        net = self._make(False)
+        noise = calibrate(self._planned, self.config.epsilon, self.config.delta, accountant=self.config.accountant)
+        details: dict[str, str | int | float] = {
+            "net": self.net_name,
+            "features": net.centre.mean.numel(),
+            "trainable_parameters": net.head.weight.numel(),
+            "steps": self.settings.steps,
+            "sampling_probability": self.sampling_probability,
+            "expected_lot_size": self.expected_lot,
+            "clip_norm": self.settings.clip_norm,
+            "learning_rate": self._recipe(noise).learning_rate,
+            "noise_multiplier": noise,
+            "noise_on_mean_gradient": noise * self.settings.clip_norm / self.expected_lot,
+        }
+        if self.settings.centre_share:
+            details["noise_multiplier_of_the_mean"] = self._mean_noise(noise).noise_multiplier
+        return Plan(self.channel, self.method, self.leaves, self._guarantee(self._planned(noise)), details)
+
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Compute features once, release their mean, train the head under noise, measure."""
+        plan = self.plan()
+        noise = float(plan.details["noise_multiplier"])
+        net = self._make(True)
+        data = Features(net, split.private, run)
+        spent = self._centre(net, data, noise, randomness.privacy.child("mean"))
+        sampler = Poisson(self.sampling_probability, randomness.privacy.child("sampling"))
+        gradients = PrivateGradients(
+            self.settings.clip_norm, noise, self.expected_lot, randomness.privacy.child("gradients")
+        )
+        steps = fit(data.trained, data, sampler, gradients, self._recipe(noise), randomness.seed, run)
+        executed = self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))
+        check_executed(plan, executed)
+        utility = Utility(count_correct(net, split.test), len(split.test))  # before it leaves a GPU
+        net = net.cpu().eval().requires_grad_(False)
+        return Release(
+            plan=plan,
+            artefact=Artefact(net, self.net_name, self.facts.shape, self.facts.classes),
+            guarantee=self._guarantee(executed),
+            utility=utility,
+            secure_noise=randomness.privacy.secure,
+        )
+
+    def _centre(self, net: Framed, data: Features, noise: float, stream: Stream) -> list[dpa.DpEvent]:
+        """Release the mean feature with noise, put it into the network, and say what it cost."""
+        if not self.settings.centre_share:
+            return []
+        mechanism = self._mean_noise(noise)
+        noisy = mechanism.add(data.total(), stream) / self.records
+        with torch.no_grad():
+            net.centre.mean.copy_(torch.from_numpy(noisy))
+        return [mechanism.event]
+
+    def _mean_noise(self, noise_multiplier: float) -> GaussianNoise:
+        """The noise on the sum of features, by its share of the budget; features have norm at most 1."""
+        share = self.settings.centre_share
+        steps = math.sqrt(self.settings.steps * share / (1 - share)) * self.sampling_probability
+        return GaussianNoise(1.0, noise_multiplier / steps)
+
+    def _recipe(self, noise_multiplier: float) -> Recipe:
+        settings = self.settings
+        unit = (1 - settings.momentum) * self.expected_lot / (noise_multiplier * settings.clip_norm)
+        rate = settings.learning_rate or unit / math.sqrt(settings.steps)
+        return Recipe(steps=settings.steps, learning_rate=rate, momentum=settings.momentum, precision="fp32")
+
+    def _planned(self, noise_multiplier: float) -> dpa.DpEvent:
+        noise = GaussianNoise(self.settings.clip_norm, noise_multiplier)
+        mean = [self._mean_noise(noise_multiplier).event] if self.settings.centre_share else []
+        return self._whole(mean, repeat(sampled(self.sampling_probability, noise.event), self.settings.steps))
+
+    def _whole(self, mean: list[dpa.DpEvent], training: dpa.DpEvent) -> dpa.DpEvent:
+        """Mean and training of all runs: when one result is picked among several, every run is paid for."""
+        return repeat(compose([*mean, training]), self.config.tuning_runs)
+
+    def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
+        return Guarantee(
+            unit="record",
+            relation="add-remove",
+            events=events,
+            delta=self.config.delta,
+            status=self.status,
+            assumptions=(*ASSUMPTIONS, PUBLIC_FRONT),
+            accountant=self.config.accountant,
+        )

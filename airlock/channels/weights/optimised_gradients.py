@@ -1,0 +1,104 @@
+"""Gradients with the paper's noise: isotropic clipping, noise of another standard deviation in every coordinate.
+
+Guarantee: none. The shape of the noise is computed from all private records. It is its own source of gradients because
+`PrivateGradients` has no noise whose shape differs from that of the clipping, which is what makes that one sound.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from airlock.channels.weights.optimised import Solver, solve
+from airlock.mechanisms import Clip, Stream
+from airlock.training import Resident
+from airlock.training.private import clipped_sum, put_gradient
+
+_BATCH = 1000  # records at a time for w
+
+
+class OptimisedGradients:
+    """Clipped sum plus N(0, diag σ²) with σ = u·α/√τ, divided by the expected lot (Algorithm 1, lines 3 to 12).
+
+    The paper divides by the size of the lot that was drawn; here it is the expected size, which is public and never 0.
+    A resumed run computes w anew where it goes on, so with `refresh` above 1 it may end in other bits.
+
+    Args:
+        data: The whole private set, for w.
+        clip_norm: α.
+        noise_multiplier: 1/√τ.
+        expected_lot: The public constant to divide by.
+        stream: The secret stream; a step's noise is used once.
+        solver: How the shape is found.
+        refresh: After how many iterations w is computed anew.
+        noise_on: "sum", or "mean" to add σ after dividing.
+    """
+
+    def __init__(
+        self,
+        data: Resident,
+        clip_norm: float,
+        noise_multiplier: float,
+        expected_lot: float,
+        stream: Stream,
+        solver: Solver,
+        refresh: int,
+        noise_on: Literal["sum", "mean"],
+    ) -> None:
+        self._data, self._stream, self.clip = data, stream, Clip(clip_norm)
+        self.noise_multiplier, self.expected_lot = noise_multiplier, expected_lot
+        self.solver, self.refresh, self.noise_on = solver, refresh, noise_on
+        self.sigma: Tensor | None = None
+        self.smallest: list[float] = []  # min u of every shape
+        self.dropped = 0
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """Everything that decides the noise."""
+        return {
+            "gradients": "optimised noise",
+            "clip_norm": self.clip.norm,
+            "noise_multiplier": self.noise_multiplier,
+            "expected_lot": self.expected_lot,
+            "solver": str(self.solver),
+            "refresh": self.refresh,
+            "noise_on": str(self.noise_on),
+            "secure": self._stream.secure,
+        }
+
+    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
+        """One noisy gradient; an empty lot gives pure noise."""
+        if self.sigma is None or step % self.refresh == 0:
+            self.sigma = self._shape(net)
+        total, dropped = clipped_sum(net, x, y, self.clip)
+        self.dropped += dropped
+        normal = self._stream.child("noise", step).normal(len(self.sigma)).astype(np.float32)
+        noise = torch.from_numpy(normal).to(self.sigma.device)
+        flat = torch.cat([g.flatten() for g in total.values()])
+        before, after = (1.0, self.expected_lot) if self.noise_on == "sum" else (self.expected_lot, 1.0)
+        noisy = torch.addcmul(flat.div_(before), noise, self.sigma).div_(after)
+        put_gradient(net, noisy)
+
+    def _shape(self, net: nn.Module) -> Tensor:
+        u = solve(self.solver, sensitivity(net, self._data))
+        self.smallest.append(float(u.min()))
+        return u.mul_(self.clip.norm * self.noise_multiplier)
+
+
+def sensitivity(net: nn.Module, data: Resident) -> Tensor:
+    """w: the gradient of the mean loss over all records, neither clipped nor noised; without dropout."""
+    trainable = [p for p in net.parameters() if p.requires_grad]
+    total = torch.zeros(sum(p.numel() for p in trainable), device=trainable[0].device)
+    was_training = net.training
+    net.eval()
+    for start in range(0, len(data), _BATCH):
+        x, y = data.batch(np.arange(start, min(start + _BATCH, len(data)), dtype=np.int64))
+        loss = F.cross_entropy(net(x).float(), y, reduction="sum")
+        gradients = torch.autograd.grad(loss, trainable)
+        total += torch.cat([g.detach().float().flatten() for g in gradients])
+    net.train(was_training)
+    return total / max(1, len(data))

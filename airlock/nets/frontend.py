@@ -1,0 +1,142 @@
+"""Frozen public front ends with a linear head: what `weights`/`head` trains and releases as one network.
+
+A front end maps a record to a feature vector of norm at most 1, each record by itself; none of its tensors was trained
+on private records. `scattering`: scattering maps, normalised per record in groups of three, projected at random to at
+most 1000 dimensions and whitened by the covariance of synthetic images (`pretrain`). `pixels`: the record itself. Any
+other module can be the front end too (`Framed`).
+
+The one thing between front end and head that may come from private records is `Centre.mean`; whoever sets it must have
+paid for it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from airlock.nets.scattering import Scattering
+from airlock.nets.synthetic import draw
+
+Shape = tuple[int, ...]
+
+DIMENSIONS = 1000  # a random projection to this many keeps angles to about 3%
+_IMAGES = 4000  # synthetic ones, for the whitening
+_DAMPING = 1e-3  # added to the eigenvalues of features of norm 1: directions below it are not blown up
+_PROJECTION = 3  # its place in the scattering front end
+_TINY = 1e-12
+CONSTANT = 0.25  # the last feature: the head's bias, inside the norm that clipping bounds
+_BOUND = 1.0 - 2.0**-16  # float32 rounding stays below 1
+
+
+class Unit(nn.Module):
+    """Every record to norm 1 (a zero stays zero).
+
+    Guarantee: finite or not, what leaves has norm at most 1 per record: a record with NaN or infinity becomes zero.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Divide by the norm, in two goes so that no square overflows."""
+        largest = x.abs().amax(1, keepdim=True)
+        x = x / (largest + _TINY)
+        unit = x * _BOUND / (x.square().sum(1, keepdim=True) + _TINY).sqrt()
+        return torch.where(largest < math.inf, unit, torch.zeros_like(unit))
+
+
+class Centre(nn.Module):
+    """Subtract one released vector from every record, bring it back to norm 1, and append a constant as bias."""
+
+    mean: Tensor
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dimensions))
+        self.unit = Unit()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, dimensions) to (batch, dimensions + 1), of norm at most 1."""
+        return F.pad(self.unit(x - self.mean), (0, 1), value=CONSTANT) / math.hypot(1.0, CONSTANT)
+
+
+class Framed(nn.Module):
+    """Front end, centre, linear head: records to logits. Only the head can be trained.
+
+    Args:
+        front: Records to features (batch, dimensions) of norm at most 1; it is frozen here.
+        dimensions: Of the features.
+        classes: How many logits.
+    """
+
+    def __init__(self, front: nn.Module, dimensions: int, classes: int) -> None:
+        super().__init__()
+        self.front = front.requires_grad_(False).eval()
+        self.centre = Centre(dimensions)
+        self.head = nn.Linear(dimensions + 1, classes, bias=False)
+        nn.init.zeros_(self.head.weight)
+
+    def train(self, mode: bool = True) -> Framed:
+        """The front end stays in eval mode: its BatchNorm or dropout, if any, is frozen with it."""
+        super().train(mode)
+        self.front.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.head(self.centre(self.front(x)))
+        return logits
+
+
+def scattering_linear(shape: Shape, classes: int) -> Framed:
+    """Scattering features with a linear head; the projection is empty until `pretrain` fills it."""
+    maps = Scattering(shape)
+    found = maps.channels * maps.rows * maps.columns
+    projection = nn.Linear(found, min(found, DIMENSIONS))
+    nn.init.zeros_(projection.weight)
+    nn.init.zeros_(projection.bias)
+    norm = nn.GroupNorm(maps.channels // 3, maps.channels, affine=False)
+    front = nn.Sequential(maps, norm, nn.Flatten(), projection, Unit())
+    return Framed(front, projection.out_features, classes)
+
+
+def pixels_linear(shape: Shape, classes: int) -> Framed:
+    """The record itself, centred and of norm 1, with a linear head."""
+    return Framed(nn.Sequential(nn.Flatten(), Unit()), math.prod(shape), classes)
+
+
+def pretrain(net: Framed, shape: Shape, seed: int) -> None:
+    """Fill the projection of `scattering_linear`: random directions, centred and whitened on synthetic images.
+
+    Public: the result depends on the shape and the seed alone. With C the covariance of the projected synthetic
+    features of norm 1, the whitening is (C + 0.001)^(-1/2).
+    """
+    weight, bias = _whitened(shape, seed)
+    tensors = net.front.state_dict() | {f"{_PROJECTION}.weight": weight, f"{_PROJECTION}.bias": bias}
+    net.front.load_state_dict(tensors)
+
+
+@lru_cache(maxsize=2)
+def _whitened(shape: Shape, seed: int) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the projection."""
+    front = scattering_linear(shape, 1).front
+    assert isinstance(front, nn.Sequential)
+    with torch.no_grad():
+        images = torch.split(draw(_IMAGES, shape, seed), 250)
+        features = torch.cat([front[:_PROJECTION](block) for block in images])
+        directions = _directions(features.shape[1], min(features.shape[1], DIMENSIONS), seed)
+        directions /= features.norm(dim=1).mean()
+        projected = features @ directions
+        mean = projected.mean(0)
+        values, vectors = torch.linalg.eigh(projected.T.cov(correction=0).double())
+        whitening = (vectors * (values.clamp_min(0) + _DAMPING).rsqrt()).float()
+        return (directions @ whitening).T, -mean @ whitening
+
+
+def _directions(found: int, wanted: int, seed: int) -> Tensor:
+    """A random projection that keeps norms on average; none where it would not shrink anything."""
+    if found <= wanted:
+        return torch.eye(found)
+    chance = torch.Generator().manual_seed(seed)
+    return torch.randn(found, wanted, generator=chance) / math.sqrt(wanted)
