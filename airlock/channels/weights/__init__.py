@@ -1,1 +1,1 @@
-"""`weights`: a model trained under noise (methods: gaussian, shaped, published)."""
+"""`weights`: a model trained under noise (methods: gaussian, shaped, published, head)."""
