@@ -29,7 +29,7 @@ from airlock.accounting import Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility, check_executed
 from airlock.channels.weights.features import Features, front_end
-from airlock.channels.weights.training import ASSUMPTIONS
+from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee
 from airlock.config import Fraction, Frozen, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError
@@ -163,12 +163,4 @@ class Head(Channel):
         return repeat(compose([*mean, training]), self.config.tuning_runs)
 
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
-        return Guarantee(
-            unit="record",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(*ASSUMPTIONS, PUBLIC_FRONT),
-            accountant=self.config.accountant,
-        )
+        return record_guarantee(self.config, self.status, events, (*ASSUMPTIONS, PUBLIC_FRONT))

@@ -144,19 +144,26 @@ class NoisyTraining(Channel):
 
     def guarantee(self, events: dpa.DpEvent) -> Guarantee:
         """The promise that these events support."""
-        return Guarantee(
-            unit="record",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=self.assumptions(),
-            accountant=self.config.accountant,
-        )
+        return record_guarantee(self.config, self.status, events, self.assumptions())
 
     def assumptions(self) -> tuple[str, ...]:
         """The sentences that a reviewer ticks."""
         return ASSUMPTIONS
+
+
+def record_guarantee(
+    config: ReleaseConfig, status: Status, events: dpa.DpEvent, assumptions: tuple[str, ...]
+) -> Guarantee:
+    """A promise for one record, added or removed, at the config's δ."""
+    return Guarantee(
+        unit="record",
+        relation="add-remove",
+        events=events,
+        delta=config.delta,
+        status=status,
+        assumptions=assumptions,
+        accountant=config.accountant,
+    )
 
 
 def _settled(net: nn.Module) -> nn.Module:
