@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Machines are shared and slow at times; what counts is the property, not the clock.
-settings.register_profile("airlock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Machines are shared and slow at times; what counts is the property, not the clock. CI tries the same examples every
+# time, so that a change is judged by what it changed; everywhere else new ones are looked for.
+settings.register_profile(
+    "airlock", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+)
 settings.load_profile("airlock")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
