@@ -222,7 +222,8 @@ def test_ctrl_c_in_a_real_process_and_resume(digits_config: Path, tmp_path: Path
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     _, message = process.communicate(timeout=120)
-    assert process.returncode == 130, message
+    # A shell calls both 130: Python itself dies of the signal if it fell into code that runs from a string.
+    assert process.returncode in (130, -signal.SIGINT), message
     assert "Traceback" not in message
     assert "interrupted:" in message
     assert not (tmp_path / "b").exists()
