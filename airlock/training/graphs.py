@@ -35,6 +35,7 @@ class _Graph:
     mask: Tensor
     total: Named
     finite: Tensor
+    clip: Clip  # kept alive: its scale is known by identity, which must not pass to another one
 
     def replay(self, x: Tensor, y: Tensor) -> tuple[Named, bool]:
         count = len(y)
@@ -92,7 +93,7 @@ class Graphs:
             with contextlib.suppress(RuntimeError):
                 torch.cuda.synchronize()
             return None
-        self._graphs[key] = _Graph(graph, x_in, y_in, mask, total, finite)
+        self._graphs[key] = _Graph(graph, x_in, y_in, mask, total, finite, clip)
         return self._graphs[key]
 
     def _warm_up(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> None:
