@@ -53,7 +53,8 @@ class Clip:
     def squares(self, name: str, rows: Tensor) -> Tensor:
         """‖g_p/s_p‖² of every record, from the records' gradients of one parameter."""
         scale = self.scale_of(name)
-        return (rows if scale is None else rows / scale).flatten(1).square().sum(1)
+        own = (rows if scale is None else rows / scale).flatten(1)
+        return torch.linalg.vector_norm(own, dim=1).square()
 
     def factors(self, squares: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name."""

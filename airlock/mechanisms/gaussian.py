@@ -55,23 +55,30 @@ class GaussianNoise:
 
     def sample(self, dimension: int, stream: Stream) -> NDArray[np.float64]:
         """The noise alone: normal, rounded to the grid."""
-        noise = stream.normal(dimension)
-        noise *= self.scale(dimension) / self.grid
-        np.rint(noise, out=noise)
-        noise *= self.grid
-        return noise
+        return self.add(np.zeros(dimension, np.float32), stream)
 
     def add(self, value: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
         """The value on the grid plus noise on the grid; exact in float64."""
-        on_grid = np.rint(np.asarray(value, np.float64) * (1.0 / self.grid))
-        on_grid *= self.grid
-        on_grid += self.sample(on_grid.size, stream).reshape(on_grid.shape)
-        return on_grid
+        noisy = np.empty(value.shape)
+        self._fill(noisy.reshape(-1), value.reshape(-1), self.grid, stream)
+        return noisy
 
     def add_and_divide(self, value: Tensor, divisor: float, stream: Stream) -> Tensor:
         """`add` for a flat tensor where it lies, then divided by a public constant (post-processing), in float32."""
         if value.is_cuda and gpu_noise.available():
             return gpu_noise.add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor)
-        noisy = self.add(value.cpu().numpy(), stream)
-        noisy /= divisor
-        return torch.from_numpy(noisy.astype(np.float32)).to(value.device)
+        noisy = torch.empty(value.numel(), dtype=torch.float32)
+        self._fill(noisy.numpy(), value.cpu().numpy(), self.grid / divisor, stream)
+        return noisy.to(value.device)
+
+    def _fill(self, room: NDArray[np.floating], value: NDArray[np.floating], unit: float, stream: Stream) -> None:
+        """Value plus noise, both in whole steps of the grid, times `unit`, block by block while it is in the cache."""
+        steps = 1.0 / self.grid
+        scale = self.scale(value.size) * steps
+        for start, noise in stream.normal_blocks(value.size):
+            where = slice(start, start + len(noise))
+            noise *= scale
+            np.rint(noise, out=noise)
+            on_grid = np.multiply(value[where], steps, dtype=np.float64)
+            noise += np.rint(on_grid, out=on_grid)
+            np.multiply(noise, unit, out=room[where])

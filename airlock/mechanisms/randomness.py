@@ -14,7 +14,9 @@ opened once, because the same noise added twice could be subtracted.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 _BLOCK = 1 << 14  # pairs; one block of the Box–Muller transform stays in the cache
-_ZEROS = bytes(1 << 18)  # a stream cipher applied to zeros gives its key stream
+_ZEROS = bytes(1 << 17)
 
 
 class Stream:
@@ -54,11 +56,9 @@ class Stream:
     def key_stream(self, count: int) -> NDArray[np.uint8]:
         """`count` bytes of the key stream; a stream can be read once."""
         self._spend()
-        cipher = Cipher(algorithms.ChaCha20(self._key, bytes(16)), mode=None).encryptor()
-        stream = np.empty(-(-count // len(_ZEROS)) * len(_ZEROS), np.uint8)
-        for start in range(0, len(stream), len(_ZEROS)):
-            cipher.update_into(_ZEROS, stream[start : start + len(_ZEROS)].data)
-        return stream[:count]
+        stream = np.empty(count, np.uint8)
+        _Words(self._key).fill(stream)
+        return stream
 
     def take_key(self) -> bytes:
         """The ChaCha20 key, for a kernel that makes this very stream elsewhere; counts as reading it."""
@@ -72,32 +72,67 @@ class Stream:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Uniform on the 2^52 midpoints of (0, 1): never 0, never 1, and exact in float64."""
-        return _midpoints(self.key_stream(8 * count).view("<u8"))
+        self._spend()
+        values = np.empty(count)
+        _Words(self._key).midpoints(values)
+        return values
 
     def normal(self, count: int) -> NDArray[np.float64]:
-        """Standard normal, by Box and Muller (1958), in float64; radii first, then angles, in whole cipher blocks."""
-        pairs = -(-count // 16) * 8
-        bits = self.key_stream(16 * pairs).view("<u8").reshape(2, pairs)
-        values = np.empty((2, pairs))
+        """Standard normal numbers, all at once."""
+        values = np.empty(count)
+        for start, block in self.normal_blocks(count):
+            values[start : start + len(block)] = block
+        return values
+
+    def normal_blocks(self, count: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        """Standard normal numbers, by Box and Muller (1958), in float64: each block with its first position.
+
+        Pair p takes its radius from the stream's 64-bit word p and its angle from word pairs + p, and gives the numbers
+        p and pairs + p. A block is the caller's until the next one is asked for, which is written to the same memory:
+        fresh memory would cost more than the numbers.
+        """
+        self._spend()
+        pairs = -(-count // 16) * 8  # whole blocks of the cipher
+        radii, angles = _Words(self._key), _Words(self._key, skip=pairs // 8)
+        room = torch.empty(3, min(pairs, _BLOCK), dtype=torch.float64)
         for start in range(0, pairs, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            radius = np.log(_midpoints(bits[0, block]))
-            radius *= -2.0
-            np.sqrt(radius, out=radius)
-            angle = torch.from_numpy(_midpoints(bits[1, block])).mul_(2.0 * np.pi)
-            np.multiply(radius, torch.sin(angle).numpy(), out=values[0, block])
-            np.multiply(radius, torch.cos(angle).numpy(), out=values[1, block])
-        return values.reshape(-1)[:count]
+            radius, angle, out = room[:, : min(_BLOCK, pairs - start)]
+            radii.midpoints(radius.numpy())
+            angles.midpoints(angle.numpy())
+            radius.log_().mul_(-2.0).sqrt_()
+            torch.sin(angle.mul_(2.0 * math.pi), out=out).mul_(radius)
+            yield start, out.numpy()[: count - start]
+            angle.cos_().mul_(radius)
+            if count > pairs + start:
+                yield pairs + start, angle.numpy()[: count - pairs - start]
 
     def __repr__(self) -> str:
         return f"Stream({'system' if self.secure else 'insecure seed'})"
 
 
-def _midpoints(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    values = (bits >> np.uint64(12)).astype(np.float64)
-    values += 0.5
-    values *= 2.0**-52
-    return values
+class _Words:
+    """The key stream from a given 64-byte block on, written into the caller's arrays one after the other."""
+
+    def __init__(self, key: bytes, skip: int = 0) -> None:
+        self._cipher = Cipher(algorithms.ChaCha20(key, skip.to_bytes(16, "little")), mode=None).encryptor()
+
+    def fill(self, room: NDArray[np.generic]) -> None:
+        """The next bytes; a stream cipher applied to zeros gives its key stream."""
+        flat = room.view(np.uint8)
+        for start in range(0, len(flat), len(_ZEROS)):
+            part = flat[start : start + len(_ZEROS)]
+            self._cipher.update_into(_ZEROS if len(part) == len(_ZEROS) else _ZEROS[: len(part)], part.data)
+
+    def midpoints(self, room: NDArray[np.float64]) -> None:
+        """Uniform on the 2^52 midpoints of (0, 1), from one 64-bit word each: its upper bits k give (k + 1/2) / 2^52.
+
+        Exact: the bits are put behind the exponent of 1, and 1 - 2^-53 is taken off.
+        """
+        self.fill(room)
+        bits = room.view("<u8")
+        np.right_shift(bits, np.uint64(12), out=bits)
+        np.bitwise_or(bits, np.uint64(0x3FF << 52), out=bits)
+        np.subtract(room, 1.0 - 2.0**-53, out=room)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ position are summed in float64, because their terms may cancel and a norm that i
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 Named = dict[str, Tensor]  # by the parameter's name in its own layer
+_TRITON = importlib.util.find_spec("triton") is not None
 _UNFOLD_BYTES = {"cpu": 1 << 23, "cuda": 1 << 31}  # patches at a time: in the cache of a CPU, in the memory of a GPU
 
 
@@ -157,6 +159,10 @@ class ConvRule(Product):
 
     def _weight_rows(self, a: Tensor, back: Tensor) -> Tensor:
         weight = self.layer.weight
+        if self._last(a) and max(weight.shape[2:]) > 1 and _TRITON:
+            from airlock.training.conv_kernel import conv_rows
+
+            return conv_rows(a, back, self.layer, _padding(self.layer))
         positions, into, out = back[0, 0].numel(), weight[0].numel(), len(weight)
         step = max(1, _UNFOLD_BYTES[a.device.type] // (4 * positions * into))
         g = back.new_empty(len(a), out, into)
