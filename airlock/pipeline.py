@@ -13,16 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from airlock import audit, channels, data, nets
+from airlock._version import VERSION
 from airlock.channels import Channel, Plan, Release
 from airlock.config import ReleaseConfig
-from airlock.data import Facts
-from airlock.errors import AirlockWarning, Refused
+from airlock.data import Facts, Split
+from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness
 from airlock.release import Bundle, Vault, bundle, card
 from airlock.release.verify import read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit, losses
+from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.resident import choose_device
 
@@ -52,8 +55,11 @@ def make_release(
     insecure_seed: int | None = None,
     vault: Path | None = None,
     progress: Progress | None = None,
+    group: Group = ALONE,
 ) -> Outcome:
     """Plan, load, release, audit, and write the bundle.
+
+    One of several processes that train together calls this, the lead; the others call `assist_release`.
 
     Args:
         config: What to release.
@@ -66,29 +72,81 @@ def make_release(
         insecure_seed: Seed the privacy noise; for tests, and the card says so.
         vault: Where what must not leave is kept.
         progress: Called with a label, the steps done and the steps in all.
+        group: The processes that train together, from `training.distributed.joined`.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false.
     """
+    _require_lead(group)
     bundle.check_output(out, force=force)
     others = tuple(read_verified(folder).card for folder in composes_with)
     channel, facts = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
+    _require_one_process(channel, group)
     channel.plan()
     split = data.load(config, data_dir)
     safe = Vault.open(vault)
     run = Run(
-        device=choose_device(config.device),
+        device=group.device or choose_device(config.device),
         progress=progress,
         checkpoint=safe.checkpoint_folder(_run_key(config, insecure_seed)),
         resume=resume,
+        group=group,
     )
-    release = channel.release(split, Randomness.make(config.seed, insecure_seed), run)
+    release = _train(config, channel, split, insecure_seed, run)
     attacked, scores = audit.run(release, split, config.split, config.seed)
     release = replace(release, secrets={**release.secrets, **scores})
     made = card.make(config, facts, release, attacked, others=others)
     safe.store(made.release_id, release.secrets)
     return Outcome(bundle.write(out, config, release, made, force=force), release)
+
+
+def assist_release(
+    config: ReleaseConfig,
+    group: Group,
+    *,
+    data_dir: Path | None = None,
+    accept_unproven: bool = False,
+    insecure_seed: int | None = None,
+) -> None:
+    """Train with the lead, which makes the release from the same arguments; writes nothing."""
+    channel, _ = _open(config, data_dir)
+    _require_proof(channel, accept_unproven)
+    _require_one_process(channel, group)
+    split = data.load(config, data_dir)
+    run = Run(device=group.device or choose_device(config.device), group=group)
+    _train(config, channel, split, insecure_seed, run)
+
+
+def _train(config: ReleaseConfig, channel: Channel, split: Split, insecure_seed: int | None, run: Run) -> Release:
+    """The release of one process, or of several that were seen to have the same task and the same records."""
+    group = run.group
+    task = config.model_dump(mode="json", exclude={"data": {"source", "test"}})
+    group.require_same(
+        "config and version",
+        lambda: json.dumps([task, insecure_seed, VERSION, torch.__version__], sort_keys=True).encode(),
+        "They would not train one network.",
+    )
+    group.require_same(
+        "private records",
+        lambda: _fingerprint(split),
+        "A record that stands elsewhere in another process could enter a step twice.",
+    )
+    release = channel.release(split, Randomness.make(config.seed, insecure_seed), run)
+    group.leave()
+    if group.world == 1:
+        return release
+    assumptions = (*release.guarantee.assumptions, ASSUMPTION.format(world=group.world))
+    return replace(release, guarantee=replace(release.guarantee, assumptions=assumptions))
+
+
+def _fingerprint(split: Split) -> bytes:
+    """Of the private records, in their order; for comparing processes, never stored."""
+    x, y = np.ascontiguousarray(split.private.x), np.ascontiguousarray(split.private.y)
+    total = hashlib.sha256(repr((x.shape, x.dtype.str, y.dtype.str)).encode())
+    total.update(x.view(np.uint8).data)
+    total.update(y.view(np.uint8).data)
+    return total.digest()
 
 
 @dataclass(frozen=True)
@@ -139,6 +197,26 @@ def _require_proof(channel: Channel, accepted: bool) -> None:
         channel.unproven,
         f'Take method = "{channel.sound_method}", which is proven.' if channel.sound_method else "",
     )
+
+
+def _require_lead(group: Group) -> None:
+    if not group.lead:
+        raise ConfigError(
+            "the lead of the processes to make the release",
+            f"process {group.rank}",
+            "Only one may write the bundle.",
+            "Call assist_release in all others.",
+        )
+
+
+def _require_one_process(channel: Channel, group: Group) -> None:
+    if group.world > 1 and not channel.distributed:
+        raise ConfigError(
+            f"one process for {channel.channel}/{channel.method}",
+            f"{group.world}",
+            "This method does not add up over several.",
+            "Start it without torchrun, or take another method.",
+        )
 
 
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:

@@ -106,6 +106,7 @@ class Channel(ABC):
     leaves: ClassVar[str]
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
+    distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts

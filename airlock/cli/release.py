@@ -58,10 +58,16 @@ def release(
 ) -> None:
     """Train, attack, and write the bundle with its card."""
     from airlock.config import load
-    from airlock.pipeline import make_release
+    from airlock.pipeline import assist_release, make_release
+    from airlock.training.distributed import joined
 
     asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
-    with progress_bar() as progress:
+    with joined(asked.device) as group, progress_bar() as progress:
+        if not group.lead:
+            assist_release(
+                asked, group, data_dir=data_dir, accept_unproven=accept_unproven, insecure_seed=insecure_seed
+            )
+            return
         outcome = make_release(
             asked,
             out,
@@ -73,6 +79,7 @@ def release(
             insecure_seed=insecure_seed,
             vault=vault,
             progress=progress,
+            group=group,
         )
     if as_json:
         print_json(summary(outcome, out))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
 import tomllib
 import warnings
@@ -63,13 +64,24 @@ def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
                 return command(*args, **kwargs)
         except AirlockError as error:
             word = "refused" if error.exit_code == 1 else "interrupted" if error.exit_code == 130 else "error"
-            err_console().print(f"[bold red]{word}:[/] {escape(str(error))}")
+            if not (assists() and word == "interrupted"):
+                err_console().print(f"[bold red]{_process()}{word}:[/] {escape(str(error))}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            err_console().print("[bold red]interrupted:[/] Ctrl-C. Nothing was released.")
+            if not assists():
+                err_console().print("[bold red]interrupted:[/] Ctrl-C. Nothing was released.")
             raise typer.Exit(130) from None
 
     return wrapped
+
+
+def assists() -> bool:
+    """Whether this is one of several processes of `torchrun`, and not the lead: it speaks up about errors alone."""
+    return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+
+
+def _process() -> str:
+    return f"process {os.environ['RANK']}: " if assists() else ""
 
 
 @contextlib.contextmanager
@@ -77,7 +89,7 @@ def _shown_warnings() -> Iterator[None]:
     """Airlock's own warnings as one line each; those of libraries stay off the user's terminal."""
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if issubclass(category, AirlockWarning):
+        if issubclass(category, AirlockWarning) and not assists():
             err_console().print(f"[bold yellow]warning:[/] {escape(str(message))}")
 
     with warnings.catch_warnings():

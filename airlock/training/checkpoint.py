@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from airlock.errors import OutputError, TrainingError
@@ -48,22 +48,28 @@ def save(
         raise OutputError("a checkpoint folder that can be written", f"an error ({error})") from error
 
 
-def load(
-    folder: Path,
+def read(folder: Path) -> bytes | None:
+    """The checkpoint as it lies in the folder; None if there is none."""
+    try:
+        return (folder / NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TrainingError("a readable checkpoint", f"an error ({error})", do="Start without --resume.") from error
+
+
+def restore(
+    content: bytes,
     mark: Mapping[str, object],
     net: nn.Module,
     averaged: dict[str, Tensor],
     optimiser: torch.optim.Optimizer,
 ) -> int:
-    """Restore everything in place and return the number of steps that were executed; 0 if there is no checkpoint."""
-    path = folder / NAME
-    if not path.exists():
-        return 0
+    """Put everything back in place and return the number of steps that were executed."""
     try:
-        with safe_open(path, "pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
+        tensors = load(content)
+        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+    except (SafetensorError, ValueError) as error:
         raise TrainingError(
             "a readable checkpoint", f"a damaged one ({error})", do="Start without --resume."
         ) from error

@@ -22,14 +22,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.config import Frozen, Positive
-from airlock.errors import Interrupted
+from airlock.errors import Interrupted, TrainingError
 from airlock.training import checkpoint
+from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients
 from airlock.training.resident import Resident
 from airlock.training.sampling import Sampler
 from airlock.training.schedule import Schedule, rate
 
 _CPU = torch.device("cpu")
+_COMPARED = 200  # steps between two comparisons of the weights of several processes
 
 Progress = Callable[[str, int, int], None]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -65,7 +67,7 @@ class Recipe(Frozen):
 
 @dataclass(frozen=True)
 class Run:
-    """How this run is carried out; nothing here changes its result.
+    """How this run is carried out; nothing here changes how its result is distributed.
 
     Args:
         device: Where to compute.
@@ -73,6 +75,7 @@ class Run:
         checkpoint: Folder for checkpoints; none are written without.
         resume: Go on from the checkpoint if there is one.
         checkpoint_seconds: At most this much work is lost by a crash.
+        group: The processes that train together.
     """
 
     device: torch.device = _CPU
@@ -80,6 +83,7 @@ class Run:
     checkpoint: Path | None = None
     resume: bool = False
     checkpoint_seconds: float = 60.0
+    group: Group = ALONE
 
 
 def fit(
@@ -107,12 +111,16 @@ def fit(
             session.advance(step)
             if run.progress:
                 run.progress(label, step + 1, recipe.steps)
-            if interrupted() and step + 1 < recipe.steps:
+            if run.group.agreed(interrupted()) and step + 1 < recipe.steps:
+                session.compare()
                 session.save(step + 1)
                 raise _interruption(step + 1, recipe.steps, kept=run.checkpoint is not None)
             if time.monotonic() - saved > run.checkpoint_seconds:
                 session.save(step + 1)
                 saved = time.monotonic()
+            if (step + 1) % _COMPARED == 0:
+                session.compare()
+    session.compare()
     session.finish()
     return recipe.steps
 
@@ -141,7 +149,10 @@ class _Session:
         augment: Augment | None,
     ) -> None:
         self.net, self.data, self.sampler, self.gradients = net, data, sampler, gradients
-        self.recipe, self.seed, self.run, self.augment = recipe, seed, run, augment
+        self.recipe, self.run, self.augment = recipe, run, augment
+        self.seed = _mix(seed, -run.group.rank) if run.group.rank else seed  # other records, other dropout
+        run.group.begin()
+        _join(gradients, run.group)
         wanted = recipe.channels_last and run.device.type == "cuda"
         self.memory_format = torch.channels_last if wanted else torch.contiguous_format
         net.to(device=run.device, memory_format=self.memory_format)  # type: ignore[call-overload]
@@ -150,17 +161,33 @@ class _Session:
         self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
 
     def restore(self) -> int:
-        if not (self.run.checkpoint and self.run.resume):
-            return 0
-        return checkpoint.load(self.run.checkpoint, self.mark, self.net, self.averaged, self.optimiser)
+        """From the lead's checkpoint, if there is one; else every process starts from the lead's weights."""
+        group, folder = self.run.group, self.run.checkpoint if self.run.resume else None
+        group.require_same("training", self._task, "What they add up would not be one gradient.")
+        content = group.send(checkpoint.read(folder) if folder and group.lead else None)
+        if content is not None:
+            return checkpoint.restore(content, self.mark, self.net, self.averaged, self.optimiser)
+        group.spread(self._weights())
+        return 0
+
+    def compare(self) -> None:
+        """Refuse to go on with weights that have drifted apart between processes."""
+        self.run.group.require_same("weights", lambda: digest(self._weights()), "It would not be one network any more.")
+
+    def _task(self) -> bytes:
+        shapes = {name: tuple(value.shape) for name, value in self.net.state_dict().items()}
+        return repr((self.mark, shapes)).encode()
+
+    def _weights(self) -> list[Tensor]:
+        return [*self.net.state_dict().values(), *self.averaged.values()]
 
     def save(self, step: int) -> None:
-        if self.run.checkpoint:
+        if self.run.checkpoint and self.run.group.lead:
             checkpoint.save(self.run.checkpoint, step, self.mark, self.net, self.averaged, self.optimiser)
 
     def advance(self, step: int) -> None:
         recipe = self.recipe
-        x, y = self.data.batch(self.sampler.draw(step, len(self.data)))
+        x, y = self.data.batch(self.run.group.part(self.sampler.draw(step, len(self.data))))
         torch.manual_seed(_mix(self.seed, step))  # dropout
         if self.augment is not None and len(y):
             x = self.augment(x, torch.Generator(device=x.device).manual_seed(_mix(self.seed, step) ^ 1))
@@ -181,8 +208,21 @@ class _Session:
         with torch.no_grad():
             for name, value in self.averaged.items():
                 self.net.get_parameter(name).copy_(value)
-        if self.run.checkpoint:
+        if self.run.checkpoint and self.run.group.lead:
             checkpoint.remove(self.run.checkpoint)
+
+
+def _join(gradients: Gradients, group: Group) -> None:
+    """Tell the source of gradients that its batches are parts of a lot; one that cannot add parts up is refused."""
+    if hasattr(gradients, "group"):
+        gradients.group = group
+    elif group.world > 1:
+        raise TrainingError(
+            "gradients that add up over several processes",
+            f"{type(gradients).__name__}, which do not",
+            "Each process would train on its own part of the records.",
+            "Train in one process.",
+        )
 
 
 def _mix(seed: int, step: int) -> int:

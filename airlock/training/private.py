@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from airlock.mechanisms import Clip, GaussianNoise, Stream
 from airlock.training.bookkeeping import BookKeeper
+from airlock.training.distributed import ALONE, Group
 from airlock.training.functional import FunctionalGradients
 from airlock.training.graphs import Graphs
 from airlock.training.layers import Named
@@ -110,6 +111,7 @@ class PrivateGradients:
         self.clip = clip if isinstance(clip, Clip) else Clip(clip)
         self.expected_lot, self._stream = expected_lot, stream
         self.noise = GaussianNoise(self.clip.norm, noise_multiplier)
+        self.group: Group = ALONE  # set by the loop: whose batches are parts of one lot
         self.dropped = 0
 
     @property
@@ -128,10 +130,13 @@ class PrivateGradients:
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """One noisy gradient; an empty lot gives pure noise."""
         total, dropped = clipped_sum(net, x, y, self.clip)
+        scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
+        noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))
         self.dropped += dropped
-        scaled = [_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()]
-        noisy = self.noise.add_and_divide(torch.cat(scaled), self.expected_lot, self._stream.child("noise", step))
         put_gradient(net, noisy, self.clip)
+
+    def _noisy(self, total: Tensor, step: int) -> Tensor:
+        return self.noise.add_and_divide(total, self.expected_lot, self._stream.child("noise", step))
 
 
 def put_gradient(net: nn.Module, flat: Tensor, clip: Clip | None = None) -> None:

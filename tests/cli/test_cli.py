@@ -228,3 +228,14 @@ def test_ctrl_c_in_a_real_process_and_resume(digits_config: Path, tmp_path: Path
     assert "interrupted:" in message
     assert not (tmp_path / "b").exists()
     assert not list(tmp_path.glob(".b*"))
+
+
+def test_of_several_processes_the_lead_speaks_and_the_others_name_their_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, begins in (("0", "error: "), ("1", "process 1: error: ")):
+        monkeypatch.setenv("RANK", rank)
+        result = run("plan", tmp_path / "missing.toml")
+        assert result.exit_code == 2
+        assert result.stderr.startswith(begins)

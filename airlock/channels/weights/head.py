@@ -70,6 +70,7 @@ class Head(Channel):
     channel: ClassVar[str] = "weights"
     method: ClassVar[str] = "head"
     status: ClassVar[Status] = "proven"
+    distributed: ClassVar[bool] = True
     leaves: ClassVar[str] = (
         "A model whose last layer was trained on the private records, on top of a fixed public part. The training saw "
         "the records only through bounded contributions with random noise on top."
@@ -112,9 +113,10 @@ class Head(Channel):
         plan = self.plan()
         noise = float(plan.details["noise_multiplier"])
         net = self._make(True)
+        run.group.spread(net.state_dict().values())  # a decomposition may come out otherwise on another machine
         data = Features(net, split.private, run)
-        spent = self._centre(net, data, noise, randomness.privacy.child("mean"))
-        sampler = Poisson(self.sampling_probability, randomness.privacy.child("sampling"))
+        spent = self._centre(net, data, noise, randomness.privacy.child("mean"), run)
+        sampler = Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
         gradients = PrivateGradients(
             self.settings.clip_norm, noise, self.expected_lot, randomness.privacy.child("gradients")
         )
@@ -131,14 +133,16 @@ class Head(Channel):
             secure_noise=randomness.privacy.secure,
         )
 
-    def _centre(self, net: Framed, data: Features, noise: float, stream: Stream) -> list[dpa.DpEvent]:
+    def _centre(self, net: Framed, data: Features, noise: float, stream: Stream, run: Run) -> list[dpa.DpEvent]:
         """Release the mean feature with noise, put it into the network, and say what it cost."""
         if not self.settings.centre_share:
             return []
         mechanism = self._mean_noise(noise)
-        noisy = mechanism.add(data.total(), stream) / self.records
-        with torch.no_grad():
-            net.centre.mean.copy_(torch.from_numpy(noisy))
+        if run.group.lead:
+            noisy = mechanism.add(data.total(), stream) / self.records
+            with torch.no_grad():
+                net.centre.mean.copy_(torch.from_numpy(noisy))
+        run.group.spread([net.centre.mean])
         return [mechanism.event]
 
     def _mean_noise(self, noise_multiplier: float) -> GaussianNoise:

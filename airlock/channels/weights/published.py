@@ -84,6 +84,7 @@ class Published(NoisyTraining):
 
     method: ClassVar[str] = "published"
     status: ClassVar[Status] = "claimed"
+    distributed: ClassVar[bool] = False
     leaves: ClassVar[str] = (
         "A trained model with all its weights. Noise was added in each step of its training, but how much each weight "
         "got was computed from the private records without protection."

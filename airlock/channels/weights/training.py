@@ -42,6 +42,7 @@ class NoisyTraining(Channel):
 
     channel: ClassVar[str] = "weights"
     status: ClassVar[Status] = "proven"
+    distributed: ClassVar[bool] = True
     leaves: ClassVar[str] = (
         "A trained model with all its weights. Each step of its training saw the private records only through "
         "bounded contributions with random noise on top."
@@ -100,7 +101,7 @@ class NoisyTraining(Channel):
         net = self.net()
         data = Resident(split.private, run.device)
         gradients = self.source(net, split, data, plan, randomness)
-        sampler = Poisson(self.sampling_probability, randomness.privacy.child("sampling"))
+        sampler = Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
         steps = fit(net, data, sampler, gradients, self.settings, randomness.seed, run, named(self.settings.augment))
         executed = self.whole(self.executed_step(sampler, gradients), steps)
         check_executed(plan, executed)

@@ -1,0 +1,270 @@
+"""Several processes that train one network together, started by `torchrun`; one alone needs nothing of this.
+
+Every process holds all records and draws the same lot, from a secret stream that the lead shares; each sums the clipped
+gradients of its part of it. The sums meet on the lead (process 0), which adds the noise and hands the noisy gradient to
+all.
+
+Why the guarantee is that of one process. The lot is one Poisson lot over the whole private set, its parts are disjoint,
+so the sum of the parts has the sensitivity of the whole; it gets noise once, from a key that never leaves the lead. All
+later steps are computed from the noisy gradients alone, in every process: even if two processes rounded differently and
+their weights drifted apart, that would be post-processing. That would not be one network any more, though, so weights
+are compared now and then and a difference is refused. Equal records and equal lots are what the argument needs; both
+are checked.
+
+The link between the processes carries the key of the lots and sums without noise: it must be private.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+import socket
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from airlock.errors import ConfigError, TrainingError
+from airlock.mechanisms import Stream
+from airlock.training.resident import choose_device
+from airlock.training.sampling import Index
+
+ASSUMPTION = (
+    "{world} processes trained together. The network between them is private: the key of the lots and sums of "
+    "gradients without noise crossed it."
+)
+TIMEOUT = datetime.timedelta(minutes=10)
+_TAIL = 3  # numbers that travel behind a gradient: dropped records, wishes to stop, a fingerprint of the lot
+_LOT_BITS = 0xFFF  # so that the fingerprints of 4096 processes add up exactly in float32
+
+
+class Group:
+    """The processes that train together; without arguments, this process alone.
+
+    Args:
+        rank: Which of them this one is; 0 is the lead.
+        world: How many there are.
+        device: Where this one computes; None leaves the choice to the config.
+        gradients: The torch group that gradients travel through (nccl); None for the one that all else uses (gloo).
+    """
+
+    def __init__(
+        self,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | None = None,
+        gradients: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.world, self.device, self._gradients = rank, world, device, gradients
+        self._lot = 0
+        self.begin()
+
+    @property
+    def lead(self) -> bool:
+        """Whether this process adds the noise, shows progress and writes files."""
+        return self.rank == 0
+
+    def begin(self) -> None:
+        """A new run: nobody wishes to stop."""
+        self._wish, self._stopping = 0, False
+
+    def part(self, lot: Index) -> Index:
+        """This process' records of a lot; the parts are disjoint and together the lot. One may be empty."""
+        if self.world == 1:
+            return lot
+        self._lot = zlib.crc32(lot.tobytes()) & _LOT_BITS
+        return lot[self.rank :: self.world]
+
+    def once(self, values: Tensor, dropped: int, mechanism: Callable[[Tensor], Tensor]) -> tuple[Tensor, int]:
+        """The mechanism on the sum of all processes' values, run once, on the lead; every process gets the same bits.
+
+        An empty part takes part with zeros. The counts of dropped records are added up on the way, wishes to stop are
+        heard (`agreed`), and it is checked that every process drew the same lot (`part`).
+
+        Args:
+            values: This process' share of the sum; flat, of the same length everywhere.
+            dropped: How many records it dropped.
+            mechanism: From the sum to a tensor like it.
+
+        Raises:
+            TrainingError: The lots differ, or a process does not answer.
+        """
+        if self.world == 1:
+            return mechanism(values), dropped
+        tail = torch.tensor([dropped, self._wish, self._lot], dtype=torch.float32, device=values.device)
+        message = torch.cat([values, tail])
+        message = message if self._gradients else message.cpu()
+        with _answers(self.world):
+            dist.reduce(message, 0, group=self._gradients)
+        if self.lead:
+            message[:-_TAIL].copy_(mechanism(message[:-_TAIL].to(values.device)))
+        with _answers(self.world):
+            dist.broadcast(message, 0, group=self._gradients)
+        lost, wishes, lots = message[-_TAIL:].tolist()
+        if lots != self.world * self._lot:  # unless all are equal, at least two processes stop here, and so the run
+            raise _different("lot", "A record could enter a step with another probability than was accounted for.")
+        self._stopping = wishes > 0
+        return message[:-_TAIL].to(values.device), int(lost)
+
+    def agreed(self, wish: bool) -> bool:
+        """Whether all stop after this step. In a group a wish travels with the next gradient, so all stop together."""
+        if self.world == 1:
+            return wish
+        self._wish = int(wish)
+        return self._stopping
+
+    def share(self, stream: Stream) -> Stream:
+        """The lead's stream, in every process; what was passed in is used up."""
+        return stream if self.world == 1 else Stream(self.send(stream.take_key()) or b"", stream.secure)
+
+    def send(self, content: bytes | None) -> bytes | None:
+        """What the lead passed in, in every process."""
+        if self.world == 1:
+            return content
+        size = torch.tensor([-1 if content is None or not self.lead else len(content)])
+        with _answers(self.world):
+            dist.broadcast(size, 0)
+            if size.item() < 0:
+                return None
+            whole = bytearray(content) if self.lead and content is not None else bytearray(int(size))
+            if whole:
+                dist.broadcast(torch.frombuffer(whole, dtype=torch.uint8), 0)
+        return bytes(whole)
+
+    def spread(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite these tensors with the lead's."""
+        if self.world == 1:
+            return
+        with torch.no_grad(), _answers(self.world):
+            for tensor in tensors:
+                copy = tensor.detach().cpu().contiguous()
+                dist.broadcast(copy, 0)
+                tensor.copy_(copy)
+
+    def require_same(self, what: str, content: Callable[[], bytes], why: str) -> None:
+        """Refuse, in every process, unless all have the same content; it is not computed for one process alone."""
+        if self.world > 1 and len(set(_gather(hashlib.sha256(content()).digest(), self.world))) > 1:
+            raise _different(what, why)
+
+    def leave(self) -> None:
+        """The work together is done; each process goes on alone."""
+        if self.world > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+ALONE = Group()
+
+
+@contextlib.contextmanager
+def joined(device: str, timeout: datetime.timedelta = TIMEOUT) -> Iterator[Group]:
+    """The group that `torchrun` describes in the environment; without it, this process alone.
+
+    Gradients go through nccl where every process has a GPU of its own; everything else, and gradients elsewhere, goes
+    through gloo.
+
+    Args:
+        device: As in the config; "auto" and "cuda" give every process of a machine the next GPU.
+        timeout: A process that does not answer for so long is given up, and the run with it.
+
+    Raises:
+        ConfigError: The environment is not complete.
+        TrainingError: The others cannot be reached.
+    """
+    world = _number("WORLD_SIZE", "1")
+    if world == 1:
+        yield ALONE
+        return
+    rank = _number("RANK")
+    own = _own_device(device, _number("LOCAL_RANK", str(rank)))
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        _word(name)
+    with _answers(world):
+        dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timeout)
+    group = Group(rank, world, own, _nccl(own, world, timeout))
+    try:
+        yield group
+    except BaseException:
+        if group._gradients is None:  # nccl would wait for processes that are gone
+            group.leave()
+        raise
+    group.leave()
+
+
+def digest(tensors: Iterable[Tensor]) -> bytes:
+    """A fingerprint of the tensors' bits."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data)
+    return total.digest()
+
+
+def _own_device(name: str, local_rank: int) -> torch.device:
+    device = choose_device(name)
+    if device.type == "cuda":
+        if ":" not in str(device):
+            device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    return device
+
+
+def _nccl(device: torch.device, world: int, timeout: datetime.timedelta) -> dist.ProcessGroup | None:
+    """A group over nccl if every process has a GPU of its own; all processes come to the same answer."""
+    name = b""
+    if device.type == "cuda" and dist.is_nccl_available():
+        card = getattr(torch.cuda.get_device_properties(device), "uuid", device)
+        name = f"{socket.gethostname()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {card}".encode()
+    names = _gather(hashlib.sha256(name).digest(), world)
+    if hashlib.sha256(b"").digest() in names or len(set(names)) < world:
+        return None
+    with _answers(world):
+        group: dist.ProcessGroup | None = dist.new_group(backend="nccl", timeout=timeout)
+    return group
+
+
+def _gather(content: bytes, world: int) -> list[bytes]:
+    mine = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    theirs = [torch.empty_like(mine) for _ in range(world)]
+    with _answers(world):
+        dist.all_gather(theirs, mine)
+    return [bytes(one.tolist()) for one in theirs]
+
+
+@contextlib.contextmanager
+def _answers(world: int) -> Iterator[None]:
+    """An error of torch's in a message between processes means that one of them is gone or cannot be reached."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TrainingError(
+            f"an answer from each of the {world} processes",
+            "none from at least one of them",
+            "A lot is whole only with all of its parts, so nothing was released.",
+            "See what the other processes say; then run the same command again, with --resume to go on.",
+        ) from error
+
+
+def _different(what: str, why: str) -> TrainingError:
+    return TrainingError(
+        f"the same {what} in every process",
+        "a difference",
+        why,
+        "Use the same version of Airlock and torch, the same config, the same data and the same kind of machine.",
+    )
+
+
+def _word(name: str, default: str = "") -> str:
+    value = os.environ.get(name) or default
+    if not value:
+        raise ConfigError(f"{name} in the environment beside WORLD_SIZE", "none", do="Start the processes by torchrun.")
+    return value
+
+
+def _number(name: str, default: str = "") -> int:
+    value = _word(name, default)
+    if not value.isdecimal():
+        raise ConfigError(f"a number in the environment's {name}", f"'{value}'", do="Start the processes by torchrun.")
+    return int(value)
