@@ -53,8 +53,7 @@ class Clip:
     def squares(self, name: str, rows: Tensor) -> Tensor:
         """‖g_p/s_p‖² of every record, from the records' gradients of one parameter."""
         scale = self.scale_of(name)
-        own = (rows if scale is None else rows / scale).flatten(1)
-        return torch.linalg.vector_norm(own, dim=1).square()
+        return row_squares(rows if scale is None else rows / scale)
 
     def factors(self, squares: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name."""
@@ -63,6 +62,15 @@ class Clip:
             return {name: clip_factors(square.sqrt(), bound) for name, square in squares.items()}
         together = clip_factors(torch.stack(list(squares.values())).sum(0).sqrt(), self.norm)
         return dict.fromkeys(squares, together)
+
+
+def row_squares(rows: Tensor) -> Tensor:
+    """‖g‖² of every record; summed in pairs, so that rounding does not add up with the number of coordinates."""
+    rows = rows.flatten(1)
+    if rows.is_cuda:  # one pass, by a tree
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return norms.square()
+    return rows.square().sum(1)
 
 
 def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:

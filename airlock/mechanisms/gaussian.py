@@ -59,26 +59,24 @@ class GaussianNoise:
 
     def add(self, value: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
         """The value on the grid plus noise on the grid; exact in float64."""
-        noisy = np.empty(value.shape)
-        self._fill(noisy.reshape(-1), value.reshape(-1), self.grid, stream)
-        return noisy
+        noisy = torch.empty(value.size, dtype=torch.float64)
+        self._fill(noisy, torch.from_numpy(np.ascontiguousarray(value).reshape(-1)), self.grid, stream)
+        return noisy.numpy().reshape(value.shape)
 
     def add_and_divide(self, value: Tensor, divisor: float, stream: Stream) -> Tensor:
         """`add` for a flat tensor where it lies, then divided by a public constant (post-processing), in float32."""
         if value.is_cuda and gpu_noise.available():
             return gpu_noise.add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor)
         noisy = torch.empty(value.numel(), dtype=torch.float32)
-        self._fill(noisy.numpy(), value.cpu().numpy(), self.grid / divisor, stream)
+        self._fill(noisy, value.cpu(), self.grid / divisor, stream)
         return noisy.to(value.device)
 
-    def _fill(self, room: NDArray[np.floating], value: NDArray[np.floating], unit: float, stream: Stream) -> None:
+    def _fill(self, room: Tensor, value: Tensor, unit: float, stream: Stream) -> None:
         """Value plus noise, both in whole steps of the grid, times `unit`, block by block while it is in the cache."""
         steps = 1.0 / self.grid
-        scale = self.scale(value.size) * steps
-        for start, noise in stream.normal_blocks(value.size):
+        scale = self.scale(value.numel()) * steps
+        for start, noise in stream.normal_blocks(value.numel()):
             where = slice(start, start + len(noise))
-            noise *= scale
-            np.rint(noise, out=noise)
-            on_grid = np.multiply(value[where], steps, dtype=np.float64)
-            noise += np.rint(on_grid, out=on_grid)
-            np.multiply(noise, unit, out=room[where])
+            noise.mul_(scale).round_()
+            noise += value[where].to(torch.float64, copy=True).mul_(steps).round_()
+            room[where] = noise.mul_(unit)

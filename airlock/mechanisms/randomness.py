@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
+from torch import Tensor
 
-_BLOCK = 1 << 14  # pairs; one block of the Box–Muller transform stays in the cache
+_BLOCK = 1 << 16  # pairs; one block of the Box–Muller transform stays in the cache, and is enough for several threads
 _ZEROS = bytes(1 << 17)
 
 
@@ -73,18 +74,18 @@ class Stream:
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Uniform on the 2^52 midpoints of (0, 1): never 0, never 1, and exact in float64."""
         self._spend()
-        values = np.empty(count)
+        values = torch.empty(count, dtype=torch.float64)
         _Words(self._key).midpoints(values)
-        return values
+        return values.numpy()
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """Standard normal numbers, all at once."""
         values = np.empty(count)
         for start, block in self.normal_blocks(count):
-            values[start : start + len(block)] = block
+            values[start : start + len(block)] = block.numpy()
         return values
 
-    def normal_blocks(self, count: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    def normal_blocks(self, count: int) -> Iterator[tuple[int, Tensor]]:
         """Standard normal numbers, by Box and Muller (1958), in float64: each block with its first position.
 
         Pair p takes its radius from the stream's 64-bit word p and its angle from word pairs + p, and gives the numbers
@@ -97,14 +98,14 @@ class Stream:
         room = torch.empty(3, min(pairs, _BLOCK), dtype=torch.float64)
         for start in range(0, pairs, _BLOCK):
             radius, angle, out = room[:, : min(_BLOCK, pairs - start)]
-            radii.midpoints(radius.numpy())
-            angles.midpoints(angle.numpy())
+            radii.midpoints(radius)
+            angles.midpoints(angle)
             radius.log_().mul_(-2.0).sqrt_()
             torch.sin(angle.mul_(2.0 * math.pi), out=out).mul_(radius)
-            yield start, out.numpy()[: count - start]
+            yield start, out[: count - start]
             angle.cos_().mul_(radius)
             if count > pairs + start:
-                yield pairs + start, angle.numpy()[: count - pairs - start]
+                yield pairs + start, angle[: count - pairs - start]
 
     def __repr__(self) -> str:
         return f"Stream({'system' if self.secure else 'insecure seed'})"
@@ -123,16 +124,15 @@ class _Words:
             part = flat[start : start + len(_ZEROS)]
             self._cipher.update_into(_ZEROS if len(part) == len(_ZEROS) else _ZEROS[: len(part)], part.data)
 
-    def midpoints(self, room: NDArray[np.float64]) -> None:
+    def midpoints(self, room: Tensor) -> None:
         """Uniform on the 2^52 midpoints of (0, 1), from one 64-bit word each: its upper bits k give (k + 1/2) / 2^52.
 
         Exact: the bits are put behind the exponent of 1, and 1 - 2^-53 is taken off.
         """
-        self.fill(room)
-        bits = room.view("<u8")
-        np.right_shift(bits, np.uint64(12), out=bits)
-        np.bitwise_or(bits, np.uint64(0x3FF << 52), out=bits)
-        np.subtract(room, 1.0 - 2.0**-53, out=room)
+        self.fill(room.numpy())
+        bits = room.view(torch.int64)
+        bits.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1).bitwise_or_(0x3FF << 52)
+        room.sub_(1.0 - 2.0**-53)
 
 
 @dataclass(frozen=True)

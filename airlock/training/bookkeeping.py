@@ -46,7 +46,7 @@ class BookKeeper:
     def clipped_sum(self, x: Tensor, y: Tensor, clip: Clip) -> Sums:
         """The sum of the clipped per-record gradients by parameter name, and how many records were dropped."""
         if not len(y):
-            return {name: torch.zeros_like(self.net.get_parameter(name)) for name in self.names.values()}, 0
+            return {name: self._zero(name) for name in self.names.values()}, 0
         total, finite = self.masked_sum(x, y, None, clip)
         if not bool(finite.all()):  # asked last: on a GPU the answer has to be waited for
             return self._without(finite, x, y, clip)
@@ -57,7 +57,6 @@ class BookKeeper:
 
         If one is not, the sum may be NaN and has to be taken again without it.
         """
-        total = {name: torch.zeros_like(self.net.get_parameter(name)) for name in self.names.values()}
         calls = self._run(x, y)
         rows = self._added(calls, self._shared(calls))
         squares, kept = self._squares(calls, rows, clip)
@@ -67,8 +66,7 @@ class BookKeeper:
         if mask is not None:
             finite = finite | (mask == 0)
             factors = {name: factor * mask for name, factor in factors.items()}
-        self._sum(calls, rows, kept, factors, total)
-        return total, finite
+        return self._sum(calls, rows, kept, factors), finite
 
     def _without(self, finite: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Sums:
         """Once more without the records whose gradients are not finite; they are rare."""
@@ -179,11 +177,12 @@ class BookKeeper:
         shared: Named,
         kept: dict[int, Named],
         factors: Named,
-        total: Named,
-    ) -> None:
+    ) -> Named:
+        """By parameter; zero for one that took no part."""
+        total: Named = {}
         for name, g in weighted_rows(shared, factors).items():
             rule, own_name = self._owners[name]
-            total[name] += rule.restore(own_name, g)
+            total[name] = rule.restore(own_name, g)
         for place, (layer, call) in enumerate(calls):
             full = {name: self._full(layer, name) for name in self.rules[layer].names}
             if all(name in shared for name in full.values()):
@@ -193,4 +192,8 @@ class BookKeeper:
             found = self._weighted(rule, call, kept.get(place), own)
             for name, g in found.items():
                 if full[name] not in shared:
-                    total[full[name]] += g
+                    total[full[name]] = g
+        return {name: total[name] if name in total else self._zero(name) for name in self.names.values()}
+
+    def _zero(self, name: str) -> Tensor:
+        return torch.zeros_like(self.net.get_parameter(name))

@@ -19,9 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from airlock.mechanisms.clipping import row_squares
+
 Named = dict[str, Tensor]  # by the parameter's name in its own layer
 _TRITON = importlib.util.find_spec("triton") is not None
-_UNFOLD_BYTES = {"cpu": 1 << 23, "cuda": 1 << 31}  # patches at a time: in the cache of a CPU, in the memory of a GPU
+_BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: in the cache of a CPU, in the memory of a GPU
 
 
 @dataclass
@@ -121,11 +123,22 @@ def _over(b: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """‖Σ_t b_t a_tᵀ‖² of every record, a few records at a time."""
     if a.shape[1] == 1:
-        return a.flatten(1).square().sum(1) * b.flatten(1).square().sum(1)
-    a, b = a.double(), b.double()
+        return row_squares(a) * row_squares(b)
+    step = _at_once(a, 2 * a[0].numel() + 2 * b[0].numel())
+    parts = zip(torch.split(a, step), torch.split(b, step), strict=True)
+    return torch.cat([_gram_at_once(one.double(), other.double()) for one, other in parts])
+
+
+def _gram_at_once(a: Tensor, b: Tensor) -> Tensor:
     both = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
     return both.flatten(1).sum(1).clamp_min_(0).float()
+
+
+def _at_once(like: Tensor, numbers: int) -> int:
+    """How many records to take at a time if each needs this many float32 numbers of memory."""
+    return max(1, _BYTES_AT_ONCE[like.device.type] // (4 * numbers))
 
 
 class LinearRule(Product):
@@ -149,7 +162,7 @@ class ConvRule(Product):
         return call.back[0, 0].numel(), self.layer.weight[0].numel(), self.layer.weight.shape[0]
 
     def rows(self, call: Call) -> Named:
-        """Formed a few records at a time, so that the patches stay small."""
+        """Every record's own weight gradient, and the sum over positions for the bias."""
         found = {}
         if "weight" in self.names:
             found["weight"] = self._weight_rows(call.a.float(), call.back.float())
@@ -158,22 +171,24 @@ class ConvRule(Product):
         return found
 
     def _weight_rows(self, a: Tensor, back: Tensor) -> Tensor:
+        """By a kernel on a GPU, or from patches there without Triton; on a CPU as one convolution of many groups."""
         weight = self.layer.weight
-        if self._last(a) and max(weight.shape[2:]) > 1 and _TRITON:
+        if not self._last(a):
+            wide = (1, -1, *a.shape[2:]), (1, -1, *back.shape[2:])
+            g = self._weight_gradient(a.reshape(wide[0]), back.reshape(wide[1]), groups=len(a))
+            return g.view(len(a), *weight.shape)
+        if max(weight.shape[2:]) > 1 and _TRITON:
             from airlock.training.conv_kernel import conv_rows
 
             return conv_rows(a, back, self.layer, _padding(self.layer))
         positions, into, out = back[0, 0].numel(), weight[0].numel(), len(weight)
-        step = max(1, _UNFOLD_BYTES[a.device.type] // (4 * positions * into))
+        step = _at_once(a, positions * into)
         g = back.new_empty(len(a), out, into)
-        last = self._last(a)
         back = back.flatten(2)
         for start in range(0, len(a), step):
             part = slice(start, start + step)
-            patches = self._patches_last(a[part]) if last else self._patches(a[part]).transpose(1, 2)
-            torch.bmm(back[part], patches, out=g[part])
-        shape = (*weight.shape[2:], weight.shape[1]) if last else weight.shape[1:]
-        return g.view(len(a), out, *shape)
+            torch.bmm(back[part], self._patches_last(a[part]), out=g[part])
+        return g.view(len(a), out, *weight.shape[2:], weight.shape[1])
 
     def _last(self, a: Tensor) -> bool:
         """Whether rows have the input channels last: on a GPU, where patches are then copied in whole runs."""
@@ -203,11 +218,15 @@ class ConvRule(Product):
             found["bias"] = factors["bias"] @ call.back.float().flatten(2).sum(2)
         return found
 
-    def _weight_gradient(self, a: Tensor, b: Tensor) -> Tensor:
+    def _weight_gradient(self, a: Tensor, b: Tensor, groups: int = 1) -> Tensor:
+        """The weight's gradient; with groups, of as many weights on top of each other as there are groups."""
         layer = self.layer
         padding = _padding(layer)
+        weight = (
+            layer.weight if groups == 1 else layer.weight.new_empty(groups * len(layer.weight), *layer.weight[0].shape)
+        )
         gradient: Tensor = torch.ops.aten.convolution_backward(
-            b, a, layer.weight, None, layer.stride, padding, layer.dilation, False, [0] * len(padding), 1,
+            b, a, weight, None, layer.stride, padding, layer.dilation, False, [0] * len(padding), groups,
             [False, True, False],
         )[1]  # fmt: skip
         return gradient

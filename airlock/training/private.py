@@ -21,7 +21,9 @@ from airlock.training.layers import Named
 
 Engine = BookKeeper | FunctionalGradients
 
-_CHUNK_BYTES = {"cpu": 1 << 28, "cuda": 1 << 33}
+# A chunk is as large as this, or _LEAST records if they need no more than that: a CPU is fastest in its cache.
+_CHUNK_BYTES = {"cpu": (1 << 26, 1 << 30), "cuda": (1 << 33, 1 << 33)}
+_LEAST = 64
 _AGREE = 1e-3
 _ENGINES: WeakKeyDictionary[nn.Module, tuple[tuple[str, ...], Engine]] = WeakKeyDictionary()
 _GRAPHS: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
@@ -35,7 +37,7 @@ def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named
     zero) and counted.
     """
     engine = engine_for(net, x)
-    step = max(1, _CHUNK_BYTES[x.device.type] // engine.bytes_per_record)
+    step = _chunk(len(y), engine.bytes_per_record, x.device.type)
     chunks = [(x[i : i + step], y[i : i + step]) for i in range(0, max(1, len(y)), step)]
     total, dropped = _one_sum(engine, *chunks[0], clip)
     if len(chunks) > 1:
@@ -46,6 +48,13 @@ def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named
         for name, g in part.items():
             total[name] += g
     return total, dropped
+
+
+def _chunk(records: int, bytes_per_record: int, device: str) -> int:
+    """How many records to take at a time, in chunks of about the same size."""
+    good, most = (limit // bytes_per_record for limit in _CHUNK_BYTES[device])
+    step = max(1, good, min(_LEAST, most))
+    return max(1, -(-records // max(1, -(-records // step))))
 
 
 def _one_sum(engine: Engine, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, int]:

@@ -257,7 +257,7 @@ def test_a_lot_larger_than_memory_is_the_sum_of_its_chunks(case: str) -> None:
     torch.manual_seed(0)
     net, x, y = make().eval(), draw(7), torch.randint(0, CLASSES, (7,))
     whole, _ = clipped_sum(net, x, y, Clip(0.3))
-    with patch.dict(private._CHUNK_BYTES, {"cpu": 3 * engine_for(net, x).bytes_per_record}):
+    with patch.dict(private._CHUNK_BYTES, {"cpu": (3 * engine_for(net, x).bytes_per_record,) * 2}):
         assert close(clipped_sum(net, x, y, Clip(0.3))[0], whole)
 
 
