@@ -26,7 +26,7 @@ from airlock.training.functional import FunctionalGradients
 from airlock.training.private import clipped_sum
 
 ROUNDS = {"cpu": 5, "cuda": 30}
-BATCH = {"cpu": 128, "cuda": 1024}
+BATCH = {"cpu": 1024, "cuda": 1024}
 CLIP = 1.0
 
 Step = Callable[[], object]

@@ -73,10 +73,8 @@ class GaussianNoise:
 
     def _fill(self, room: Tensor, value: Tensor, unit: float, stream: Stream) -> None:
         """Value plus noise, both in whole steps of the grid, times `unit`, block by block while it is in the cache."""
-        steps = 1.0 / self.grid
-        scale = self.scale(value.numel()) * steps
-        for start, noise in stream.normal_blocks(value.numel()):
+        steps = 1.0 / self.grid  # a power of two: exact in any precision
+        for start, noise in stream.normal_blocks(value.numel(), self.scale(value.numel()) * steps):
             where = slice(start, start + len(noise))
-            noise.mul_(scale).round_()
-            noise += value[where].to(torch.float64, copy=True).mul_(steps).round_()
-            room[where] = noise.mul_(unit)
+            on_grid = (value[where] * steps).round_()
+            room[where] = noise.round_().add_(on_grid).mul_(unit)

@@ -85,8 +85,8 @@ class Stream:
             values[start : start + len(block)] = block.numpy()
         return values
 
-    def normal_blocks(self, count: int) -> Iterator[tuple[int, Tensor]]:
-        """Standard normal numbers, by Box and Muller (1958), in float64: each block with its first position.
+    def normal_blocks(self, count: int, scale: float = 1.0) -> Iterator[tuple[int, Tensor]]:
+        """Normal numbers of this scale, by Box and Muller (1958), in float64: each block with its first position.
 
         Pair p takes its radius from the stream's 64-bit word p and its angle from word pairs + p, and gives the numbers
         p and pairs + p. A block is the caller's until the next one is asked for, which is written to the same memory:
@@ -100,7 +100,7 @@ class Stream:
             radius, angle, out = room[:, : min(_BLOCK, pairs - start)]
             radii.midpoints(radius)
             angles.midpoints(angle)
-            radius.log_().mul_(-2.0).sqrt_()
+            radius.log_().mul_(-2.0 * scale * scale).sqrt_()
             torch.sin(angle.mul_(2.0 * math.pi), out=out).mul_(radius)
             yield start, out[: count - start]
             angle.cos_().mul_(radius)

@@ -89,7 +89,7 @@ class Product(Rule):
         if "weight" in self.names:
             found["weight"] = torch.bmm(b.transpose(1, 2), a).view(len(b), *self.layer.weight.shape)
         if "bias" in self.names:
-            found["bias"] = b.sum(1)
+            found["bias"] = _over_positions(b)
         return found
 
     def squares(self, call: Call, scales: dict[str, Tensor | None]) -> Named | None:
@@ -102,7 +102,7 @@ class Product(Rule):
         if "weight" in self.names:
             found["weight"] = _gram(a, _over(b, scales["weight"]))
         if "bias" in self.names:
-            found["bias"] = _over(b.sum(1), scales["bias"]).square().sum(1)
+            found["bias"] = row_squares(_over(_over_positions(b), scales["bias"]))
         return found
 
     def weighted(self, call: Call, factors: Named) -> Named:
@@ -113,8 +113,12 @@ class Product(Rule):
             scaled = b * factors["weight"][:, None, None]
             found["weight"] = (scaled.flatten(0, 1).t() @ a.flatten(0, 1)).view_as(self.layer.weight)
         if "bias" in self.names:
-            found["bias"] = factors["bias"] @ b.sum(1)
+            found["bias"] = factors["bias"] @ _over_positions(b)
         return found
+
+
+def _over_positions(b: Tensor) -> Tensor:
+    return b[:, 0] if b.shape[1] == 1 else b.sum(1)
 
 
 def _over(b: Tensor, scale: Tensor | None) -> Tensor:
