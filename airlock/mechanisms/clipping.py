@@ -18,6 +18,8 @@ from torch import Tensor
 # slack keeps what is summed below the bound whatever it rounds to.
 _SLACK, _SLACK_TF32 = 1.0 - 2.0**-16, 1.0 - 2.0**-8
 
+BALANCE = ".balance"  # the place of a counting clip's Σ (b − 1/2) beside the sums; no parameter's name starts so
+
 
 @dataclass(frozen=True)
 class Clip:
@@ -31,11 +33,13 @@ class Clip:
         by_layer: Clip every parameter tensor by itself to norm/√(number of tensors), instead of all together.
         scale: s, by parameter name: a scalar, or one number an output channel (shape (out, 1, ...)). Missing names and
             None mean 1. It must be public: from public data, or from what was already released.
+        counting: Whether sums come with a count of the records within the bound, under the name BALANCE.
     """
 
     norm: float
     by_layer: bool = False
     scale: Mapping[str, Tensor] | None = None
+    counting: bool = False
 
     def scale_of(self, name: str) -> Tensor | None:
         """The scale of a parameter; None means 1."""
@@ -55,13 +59,25 @@ class Clip:
         scale = self.scale_of(name)
         return row_squares(rows if scale is None else rows / scale)
 
-    def factors(self, squares: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name."""
+    def factors(self, squares: Mapping[str, Tensor], norm: Tensor | None = None) -> dict[str, Tensor]:
+        """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name.
+
+        Args:
+            squares: By parameter name, one number a record.
+            norm: The bound as a tensor, for a CUDA graph, which reads it anew every time.
+        """
+        whole = self.norm if norm is None else norm
         if self.by_layer:
-            bound = self.norm / len(squares) ** 0.5
+            bound = whole / len(squares) ** 0.5
             return {name: clip_factors(square.sqrt(), bound) for name, square in squares.items()}
-        together = clip_factors(torch.stack(list(squares.values())).sum(0).sqrt(), self.norm)
-        return dict.fromkeys(squares, together)
+        return dict.fromkeys(squares, clip_factors(_together(squares), whole))
+
+    def balance(self, squares: Mapping[str, Tensor], norm: Tensor | None = None) -> Tensor:
+        """1/2 for every record within the bound, −1/2 for one beyond it or without a finite norm.
+
+        Guarantee: adding or removing one record moves the sum of these numbers by exactly 1/2.
+        """
+        return (_together(squares) <= (self.norm if norm is None else norm)).float() - 0.5
 
 
 def row_squares(rows: Tensor) -> Tensor:
@@ -73,7 +89,11 @@ def row_squares(rows: Tensor) -> Tensor:
     return rows.square().sum(1)
 
 
-def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
+def _together(squares: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack(list(squares.values())).sum(0).sqrt()
+
+
+def clip_factors(norms: Tensor, clip_norm: float | Tensor) -> Tensor:
     """One factor in [0, 1] a record, such that factor × gradient has norm at most `clip_norm`.
 
     Guarantee: for every record, finite or not, ‖factor · g‖ ≤ clip_norm. A record whose norm is NaN or infinite gets

@@ -1,4 +1,8 @@
-"""Augmentations: each changes a record by itself, so that they cost no privacy."""
+"""Augmentations: each changes a record by itself, so that they cost no privacy.
+
+With several copies a record (De et al. 2022) every copy is changed on its own; what becomes of a record is the mean
+gradient of its copies, which is clipped as one.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +35,14 @@ def flip(x: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(chosen[:, None, None, None], x.flip(3), x)
 
 
-def named(name: Name) -> Callable[[Tensor, torch.Generator], Tensor] | None:
-    """The augmentation with this name; None for none."""
+def named(name: Name, copies: int = 1) -> Callable[[Tensor, torch.Generator], Tensor] | None:
+    """The augmentation with this name; None for none. Copies of a record stand side by side in what it returns."""
     chosen = [{"shift": shift, "flip": flip}[part] for part in name.split("+") if part != "none"]
-    if not chosen:
+    if not chosen and copies == 1:
         return None
 
     def augment(x: Tensor, generator: torch.Generator) -> Tensor:
+        x = x.repeat_interleave(copies, 0) if copies > 1 else x
         for one in chosen:
             x = one(x, generator)
         return x

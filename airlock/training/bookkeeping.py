@@ -3,7 +3,8 @@
 The backward pass stops at activations: parameters take no part in it. What went into every layer with trainable
 parameters and what came back is kept for the time of the call; per-record norms and the weighted sum follow from these
 by the layer's rule (`layers`). A parameter that is used more than once (tied weights, a layer called several times) has
-its per-record gradients added up before they are measured.
+its per-record gradients added up before they are measured. A label is a record: where x has more rows than y, a record
+is so many copies side by side, and its gradient is their mean.
 
 Clipping bounds what is summed here, whatever that is: were a gradient missing, the sum would be wrong and private. That
 it is right is tried once a network, on random records, against the gradients of torch.func; a network for which it is
@@ -20,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from airlock.mechanisms import Clip
-from airlock.training.layers import Call, Named, Rule, rule_for, weighted_rows
+from airlock.mechanisms import BALANCE, Clip
+from airlock.training.layers import Call, Named, Rule, copies_in, rule_for, spread, weighted_rows
 
 Sums = tuple[Named, int]
 
@@ -46,32 +47,44 @@ class BookKeeper:
     def clipped_sum(self, x: Tensor, y: Tensor, clip: Clip) -> Sums:
         """The sum of the clipped per-record gradients by parameter name, and how many records were dropped."""
         if not len(y):
-            return {name: self._zero(name) for name in self.names.values()}, 0
+            return self._zeros() | ({BALANCE: x.new_zeros((), dtype=torch.float32)} if clip.counting else {}), 0
         total, finite = self.masked_sum(x, y, None, clip)
         if not bool(finite.all()):  # asked last: on a GPU the answer has to be waited for
             return self._without(finite, x, y, clip)
         return total, 0
 
-    def masked_sum(self, x: Tensor, y: Tensor, mask: Tensor | None, clip: Clip) -> tuple[Named, Tensor]:
+    def masked_sum(
+        self, x: Tensor, y: Tensor, mask: Tensor | None, clip: Clip, norm: Tensor | None = None
+    ) -> tuple[Named, Tensor]:
         """The sum over the records with mask 1, and which records are fit to be summed; waits for nothing.
 
-        If one is not, the sum may be NaN and has to be taken again without it.
+        If one is not, the sum may be NaN and has to be taken again without it. `norm` is the clip's, as a tensor.
         """
         calls = self._run(x, y)
         rows = self._added(calls, self._shared(calls))
         squares, kept = self._squares(calls, rows, clip)
         self.bytes_per_record = max(1, self._bytes(calls, [rows, *kept.values()]) // len(y))
         finite = torch.isfinite(torch.stack(list(squares.values())).sum(0))
-        factors = clip.factors(squares)
+        factors = clip.factors(squares, norm)
         if mask is not None:
             finite = finite | (mask == 0)
             factors = {name: factor * mask for name, factor in factors.items()}
-        return self._sum(calls, rows, kept, factors), finite
+        total = self._sum(calls, rows, kept, factors)
+        if clip.counting:
+            sides = clip.balance(squares, norm)
+            total[BALANCE] = (sides if mask is None else sides * mask).sum()
+        return total, finite
+
+    def _zeros(self) -> Named:
+        return {name: self._zero(name) for name in self.names.values()}
 
     def _without(self, finite: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Sums:
-        """Once more without the records whose gradients are not finite; they are rare."""
-        total, more = self.clipped_sum(x[finite], y[finite], clip)
-        return total, more + int((~finite).sum())
+        """Once more without the records whose gradients are not finite; they are rare, and beyond any bound."""
+        total, more = self.clipped_sum(x[spread(finite, copies_in(x, y))], y[finite], clip)
+        dropped = int((~finite).sum())
+        if clip.counting:
+            total[BALANCE] = total[BALANCE] - 0.5 * dropped
+        return total, more + dropped
 
     def _run(self, x: Tensor, y: Tensor) -> list[tuple[nn.Module, Call]]:
         """One forward pass with the layers' inputs kept, one backward pass to their outputs."""
@@ -85,12 +98,14 @@ class BookKeeper:
             kept.append((layer, inputs, keywords, output))
             return output
 
+        copies = copies_in(x, y)
         with self._prepared(keep), torch.enable_grad():
-            loss = F.cross_entropy(self.net(x).float(), y, reduction="sum")
+            loss = F.cross_entropy(self.net(x).float(), spread(y, copies), reduction="sum")
         outputs = [output for *_, output in kept]
-        backs = torch.autograd.grad(loss, outputs, allow_unused=True)
+        share = torch.full_like(loss, 1 / copies)
+        backs = torch.autograd.grad(loss, outputs, share, allow_unused=True)
         return [
-            (layer, Call(inputs, keywords, back))
+            (layer, Call(inputs, keywords, back, copies))
             for (layer, inputs, keywords, _), back in zip(kept, backs, strict=True)
             if back is not None
         ]

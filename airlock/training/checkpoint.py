@@ -1,16 +1,16 @@
 """A training run on disk: one safetensors file with everything that the next step depends on, replaced atomically.
 
-Weights, averaged weights, optimiser state and the step are stored together with a mark of the run (its recipe, seed and
-gradient source). A checkpoint with another mark is refused: going on with other noise or another seed would void the
-accounting. Streams need no state here: a step's randomness follows from the step. A system-keyed stream starts anew
-after a resume, which is sound: the steps that were lost never left.
+Weights, averaged weights, optimiser state, what the gradient source moves from step to step, and the step are stored
+together with a mark of the run (its recipe, seed and gradient source). A checkpoint with another mark is refused: going
+on with other noise or another seed would void the accounting. Streams need no state here: a step's randomness follows
+from the step. A system-keyed stream starts anew after a resume, which is sound: the steps that were lost never left.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -30,10 +30,12 @@ def save(
     net: nn.Module,
     averaged: Mapping[str, Tensor],
     optimiser: torch.optim.Optimizer,
+    gradients: Mapping[str, Tensor],
 ) -> None:
     """Write aside, then rename: an interrupted write leaves the previous checkpoint whole."""
     tensors = {f"net/{name}": value for name, value in net.state_dict().items()}
     tensors |= {f"averaged/{name}": value for name, value in averaged.items()}
+    tensors |= {f"gradients/{name}": value for name, value in gradients.items()}
     for place, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{place}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
     metadata = {"step": str(step), "mark": json.dumps(mark, sort_keys=True)}
@@ -64,6 +66,7 @@ def restore(
     net: nn.Module,
     averaged: dict[str, Tensor],
     optimiser: torch.optim.Optimizer,
+    load_gradients: Callable[[Mapping[str, Tensor]], None],
 ) -> int:
     """Put everything back in place and return the number of steps that were executed."""
     try:
@@ -84,6 +87,7 @@ def restore(
     for name in averaged:
         averaged[name].copy_(tensors[f"averaged/{name}"])
     _load_optimiser(optimiser, tensors)
+    load_gradients({key[10:]: value for key, value in tensors.items() if key.startswith("gradients/")})
     return int(metadata["step"])
 
 

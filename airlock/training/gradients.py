@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch.nn.functional as F
@@ -16,6 +17,14 @@ class Gradients(Protocol):
         """What a checkpoint must agree on before a run goes on with this source."""
         ...
 
+    def state(self) -> dict[str, Tensor]:
+        """What changes from step to step and the next one depends on; it goes into checkpoints."""
+        ...
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from the state of a checkpoint."""
+        ...
+
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """Compute the gradient of one batch; it may be empty."""
         ...
@@ -28,6 +37,13 @@ class PlainGradients:
     def mark(self) -> dict[str, object]:
         """Nothing beyond its kind."""
         return {"gradients": "plain"}
+
+    def state(self) -> dict[str, Tensor]:
+        """None."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to restore."""
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """Backward through the mean cross-entropy; an empty batch gives no gradient."""

@@ -1,8 +1,9 @@
 """Book-keeping on a GPU as one CUDA graph: a step is one launch instead of hundreds.
 
 A graph has fixed shapes and a Poisson lot has not: lots are padded to the next of a few sizes with records whose mask
-is 0, which get the factor 0 and so add exactly nothing. A graph is captured when a size comes up for the third time;
-whatever cannot be captured (a network that branches on values, say) stays with ordinary launches.
+is 0, which get the factor 0 and so add exactly nothing. The clip norm is one of the tensors that a graph reads, because
+it may move from step to step. A graph is captured when a size comes up for the third time; whatever cannot be captured
+(a network that branches on values, say) stays with ordinary launches.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from airlock.mechanisms import Clip
 from airlock.training.bookkeeping import BookKeeper
-from airlock.training.layers import Named
+from airlock.training.layers import Named, copies_in
 
 _KEPT = 4  # graphs at a time
 _PATIENCE = 2  # uses of a size before it is captured
@@ -33,13 +34,17 @@ class _Graph:
     x: Tensor
     y: Tensor
     mask: Tensor
+    norm: Tensor
     total: Named
     finite: Tensor
     clip: Clip  # kept alive: its scale is known by identity, which must not pass to another one
 
-    def replay(self, x: Tensor, y: Tensor) -> tuple[Named, bool]:
+    def replay(self, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, bool]:
         count = len(y)
-        self.x[:count].copy_(x)
+        if clip.norm != self.clip.norm:
+            self.norm.fill_(clip.norm)
+            self.clip = clip
+        self.x[: len(x)].copy_(x)
         self.y[:count].copy_(y)
         self.mask.zero_()
         self.mask[:count] = 1
@@ -66,43 +71,43 @@ class Graphs:
         if graph is None:
             return self.keeper.clipped_sum(x, y, clip)
         self._graphs.move_to_end(key)
-        total, fit = graph.replay(x, y)
+        total, fit = graph.replay(x, y, clip)
         return (total, 0) if fit else self.keeper.clipped_sum(x, y, clip)
 
     def _key(self, x: Tensor, y: Tensor, clip: Clip) -> Hashable:
         modes = tuple(module.training for module in self.keeper.net.modules())
         precision = torch.is_autocast_enabled("cuda"), torch.backends.cuda.matmul.allow_tf32
-        layout = x.shape[1:], x.dtype, x.stride()[1:]
-        return _padded(len(y)), layout, clip.norm, clip.by_layer, id(clip.scale), modes, precision
+        layout = copies_in(x, y), x.shape[1:], x.dtype, x.stride()[1:]
+        return _padded(len(y)), layout, clip.by_layer, clip.counting, id(clip.scale), modes, precision
 
     def _capture(self, key: Hashable, x: Tensor, y: Tensor, clip: Clip) -> _Graph | None:
         size = _padded(len(y))
-        x_in, y_in = _like(x, size), y.new_zeros(size)
-        mask = torch.zeros(size, device=x.device)
+        x_in, y_in = _like(x, size * copies_in(x, y)), y.new_zeros(size)
+        mask, norm = torch.zeros(size, device=x.device), torch.full((), clip.norm, device=x.device)
         graph = torch.cuda.CUDAGraph()
         while len(self._graphs) >= _KEPT:
             self._graphs.popitem(last=False)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._warm_up(x_in, y_in, mask, clip)
+                self._warm_up(x_in, y_in, mask, clip, norm)
                 with torch.cuda.graph(graph):
-                    total, finite = self.keeper.masked_sum(x_in, y_in, mask, clip)
+                    total, finite = self.keeper.masked_sum(x_in, y_in, mask, clip, norm)
         except RuntimeError:
             self._broken = True
             with contextlib.suppress(RuntimeError):
                 torch.cuda.synchronize()
             return None
-        self._graphs[key] = _Graph(graph, x_in, y_in, mask, total, finite, clip)
+        self._graphs[key] = _Graph(graph, x_in, y_in, mask, norm, total, finite, clip)
         return self._graphs[key]
 
-    def _warm_up(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> None:
+    def _warm_up(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor) -> None:
         """Libraries choose their kernels and allocate their workspaces outside of the capture."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                self.keeper.masked_sum(x, y, mask, clip)
+                self.keeper.masked_sum(x, y, mask, clip, norm)
         torch.cuda.current_stream().wait_stream(side)
 
 

@@ -5,6 +5,7 @@ themselves (`rows`), and their weighted sum. For a layer that is a matrix produc
 Σ_t b_t a_tᵀ: its norm follows from the two Gram matrices without forming it ("ghost norm", Goodfellow 2015, Li et al.
 2022), which is cheaper where 2T(in + out) < in · out; elsewhere the rows are formed. Gram matrices of more than one
 position are summed in float64, because their terms may cancel and a norm that is too small would void the clipping.
+K copies of a record at T positions are K · T positions.
 """
 
 from __future__ import annotations
@@ -28,17 +29,35 @@ _BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: in the cache o
 
 @dataclass
 class Call:
-    """One call of a layer: its inputs, and the gradient of the loss with respect to its output."""
+    """One call of a layer: its inputs, and the gradient of the loss with respect to its output.
+
+    A record may come as several copies, side by side in the batch. Its gradient is the sum over them, so that copies
+    are to a rule what positions are: more terms of the same sum.
+    """
 
     inputs: tuple[Any, ...]
     keywords: dict[str, Any]
     back: Tensor
+    copies: int = 1
 
     @property
     def a(self) -> Tensor:
         """The first input, detached."""
         first: Tensor = self.inputs[0].detach()
         return first
+
+    @property
+    def records(self) -> int:
+        """How many records the batch holds."""
+        return len(self.back) // self.copies
+
+    def added(self, rows: Tensor) -> Tensor:
+        """From one row a copy to one row a record."""
+        return rows if self.copies == 1 else rows.view(self.records, self.copies, *rows.shape[1:]).sum(1)
+
+    def spread(self, factors: Tensor) -> Tensor:
+        """From one number a record to one number a copy."""
+        return spread(factors, self.copies)
 
 
 class Rule(ABC):
@@ -151,7 +170,8 @@ class LinearRule(Product):
     def sides(self, call: Call) -> tuple[Tensor, Tensor]:
         """All dimensions between the first and the last are positions."""
         a, b = call.a, call.back
-        return a.reshape(len(a), -1, a.shape[-1]).float(), b.reshape(len(b), -1, b.shape[-1]).float()
+        count = call.records
+        return a.reshape(count, -1, a.shape[-1]).float(), b.reshape(count, -1, b.shape[-1]).float()
 
 
 class ConvRule(Product):
@@ -159,32 +179,32 @@ class ConvRule(Product):
 
     def sides(self, call: Call) -> tuple[Tensor, Tensor]:
         """Patches as positions."""
-        return self._patches(call.a.float()).transpose(1, 2), call.back.float().flatten(2).transpose(1, 2)
+        a, b = self._patches(call.a.float()).transpose(1, 2), call.back.float().flatten(2).transpose(1, 2)
+        return a.reshape(call.records, -1, a.shape[2]), b.reshape(call.records, -1, b.shape[2])
 
     def sizes(self, call: Call) -> tuple[int, int, int]:
         """Without cutting patches."""
-        return call.back[0, 0].numel(), self.layer.weight[0].numel(), self.layer.weight.shape[0]
+        return call.copies * call.back[0, 0].numel(), self.layer.weight[0].numel(), self.layer.weight.shape[0]
 
     def rows(self, call: Call) -> Named:
         """Every record's own weight gradient, and the sum over positions for the bias."""
         found = {}
         if "weight" in self.names:
-            found["weight"] = self._weight_rows(call.a.float(), call.back.float())
+            found["weight"] = self._weight_rows(call.a.float(), call.back.float(), call)
         if "bias" in self.names:
-            found["bias"] = call.back.float().flatten(2).sum(2)
+            found["bias"] = call.added(call.back.float().flatten(2).sum(2))
         return found
 
-    def _weight_rows(self, a: Tensor, back: Tensor) -> Tensor:
+    def _weight_rows(self, a: Tensor, back: Tensor, call: Call) -> Tensor:
         """By a kernel on a GPU, or from patches there without Triton; on a CPU as one convolution of many groups."""
         weight = self.layer.weight
         if not self._last(a):
-            wide = (1, -1, *a.shape[2:]), (1, -1, *back.shape[2:])
-            g = self._weight_gradient(a.reshape(wide[0]), back.reshape(wide[1]), groups=len(a))
-            return g.view(len(a), *weight.shape)
+            a, back = (_beside(value, call.copies) for value in (a, back))
+            return self._weight_gradient(a, back, groups=call.records).view(call.records, *weight.shape)
         if max(weight.shape[2:]) > 1 and _TRITON:
             from airlock.training.conv_kernel import conv_rows
 
-            return conv_rows(a, back, self.layer, _padding(self.layer))
+            return call.added(conv_rows(a, back, self.layer, _padding(self.layer)))
         positions, into, out = back[0, 0].numel(), weight[0].numel(), len(weight)
         step = _at_once(a, positions * into)
         g = back.new_empty(len(a), out, into)
@@ -192,7 +212,7 @@ class ConvRule(Product):
         for start in range(0, len(a), step):
             part = slice(start, start + step)
             torch.bmm(back[part], self._patches_last(a[part]), out=g[part])
-        return g.view(len(a), out, *weight.shape[2:], weight.shape[1])
+        return call.added(g.view(len(a), out, *weight.shape[2:], weight.shape[1]))
 
     def _last(self, a: Tensor) -> bool:
         """Whether rows have the input channels last: on a GPU, where patches are then copied in whole runs."""
@@ -216,10 +236,10 @@ class ConvRule(Product):
         found = {}
         if "weight" in self.names:
             shape = (-1, *[1] * (call.back.dim() - 1))
-            scaled = call.back.float() * factors["weight"].view(shape)
+            scaled = call.back.float() * call.spread(factors["weight"]).view(shape)
             found["weight"] = self._weight_gradient(call.a.float(), scaled)
         if "bias" in self.names:
-            found["bias"] = factors["bias"] @ call.back.float().flatten(2).sum(2)
+            found["bias"] = call.spread(factors["bias"]) @ call.back.float().flatten(2).sum(2)
         return found
 
     def _weight_gradient(self, a: Tensor, b: Tensor, groups: int = 1) -> Tensor:
@@ -245,6 +265,12 @@ class ConvRule(Product):
         return F.unfold(a, kernel, dilation, tuple(padding), stride)
 
 
+def _beside(value: Tensor, copies: int) -> Tensor:
+    """Records side by side as groups of channels, their copies as the batch: (copies, records · channels, ...)."""
+    by_record = value.reshape(-1, copies, *value.shape[1:])
+    return by_record.transpose(0, 1).reshape(copies, -1, *value.shape[2:])
+
+
 def _padding(layer: Any) -> list[int]:
     if layer.padding == "valid":
         return [0] * len(layer.kernel_size)
@@ -255,7 +281,7 @@ class EmbeddingRule(Rule):
     """nn.Embedding: position t adds b_t to row number a_t."""
 
     def _sides(self, call: Call) -> tuple[Tensor, Tensor]:
-        ids = call.a.reshape(len(call.a), -1)
+        ids = call.a.reshape(call.records, -1)
         b = call.back.float().reshape(*ids.shape, -1)
         if self.layer.padding_idx is not None:
             b = b * (ids != self.layer.padding_idx)[:, :, None]
@@ -294,9 +320,9 @@ class NormRule(Rule):
         b = call.back.float()
         found = {}
         if "weight" in self.names:
-            found["weight"] = self._gather(b * self._normalised(call.a.float()))
+            found["weight"] = call.added(self._gather(b * self._normalised(call.a.float())))
         if "bias" in self.names:
-            found["bias"] = self._gather(b)
+            found["bias"] = call.added(self._gather(b))
         return found
 
     def _normalised(self, a: Tensor) -> Tensor:
@@ -334,7 +360,21 @@ class AnyRule(Rule):
         batched = [isinstance(i, Tensor) and i.dim() > 0 and len(i) == count for i in call.inputs]
         inputs = [i.detach() if isinstance(i, Tensor) else i for i in call.inputs]
         dims = (0, *(0 if b else None for b in batched))
-        return dict(vmap(one, in_dims=dims, randomness="different")(call.back, *inputs))
+        rows = vmap(one, in_dims=dims, randomness="different")(call.back, *inputs)
+        return {name: call.added(g) for name, g in rows.items()}
+
+
+def spread(values: Tensor, copies: int) -> Tensor:
+    """Every value as often as its record has copies, side by side."""
+    return values if copies == 1 else values[:, None].expand(-1, copies).reshape(-1)
+
+
+def copies_in(x: Tensor, y: Tensor) -> int:
+    """How many rows of x are one record: a label is a record, and its copies stand side by side."""
+    copies = len(x) // max(1, len(y))
+    if copies * len(y) != len(x) or (len(y) and not copies):
+        raise ValueError(f"{len(x)} rows cannot be equally many copies of {len(y)} records")
+    return max(1, copies)
 
 
 def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:

@@ -3,6 +3,10 @@
 Plain and private training differ only in the sampler and in the source of gradients that are passed in. Every random
 choice of a step follows from the seed (or the stream) and the step's number, so that a resumed run on a CPU ends in the
 same bits as an uninterrupted one.
+
+What chance does to a record (dropout, augmentation) goes by its place in the lot, and one record more moves the places
+of others. In private training it therefore comes from a secret stream: others then meet other changes, but equally
+likely ones, whoever was drawn. From a public seed one record could be seen in what all others met.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from torch import Tensor, nn
 
 from airlock.config import Frozen, Positive
 from airlock.errors import Interrupted, TrainingError
+from airlock.mechanisms import Stream
 from airlock.training import checkpoint
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients
@@ -96,13 +101,14 @@ def fit(
     run: Run,
     augment: Augment | None = None,
     label: str = "training",
+    secret: Stream | None = None,
 ) -> int:
-    """Train `net` in place and return the number of executed steps.
+    """Train `net` in place and return the number of executed steps; `secret` decides dropout and augmentation.
 
     Raises:
         Interrupted: Ctrl-C; the checkpoint (if there is a folder for one) holds all steps done so far.
     """
-    session = _Session(net, data, sampler, gradients, recipe, seed, run, augment)
+    session = _Session(net, data, sampler, gradients, recipe, seed, run, augment, secret)
     first = session.restore()
     saved = time.monotonic()
     with _precision(recipe, run), _forked_generator(run.device), _watch_interrupt() as interrupted:
@@ -147,9 +153,10 @@ class _Session:
         seed: int,
         run: Run,
         augment: Augment | None,
+        secret: Stream | None,
     ) -> None:
         self.net, self.data, self.sampler, self.gradients = net, data, sampler, gradients
-        self.recipe, self.run, self.augment = recipe, run, augment
+        self.recipe, self.run, self.augment, self.secret = recipe, run, augment, secret
         self.seed = _mix(seed, -run.group.rank) if run.group.rank else seed  # other records, other dropout
         run.group.begin()
         _join(gradients, run.group)
@@ -166,7 +173,8 @@ class _Session:
         group.require_same("training", self._task, "What they add up would not be one gradient.")
         content = group.send(checkpoint.read(folder) if folder and group.lead else None)
         if content is not None:
-            return checkpoint.restore(content, self.mark, self.net, self.averaged, self.optimiser)
+            load_state = self.gradients.load_state
+            return checkpoint.restore(content, self.mark, self.net, self.averaged, self.optimiser, load_state)
         group.spread(self._weights())
         return 0
 
@@ -183,14 +191,16 @@ class _Session:
 
     def save(self, step: int) -> None:
         if self.run.checkpoint and self.run.group.lead:
-            checkpoint.save(self.run.checkpoint, step, self.mark, self.net, self.averaged, self.optimiser)
+            state = self.gradients.state()
+            checkpoint.save(self.run.checkpoint, step, self.mark, self.net, self.averaged, self.optimiser, state)
 
     def advance(self, step: int) -> None:
         recipe = self.recipe
         x, y = self.data.batch(self.run.group.part(self.sampler.draw(step, len(self.data))))
-        torch.manual_seed(_mix(self.seed, step))  # dropout
+        chance = self._chance(step)
+        torch.manual_seed(chance)  # dropout
         if self.augment is not None and len(y):
-            x = self.augment(x, torch.Generator(device=x.device).manual_seed(_mix(self.seed, step) ^ 1))
+            x = self.augment(x, torch.Generator(device=x.device).manual_seed(chance ^ 1))
         if x.dim() == 4:
             x = x.contiguous(memory_format=self.memory_format)
         self.gradients(self.net, x, y, step)
@@ -198,6 +208,13 @@ class _Session:
             group["lr"] = rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
         self.optimiser.step()
         self._average(min(recipe.ema, (1 + step) / (10 + step)))
+
+    def _chance(self, step: int) -> int:
+        """The seed of dropout and augmentation in this step."""
+        if self.secret is None:
+            return _mix(self.seed, step)
+        own = (self.run.group.rank,) if self.run.group.rank else ()  # other records, other dropout
+        return _mix(int.from_bytes(self.secret.child("step", step, *own).take_key()[:8], "little"), step)
 
     def _average(self, decay: float) -> None:
         with torch.no_grad():

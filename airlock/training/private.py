@@ -3,21 +3,28 @@
 DP-SGD (Abadi et al. 2016) under Poisson sampling. Clipped sums come from book-keeping where that has been seen to be
 right for the network, from torch.func otherwise; in chunks that fit into memory, so that a lot may be larger than
 memory: a lot is the sum over its chunks, which keeps exact Poisson semantics.
+
+A label is a record. Where x has more rows than y, a record is so many copies side by side (augmentation multiplicity,
+De et al. 2022): their mean gradient is clipped once, so copies change neither the sensitivity nor the event.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from weakref import WeakKeyDictionary
 
+import dp_accounting as dpa
 import torch
 from torch import Tensor, nn
 
-from airlock.mechanisms import Clip, GaussianNoise, Stream
+from airlock.errors import TrainingError
+from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Stream
 from airlock.training.bookkeeping import BookKeeper
 from airlock.training.distributed import ALONE, Group
 from airlock.training.functional import FunctionalGradients
 from airlock.training.graphs import Graphs
-from airlock.training.layers import Named
+from airlock.training.layers import Named, copies_in
 
 Engine = BookKeeper | FunctionalGradients
 
@@ -25,7 +32,7 @@ Engine = BookKeeper | FunctionalGradients
 _CHUNK_BYTES = {"cpu": (1 << 26, 1 << 30), "cuda": (1 << 33, 1 << 33)}
 _LEAST = 64
 _AGREE = 1e-3
-_ENGINES: WeakKeyDictionary[nn.Module, tuple[tuple[str, ...], Engine]] = WeakKeyDictionary()
+_ENGINES: WeakKeyDictionary[nn.Module, tuple[tuple[object, ...], Engine]] = WeakKeyDictionary()
 _GRAPHS: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
 
 
@@ -34,11 +41,12 @@ def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named
 
     Guarantee: adding or removing one record moves the sum, measured in units of the clip's scale, by at most
     `clip.norm` in L2 over all parameters together. A record whose gradient is not finite is dropped (it contributes
-    zero) and counted.
+    zero) and counted. A counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
     """
-    engine = engine_for(net, x)
+    copies = copies_in(x, y)
+    engine = engine_for(net, x, copies)
     step = _chunk(len(y), engine.bytes_per_record, x.device.type)
-    chunks = [(x[i : i + step], y[i : i + step]) for i in range(0, max(1, len(y)), step)]
+    chunks = [(x[i * copies : (i + step) * copies], y[i : i + step]) for i in range(0, max(1, len(y)), step)]
     total, dropped = _one_sum(engine, *chunks[0], clip)
     if len(chunks) > 1:
         total = {name: g.clone() for name, g in total.items()}  # a graph's own tensors are written over
@@ -65,20 +73,20 @@ def _one_sum(engine: Engine, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, i
     return engine.clipped_sum(x, y, clip)
 
 
-def engine_for(net: nn.Module, x: Tensor) -> Engine:
+def engine_for(net: nn.Module, x: Tensor, copies: int = 1) -> Engine:
     """Book-keeping if it agrees with torch.func on two random records of this shape, else torch.func; remembered."""
-    trainable = tuple(name for name, p in net.named_parameters() if p.requires_grad)
+    wanted = (copies, *(name for name, p in net.named_parameters() if p.requires_grad))
     known = _ENGINES.get(net)
-    if known is None or known[0] != trainable:
-        known = _ENGINES[net] = (trainable, _choose(net, x))
+    if known is None or known[0] != wanted:
+        known = _ENGINES[net] = (wanted, _choose(net, x, copies))
         _GRAPHS.pop(net, None)
     return known[1]
 
 
-def _choose(net: nn.Module, x: Tensor) -> Engine:
+def _choose(net: nn.Module, x: Tensor, copies: int) -> Engine:
     reference, keeper = FunctionalGradients(net), BookKeeper(net)
     modes = {module: module.training for module in net.modules()}
-    shape, device = (2, *x.shape[1:]), x.device
+    shape, device = (2 * copies, *x.shape[1:]), x.device
     generator = torch.Generator(device=device).manual_seed(0)
     if x.is_floating_point():
         tried = torch.rand(shape, generator=generator, device=device, dtype=x.dtype)
@@ -107,34 +115,73 @@ class PrivateGradients:
 
     Guarantee: with a lot drawn by `Poisson(q)`, one call is `PoissonSampledDpEvent(q, GaussianDpEvent(z))` under
     add-remove: in units of the clip's scale the sum has sensitivity `clip.norm` and gets N(0, (z · clip.norm)²) on
-    every coordinate. Multiplying by the scale and dividing by the public divisor is post-processing.
+    every coordinate. Multiplying by the scale and dividing by the public divisor is post-processing. With a moving
+    bound the event is the same: the sum gets more noise, and the noisy count of records within the bound takes up the
+    difference (proof in `QuantileBound`). A step's bound follows from the start and the earlier noisy counts alone.
+
+    What chance decides about a record (dropout, augmentation) must be drawn from a generator that stays secret, or in a
+    way that one record more changes for no other one.
 
     Args:
-        clip: The bound on one record's gradient; a plain number is a flat clip.
-        noise_multiplier: z, the noise's standard deviation over the clip norm.
+        clip: The bound on one record's gradient, at the start where it moves; a plain number is a flat clip.
+        noise_multiplier: z, the noise's standard deviation over the clip norm; of sum and count together where the
+            bound moves.
         expected_lot: The public constant to divide by: sampling probability × public number of records.
         stream: The secret stream; a step's noise is used once.
+        moving: How the bound moves from step to step; left out, it stays.
     """
 
-    def __init__(self, clip: Clip | float, noise_multiplier: float, expected_lot: float, stream: Stream) -> None:
-        self.clip = clip if isinstance(clip, Clip) else Clip(clip)
+    def __init__(
+        self,
+        clip: Clip | float,
+        noise_multiplier: float,
+        expected_lot: float,
+        stream: Stream,
+        moving: QuantileBound | None = None,
+    ) -> None:
+        clip = clip if isinstance(clip, Clip) else Clip(clip)
+        if moving and clip.by_layer:
+            raise TrainingError(
+                "one clip norm for the whole gradient where it moves",
+                "one for every layer",
+                "One count says how many records are within one bound, not within many.",
+            )
+        self.clip = replace(clip, counting=True) if moving else clip
+        self.start, self.moving = clip.norm, moving
         self.expected_lot, self._stream = expected_lot, stream
-        self.noise = GaussianNoise(self.clip.norm, noise_multiplier)
+        self.noise_multiplier = noise_multiplier
+        self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
         self.group: Group = ALONE  # set by the loop: whose batches are parts of one lot
         self.dropped = 0
 
     @property
+    def event(self) -> dpa.DpEvent:
+        """What one call costs on the records it is given."""
+        return dpa.GaussianDpEvent(self.noise_multiplier)
+
+    @property
     def mark(self) -> dict[str, object]:
         """Clipping, noise, and whether the noise is the operating system's."""
+        moving = {"moving": asdict(self.moving)} if self.moving else {}
         return {
             "gradients": "private",
-            "clip_norm": self.clip.norm,
+            "clip_norm": self.start,
             "by_layer": self.clip.by_layer,
             "scale": self.clip.digest(),
-            "noise_multiplier": self.noise.noise_multiplier,
+            "noise_multiplier": self.noise_multiplier,
             "expected_lot": self.expected_lot,
             "secure": self._stream.secure,
+            **moving,
         }
+
+    def state(self) -> dict[str, Tensor]:
+        """The bound, where it moves."""
+        return {"clip_norm": torch.tensor(self.clip.norm, dtype=torch.float64)} if self.moving else {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with the bound of a checkpoint."""
+        if self.moving:
+            self._bound(float(state["clip_norm"]))
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """One noisy gradient; an empty lot gives pure noise."""
@@ -142,10 +189,24 @@ class PrivateGradients:
         scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
         noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))
         self.dropped += dropped
+        if self.moving:
+            noisy, share = noisy[:-1], float(noisy[-1])
         put_gradient(net, noisy, self.clip)
+        if self.moving:
+            self._bound(self.moving.following(self.clip.norm, self.start, share))
 
     def _noisy(self, total: Tensor, step: int) -> Tensor:
-        return self.noise.add_and_divide(total, self.expected_lot, self._stream.child("noise", step))
+        """The noisy mean; where the bound moves, the count in the last place becomes a noisy share of the lot."""
+        whole, lot = len(total) - (1 if self.moving else 0), self.expected_lot
+        noisy = self.noise.add_and_divide(total[:whole], lot, self._stream.child("noise", step))
+        if not self.moving:
+            return noisy
+        share = self.moving.share(float(total[whole]), lot, self._stream.child("count", step))
+        return torch.cat([noisy, noisy.new_tensor([share])])
+
+    def _bound(self, norm: float) -> None:
+        """Clip and noise move together."""
+        self.clip, self.noise = replace(self.clip, norm=norm), replace(self.noise, sensitivity=norm)
 
 
 def put_gradient(net: nn.Module, flat: Tensor, clip: Clip | None = None) -> None:

@@ -6,6 +6,7 @@ Guarantee: none. The shape of the noise is computed from all private records. It
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -69,6 +70,13 @@ class OptimisedGradients:
             "noise_on": str(self.noise_on),
             "secure": self._stream.secure,
         }
+
+    def state(self) -> dict[str, Tensor]:
+        """None: w is computed anew."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to restore."""
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """One noisy gradient; an empty lot gives pure noise."""

@@ -4,7 +4,8 @@ Proof. g̃ = g/s is clipped to ‖g̃‖ ≤ 1, so adding or removing one record
 direction. N(0, z²I) on the sum of a Poisson lot is `PoissonSampledDpEvent(q, GaussianDpEvent(z))`. Multiplying by s and
 dividing by a public constant is post-processing: noise of z·s_i a coordinate. Nothing depends on what s is, as long as
 it is a function of public things; here it is one of the settings, the initial network, and either the public records
-or synthetic ones. The events are those of `gaussian`.
+or synthetic ones. The events are those of `gaussian`. An adaptive clip norm moves the bound on ‖g̃‖, and the noise with
+it; the shape stays.
 
 The shape follows `noise_shape`; what it gains over a plain norm is measured on other public records than it was made
 from, and stands on the card.
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from airlock.channels.contract import Details
 from airlock.channels.weights import noise_shape, proxy
 from airlock.channels.weights.gaussian import Gaussian
-from airlock.channels.weights.settings import PrivateTraining, settings_for
+from airlock.channels.weights.settings import GaussianTraining, settings_for
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError
@@ -37,7 +38,7 @@ _NO_GAIN = "no: on these records a plain norm does as well (method gaussian)"
 _UNPROTECTED = "The public records are not covered: the shape of the noise was computed from them without noise."
 
 
-class ShapedTraining(PrivateTraining):
+class ShapedTraining(GaussianTraining):
     """Private training with shaped clipping and noise.
 
     Args:
@@ -103,7 +104,7 @@ class Shaped(Gaussian):
 
     def measured(self, gradients: Gradients) -> Details:
         """The gain on the public records, which no plan may read."""
-        return self._measured
+        return {**super().measured(gradients), **self._measured}
 
     def assumptions(self) -> tuple[str, ...]:
         """Those of DP-SGD; with public records also that they are not covered."""

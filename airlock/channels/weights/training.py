@@ -21,11 +21,13 @@ from airlock.channels.contract import Artefact, Channel, Details, Plan, Release,
 from airlock.channels.weights.settings import PrivateTraining, settings_for
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
+from airlock.errors import ConfigError
 from airlock.mechanisms import GaussianNoise, Randomness
 from airlock.nets import check, create, default_name
 from airlock.training import Poisson, Resident, Run, count_correct, fit
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients
+from airlock.training.loop import Augment
 from airlock.training.sampling import sampled
 
 ASSUMPTIONS = (
@@ -56,6 +58,12 @@ class NoisyTraining(Channel):
         self.sampling_probability = min(1.0, self.settings.lot_size / self.records)
         self.expected_lot = self.sampling_probability * self.records
         self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
+        if self.settings.augment != "none" and len(facts.shape) != 3:
+            raise ConfigError(
+                'images for settings.augment other than "none"',
+                f"records of shape {facts.shape}",
+                do='Set augment = "none".',
+            )
 
     def parse_settings(self) -> PrivateTraining:
         """The user's settings over the defaults for this data."""
@@ -64,6 +72,10 @@ class NoisyTraining(Channel):
     @abstractmethod
     def source(self, net: nn.Module, split: Split, data: Resident, plan: Plan, randomness: Randomness) -> Gradients:
         """Where the gradients of this release come from; `net` is not trained yet, `data` are the private records."""
+
+    def augmentation(self) -> Augment | None:
+        """What becomes of a record before its gradient is taken."""
+        return named(self.settings.augment)
 
     def extras(self) -> Details:
         """Public figures of this method beside the common ones; touches no record."""
@@ -102,7 +114,10 @@ class NoisyTraining(Channel):
         data = Resident(split.private, run.device)
         gradients = self.source(net, split, data, plan, randomness)
         sampler = Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
-        steps = fit(net, data, sampler, gradients, self.settings, randomness.seed, run, named(self.settings.augment))
+        steps = fit(
+            net, data, sampler, gradients, self.settings, randomness.seed, run, self.augmentation(),
+            secret=randomness.privacy.child("records"),
+        )  # fmt: skip
         executed = self.whole(self.executed_step(sampler, gradients), steps)
         check_executed(plan, executed)
         return Release(
