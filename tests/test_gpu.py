@@ -10,12 +10,13 @@ import torch
 from scipy import stats
 
 from airlock.data import Records
-from airlock.mechanisms import Clip, GaussianNoise, Stream, gpu_noise
+from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
 from airlock.nets import create
 from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, count_correct, fit
 from airlock.training.bookkeeping import BookKeeper
 from airlock.training.private import clipped_sum, engine_for
 from tests.mechanisms.test_gaussian import has_scale
+from tests.training.test_copies import by_loop as by_copies
 from tests.training.test_layers import CASES, by_loop, clips
 from tests.training.test_loop import blobs
 
@@ -132,3 +133,45 @@ def test_dropout_in_a_graph_follows_the_seed_and_changes_with_it() -> None:
         sums.append(clipped_sum(net, x, y, Clip(100.0))[0]["2.weight"].clone())
     assert torch.equal(sums[3], sums[4])
     assert not torch.equal(sums[3], sums[5])
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("case", ["mnist-net", "tied weights"])
+def test_one_graph_serves_a_bound_that_moves(case: str, copies: int, exact: None) -> None:
+    make, draw = CASES[case]
+    torch.manual_seed(0)
+    net = make().to(GPU).eval()
+    keeper = engine_for(net, draw(2).to(GPU), copies)
+    assert isinstance(keeper, BookKeeper)
+    for step, count in enumerate((61, 64, 57, 61, 63, 58, 62)):
+        clip = Clip(0.1 * 1.5**step, counting=True)
+        x, y = draw(count * copies).to(GPU), torch.randint(0, 3, (count,), device=GPU)
+        got = {name: g.clone() for name, g in clipped_sum(net, x, y, clip)[0].items()}
+        wanted = keeper.clipped_sum(x, y, clip)[0]
+        assert abs(float(got.pop(BALANCE)) - float(wanted.pop(BALANCE))) <= 1  # a norm may be at the bound
+        size = torch.stack([g.norm() for g in wanted.values()]).norm()
+        assert all((got[name] - g).norm() <= 1e-5 * size for name, g in wanted.items())
+    from airlock.training.private import _GRAPHS
+
+    assert len(_GRAPHS[net]._graphs) == 1
+    assert not _GRAPHS[net]._broken
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_copies_of_a_record_are_clipped_as_one(case: str, exact: None) -> None:
+    torch.manual_seed(0)
+    make, draw = CASES[case]
+    net, x, y = make().to(GPU).eval(), draw(9).to(GPU), torch.randint(0, 3, (3,), device=GPU)
+    got, wanted = clipped_sum(net, x, y, Clip(0.3))[0], by_copies(net, x, y, 3, Clip(0.3))
+    size = torch.stack([g.norm() for g in wanted.values()]).norm()
+    for name, g in wanted.items():
+        assert (got[name] - g).norm() <= 2e-5 * size, name
+
+
+def test_training_with_a_bound_that_moves_learns() -> None:
+    stream, records = Stream.from_seed(1), blobs()
+    net, recipe = create("mlp", (5,), 3, 0), Recipe(steps=60, learning_rate=0.2)
+    gradients = PrivateGradients(5.0, 1.0, 60.0, stream.child("noise"), QuantileBound(0.5, 0.2, 3.0))
+    fit(net, Resident(records, GPU), Poisson(0.2, stream.child("lots")), gradients, recipe, 0, Run(device=GPU))
+    assert gradients.clip.norm < 5.0
+    assert count_correct(net, Records(records.x, records.y)) > 240
