@@ -115,7 +115,7 @@ class ReleaseConfig(Frozen):
         data: A named source, a path, or a table (`DataConfig`).
         epsilon: The target ε of the whole release.
         delta: The δ it is stated at.
-        seed: Seeds initialisation, splits and augmentation. Never the privacy noise, never the sampling of lots.
+        seed: Seeds initialisation and splits. Never the privacy noise, the sampling of lots, or what happens in them.
         net: A built-in network, `package.module:function`, or "auto".
         split: The fractions of public, test and holdout records.
         accountant: Which accountant bounds ε; "auto" takes PLD and falls back to RDP.

@@ -23,16 +23,12 @@ from airlock.training.bookkeeping import BookKeeper
 from airlock.training.functional import FunctionalGradients
 from airlock.training.private import clipped_sum, engine_for
 from tests.mechanisms.test_gaussian import has_scale
+from tests.training.test_copies import norms
 from tests.training.test_layers import CASES, CLASSES, clips, close
 from tests.training.test_loop import blobs
 
 CPU = torch.device("cpu")
 MOVING = QuantileBound(0.5, 0.2, 3.0)
-
-
-def norms(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> Tensor:
-    squares = {name: clip.squares(name, g) for name, g in FunctionalGradients(net).rows(x, y).items()}
-    return torch.stack(list(squares.values())).sum(0).sqrt()
 
 
 @pytest.mark.parametrize("kind", ["flat", "by tensor", "by channel"])

@@ -34,7 +34,7 @@ ASSUMPTIONS = (
     "One person contributes one record; whoever contributes several is protected less.",
     "The number of records stated on this card is public and was not derived from the private records.",
     "Network, settings and class names were chosen without looking at the private records.",
-    "The random choices of lots and noise stay secret and are not used again.",
+    "The random choices of lots, augmentation, dropout and noise stay secret and are not used again.",
     "Test and holdout records are not covered: accuracy and attack results are published without noise.",
 )
 
