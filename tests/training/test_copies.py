@@ -111,7 +111,7 @@ def test_chunks_never_part_a_records_copies(case: str, counting: bool) -> None:
     net, x, y = make().eval(), draw(21), torch.randint(0, CLASSES, (7,))
     clip = Clip(0.3, counting=counting)
     whole = {name: g.clone() for name, g in clipped_sum(net, x, y, clip)[0].items()}
-    with patch.dict(private._CHUNK_BYTES, {"cpu": 2 * engine_for(net, x, 3).bytes_per_record}):
+    with patch.dict(private._CHUNK_BYTES, {"cpu": (2 * engine_for(net, x, 3).bytes_per_record,) * 2}):
         parts = clipped_sum(net, x, y, clip)[0]
     assert (BALANCE in parts) == counting
     assert close(parts, whole)

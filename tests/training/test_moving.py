@@ -46,7 +46,7 @@ def test_both_engines_count_the_records_within_the_bound(case: str, kind: str) -
         assert float(total.pop(BALANCE)) == 3 - 9 / 2
         assert close(total, engine.clipped_sum(x, y, plain)[0])
         assert float(engine.clipped_sum(x[:0], y[:0], counting)[0][BALANCE]) == 0
-    with patch.dict(private._CHUNK_BYTES, {"cpu": 2 * engine_for(net, x).bytes_per_record}):
+    with patch.dict(private._CHUNK_BYTES, {"cpu": (2 * engine_for(net, x).bytes_per_record,) * 2}):
         assert float(clipped_sum(net, x, y, counting)[0][BALANCE]) == 3 - 9 / 2
 
 
