@@ -4,8 +4,22 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
 """
 
 from airlock.accounting.calibrate import calibrate
+from airlock.accounting.course import Course, Curve, trace
 from airlock.accounting.events import compose, from_json, repeat, to_json
 from airlock.accounting.guarantee import Claim, Guarantee
 from airlock.accounting.spend import Spent, spend
 
-__all__ = ["Claim", "Guarantee", "Spent", "calibrate", "compose", "from_json", "repeat", "spend", "to_json"]
+__all__ = [
+    "Claim",
+    "Course",
+    "Curve",
+    "Guarantee",
+    "Spent",
+    "calibrate",
+    "compose",
+    "from_json",
+    "repeat",
+    "spend",
+    "to_json",
+    "trace",
+]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
@@ -20,7 +20,7 @@ import dp_accounting as dpa
 from absl import logging as absl_logging
 from dp_accounting import pld, rdp
 
-from airlock.accounting.events import contains_sampling, to_json
+from airlock.accounting.events import contains_sampling, repeat, to_json
 from airlock.errors import AccountingError
 
 Accountant = Literal["auto", "pld", "rdp"]
@@ -32,6 +32,7 @@ Relation = Literal["add-remove", "replace-one"]
 _COARSE, _FINE, _FINE_BELOW = 1e-4, 1e-5, 1.0
 _RELATIVE = 1e-5
 _ROUGH = 2e-3
+_ALONG, _ALONG_FINEST = 2e-4, 5e-5  # of ε at the end, for a curve
 LARGEST = 1000.0
 
 
@@ -78,6 +79,34 @@ def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> f
         interval = max(_ROUGH, 20 * _RELATIVE * scale)
         return float(pld.PLDAccountant(value_discretization_interval=interval).compose(event).get_epsilon(delta))
     return _rdp_epsilon(event, delta)
+
+
+def spend_along(
+    before: dpa.DpEvent, step: dpa.DpEvent, counts: Sequence[int], delta: float, accountant: str, end: float
+) -> list[float]:
+    """Upper bounds on the ε of `before` followed by `step` so many times, for each of the counts.
+
+    The privacy loss of one step is computed once and serves every count, on a grid that suits an ε of about `end`.
+
+    Args:
+        before: What is spent first.
+        step: What one step costs.
+        counts: How many steps; each at least 0.
+        delta: The δ they are stated at.
+        accountant: "PLD" or "RDP": the one that bounded the end.
+        end: The ε after the last step, finite.
+    """
+    if accountant == "RDP":
+        return [_rdp_epsilon(_followed(before, step, count), delta) for count in counts]
+    interval = max(_ALONG_FINEST, _ALONG * end)
+    # The accountant takes the event as `spend` does; only its distribution can be composed without starting anew.
+    first, one = (pld.PLDAccountant(value_discretization_interval=interval).compose(e)._pld for e in (before, step))
+    composed = (first.compose(one.self_compose(count)) if count else first for count in counts)
+    return [float(loss.get_epsilon_for_delta(delta)) for loss in composed]
+
+
+def _followed(before: dpa.DpEvent, step: dpa.DpEvent, count: int) -> dpa.DpEvent:
+    return dpa.ComposedDpEvent([before, repeat(step, count)]) if count else before
 
 
 def accounting_version() -> str:

@@ -15,7 +15,7 @@ import dp_accounting as dpa
 from numpy.typing import NDArray
 from torch import nn
 
-from airlock.accounting import Guarantee, to_json
+from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
@@ -37,6 +37,7 @@ class Plan:
         leaves: What leaves, in one sentence for a reader who is no engineer.
         guarantee: The promise, its ε already computed.
         details: Public figures: noise multiplier, steps, sampling probability, network and the like.
+        course: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
     """
 
     channel: str
@@ -44,6 +45,11 @@ class Plan:
     leaves: str
     guarantee: Guarantee
     details: Details
+    course: Course | None = None
+
+    def curve(self) -> Curve | None:
+        """ε on the way, which takes seconds to compute; None where there is no bound or no course."""
+        return trace(self.course, self.guarantee)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -88,6 +89,16 @@ class Contract:
         assert often.plan().guarantee.epsilon <= self.epsilon
         noise = "noise_multiplier"
         assert often.plan().details[noise] > once.plan().details[noise]  # type: ignore[operator]
+
+    def test_the_curve_of_epsilon_ends_at_the_planned_one(self) -> None:
+        plan = self.build().plan()
+        curve = plan.curve()
+        if math.isinf(plan.guarantee.epsilon):
+            assert curve is None
+        elif curve is not None:
+            assert curve.points[-1].epsilon == plan.guarantee.epsilon
+            assert all(a.epsilon <= b.epsilon for a, b in zip(curve.points, curve.points[1:], strict=False))
+            assert curve.status == plan.guarantee.status
 
     def test_executed_events_equal_planned_ones(self, released: Release) -> None:
         assert to_json(released.guarantee.events) == to_json(self.build().plan().guarantee.events)

@@ -67,6 +67,14 @@ class TestHead(Contract):
         assert plan.guarantee.events == dpa.ComposedDpEvent([mean, dpa.SelfComposedDpEvent(step, 3)])
         assert PUBLIC_FRONT in plan.guarantee.assumptions
 
+    def test_the_curve_begins_with_the_mean(self) -> None:
+        plan = self.build().plan()
+        curve = plan.curve()
+        assert curve is not None
+        assert (curve.unit, [p.steps for p in curve.points]) == ("steps", [0, 1, 2, 3])
+        mean = dpa.GaussianDpEvent(plan.details["noise_multiplier_of_the_mean"])
+        assert curve.points[0].epsilon == pytest.approx(spend(mean, self.delta).epsilon, rel=5e-3)
+
     def test_the_mean_takes_its_share_of_the_budget(self) -> None:
         details = self.build(settings={"steps": 3, "centre_share": 0.2}).plan().details
         mean = float(details["noise_multiplier_of_the_mean"]) ** -2
@@ -77,7 +85,7 @@ class TestHead(Contract):
         channel = self.build(settings={"steps": 3, "centre_share": 0.0, "lot_size": 400})
         assert isinstance(channel, Head)
         sampled = dpa.PoissonSampledDpEvent(400 / round(1797 * 0.7), dpa.GaussianDpEvent(5.0))
-        assert channel._planned(5.0) == dpa.SelfComposedDpEvent(sampled, 3)
+        assert channel._planned(5.0).events() == dpa.SelfComposedDpEvent(sampled, 3)
 
     def test_half_the_noise_would_break_the_promise(self) -> None:
         details = self.build().plan().details

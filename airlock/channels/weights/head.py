@@ -25,11 +25,11 @@ import dp_accounting as dpa
 import torch
 from pydantic import Field
 
-from airlock.accounting import Guarantee, calibrate, compose, repeat
+from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility, check_executed
 from airlock.channels.weights.features import Features, front_end
-from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee
+from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee, training_course
 from airlock.config import Fraction, Frozen, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError
@@ -91,7 +91,12 @@ class Head(Channel):
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and check the front end; touches no record."""
         net = self._make(False)
-        noise = calibrate(self._planned, self.config.epsilon, self.config.delta, accountant=self.config.accountant)
+        noise = calibrate(
+            lambda z: self._planned(z).events(),
+            self.config.epsilon,
+            self.config.delta,
+            accountant=self.config.accountant,
+        )
         details: dict[str, str | int | float] = {
             "net": self.net_name,
             "features": net.centre.mean.numel(),
@@ -106,7 +111,8 @@ class Head(Channel):
         }
         if self.settings.centre_share:
             details["noise_multiplier_of_the_mean"] = self._mean_noise(noise).noise_multiplier
-        return Plan(self.channel, self.method, self.leaves, self._guarantee(self._planned(noise)), details)
+        course = self._planned(noise)
+        return Plan(self.channel, self.method, self.leaves, self._guarantee(course.events()), details, course)
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Compute features once, release their mean, train the head under noise, measure."""
@@ -157,10 +163,11 @@ class Head(Channel):
         rate = settings.learning_rate or unit / math.sqrt(settings.steps)
         return Recipe(steps=settings.steps, learning_rate=rate, momentum=settings.momentum, precision="fp32")
 
-    def _planned(self, noise_multiplier: float) -> dpa.DpEvent:
+    def _planned(self, noise_multiplier: float) -> Course:
         noise = GaussianNoise(self.settings.clip_norm, noise_multiplier)
-        mean = [self._mean_noise(noise_multiplier).event] if self.settings.centre_share else []
-        return self._whole(mean, repeat(sampled(self.sampling_probability, noise.event), self.settings.steps))
+        step = sampled(self.sampling_probability, noise.event)
+        mean = self._mean_noise(noise_multiplier).event if self.settings.centre_share else None
+        return training_course(step, self.settings.steps, self.sampling_probability, self.config.tuning_runs, mean)
 
     def _whole(self, mean: list[dpa.DpEvent], training: dpa.DpEvent) -> dpa.DpEvent:
         """Mean and training of all runs: when one result is picked among several, every run is paid for."""

@@ -15,7 +15,7 @@ from typing import ClassVar
 import dp_accounting as dpa
 from torch import nn
 
-from airlock.accounting import Guarantee, calibrate, repeat
+from airlock.accounting import Course, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Secrets, Utility, check_executed
 from airlock.channels.weights.settings import PrivateTraining, settings_for
@@ -104,8 +104,8 @@ class NoisyTraining(Channel):
             "noise_on_mean_gradient": noise_multiplier * self.settings.clip_norm / self.expected_lot,
             **self.extras(),
         }
-        events = self.whole(self.step_event(noise_multiplier), self.settings.steps)
-        return Plan(self.channel, self.method, self.leaves, self.guarantee(events), details)
+        course = self.course(self.step_event(noise_multiplier), self.settings.steps)
+        return Plan(self.channel, self.method, self.leaves, self.guarantee(course.events()), details, course)
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Train under noise, measure on the test records, and account for exactly what was executed."""
@@ -156,7 +156,11 @@ class NoisyTraining(Channel):
 
     def whole(self, step: dpa.DpEvent, steps: int) -> dpa.DpEvent:
         """All steps of all runs: when one result is picked among several, every run is paid for."""
-        return repeat(repeat(step, steps), self.config.tuning_runs)
+        return self.course(step, steps).events()
+
+    def course(self, step: dpa.DpEvent, steps: int) -> Course:
+        """The same, step by step."""
+        return training_course(step, steps, self.sampling_probability, self.config.tuning_runs)
 
     def guarantee(self, events: dpa.DpEvent) -> Guarantee:
         """The promise that these events support."""
@@ -165,6 +169,15 @@ class NoisyTraining(Channel):
     def assumptions(self) -> tuple[str, ...]:
         """The sentences that a reviewer ticks."""
         return ASSUMPTIONS
+
+
+def training_course(
+    step: dpa.DpEvent, steps: int, sampling_probability: float, runs: int, before: dpa.DpEvent | None = None
+) -> Course:
+    """Steps on Poisson lots count in epochs; steps on all records by themselves."""
+    if sampling_probability >= 1:
+        return Course(step, steps, before, runs)
+    return Course(step, steps, before, runs, "epochs", sampling_probability)
 
 
 def record_guarantee(
