@@ -13,6 +13,7 @@ from airlock.cli.demo import demo
 from airlock.cli.plan import plan
 from airlock.cli.release import release
 from airlock.cli.show import show
+from airlock.cli.terminal import spell_out
 from airlock.cli.verify import verify
 
 app = typer.Typer(
@@ -41,4 +42,5 @@ for _command in (demo, datasets, plan, release, verify, show, bench):
 
 def main() -> None:
     """Run the command line."""
+    spell_out()
     app()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import typer
+
+from airlock.cli.chart import chart
 from airlock.cli.terminal import (
     ConfigArgument,
     DataDirOption,
@@ -16,10 +19,17 @@ from airlock.cli.terminal import (
     SetOption,
     overrides,
     print_json,
+    print_lines,
     print_table,
     protects,
+    shown,
     translate_errors,
 )
+from airlock.errors import Refused
+
+if TYPE_CHECKING:
+    from airlock.accounting import Curve
+    from airlock.channels import Plan
 
 
 @translate_errors
@@ -30,13 +40,22 @@ def plan(
     delta: float | None = DeltaOption,
     seed: int | None = SeedOption,
     settings: list[str] = SetOption,
+    figure: Path | None = typer.Option(
+        None, "--figure", help="Also draw ε on the way through the run into this SVG file.", show_default=False
+    ),
     as_json: bool = JsonOption,
 ) -> None:
     """Say what a release would cost, before any record is read."""
     from airlock.config import load
     from airlock.pipeline import plan_release
+    from airlock.release.chart import check_figure, write_figure
 
+    if figure is not None:
+        check_figure(figure)
     made = plan_release(load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed)), data_dir)
+    curve = made.curve()
+    if figure is not None:
+        write_figure(figure, _drawable(made, curve), f"Plan: {made.channel}/{made.method}")
     if as_json:
         print_json(
             {
@@ -44,9 +63,33 @@ def plan(
                 "method": made.method,
                 "guarantee": made.guarantee.to_dict(),
                 "details": dict(made.details),
+                "curve": curve.to_dict() if curve else None,
             }
         )
         return
+    _print_table(made)
+    if curve:
+        print_lines(lambda width, plain: chart(curve, width, plain=plain))
+    elif math.isinf(made.guarantee.epsilon):
+        print_lines(lambda width, plain: NO_CURVE)
+    if figure is not None:
+        print_lines(lambda width, plain: f"Figure: {shown(figure)}")
+
+
+NO_CURVE = "There is no curve of ε: nothing is promised, after however few steps; what a paper claims is not drawn."
+
+
+def _drawable(made: Plan, curve: Curve | None) -> Curve:
+    if curve is not None:
+        return curve
+    what = f"an ε to draw for {made.channel}/{made.method}"
+    if math.isfinite(made.guarantee.epsilon):
+        raise Refused(what, "one that does not build up in steps", do="Leave out --figure.")
+    why = "A figure of a claim would look like a promise."
+    raise Refused(what, "no bound", why, "Leave out --figure, or take a method that is proven.")
+
+
+def _print_table(made: Plan) -> None:
     promise = made.guarantee
     rows: list[tuple[str, Any]] = [
         ("what leaves", made.leaves),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
+import io
 import json
 import os
 import sys
@@ -47,6 +49,9 @@ VaultOption = typer.Option(
     None, "--vault", help="Folder for what must not leave (else $AIRLOCK_VAULT, else the user's data folder).",
     show_default=False,
 )  # fmt: skip
+
+
+_SPELT = {"ε": "epsilon", "δ": "delta", "σ": "sigma", "–": "-", "’": "'", "“": '"', "”": '"', "×": "x", "≤": "<="}
 
 
 def err_console() -> Console:
@@ -133,6 +138,26 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console.print(table)
     if footer:
         console.print(footer, markup=False, soft_wrap=True)
+
+
+def print_lines(draw: Callable[[int, bool], str]) -> None:
+    """Lines on stdout from `draw`, which is told the columns there are and whether to keep to ASCII."""
+    console = Console(highlight=False)
+    console.print(draw(console.width, console.options.ascii_only), markup=False, soft_wrap=True)
+
+
+def spell_out() -> None:
+    """Where stdout or stderr cannot show a character, it is spelt ("epsilon") or replaced instead of an error."""
+    codecs.register_error("spelt", _spelt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="spelt")
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_SPELT.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 class _Rate(ProgressColumn):
