@@ -62,7 +62,7 @@ def test_tf32_keeps_every_record_within_the_bound(last: bool) -> None:
 
 @pytest.mark.parametrize("count", [1, 16, 17, 1_199_882])
 def test_the_kernel_makes_the_stream_of_the_cpu(count: int) -> None:
-    assert gpu_noise.available()
+    assert gpu_noise.takes(torch.zeros(1, device=GPU))
     mechanism, value = GaussianNoise(0.7, 1.3), torch.randn(count)
     wanted = torch.from_numpy(mechanism.add(value.numpy(), Stream.from_seed(count)) / 3.0).float()
     got = mechanism.add_and_divide(value.to(GPU), 3.0, Stream.from_seed(count)).cpu()
@@ -80,9 +80,10 @@ def test_the_kernels_noise_has_the_scale_that_is_accounted_for() -> None:
     assert abs(np.corrcoef(values[:half], values[half:])[0, 1]) < 0.01
 
 
-def test_the_kernel_spends_the_stream() -> None:
+def test_the_kernel_spends_the_stream_and_is_noted() -> None:
     stream = Stream.from_system()
     GaussianNoise(1.0, 1.0).add_and_divide(torch.zeros(10, device=GPU), 1.0, stream)
+    assert stream.drawn_on == ("gpu",)
     with pytest.raises(RuntimeError, match="twice"):
         stream.normal(1)
 

@@ -44,6 +44,7 @@ def test_three_lines_of_python_make_a_verified_bundle(tmp_path: Path) -> None:
     verdict = airlock.verify_bundle(tmp_path / "bundle")
     assert verdict.ok, verdict
     assert outcome.bundle.card.guarantee.epsilon == outcome.release.guarantee.epsilon <= 3.0
+    assert outcome.bundle.card.noise_made_on == outcome.release.noise_made_on == ("cpu",)
 
 
 def test_the_same_seeds_give_the_same_weights(tmp_path: Path) -> None:

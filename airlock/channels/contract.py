@@ -20,7 +20,7 @@ from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import Refused
-from airlock.mechanisms import Randomness
+from airlock.mechanisms import Place, Randomness
 from airlock.training import Run
 
 Details = Mapping[str, str | int | float]
@@ -92,6 +92,8 @@ class Release:
         guarantee: The promise that the executed events support.
         utility: Measured on the test records.
         secure_noise: Whether the privacy randomness came from the operating system.
+        noise_made_on: Where the noise was computed, as it happened; both places where it was both, none if there was
+            no noise.
         secrets: Arrays for the vault, by file name; none of it may leave.
     """
 
@@ -100,6 +102,7 @@ class Release:
     guarantee: Guarantee
     utility: Utility
     secure_noise: bool
+    noise_made_on: tuple[Place, ...]
     secrets: Secrets = field(default_factory=dict, repr=False)
 
 

@@ -3,6 +3,6 @@
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.quantile import QuantileBound
-from airlock.mechanisms.randomness import Randomness, Stream
+from airlock.mechanisms.randomness import Place, Randomness, Stream
 
-__all__ = ["BALANCE", "Clip", "GaussianNoise", "QuantileBound", "Randomness", "Stream", "clip_factors"]
+__all__ = ["BALANCE", "Clip", "GaussianNoise", "Place", "QuantileBound", "Randomness", "Stream", "clip_factors"]

@@ -65,8 +65,10 @@ class GaussianNoise:
 
     def add_and_divide(self, value: Tensor, divisor: float, stream: Stream) -> Tensor:
         """`add` for a flat tensor where it lies, then divided by a public constant (post-processing), in float32."""
-        if value.is_cuda and gpu_noise.available():
-            return gpu_noise.add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor)
+        if gpu_noise.takes(value):
+            made = gpu_noise.add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor)
+            stream.note_drawn("gpu")
+            return made
         noisy = torch.empty(value.numel(), dtype=torch.float32)
         self._fill(noisy, value.cpu(), self.grid / divisor, stream)
         return noisy.to(value.device)

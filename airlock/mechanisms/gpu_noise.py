@@ -3,23 +3,43 @@
 The same stream as on the CPU, word for word (`Stream.normal` lays it out alike). The transform is in float64; CPU and
 GPU may differ in the last place of a logarithm or a sine, which rounding to the grid nearly always removes.
 
-Triton compiles the kernel where there is an NVIDIA or AMD GPU; where it cannot, the noise comes from the CPU.
+Triton compiles the kernel where there is an NVIDIA or AMD GPU. Before its first use on a GPU its noise for one key is
+compared with the CPU's: where the kernel cannot be compiled, or makes something else, the noise comes from the CPU.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from airlock.mechanisms.randomness import Stream
+
 _LANES = 128  # instances a program
+_KNOWN, _TRIED = bytes(range(32)), 1000  # a key that is no secret, and how many of its numbers are compared
+
+
+def takes(value: Tensor) -> bool:
+    """Whether the kernel runs where this value lies, and makes the right noise there."""
+    return value.is_cuda and available() and _agrees(value.device)
 
 
 def available() -> bool:
-    """Whether the kernel can run here: a GPU, and Triton to compile for it."""
+    """Whether the kernel could run here: a GPU, and Triton to compile for it."""
     return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _agrees(device: torch.device) -> bool:
+    wanted = torch.from_numpy(Stream(_KNOWN, secure=False).normal(_TRIED))
+    try:
+        got = add_noise(torch.zeros(_TRIED, device=device), _KNOWN, 1.0, 2.0**-30, 1.0).double().cpu()
+    except Exception:  # noqa: BLE001  a compiler that is missing or too old may raise anything
+        return False
+    return bool((got - wanted).abs().max() < 1e-6)
 
 
 def add_noise(value: Tensor, key: bytes, scale: float, grid: float, divisor: float) -> Tensor:

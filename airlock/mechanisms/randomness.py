@@ -8,7 +8,8 @@ Two kinds, never mixed:
   for tests and for reproducing a run; it voids the guarantee against whoever knows the seed, and the card says so.
 
 A stream is a tree: `stream.child("noise", 17)` is an independent stream. A leaf can be read once and a child can be
-opened once, because the same noise added twice could be subtracted.
+opened once, because the same noise added twice could be subtracted. The whole tree remembers where its noise was
+computed, as it happens, for the card.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
+
+Place = Literal["cpu", "gpu"]
 
 _BLOCK = 1 << 16  # pairs; one block of the Box–Muller transform stays in the cache, and is enough for several threads
 _ZEROS = bytes(1 << 17)
@@ -32,8 +36,9 @@ _ZEROS = bytes(1 << 17)
 class Stream:
     """A one-time cryptographic stream keyed by the operating system, or by a seed for tests."""
 
-    def __init__(self, key: bytes, secure: bool) -> None:
+    def __init__(self, key: bytes, secure: bool, drawn: set[Place] | None = None) -> None:
         self._key, self.secure = key, secure
+        self._drawn: set[Place] = set() if drawn is None else drawn  # one set for the whole tree
         self._opened: set[tuple[str | int, ...]] = set()
         self._read = False
 
@@ -52,7 +57,16 @@ class Stream:
         if label in self._opened:
             raise RuntimeError(f"privacy randomness {label} was already used; noise must never be used twice")
         self._opened.add(label)
-        return Stream(hashlib.sha256(self._key + repr(label).encode()).digest(), self.secure)
+        return Stream(hashlib.sha256(self._key + repr(label).encode()).digest(), self.secure, self._drawn)
+
+    @property
+    def drawn_on(self) -> tuple[Place, ...]:
+        """Where noise of this tree has been computed so far; the choice of lots is not noise."""
+        return tuple(sorted(self._drawn))
+
+    def note_drawn(self, *places: Place) -> None:
+        """Noise was computed there. `normal` notes itself; whatever makes noise in another way says so here."""
+        self._drawn.update(places)
 
     def key_stream(self, count: int) -> NDArray[np.uint8]:
         """`count` bytes of the key stream; a stream can be read once."""
@@ -93,6 +107,7 @@ class Stream:
         fresh memory would cost more than the numbers.
         """
         self._spend()
+        self.note_drawn("cpu")
         pairs = -(-count // 16) * 8  # whole blocks of the cipher
         radii, angles = _Words(self._key), _Words(self._key, skip=pairs // 8)
         room = torch.empty(3, min(pairs, _BLOCK), dtype=torch.float64)

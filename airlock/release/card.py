@@ -29,6 +29,7 @@ from airlock.release.fields import (
     Hashes,
     Network,
     OtherRelease,
+    Places,
     Promise,
     ReleaseId,
     Target,
@@ -39,8 +40,8 @@ from airlock.release.fields import (
 )
 from airlock.release.words import Verdict
 
-SCHEMA_VERSION = 1
-SCHEMA_ID = "urn:airlock:card:1"
+SCHEMA_VERSION = 2  # 2 says where the noise was computed
+SCHEMA_ID = "urn:airlock:card:2"
 CONFIDENCE = 0.95
 
 Scalar = str | int | float
@@ -63,6 +64,7 @@ class Card(Frozen):
         target: The ε and δ that were asked for.
         guarantee: What is promised, with the events it was computed from.
         secure_noise: Whether the privacy noise came from the operating system.
+        noise_made_on: Where the noise was computed, as observed; both where it was both, empty if there was none.
         details: Public figures of the plan.
         utility: How useful the release is.
         audit: What attacks found and what was not tested.
@@ -73,7 +75,7 @@ class Card(Frozen):
         decision: For the reviewer.
     """
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     headline: str
     release_id: ReleaseId
     airlock_version: str
@@ -86,6 +88,7 @@ class Card(Frozen):
     target: Target
     guarantee: Promise
     secure_noise: bool
+    noise_made_on: Places
     details: dict[str, Scalar]
     utility: Usefulness
     audit: Attacks
@@ -144,12 +147,13 @@ def make(
         target=Target(epsilon=config.epsilon, delta=config.delta),
         guarantee=promise,
         secure_noise=release.secure_noise,
+        noise_made_on=release.noise_made_on,
         details=dict(release.plan.details),
         utility=utility,
         audit=attacks,
         total=total,
         tuning=tuning,
-        words=words.write(promise, release.secure_noise, data, utility, attacks, total, tuning),
+        words=words.write(promise, release.secure_noise, release.noise_made_on, data, utility, attacks, total, tuning),
         hashes=None,
         decision=Decision(),
     )

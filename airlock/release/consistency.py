@@ -62,6 +62,8 @@ def _epsilon(card: Card) -> Defects:
     defects = list(_differs("ε", promise.epsilon, recomputed, version == promise.accountant_version))
     if promise.status == "proven" and (promise.epsilon is None or promise.epsilon > card.target.epsilon * (1 + 1e-9)):
         defects.append(f"The proven ε is above the {page.figure(card.target.epsilon)} that was asked for.")
+    if promise.status == "proven" and promise.epsilon and not card.noise_made_on:
+        defects.append("A proven ε takes noise, and the card says that none was drawn.")
     return defects
 
 
@@ -101,7 +103,14 @@ def _exact(value: float | None) -> str:
 
 def _words(card: Card) -> Defects:
     written = words.write(
-        card.guarantee, card.secure_noise, card.data, card.utility, card.audit, card.total, card.tuning
+        card.guarantee,
+        card.secure_noise,
+        card.noise_made_on,
+        card.data,
+        card.utility,
+        card.audit,
+        card.total,
+        card.tuning,
     )
     defects = [
         f"The sentences about '{name}' are not those that follow from the figures."

@@ -13,6 +13,7 @@ from pydantic import Field
 from airlock.accounting.guarantee import Status, Unit
 from airlock.accounting.spend import Relation
 from airlock.config import Frozen
+from airlock.mechanisms import Place
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -20,6 +21,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Delta = Annotated[float, Field(gt=0, lt=1)]
 Epsilon = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
+Places = Annotated[tuple[Place, ...], Field(max_length=2, json_schema_extra={"uniqueItems": True})]
 Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=8)]
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.release import bundle, consistency, models
-from airlock.release.card import Card, schema
+from airlock.release.card import SCHEMA_VERSION, Card, schema
 from airlock.release.contents import Contents, Defects, Skip
 from airlock.release.files import parse_json
 from airlock.release.vault import MARKER, Vault
@@ -146,13 +146,20 @@ def _schema(files: Contents) -> Defects:
         return [f"card.json is not strict JSON: {error}."]
     validator = jsonschema.Draft202012Validator(schema())
     found = sorted(validator.iter_errors(table), key=lambda error: list(map(str, error.absolute_path)))
-    defects = [_defect(error.absolute_path, _brief(error)) for error in found[:10]]
+    defects = _format(table) + [_defect(error.absolute_path, _brief(error)) for error in found[:10]]
     if not defects:
         try:
             Card.model_validate(table)
         except ValidationError as error:  # what JSON Schema does not say, such as which days there are
             defects = [_defect(e["loc"], e["type"].replace("_", " ")) for e in error.errors(include_url=False)[:10]]
     return defects
+
+
+def _format(table: object) -> list[str]:
+    written = table.get("schema_version") if isinstance(table, dict) else None
+    if written not in range(1, SCHEMA_VERSION):
+        return []
+    return [f"card.json has format {written} and this Airlock reads {SCHEMA_VERSION}: verify it with the one it names."]
 
 
 def _defect(where: Iterable[str | int], what: str) -> str:

@@ -8,8 +8,10 @@ is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 str
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
+from airlock.mechanisms import Place
 from airlock.release.fields import Attacks, Data, Promise, Total, Tuning, Usefulness, Words
 from airlock.release.figures import best_guess, one_in, percent_up, size, times
 
@@ -105,11 +107,18 @@ COMPUTED = (
 )
 MODEL_TEXT = "The promise of {size} is about one trained model: it limits what can be learnt about that model."
 
-SECURE_NOISE = "The privacy noise came from the operating system's cryptographic generator."
+SECURE_NOISE = "The privacy noise came from a ChaCha20 stream keyed by the operating system, computed {where}."
 INSECURE_NOISE = (
     "The privacy noise was made from a fixed seed (--insecure-seed), which is meant for testing. Whoever knows or "
-    "guesses the seed can compute the noise and take it away: the guarantee does not hold against them."
+    "guesses the seed can compute the noise and take it away: the guarantee does not hold against them. It was "
+    "computed {where}."
 )
+NO_NOISE = "No privacy noise was drawn."
+WHERE: dict[frozenset[Place], str] = {
+    frozenset({"cpu"}): "on the CPU",
+    frozenset({"gpu"}): "on the GPU",
+    frozenset({"cpu", "gpu"}): "partly on the CPU and partly on the GPU",
+}
 UTILITY = (
     "{correct} of {records} test records were classified correctly. With {confidence} confidence the accuracy on "
     "records of this kind lies between {low} and {high} (Clopper–Pearson). The test records are not covered by the "
@@ -180,9 +189,16 @@ def _unproven_headline(promise: Promise) -> str:
     return NO_UNIT_HEADLINE
 
 
+def _noise(secure: bool, made_on: Sequence[Place]) -> str:
+    if not made_on:
+        return NO_NOISE
+    return (SECURE_NOISE if secure else INSECURE_NOISE).format(where=WHERE[frozenset(made_on)])
+
+
 def write(
     promise: Promise,
     secure_noise: bool,
+    noise_made_on: Sequence[Place],
     data: Data,
     utility: Usefulness,
     audit: Attacks,
@@ -192,7 +208,7 @@ def write(
     """Every sentence below the headline."""
     return Words(
         promise=_promise(promise, data.records, verdict(promise, secure_noise, audit)),
-        noise=SECURE_NOISE if secure_noise else INSECURE_NOISE,
+        noise=_noise(secure_noise, noise_made_on),
         utility=UTILITY.format(
             correct=f"{utility.correct:,}",
             records=f"{utility.records:,}",

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 from safetensors import SafetensorError
@@ -19,6 +20,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor, nn
 
 from airlock.errors import OutputError, TrainingError
+from airlock.mechanisms import Place
 
 NAME = "checkpoint.safetensors"
 
@@ -31,6 +33,7 @@ def save(
     averaged: Mapping[str, Tensor],
     optimiser: torch.optim.Optimizer,
     gradients: Mapping[str, Tensor],
+    drawn_on: Sequence[Place] = (),
 ) -> None:
     """Write aside, then rename: an interrupted write leaves the previous checkpoint whole."""
     tensors = {f"net/{name}": value for name, value in net.state_dict().items()}
@@ -38,7 +41,7 @@ def save(
     tensors |= {f"gradients/{name}": value for name, value in gradients.items()}
     for place, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{place}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
-    metadata = {"step": str(step), "mark": json.dumps(mark, sort_keys=True)}
+    metadata = {"step": str(step), "mark": json.dumps(mark, sort_keys=True), "drawn_on": " ".join(drawn_on)}
     aside = folder / f".{NAME}.{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +74,7 @@ def restore(
     """Put everything back in place and return the number of steps that were executed."""
     try:
         tensors = load(content)
-        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+        metadata = _metadata(content)
     except (SafetensorError, ValueError) as error:
         raise TrainingError(
             "a readable checkpoint", f"a damaged one ({error})", do="Start without --resume."
@@ -89,6 +92,17 @@ def restore(
     _load_optimiser(optimiser, tensors)
     load_gradients({key[10:]: value for key, value in tensors.items() if key.startswith("gradients/")})
     return int(metadata["step"])
+
+
+def drawn_on(content: bytes) -> tuple[Place, ...]:
+    """Where the noise of the steps in a checkpoint that was just restored was computed."""
+    places = _metadata(content).get("drawn_on", "").split()
+    return tuple(place for place in get_args(Place) if place in places)
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    found: dict[str, str] = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+    return found
 
 
 def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -165,6 +165,7 @@ class _Session:
         net.to(device=run.device, memory_format=self.memory_format)  # type: ignore[call-overload]
         self.optimiser = _optimiser(net, recipe)
         self.averaged = {name: p.detach().clone() for name, p in net.named_parameters()} if recipe.ema else {}
+        self.stream: Stream | None = getattr(gradients, "stream", None)  # plain gradients have none
         self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
 
     def restore(self) -> int:
@@ -172,11 +173,14 @@ class _Session:
         group, folder = self.run.group, self.run.checkpoint if self.run.resume else None
         group.require_same("training", self._task, "What they add up would not be one gradient.")
         content = group.send(checkpoint.read(folder) if folder and group.lead else None)
-        if content is not None:
-            load_state = self.gradients.load_state
-            return checkpoint.restore(content, self.mark, self.net, self.averaged, self.optimiser, load_state)
-        group.spread(self._weights())
-        return 0
+        if content is None:
+            group.spread(self._weights())
+            return 0
+        load_state = self.gradients.load_state
+        done = checkpoint.restore(content, self.mark, self.net, self.averaged, self.optimiser, load_state)
+        if self.stream is not None:
+            self.stream.note_drawn(*checkpoint.drawn_on(content))
+        return done
 
     def compare(self) -> None:
         """Refuse to go on with weights that have drifted apart between processes."""
@@ -191,8 +195,9 @@ class _Session:
 
     def save(self, step: int) -> None:
         if self.run.checkpoint and self.run.group.lead:
+            drawn = self.stream.drawn_on if self.stream is not None else ()
             state = self.gradients.state()
-            checkpoint.save(self.run.checkpoint, step, self.mark, self.net, self.averaged, self.optimiser, state)
+            checkpoint.save(self.run.checkpoint, step, self.mark, self.net, self.averaged, self.optimiser, state, drawn)
 
     def advance(self, step: int) -> None:
         recipe = self.recipe

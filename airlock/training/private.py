@@ -160,6 +160,11 @@ class PrivateGradients:
         return dpa.GaussianDpEvent(self.noise_multiplier)
 
     @property
+    def stream(self) -> Stream:
+        """Where its noise comes from; it knows where that was computed."""
+        return self._stream
+
+    @property
     def mark(self) -> dict[str, object]:
         """Clipping, noise, and whether the noise is the operating system's."""
         moving = {"moving": asdict(self.moving)} if self.moving else {}

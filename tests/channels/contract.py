@@ -131,6 +131,9 @@ class Contract:
         secure = self.build().release(split, Randomness.make(0), Run())
         assert secure.secure_noise
 
+    def test_where_the_noise_was_made_is_recorded(self, released: Release) -> None:
+        assert released.noise_made_on == ("cpu",)
+
     def test_an_unknown_setting_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"settings\.stepz"):
             self.build(settings={"stepz": 3})

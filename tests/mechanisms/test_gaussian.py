@@ -7,11 +7,12 @@ import math
 import dp_accounting as dpa
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from airlock.mechanisms import GaussianNoise, Stream
+from airlock.mechanisms import GaussianNoise, Stream, gpu_noise
 
 
 def has_scale(noise: np.ndarray, scale: float) -> bool:
@@ -53,6 +54,45 @@ def test_the_stretch_by_rounding_is_paid_for_and_small(sensitivity: float, multi
     stretched = sensitivity + mechanism.grid * math.sqrt(dimension)
     assert mechanism.scale(dimension) >= multiplier * stretched * (1 - 1e-12)
     assert mechanism.scale(dimension) <= multiplier * sensitivity * 1.001
+
+
+def kernel(value: torch.Tensor, key: bytes, scale: float, grid: float, divisor: float) -> torch.Tensor:
+    """What the GPU's kernel computes, on the CPU and from the same key."""
+    noise = np.rint(Stream(key, secure=False).normal(value.numel()) * (scale / grid))
+    return torch.from_numpy((np.rint(value.double().numpy() / grid) + noise) * (grid / divisor)).float()
+
+
+def test_the_place_is_the_one_that_made_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism, value = GaussianNoise(0.7, 1.3), torch.randn(50)
+    on_cpu, on_gpu = Stream.from_seed(4), Stream.from_seed(4)
+    here = mechanism.add_and_divide(value, 3.0, on_cpu)
+    monkeypatch.setattr(gpu_noise, "takes", lambda value: True)
+    monkeypatch.setattr(gpu_noise, "add_noise", kernel)
+    there = mechanism.add_and_divide(value, 3.0, on_gpu)
+    assert torch.equal(here, there)
+    assert (on_cpu.drawn_on, on_gpu.drawn_on) == (("cpu",), ("gpu",))
+
+
+def test_a_kernel_that_fails_made_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> torch.Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(gpu_noise, "takes", lambda value: True)
+    monkeypatch.setattr(gpu_noise, "add_noise", broken)
+    stream = Stream.from_seed(4)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        GaussianNoise(1.0, 1.0).add_and_divide(torch.zeros(3), 1.0, stream)
+    assert stream.drawn_on == ()
+    assert not gpu_noise._agrees.__wrapped__(torch.device("cpu"))  # so it would not have been taken
+
+
+def test_a_kernel_is_taken_only_if_its_noise_is_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    monkeypatch.setattr(gpu_noise, "add_noise", kernel)
+    assert gpu_noise._agrees.__wrapped__(device)
+    monkeypatch.setattr(gpu_noise, "add_noise", lambda *args: kernel(*args) / 2)
+    assert not gpu_noise._agrees.__wrapped__(device)
+    assert not gpu_noise.takes(torch.zeros(3))  # not on a GPU
 
 
 def test_low_order_bits_say_nothing_about_the_value() -> None:

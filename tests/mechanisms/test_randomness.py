@@ -68,6 +68,18 @@ def test_system_streams_differ_and_seeded_ones_repeat() -> None:
     assert not Randomness.make(0, insecure_seed=0).privacy.secure
 
 
+def test_a_tree_remembers_where_its_noise_was_computed() -> None:
+    root = Stream.from_seed(1)
+    root.child("lots").child("lot", 3).uniform(5)
+    assert root.drawn_on == ()  # which records are drawn is no noise
+    leaf = root.child("gradients").child("noise", 0)
+    leaf.normal(4)
+    assert root.drawn_on == leaf.drawn_on == ("cpu",)
+    leaf.note_drawn("gpu")
+    assert root.drawn_on == ("cpu", "gpu")
+    assert Stream.from_seed(1).drawn_on == ()
+
+
 def test_the_key_is_not_shown() -> None:
     assert repr(Stream.from_system()) == "Stream(system)"
 

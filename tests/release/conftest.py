@@ -18,6 +18,7 @@ from airlock.audit.result import AttackResult, Audit
 from airlock.channels.contract import Artefact, Plan, Release, Utility
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts
+from airlock.mechanisms import Place
 from airlock.nets import build
 from airlock.release import Bundle, Card, Vault, make_card, write
 
@@ -57,7 +58,9 @@ def guarantee(noise: float = 1.5, **changes: object) -> Guarantee:
     return Guarantee(**(settings | changes))  # type: ignore[arg-type]
 
 
-def make_release(promise: Guarantee, *, secure_noise: bool = True) -> Release:
+def make_release(
+    promise: Guarantee, *, secure_noise: bool = True, noise_made_on: tuple[Place, ...] = ("cpu",)
+) -> Release:
     torch.manual_seed(0)
     net = build("linear", SHAPE, len(CLASSES)).eval().requires_grad_(False)
     details = {"net": "linear", "steps": 1, "noise_multiplier": 1.5, "clip_norm": 1.0}
@@ -67,6 +70,7 @@ def make_release(promise: Guarantee, *, secure_noise: bool = True) -> Release:
         guarantee=promise,
         utility=Utility(331, 360),
         secure_noise=secure_noise,
+        noise_made_on=noise_made_on,
         secrets={"teachers": {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}},
     )
 

@@ -124,6 +124,11 @@ EDITS = [
     (("headline",), "All is well.", "words"),
     (("words", "promise"), ["All is well."], "words"),
     (("secure_noise",), False, "words"),
+    (("noise_made_on",), ["gpu"], "words"),
+    (("noise_made_on",), [], "epsilon"),
+    (("noise_made_on",), ["tpu"], "card"),
+    (("noise_made_on",), ["cpu", "cpu"], "card"),
+    (("schema_version",), 1, "card"),
     (("total", "epsilon"), 0.1, "total"),
     (("utility", "accuracy"), 0.99, "utility"),
     (("utility", "correct"), 900, "utility"),
@@ -150,6 +155,14 @@ def test_an_edited_card_with_new_checksums(folder: Path, reseal: Seal, path: Any
     edit(folder, *path, value=value)
     reseal(folder)
     assert check in failed(folder)
+
+
+def test_a_card_of_an_older_format_is_told_from_a_broken_one(folder: Path, reseal: Seal):
+    table = json.loads((folder / "card.json").read_text())
+    del table["noise_made_on"]
+    (folder / "card.json").write_text(json.dumps(table | {"schema_version": 1}))
+    reseal(folder)
+    assert "has format 1 and this Airlock reads 2" in failed(folder)["card"]
 
 
 def test_edited_audit_and_config_with_new_checksums(folder: Path, reseal: Seal):
@@ -288,7 +301,12 @@ def test_the_users_own_network_is_never_imported(
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval().requires_grad_(False)
     base = make_release(guarantee())
     release = Release(
-        base.plan, Artefact(net, "evil.module:make", (1, 8, 8), FACTS.classes), base.guarantee, base.utility, True
+        base.plan,
+        Artefact(net, "evil.module:make", (1, 8, 8), FACTS.classes),
+        base.guarantee,
+        base.utility,
+        True,
+        ("cpu",),
     )
     made = write(tmp_path / "own", config, release, make_card(config, FACTS, release, AUDIT))
     monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(name))

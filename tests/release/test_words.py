@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airlock.accounting import Claim
 from airlock.audit.result import Audit
 from airlock.config import ReleaseConfig
+from airlock.mechanisms import Place
 from airlock.release import Card, make_card
 from airlock.release.figures import best_guess, epsilon_up, one_in, percent_up, short, times
 from tests.release.conftest import ATTACK, AUDIT, FACTS, guarantee, make_release
@@ -61,6 +62,19 @@ def test_insecure_noise_comes_before_everything(config: ReleaseConfig):
     assert "does NOT hold against anyone who knows the seed" in card.headline
     assert "NOT proven" in make(config, secure_noise=False, status="empirical").headline
     assert not any("against everyone" in line for line in card.words.promise)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_the_card_says_where_the_noise_was_computed(config: ReleaseConfig, secure: bool):
+    def noise(*places: Place) -> str:
+        release = make_release(guarantee(), secure_noise=secure, noise_made_on=places)
+        return make_card(config, FACTS, release, AUDIT).words.noise
+
+    assert "computed on the CPU." in noise("cpu")
+    assert "computed on the GPU." in noise("gpu")
+    assert "computed partly on the CPU and partly on the GPU." in noise("cpu", "gpu")
+    assert ("keyed by the operating system" in noise("gpu")) == secure
+    assert noise() == "No privacy noise was drawn."
 
 
 def test_an_attack_that_contradicts_the_promise_is_the_headline(config: ReleaseConfig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn
 
 from airlock.data import Records
 from airlock.errors import Interrupted, TrainingError
-from airlock.mechanisms import Stream
+from airlock.mechanisms import Stream, gpu_noise
 from airlock.nets import create
 from airlock.training import (
     PlainGradients,
@@ -28,6 +29,7 @@ from airlock.training import (
     fit,
 )
 from airlock.training.augment import named
+from airlock.training.loop import Progress
 from airlock.training.schedule import rate
 
 CPU = torch.device("cpu")
@@ -91,13 +93,37 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, name: str, private:
     assert not file.exists()
 
 
-def interrupted(tmp_path: Path, private: bool = True) -> None:
+def _press_after(steps: int) -> Progress:
     def press(label: str, done: int, total: int) -> None:
-        if done == 2:
+        if done == steps:
             os.kill(os.getpid(), signal.SIGINT)
 
+    return press
+
+
+def interrupted(tmp_path: Path, private: bool = True) -> None:
     with pytest.raises(Interrupted):
-        train(RECIPES["sgd"], Run(progress=press, checkpoint=tmp_path), private)
+        train(RECIPES["sgd"], Run(progress=_press_after(2), checkpoint=tmp_path), private)
+
+
+def test_a_resumed_run_knows_where_the_noise_before_it_was_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def private(run: Run) -> Stream:
+        stream, net = Stream.from_seed(1), create("mlp", (5,), 3, 0)
+        gradients = PrivateGradients(1.0, 1.0, 60.0, stream.child("noise"))
+        lots = Poisson(0.2, stream.child("lots"))
+        with contextlib.suppress(Interrupted):
+            fit(net, Resident(blobs(), CPU), lots, gradients, RECIPES["sgd"], 0, run)
+        return stream
+
+    with monkeypatch.context() as faked:
+        faked.setattr(gpu_noise, "takes", lambda value: True)
+        faked.setattr(gpu_noise, "add_noise", lambda value, *numbers: value)
+        first = private(Run(progress=_press_after(2), checkpoint=tmp_path))
+    assert first.drawn_on == ("gpu",)
+    assert private(Run(checkpoint=tmp_path, resume=True)).drawn_on == ("cpu", "gpu")
+    assert private(Run()).drawn_on == ("cpu",)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ class Head(Channel):
             guarantee=self._guarantee(executed),
             utility=utility,
             secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
         )
 
     def _centre(self, net: Framed, data: Features, noise: float, stream: Stream, run: Run) -> list[dpa.DpEvent]:

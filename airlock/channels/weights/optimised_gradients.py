@@ -58,6 +58,11 @@ class OptimisedGradients:
         self.dropped = 0
 
     @property
+    def stream(self) -> Stream:
+        """Where its noise comes from; it knows where that was computed."""
+        return self._stream
+
+    @property
     def mark(self) -> dict[str, object]:
         """Everything that decides the noise."""
         return {

@@ -126,6 +126,7 @@ class NoisyTraining(Channel):
             guarantee=self.guarantee(executed),
             utility=Utility(count_correct(net, split.test), len(split.test)),
             secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
             secrets=self.kept(gradients),
         )
 
