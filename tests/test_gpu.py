@@ -60,12 +60,16 @@ def test_tf32_keeps_every_record_within_the_bound(last: bool) -> None:
         assert torch.stack([g.double().norm() for g in total.values()]).norm() <= 0.1
 
 
+@pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("count", [1, 16, 17, 1_199_882])
-def test_the_kernel_makes_the_stream_of_the_cpu(count: int) -> None:
+def test_the_kernel_makes_the_stream_of_the_cpu(count: int, shaped: bool) -> None:
     assert gpu_noise.takes(torch.zeros(1, device=GPU))
     mechanism, value = GaussianNoise(0.7, 1.3), torch.randn(count)
-    wanted = torch.from_numpy(mechanism.add(value.numpy(), Stream.from_seed(count)) / 3.0).float()
-    got = mechanism.add_and_divide(value.to(GPU), 3.0, Stream.from_seed(count)).cpu()
+    shape = torch.rand(count) * 3 if shaped else None
+    factors = None if shape is None else shape.numpy()
+    wanted = torch.from_numpy(mechanism.add(value.numpy(), Stream.from_seed(count), factors) / 3.0).float()
+    there = None if shape is None else shape.to(GPU)
+    got = mechanism.add_and_divide(value.to(GPU), 3.0, Stream.from_seed(count), there).cpu()
     assert (got == wanted).float().mean() > 0.999
     assert (got - wanted).abs().max() <= 4 * mechanism.grid
 

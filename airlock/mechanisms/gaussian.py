@@ -31,6 +31,10 @@ class GaussianNoise:
     Guarantee: if neighbouring inputs are at most `sensitivity` apart in L2, one call is `GaussianDpEvent(
     noise_multiplier)`, up to the statistical error of a 53-bit uniform generator.
 
+    With a `shape` u the noise of coordinate i has u_i times the standard deviation. The inputs may differ along the
+    coordinate with the least noise, so then one call is `GaussianDpEvent(noise_multiplier · min u)`, and that only if u
+    is public: from a u that depends on the records nothing follows.
+
     Args:
         sensitivity: The L2 sensitivity of the value, under the guarantee's relation.
         noise_multiplier: Standard deviation over sensitivity.
@@ -53,30 +57,42 @@ class GaussianNoise:
         """The standard deviation that is really added: the rounding's stretch is part of the sensitivity."""
         return self.noise_multiplier * (self.sensitivity + self.grid * math.sqrt(dimension))
 
-    def sample(self, dimension: int, stream: Stream) -> NDArray[np.float64]:
+    def sample(self, dimension: int, stream: Stream, shape: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
         """The noise alone: normal, rounded to the grid."""
-        return self.add(np.zeros(dimension, np.float32), stream)
+        return self.add(np.zeros(dimension, np.float32), stream, shape)
 
-    def add(self, value: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
+    def add(
+        self, value: NDArray[np.floating], stream: Stream, shape: NDArray[np.floating] | None = None
+    ) -> NDArray[np.float64]:
         """The value on the grid plus noise on the grid; exact in float64."""
+        flat = torch.from_numpy(np.ascontiguousarray(value).reshape(-1))
         noisy = torch.empty(value.size, dtype=torch.float64)
-        self._fill(noisy, torch.from_numpy(np.ascontiguousarray(value).reshape(-1)), self.grid, stream)
+        self._fill(noisy, flat, self.grid, stream, None if shape is None else torch.from_numpy(shape))
         return noisy.numpy().reshape(value.shape)
 
-    def add_and_divide(self, value: Tensor, divisor: float, stream: Stream) -> Tensor:
-        """`add` for a flat tensor where it lies, then divided by a public constant (post-processing), in float32."""
+    def add_and_divide(self, value: Tensor, divisor: float, stream: Stream, shape: Tensor | None = None) -> Tensor:
+        """`add` for a flat tensor where it lies, then divided by a public constant (post-processing), in float32.
+
+        Args:
+            value: Flat.
+            divisor: The constant.
+            stream: Read once.
+            shape: u, flat as the value and where it lies, each from 0 to 2^16; equal noise without it.
+        """
         if gpu_noise.takes(value):
-            made = gpu_noise.add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor)
+            made = gpu_noise.add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor, shape)
             stream.note_drawn("gpu")
             return made
         noisy = torch.empty(value.numel(), dtype=torch.float32)
-        self._fill(noisy, value.cpu(), self.grid / divisor, stream)
+        self._fill(noisy, value.cpu(), self.grid / divisor, stream, None if shape is None else shape.cpu())
         return noisy.to(value.device)
 
-    def _fill(self, room: Tensor, value: Tensor, unit: float, stream: Stream) -> None:
+    def _fill(self, room: Tensor, value: Tensor, unit: float, stream: Stream, shape: Tensor | None) -> None:
         """Value plus noise, both in whole steps of the grid, times `unit`, block by block while it is in the cache."""
         steps = 1.0 / self.grid  # a power of two: exact in any precision
         for start, noise in stream.normal_blocks(value.numel(), self.scale(value.numel()) * steps):
             where = slice(start, start + len(noise))
+            if shape is not None:
+                noise *= shape[where]
             on_grid = (value[where] * steps).round_()
             room[where] = noise.round_().add_(on_grid).mul_(unit)

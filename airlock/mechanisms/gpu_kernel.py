@@ -81,7 +81,7 @@ def stream_kernel(words, out, blocks, LANES: tl.constexpr):
 
 
 @triton.jit
-def noise_kernel(value, out, stream, numbers, count, pairs, LANES: tl.constexpr):
+def noise_kernel(value, out, stream, shape, numbers, count, pairs, SHAPED: tl.constexpr, LANES: tl.constexpr):
     """Pair p: radius from the stream's 64-bit word p, angle from word pairs + p; for coordinates p and pairs + p."""
     p = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = p < pairs
@@ -92,12 +92,15 @@ def noise_kernel(value, out, stream, numbers, count, pairs, LANES: tl.constexpr)
     high_a = tl.load(stream + 2 * (pairs + p) + 1, mask=live, other=0).to(tl.uint32, bitcast=True)
     radius = tl.sqrt(-2.0 * tl.log(_uniform(low_r, high_r)))
     angle = _uniform(low_a, high_a) * 6.283185307179586
-    _add(value, out, p, radius * tl.sin(angle), live & (p < count), scale, grid, back)
-    _add(value, out, pairs + p, radius * tl.cos(angle), live & (pairs + p < count), scale, grid, back)
+    _add(value, out, shape, p, radius * tl.sin(angle), live & (p < count), scale, grid, back, SHAPED)
+    _add(value, out, shape, pairs + p, radius * tl.cos(angle), live & (pairs + p < count), scale, grid, back, SHAPED)
 
 
 @triton.jit
-def _add(value, out, where, noise, inside, scale, grid, back):
+def _add(value, out, shape, where, noise, inside, scale, grid, back, SHAPED: tl.constexpr):
     given = tl.load(value + where, mask=inside, other=0.0).to(tl.float64)
-    total = _rint(given / grid) + _rint(noise * scale)
+    scaled = noise * scale
+    if SHAPED:
+        scaled = scaled * tl.load(shape + where, mask=inside, other=0.0).to(tl.float64)
+    total = _rint(given / grid) + _rint(scaled)
     tl.store(out + where, (total * back).to(tl.float32), mask=inside)

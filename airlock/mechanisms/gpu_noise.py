@@ -42,7 +42,9 @@ def _agrees(device: torch.device) -> bool:
     return bool((got - wanted).abs().max() < 1e-6)
 
 
-def add_noise(value: Tensor, key: bytes, scale: float, grid: float, divisor: float) -> Tensor:
+def add_noise(
+    value: Tensor, key: bytes, scale: float, grid: float, divisor: float, shape: Tensor | None = None
+) -> Tensor:
     """(value on the grid + noise on the grid) / divisor, in float32.
 
     Args:
@@ -51,6 +53,7 @@ def add_noise(value: Tensor, key: bytes, scale: float, grid: float, divisor: flo
         scale: The noise's standard deviation.
         grid: The spacing that value and noise are rounded to, a power of two.
         divisor: A public constant.
+        shape: A factor on the noise of every coordinate, flat, float32, on the GPU.
     """
     from airlock.mechanisms.gpu_kernel import noise_kernel, stream_kernel
 
@@ -62,8 +65,11 @@ def add_noise(value: Tensor, key: bytes, scale: float, grid: float, divisor: flo
     # Numbers travel as tensors: as plain arguments they would be cut down to float32.
     numbers = torch.tensor([scale / grid, grid, grid / divisor], dtype=torch.float64, device=value.device)
     words = torch.frombuffer(bytearray(key), dtype=torch.int32).to(value.device)
-    launch: Any = stream_kernel[(-(-blocks // _LANES),)]
-    launch(words, stream, blocks, LANES=_LANES)
-    launch = noise_kernel[(-(-pairs // _LANES),)]
-    launch(value.contiguous(), out, stream, numbers, count, pairs, LANES=_LANES)
+    shaped = shape is not None
+    factors = value if shape is None else shape.contiguous()  # not read where there is none
+    with torch.cuda.device_of(value):  # type: ignore[no-untyped-call]  # Triton launches on the current GPU
+        launch: Any = stream_kernel[(-(-blocks // _LANES),)]
+        launch(words, stream, blocks, LANES=_LANES)
+        launch = noise_kernel[(-(-pairs // _LANES),)]
+        launch(value.contiguous(), out, stream, factors, numbers, count, pairs, SHAPED=shaped, LANES=_LANES)
     return out

@@ -21,7 +21,7 @@ from airlock.channels.weights.optimised_gradients import OptimisedGradients, sen
 from airlock.channels.weights.published import Published
 from airlock.data import Records, Split
 from airlock.errors import ConfigError, Refused
-from airlock.mechanisms import Clip, Stream
+from airlock.mechanisms import Clip, Stream, gpu_noise
 from airlock.nets import create
 from airlock.training import Resident
 from airlock.training.private import clipped_sum
@@ -182,8 +182,9 @@ def test_noise_has_the_standard_deviation_of_its_coordinate(noise_on: str, divis
     scores = []
     for step in range(20):
         gradients(net, x, y, step)
-        assert gradients.sigma is not None
-        scores.append((flat(net) - total) / (gradients.sigma / divisor).clamp_min(1e-12))
+        assert gradients.shape is not None
+        sigma = gradients.shape * 0.5 * 2.0
+        scores.append((flat(net) - total) / (sigma / divisor).clamp_min(1e-12))
     spread = torch.stack(scores).square().mean()
     assert float(spread) == pytest.approx(1.0, abs=0.03)  # half the noise gives 0.25
     assert float(torch.stack(scores).mean()) == pytest.approx(0.0, abs=0.03)
@@ -195,13 +196,44 @@ def test_the_sensitivity_is_the_plain_mean_gradient_of_all_records() -> None:
     torch.testing.assert_close(sensitivity(net, data), flat(net))
 
 
+def test_from_a_lot_the_sensitivity_is_that_of_its_records() -> None:
+    net, data = small()
+    x, y = data.batch(np.arange(12))
+    wanted = optimised.solve("closed", sensitivity(net, Resident(Records(x.numpy(), y.numpy()), torch.device("cpu"))))
+    gradients = OptimisedGradients(data, 0.5, 2.0, 10.0, Stream.from_seed(3), "closed", 5, "sum", "lot")
+    gradients(net, x, y, 0)
+    assert gradients.shape is not None
+    torch.testing.assert_close(gradients.shape, wanted)
+    gradients(net, x[:0], y[:0], 5)
+    assert torch.equal(gradients.shape, torch.ones_like(wanted))  # nobody in the lot: equal noise
+    assert gradients.mark != source(data).mark
+
+
+def test_the_noise_is_made_where_the_gradients_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a kernel there is no noise from the CPU: it gets the whole shape in one call."""
+    seen: list[torch.Tensor] = []
+
+    def kernel(value: torch.Tensor, key: bytes, scale: float, grid: float, divisor: float, shape: Any) -> torch.Tensor:
+        seen.append(shape)
+        return value / divisor
+
+    monkeypatch.setattr(gpu_noise, "takes", lambda value: True)
+    monkeypatch.setattr(gpu_noise, "add_noise", kernel)
+    net, data = small()
+    gradients = source(data)
+    gradients(net, *data.batch(np.arange(9)), 0)
+    assert gradients.stream.drawn_on == ("gpu",)
+    assert gradients.shape is not None
+    assert seen[0] is gradients.shape
+
+
 def test_the_shape_is_kept_between_refreshes() -> None:
     net, data = small()
     gradients = source(data)
     seen = []
     for step in range(7):
         gradients(net, *data.batch(np.arange(9)), step)
-        seen.append(gradients.sigma)
+        seen.append(gradients.shape)
     assert all(one is seen[0] for one in seen[:5])
     assert seen[5] is not seen[0]
     assert len(gradients.smallest) == 2

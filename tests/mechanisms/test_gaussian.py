@@ -56,19 +56,48 @@ def test_the_stretch_by_rounding_is_paid_for_and_small(sensitivity: float, multi
     assert mechanism.scale(dimension) <= multiplier * sensitivity * 1.001
 
 
-def kernel(value: torch.Tensor, key: bytes, scale: float, grid: float, divisor: float) -> torch.Tensor:
+def test_shaped_noise_has_the_scale_of_its_coordinate() -> None:
+    """u·z·C in every coordinate; half of it, or the equal noise, is noticed."""
+    shape = np.repeat([0.25, 1.0, 3.0], 20_000)
+    noise = GaussianNoise(0.5, 2.0).add(np.zeros(60_000), Stream.from_seed(2), shape)
+    for u, part in zip((0.25, 1.0, 3.0), np.split(noise, 3), strict=True):
+        assert has_scale(part, u)
+        assert not has_scale(part / 2, u)
+        assert u == 1 or not has_scale(part, 1.0)
+
+
+def test_a_shape_of_one_is_no_shape_and_none_of_zero() -> None:
+    mechanism, value = GaussianNoise(0.5, 2.0), torch.randn(1000)
+    plain = mechanism.add_and_divide(value, 4.0, Stream.from_seed(5))
+    assert torch.equal(mechanism.add_and_divide(value, 4.0, Stream.from_seed(5), torch.ones(1000)), plain)
+    silent = mechanism.add_and_divide(value, 4.0, Stream.from_seed(5), torch.zeros(1000))
+    torch.testing.assert_close(silent, value / 4.0)
+
+
+@given(st.floats(0.1, 10.0), st.integers(0, 2**32))
+def test_shaped_outputs_lie_on_the_public_grid(largest: float, seed: int) -> None:
+    """Post-processing of the ideal mechanism: the shape changes the noise, not where the outputs can lie."""
+    rng, mechanism = np.random.default_rng(seed), GaussianNoise(1.0, 0.7)
+    steps = mechanism.add(rng.normal(size=64), Stream.from_seed(seed), rng.random(64) * largest) / mechanism.grid
+    assert np.array_equal(steps, np.rint(steps))
+
+
+def kernel(
+    value: torch.Tensor, key: bytes, scale: float, grid: float, divisor: float, shape: torch.Tensor | None = None
+) -> torch.Tensor:
     """What the GPU's kernel computes, on the CPU and from the same key."""
-    noise = np.rint(Stream(key, secure=False).normal(value.numel()) * (scale / grid))
+    noise = Stream(key, secure=False).normal(value.numel()) * (scale / grid)
+    noise = np.rint(noise if shape is None else noise * shape.numpy())
     return torch.from_numpy((np.rint(value.double().numpy() / grid) + noise) * (grid / divisor)).float()
 
 
 def test_the_place_is_the_one_that_made_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism, value = GaussianNoise(0.7, 1.3), torch.randn(50)
+    mechanism, value, shape = GaussianNoise(0.7, 1.3), torch.randn(50), torch.rand(50)
     on_cpu, on_gpu = Stream.from_seed(4), Stream.from_seed(4)
-    here = mechanism.add_and_divide(value, 3.0, on_cpu)
+    here = mechanism.add_and_divide(value, 3.0, on_cpu, shape)
     monkeypatch.setattr(gpu_noise, "takes", lambda value: True)
     monkeypatch.setattr(gpu_noise, "add_noise", kernel)
-    there = mechanism.add_and_divide(value, 3.0, on_gpu)
+    there = mechanism.add_and_divide(value, 3.0, on_gpu, shape)
     assert torch.equal(here, there)
     assert (on_cpu.drawn_on, on_gpu.drawn_on) == (("cpu",), ("gpu",))
 
