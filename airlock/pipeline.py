@@ -85,6 +85,7 @@ def make_release(
     _require_one_process(channel, group)
     channel.plan()
     split = data.load(config, data_dir)
+    split = data.add_public(split, channel.public, data_dir) if channel.public else split
     safe = Vault.open(vault)
     run = Run(
         device=group.device or choose_device(config.device),
@@ -185,7 +186,10 @@ def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]
             AirlockWarning,
             stacklevel=3,
         )
-    return channels.build(config, facts), facts
+    channel = channels.build(config, facts)
+    if channel.public:
+        data.describe_public(channel.public, config, facts, data_dir)
+    return channel, facts
 
 
 def _require_proof(channel: Channel, accepted: bool) -> None:

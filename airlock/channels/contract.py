@@ -17,7 +17,7 @@ from torch import nn
 
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.guarantee import Status
-from airlock.config import ReleaseConfig
+from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import Refused
 from airlock.mechanisms import Place, Randomness
@@ -116,6 +116,7 @@ class Channel(ABC):
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
     distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
+    public: DataConfig | None = None  # another, public set that `release` reads in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts

@@ -8,12 +8,16 @@ room unpickles, and nothing is allocated on the word of a header alone.
 from airlock.data.limits import MAX_BYTES_VARIABLE as MAX_BYTES_VARIABLE
 from airlock.data.loading import describe as describe
 from airlock.data.loading import load as load
+from airlock.data.public import add_public as add_public
+from airlock.data.public import describe_public as describe_public
+from airlock.data.public import digest as digest
 from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
 from airlock.data.sources import Listing as Listing
 from airlock.data.sources import Source as Source
 from airlock.data.sources import find_all as find_all
 from airlock.data.split import Facts as Facts
 from airlock.data.split import Part as Part
+from airlock.data.split import Public as Public
 from airlock.data.split import Records as Records
 from airlock.data.split import Split as Split
 from airlock.data.split import divide as divide
@@ -25,10 +29,14 @@ __all__ = [
     "Facts",
     "Listing",
     "Part",
+    "Public",
     "Records",
     "Source",
     "Split",
+    "add_public",
     "describe",
+    "describe_public",
+    "digest",
     "divide",
     "find_all",
     "load",

@@ -40,7 +40,7 @@ def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
         config: The release.
         data_dir: Where named sources lie; else the environment's AIRLOCK_DATA, else ./data.
     """
-    facts, pool, test = _read(config, data_dir)
+    facts, pool, test = read_all(config, data_dir)
     where = config.data.source
     pool_records = check_records(facts, pool, where)
     check_pool(facts, pool_records, where)
@@ -50,7 +50,8 @@ def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
     return split
 
 
-def _read(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, Raw | None]:
+def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, Raw | None]:
+    """The facts, all records as they were read, and the test records where there are official ones."""
     known = named(config.data.source, data_dir)
     if known is None:
         facts = own.facts(config)

@@ -74,14 +74,32 @@ class Records:
 
 
 @dataclass(frozen=True)
+class Public:
+    """A public set from elsewhere: used in the clear, protected by nothing.
+
+    Args:
+        name: What the card calls it.
+        records: In the shape of the private records; the labels are its own.
+        classes: How many of its own.
+        digest: SHA-256 of the records.
+    """
+
+    name: str
+    records: Records
+    classes: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class Split:
-    """The four parts; a record is never in two of them."""
+    """The four parts, and a public set beside them if one was asked for; a record is never in two of them."""
 
     facts: Facts
     private: Records
     public: Records
     test: Records
     holdout: Records
+    beside: Public | None = None
 
 
 def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitConfig, seed: int) -> Split:

@@ -4,6 +4,6 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
 """
 
 from airlock.nets.check import check
-from airlock.nets.registry import build, create, default_name, names
+from airlock.nets.registry import build, build_front, create, default_name, front_names, names
 
-__all__ = ["build", "check", "create", "default_name", "names"]
+__all__ = ["build", "build_front", "check", "create", "default_name", "front_names", "names"]

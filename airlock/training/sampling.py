@@ -7,6 +7,7 @@ uninterrupted one would have drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import dp_accounting as dpa
@@ -62,14 +63,25 @@ class Shuffled:
     """Batches of fixed size from a new permutation every epoch, for training without privacy.
 
     It has no `event`: no accountant of this house bounds it.
+
+    Args:
+        batch_size: Records in a batch.
+        seed: Of the permutations.
+        whole: Leave out what remains of an epoch when it does not fill a batch.
     """
 
     batch_size: int
     seed: int
+    whole: bool = False
 
     def draw(self, step: int, records: int) -> Index:
-        """The positions of one batch; the last of an epoch may be smaller."""
-        batches = -(-records // self.batch_size)
+        """The positions of one batch; the last of an epoch may be smaller unless batches are to be whole."""
+        batches = records // self.batch_size if self.whole else -(-records // self.batch_size)
         epoch, place = divmod(step, batches)
-        order = np.random.default_rng([self.seed, epoch]).permutation(records)
-        return order[place * self.batch_size : (place + 1) * self.batch_size].astype(np.int64)
+        return _order(self.seed, epoch, records)[place * self.batch_size : (place + 1) * self.batch_size]
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, records: int) -> Index:
+    """The permutation of an epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(records).astype(np.int64)

@@ -109,7 +109,7 @@ class TestHead(Contract):
     def test_one_record_moves_the_sum_of_features_by_at_most_one(self, split: Split) -> None:
         channel = self.build()
         assert isinstance(channel, Head)
-        net = channel._make(True)
+        net = channel.front.ready(None, Run())
         whole = Features(net, split.private.take(np.arange(40)), Run())
         less = Features(net, split.private.take(np.arange(1, 40)), Run())
         assert np.linalg.norm(whole.total() - less.total()) <= 1.0
@@ -124,7 +124,7 @@ class TestHead(Contract):
         assert isinstance(channel, Head)
         net = channel.release(split, Randomness.make(0, insecure_seed=1), Run()).artefact.net
         assert isinstance(net, Framed)
-        total = Features(channel._make(True), split.private, Run()).total() / channel.records
+        total = Features(channel.front.ready(None, Run()), split.private, Run()).total() / channel.records
         error = np.linalg.norm(net.centre.mean.numpy() - total)
         noise = float(channel.plan().details["noise_multiplier_of_the_mean"]) / channel.records
         assert 0.7 * noise * 12 < error < 1.3 * noise * 12  # 144 features

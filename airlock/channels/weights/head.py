@@ -18,7 +18,9 @@ a weight ends with noise of about η·√k·z·C/((1-m)·L). The learning rate �
 
 from __future__ import annotations
 
+import hashlib
 import math
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import dp_accounting as dpa
@@ -27,26 +29,30 @@ from pydantic import Field
 
 from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
-from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility, check_executed
-from airlock.channels.weights.features import Features, front_end
+from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.weights.features import Features
+from airlock.channels.weights.front import front_end
+from airlock.channels.weights.public import FrontSettings, check_public, outside, public_records, sentence
 from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee, training_course
-from airlock.config import Fraction, Frozen, Positive, ReleaseConfig, parse
-from airlock.data import Facts, Split
+from airlock.config import Fraction, Positive, ReleaseConfig, parse
+from airlock.data import Facts, Public, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.nets.frontend import Framed
 from airlock.training import Poisson, PrivateGradients, Recipe, Run, count_correct, fit
+from airlock.training.distributed import ALONE
 from airlock.training.sampling import sampled
 
 PUBLIC_FRONT = "The front end is public: it was neither trained nor chosen on the private records."
 
 
-class HeadSettings(Frozen):
+class HeadSettings(FrontSettings):
     """How the head is trained; everything left out follows from public facts.
 
     Args:
-        features: The front end: scattering, pixels, efficientnet-lite0, auto (scattering for images of at least 8
-            pixels a side, pixels otherwise), or `package.module:function` that returns the user's own frozen module.
+        features: The front end: scattering, pixels, efficientnet-lite0, trained (a network that is trained on the
+            public images), auto (scattering for images of at least 8 pixels a side, pixels otherwise), or
+            `package.module:function` that returns the user's own frozen module.
         steps: How many steps.
         lot_size: The expected number of records in a step; all of them when left out.
         clip_norm: The bound on one record's gradient; features have norm 1, so gradients start near 0.95.
@@ -86,11 +92,14 @@ class Head(Channel):
         self.records = facts.expected("private", config.split)
         self.sampling_probability = min(1.0, (self.settings.lot_size or self.records) / self.records)
         self.expected_lot = self.sampling_probability * self.records
-        self.net_name, self._make = front_end(self.settings.features, facts.shape, len(facts.classes), config.seed)
+        check_public(self.settings, self.settings.features, facts, config.split.public)
+        self.public = outside(self.settings)
+        self.front = front_end(self.settings.features, facts.shape, len(facts.classes), config.seed, self.settings)
+        self.net_name = self.front.name
 
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and check the front end; touches no record."""
-        net = self._make(False)
+        net = self.front.sized()
         noise = calibrate(
             lambda z: self._planned(z).events(),
             self.config.epsilon,
@@ -118,8 +127,9 @@ class Head(Channel):
         """Compute features once, release their mean, train the head under noise, measure."""
         plan = self.plan()
         noise = float(plan.details["noise_multiplier"])
-        net = self._make(True)
-        run.group.spread(net.state_dict().values())  # a decomposition may come out otherwise on another machine
+        public = public_records(self.settings, split, self.config.seed)
+        net = self.front.ready(public, replace(run, group=ALONE))
+        run.group.spread(net.state_dict().values())  # what is public may come out otherwise on another machine
         data = Features(net, split.private, run)
         spent = self._centre(net, data, noise, randomness.privacy.child("mean"), run)
         sampler = Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
@@ -132,9 +142,9 @@ class Head(Channel):
         utility = Utility(count_correct(net, split.test), len(split.test))  # before it leaves a GPU
         net = net.cpu().eval().requires_grad_(False)
         return Release(
-            plan=plan,
+            plan=replace(plan, details={**plan.details, **_measured(net, public)}),
             artefact=Artefact(net, self.net_name, self.facts.shape, self.facts.classes),
-            guarantee=self._guarantee(executed),
+            guarantee=self._guarantee(executed, public),
             utility=utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
@@ -174,5 +184,21 @@ class Head(Channel):
         """Mean and training of all runs: when one result is picked among several, every run is paid for."""
         return repeat(compose([*mean, training]), self.config.tuning_runs)
 
-    def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
-        return record_guarantee(self.config, self.status, events, (*ASSUMPTIONS, PUBLIC_FRONT))
+    def _guarantee(self, events: dpa.DpEvent, public: Public | None = None) -> Guarantee:
+        assumptions = (*ASSUMPTIONS, PUBLIC_FRONT, *([sentence(public)] if public else []))
+        return record_guarantee(self.config, self.status, events, assumptions)
+
+
+def _measured(net: Framed, public: Public | None) -> Details:
+    """What the card says about public images and the front end that was made with them."""
+    if public is None:
+        return {}
+    tensors = hashlib.sha256()
+    for name, tensor in net.front.state_dict().items():
+        tensors.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return {
+        "public_data": public.name,
+        "public_records": len(public.records),
+        "public_sha256": public.digest,
+        "front_end_sha256": tensors.hexdigest(),
+    }

@@ -1,0 +1,155 @@
+"""The front ends of `head` by name: sized for a plan, and made ready with public tensors for a release.
+
+A front end's tensors come from a seed, from a wheel, or from public images: a trunk trained on them, and a whitening by
+their features' covariance. Nothing here sees a private record. A user's own front end is tried: it must give finite
+vectors, and one record's must not change with its neighbours in a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from airlock.channels.weights.public import FrontSettings, moments
+from airlock.data import Public
+from airlock.errors import NetError
+from airlock.nets import build_front
+from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
+from airlock.nets.pretrained import efficientnet_linear
+from airlock.nets.registry import open_user_net
+from airlock.nets.residual import Trunk, trained_name
+from airlock.nets.scattering import SMALLEST
+from airlock.training import Run
+from airlock.training.pretrain import Pretraining, pretrained
+
+Shape = tuple[int, ...]
+
+PRETRAINED, TRAINED = "efficientnet-lite0", "trained"
+_BUILT_IN = ("scattering", "pixels", TRAINED)
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """One front end with a head for records of one shape.
+
+    Args:
+        features: scattering, pixels, trained, efficientnet-lite0 or `package.module:function`.
+        shape: Of one record.
+        classes: How many.
+        seed: Of the random projection, the synthetic images and the training on public ones; public.
+        settings: What public images are used for.
+    """
+
+    features: str
+    shape: Shape
+    classes: int
+    seed: int
+    settings: FrontSettings
+
+    @property
+    def white(self) -> bool:
+        """Whether public images whiten the features."""
+        return self.settings.public is not None and self.settings.whitening != "none"
+
+    @property
+    def name(self) -> str:
+        """Of the whole network."""
+        if ":" in self.features:
+            return self.features
+        front = trained_name(self.settings.width, self.mirror) if self.features == TRAINED else self.features
+        return f"{front}-white-linear" if self.white else f"{front}-linear"
+
+    @property
+    def mirror(self) -> bool:
+        """Whether features are averaged over a picture and its mirror image."""
+        learnt = self.features in (PRETRAINED, TRAINED)
+        return learnt if self.settings.mirror is None else self.settings.mirror
+
+    def sized(self) -> Framed:
+        """The network before anything public was computed for it."""
+        net = self._plain()
+        return whitened(net) if self.white else net
+
+    def ready(self, public: Public | None, run: Run) -> Framed:
+        """The network with all public tensors in place, on the run's device; its head is still zero."""
+        net = self._plain()
+        if self.features == "scattering":
+            pretrain(net, self.shape, self.seed)
+        if self.features == TRAINED:
+            assert public is not None
+            self._train(net, public, run)
+        if not self.white:
+            return net.to(run.device)
+        assert public is not None
+        settings = self.settings
+        mean, covariance = moments(net.to(run.device).front, public, settings.whitening == "within", run)
+        net = whitened(net).to(run.device)
+        whiten(net, *whitening(mean, covariance, settings.whitening_power, settings.whitening_damping))
+        return net
+
+    def _plain(self) -> Framed:
+        if self.features == PRETRAINED:
+            return efficientnet_linear(self.shape, self.classes, self.mirror)
+        if ":" in self.features:
+            return _user(self.features, self.shape, self.classes)
+        front = trained_name(self.settings.width, self.mirror) if self.features == TRAINED else self.features
+        return build_front(f"{front}-linear", self.shape, self.classes)
+
+    def _train(self, net: Framed, public: Public, run: Run) -> None:
+        """Put a trunk that was trained on public images into the network."""
+        width, how = self.settings.width, Pretraining(epochs=self.settings.epochs, mirror=self.mirror)
+        trunk = pretrained(f"residual-{width}", lambda: Trunk(self.shape[0], width), public, how, self.seed, run)
+        assert isinstance(net.front, nn.Sequential)
+        body = net.front[0]
+        (body.body if isinstance(body, Mirrored) else body).load_state_dict(trunk.state_dict())
+
+
+def front_end(features: str, shape: Shape, classes: int, seed: int, settings: FrontSettings) -> FrontEnd:
+    """The front end of this name; "auto" goes by the shape of a record.
+
+    Raises:
+        NetError: There is none of this name.
+    """
+    if features == "auto":
+        features = "scattering" if len(shape) == 3 and min(shape[1:]) >= SMALLEST else "pixels"
+    if features not in (*_BUILT_IN, PRETRAINED) and ":" not in features:
+        known = ", ".join((*_BUILT_IN, PRETRAINED))
+        raise NetError(
+            f"features of a known kind ({known})", f"'{features}'", do="Or give your own as package.module:function."
+        )
+    return FrontEnd(features, shape, classes, seed, settings)
+
+
+def _user(features: str, shape: Shape, classes: int) -> Framed:
+    """The user's module, flattened and brought to norm 1, with a head."""
+    body = open_user_net(features, shape, classes).requires_grad_(False).eval()
+    front = nn.Sequential(body, nn.Flatten(), Unit())
+    return Framed(front, _try(body, features, shape), classes)
+
+
+def _try(body: nn.Module, name: str, shape: Shape) -> int:
+    """How many features the user's front end gives; refused if it fails, mixes records or gives NaN."""
+    chance = torch.Generator().manual_seed(0)
+    first, others = torch.rand(1, *shape, generator=chance), torch.rand(2, 3, *shape, generator=chance)
+    try:
+        with torch.no_grad():
+            outputs = [body(torch.cat([first, other])) for other in (others[0], 3 * others[1] + 1)]
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise NetError(
+            f"front end '{name}' to take records of shape {' × '.join(map(str, shape))}",
+            f"an error from it: {str(error).splitlines()[0]}",
+        ) from error
+    a, b = (output.flatten(1)[0] for output in outputs)
+    if not torch.isfinite(a).all():
+        raise NetError(f"finite features from front end '{name}'", "NaN or infinity")
+    if not torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise NetError(
+            f"features of front end '{name}' that depend on their own record alone",
+            "features that change with the other records of the batch",
+            "Noise for one record would not cover its effect on the others.",
+            "Remove the layer that computes over the batch.",
+        )
+    return len(a)

@@ -1,0 +1,139 @@
+"""What `head` takes from public images: its settings, where the images come from, and their features' covariance."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
+
+from airlock.channels.weights.features import BATCH
+from airlock.config import DataConfig, Fraction, Frozen
+from airlock.data import Facts, Public, Records, Split, digest
+from airlock.errors import ConfigError
+from airlock.nets.synthetic import draw_classes
+from airlock.training import Run
+from airlock.training.resident import to_input
+
+SPLIT, SYNTHETIC = "split", "synthetic"
+_CLASSES, _EACH = 100, 200  # of synthetic images
+
+
+def _source(value: object) -> object:
+    return {"source": value} if isinstance(value, str) else value
+
+
+class FrontSettings(Frozen):
+    """What public images are used for.
+
+    Args:
+        public: A named source, a path or a table as under `data`; "split" for the public part of the split, "synthetic"
+            for random shapes that are drawn from the seed.
+        whitening: Whiten features by the covariance of all public features (total), of those around their class's mean
+            (within), or not at all (none).
+        whitening_power: The covariance is raised to minus this power; 1/2 whitens fully.
+        whitening_damping: Added to the covariance's eigenvalues, as a multiple of their mean.
+        mirror: Average features over a picture and its mirror image; true for trained and efficientnet-lite0 when left
+            out.
+        width: Of the network behind features "trained".
+        epochs: Of its training on the public images.
+    """
+
+    public: Annotated[DataConfig, BeforeValidator(_source)] | None = None
+    whitening: Literal["total", "within", "none"] = "total"
+    whitening_power: Annotated[float, Field(gt=0, le=1)] = 0.5
+    whitening_damping: Annotated[float, Field(ge=0, le=100)] = 0.1
+    mirror: bool | None = None
+    width: Literal[16, 64, 96] = 64
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 100
+
+
+def check_public(settings: FrontSettings, features: str, facts: Facts, public_share: Fraction) -> None:
+    """Refuse settings of public images that contradict each other or the data.
+
+    Raises:
+        ConfigError: It says which.
+    """
+    if settings.public is None:
+        _check_unused(settings, features)
+        return
+    if settings.public.source == SPLIT and not public_share:
+        raise ConfigError(
+            'a public part of the split with settings.public = "split"', "none", do="Set split.public, such as 0.2."
+        )
+    if settings.public.source == SYNTHETIC and not _images(facts.shape):
+        raise ConfigError(
+            'grey or colour images with settings.public = "synthetic"',
+            f"records of shape {' × '.join(map(str, facts.shape))}",
+            "Synthetic public records are pictures.",
+        )
+
+
+def _check_unused(settings: FrontSettings, features: str) -> None:
+    if features == "trained":
+        raise ConfigError(
+            'public images for features "trained"',
+            "none",
+            "A front end may only be trained on records that need no protection.",
+            'Set settings.public to a public set such as "cifar100", or to "synthetic".',
+        )
+    for key in ("whitening", "whitening_power", "whitening_damping"):
+        if key in settings.model_fields_set:
+            raise ConfigError(
+                f"settings.public beside settings.{key}", "none", "Features are whitened by public images."
+            )
+
+
+def _images(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[0] in (1, 3)
+
+
+def outside(settings: FrontSettings) -> DataConfig | None:
+    """The public set that has to be read from elsewhere, if any."""
+    own = settings.public is None or settings.public.source in (SPLIT, SYNTHETIC)
+    return None if own else settings.public
+
+
+def public_records(settings: FrontSettings, split: Split, seed: int) -> Public | None:
+    """The public images of a release."""
+    if settings.public is None:
+        return None
+    if settings.public.source == SYNTHETIC:
+        images, labels = draw_classes(_CLASSES * _EACH, split.facts.shape, _CLASSES, seed)
+        records = Records(images.numpy(), labels.numpy())
+        return Public("Synthetic images", records, _CLASSES, digest(records))
+    if settings.public.source == SPLIT:
+        return Public(
+            f"The public part of {split.facts.name}", split.public, len(split.facts.classes), digest(split.public)
+        )
+    assert split.beside is not None, "the pipeline adds the public set to the split"
+    return split.beside
+
+
+def sentence(public: Public) -> str:
+    """What a reviewer has to agree to."""
+    what = "are drawn from a seed" if public.name == "Synthetic images" else "is public: its records are not protected"
+    return f"{public.name} {what} ({len(public.records)} records, SHA-256 {public.digest})."
+
+
+def moments(front: nn.Module, public: Public, within: bool, run: Run) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of public features, in float64 on the run's device; around class means if `within`.
+
+    One pass, nothing kept but sums: with n_c records and sum s_c in class c the covariance around class means is
+    (sum of x x' - sum of s_c s_c' / n_c) / n.
+    """
+    records, classes = public.records, public.classes if within else 1
+    counts = sums = products = torch.zeros(())
+    with torch.no_grad():
+        for start in range(0, len(records), BATCH):
+            block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + BATCH])).to(run.device)
+            labels = torch.from_numpy(records.y[start : start + BATCH] if within else np.zeros(len(block), np.int64))
+            x = front(to_input(block)).double()
+            member = nn.functional.one_hot(labels.to(x.device), classes).double()
+            counts, sums, products = counts.to(x) + member.sum(0), sums.to(x) + member.T @ x, products.to(x) + x.T @ x
+            if run.progress:
+                run.progress("features of public images", start + len(block), len(records))
+    middle = (sums.T / counts.clamp_min(1)) @ sums
+    return sums.sum(0) / len(records), (products - middle) / len(records)

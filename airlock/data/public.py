@@ -1,0 +1,148 @@
+"""A public set beside the private one: records that are used in the clear, so nobody in them is protected.
+
+In: the name or place of another set of images. Out: a `Split` whose `beside` holds that set in the private records'
+shape. The public set is fixed before a private record is read and never depends on one. Where both hold the same image
+it is the *private* record that is left out, which keeps neighbouring sets neighbours (a public record's presence then
+changes nothing at all); leaving out the public one would let private records choose the front end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock.config import DataConfig, ReleaseConfig, SplitConfig
+from airlock.data.loading import describe, read_all
+from airlock.data.sources import named
+from airlock.data.split import Array, Facts, Public, Records, Split
+from airlock.data.validate import check_records
+from airlock.errors import ConfigError, Refused
+
+_SAME = 0.01  # a public set that holds more of the private records than this is no other set
+
+
+def describe_public(public: DataConfig, config: ReleaseConfig, facts: Facts, data_dir: Path | None = None) -> Facts:
+    """What is known about the public set before a record is read; refused if it cannot serve.
+
+    Raises:
+        ConfigError: It is the private set itself, or records of either are no images.
+    """
+    found = describe(_as_release(public, data_dir), data_dir)
+    if _place(public.source, data_dir) == _place(config.data.source, data_dir):
+        raise ConfigError(
+            "another data set than the private one as settings.public",
+            "the same one",
+            "Public records are used without noise.",
+            'Name another set, or set aside a part with split.public and say public = "split".',
+        )
+    for what, shape in (("private", facts.shape), ("public", found.shape)):
+        if len(shape) != 3 or shape[0] not in (1, 3):
+            raise ConfigError(
+                f"grey or colour images as {what} records with settings.public",
+                f"records of shape {' × '.join(map(str, shape))}",
+                "Public images can be resized to the private ones' shape; other records cannot be compared.",
+                "Leave settings.public out.",
+            )
+    return found
+
+
+def add_public(split: Split, public: DataConfig, data_dir: Path | None = None) -> Split:
+    """The split with a public set beside it: all its records, those of its test set too.
+
+    Images are brought to the private records' shape. Public images that are test records are left out; private and
+    holdout records that stand in the public set are left out of theirs.
+
+    Raises:
+        Refused: More than a hundredth of the private records stand in the public set.
+    """
+    config = _as_release(public, data_dir)
+    facts, pool, test = read_all(config, data_dir)
+    parts = [check_records(facts, raw, public.source) for raw in (pool, test) if raw is not None]
+    x, y = (np.concatenate([getattr(part, key) for part in parts]) for key in "xy")
+    records = Records(fit_shape(x, split.facts.shape), y)
+    records = _without(records, split.test)
+    return _apart(replace(split, beside=Public(facts.name, records, len(facts.classes), digest(records))))
+
+
+def _apart(split: Split) -> Split:
+    """Leave out of the private and the holdout part what is public."""
+    assert split.beside is not None
+    private, holdout = (_without(part, split.beside.records) for part in (split.private, split.holdout))
+    if len(private) < (1 - _SAME) * len(split.private):
+        raise Refused(
+            "public records that are no private ones",
+            "private records in the public set",
+            "Whatever is in the public set is used without noise, so its people are not protected.",
+            "Take another public set.",
+        )
+    return replace(split, private=private, holdout=holdout)
+
+
+def digest(records: Records) -> str:
+    """SHA-256 of inputs, labels and their shape: names a public set by its content."""
+    found = hashlib.sha256(repr((records.x.shape, records.x.dtype.str)).encode())
+    found.update(np.ascontiguousarray(records.x).data)
+    found.update(np.ascontiguousarray(records.y).data)
+    return found.hexdigest()
+
+
+def fit_shape(x: Array, shape: tuple[int, ...]) -> Array:
+    """Images (N, C, H, W) in another shape: colours averaged or repeated, the middle cut out, then resized."""
+    colours, height, width = shape
+    if x.shape[1:] == shape:
+        return x
+    if x.shape[1] != colours:
+        x = np.broadcast_to(_like(x.mean(1, keepdims=True, dtype=np.float32), x), (len(x), colours, *x.shape[2:]))
+    x = _middle(x, height / width)
+    rows, columns = _resizing(x.shape[2], height), _resizing(x.shape[3], width)
+    blocks = [_like(rows @ x[i : i + 1000].astype(np.float32) @ columns.T, x) for i in range(0, len(x), 1000)]
+    return np.concatenate(blocks)
+
+
+def _middle(x: Array, ratio: float) -> Array:
+    """The largest middle part whose height is `ratio` times its width."""
+    height, width = x.shape[2:]
+    rows, columns = min(height, max(1, round(width * ratio))), min(width, max(1, round(height / ratio)))
+    top, left = (height - rows) // 2, (width - columns) // 2
+    return x[:, :, top : top + rows, left : left + columns]
+
+
+def _resizing(found: int, wanted: int) -> NDArray[np.float32]:
+    """Linear interpolation along one side, with a window as wide as a new pixel where it shrinks."""
+    scale = found / wanted
+    centres = (np.arange(wanted) + 0.5) * scale - 0.5
+    distance = np.abs(np.arange(found)[None] - centres[:, None]) / max(scale, 1.0)
+    weights = np.clip(1.0 - distance, 0.0, None)
+    return np.asarray(weights / weights.sum(1, keepdims=True), np.float32)
+
+
+def _like(values: NDArray[np.float32], x: Array) -> Array:
+    return values.round().clip(0, 255).astype(np.uint8) if x.dtype == np.uint8 else values
+
+
+def _contents(records: Records) -> list[bytes]:
+    """A digest of every record's input, as numbers in [0, 1]: a picture in bytes and in floats has the same."""
+    scale = np.float32(255 if records.x.dtype == np.uint8 else 1)
+    return [hashlib.blake2b((x.astype(np.float32) / scale).tobytes(), digest_size=16).digest() for x in records.x]
+
+
+def _without(records: Records, others: Records) -> Records:
+    """The records whose input does not stand among the others'."""
+    known = set(_contents(others))
+    return records.take(np.flatnonzero([content not in known for content in _contents(records)]))
+
+
+def _as_release(public: DataConfig, data_dir: Path | None) -> ReleaseConfig:
+    """The public set as the data of a config of its own; its size is not private and need not be declared."""
+    if named(public.source, data_dir) is None:
+        public = public.model_copy(update={"records": public.records or 1, "name": public.name or "the public set"})
+    return ReleaseConfig(channel="", data=public, epsilon=1.0, delta=0.5, split=SplitConfig(test=0.0, holdout=0.0))
+
+
+def _place(source: str, data_dir: Path | None) -> str:
+    known = named(source, data_dir)
+    return known[0].name if known else str(Path(source).resolve())

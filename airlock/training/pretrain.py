@@ -1,0 +1,175 @@
+"""Training a trunk on public images, once: the result is kept in the user's cache folder by all that determines it.
+
+In: a function that makes the trunk, a public set, a recipe. Out: the trunk, trained as a classifier of the public
+set's own classes behind a small projector that is dropped (features before it carry over better to other classes). No
+private record comes near this: what it costs is time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from airlock.config import Fraction, Frozen, Positive
+from airlock.data import Public
+from airlock.training.augment import colour, cutout, flip, zoom
+from airlock.training.loop import Recipe, Run, fit, mix
+from airlock.training.resident import Resident
+from airlock.training.sampling import Shuffled
+
+LABEL = "pre-training on public images"
+_VERSION = 1  # of trunk and training: a change of either must change the key of what is kept
+
+
+class Pretraining(Frozen):
+    """How a trunk is trained on public images.
+
+    Args:
+        epochs: Passes over the public images.
+        batch_size: Images in a step.
+        learning_rate: At its peak, after a rise over the first tenth; then a cosine to zero.
+        weight_decay: L2 penalty.
+        mixing: The fraction of steps in which a part of every image comes from another (CutMix).
+        mirror: Whether images are mirrored at random.
+    """
+
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 100
+    batch_size: Annotated[int, Field(ge=2)] = 256
+    learning_rate: Positive = 0.2
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    mixing: Fraction = 0.5
+    mirror: bool = True
+
+
+def pretrained(
+    name: str, make: Callable[[], nn.Module], public: Public, how: Pretraining, seed: int, run: Run
+) -> nn.Module:
+    """A trunk trained on public images; from the cache if this very one was trained before.
+
+    Args:
+        name: Names the architecture; with `public`, `how` and `seed` it determines the result.
+        make: A new trunk, initialised from torch's generator; it has `dimensions`, the number of its features.
+        public: What it learns to classify.
+        how: The recipe.
+        seed: Of initial weights, order and augmentation.
+        run: An unfinished run is kept in the folder `public` of its checkpoints.
+    """
+    key = json.dumps([_VERSION, name, public.digest, public.classes, how.model_dump(), seed], sort_keys=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        trunk = make()
+        found = int(trunk.dimensions)  # type: ignore[arg-type]
+        projector = nn.Sequential(
+            nn.Linear(found, 2 * found), nn.BatchNorm1d(2 * found), nn.ReLU(), nn.Linear(2 * found, public.classes)
+        )
+    remembered = _recall(key, trunk.state_dict())
+    if remembered is not None:
+        trunk.load_state_dict(remembered)
+        return trunk
+    _train(nn.Sequential(trunk, projector), public, how, seed, run)
+    trunk.cpu()
+    _remember(key, trunk.state_dict())
+    return trunk
+
+
+def _train(net: nn.Module, public: Public, how: Pretraining, seed: int, run: Run) -> None:
+    batch = min(how.batch_size, len(public.records))
+    recipe = Recipe(
+        steps=max(1, how.epochs * (len(public.records) // batch)),
+        learning_rate=how.learning_rate,
+        weight_decay=how.weight_decay,
+        schedule="cosine",
+        warmup=0.1,
+        precision="bf16",
+        channels_last=True,
+    )
+    gradients = PublicGradients(public, how, seed)
+    data = Resident(public.records, run.device)
+    own = replace(run, checkpoint=run.checkpoint / "public" if run.checkpoint else None)
+    fit(net, data, Shuffled(batch, seed, whole=True), gradients, recipe, seed, own, _augment(how.mirror), LABEL)
+
+
+def _augment(mirror: bool) -> Callable[[Tensor, torch.Generator], Tensor]:
+    def augment(x: Tensor, generator: torch.Generator) -> Tensor:
+        x = colour(zoom(x, generator), generator)
+        return cutout(flip(x, generator) if mirror else x, generator)
+
+    return augment
+
+
+@dataclass(frozen=True)
+class PublicGradients:
+    """The gradient of the mean loss on public images, with images mixed in some of the steps: no privacy."""
+
+    public: Public
+    how: Pretraining
+    seed: int
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """The images and the recipe."""
+        return {"gradients": "public", "digest": self.public.digest, "how": self.how.model_dump()}
+
+    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
+        """Backward through the mean cross-entropy; where images are mixed, so are their labels."""
+        net.zero_grad(set_to_none=True)
+        chance = torch.Generator().manual_seed(mix(self.seed, step) ^ 2)
+        targets = F.one_hot(y, self.public.classes).float()
+        if torch.rand((), generator=chance) < self.how.mixing:
+            x, targets = cut_and_mix(x, targets, chance)
+        F.cross_entropy(net(x).float(), targets).backward()  # type: ignore[no-untyped-call]
+
+
+def cut_and_mix(x: Tensor, targets: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Put one rectangle of every image's successor in its place, and mix the labels by area (Yun et al. 2019)."""
+    height, width = x.shape[2:]
+    side, above, left = torch.rand(3, generator=chance).tolist()
+    rows, columns = round(height * side**0.5), round(width * side**0.5)
+    top, start = int(above * (height - rows + 1)), int(left * (width - columns + 1))
+    inside = torch.zeros(height, width, dtype=torch.bool, device=x.device)
+    inside[top : top + rows, start : start + columns] = True
+    share = rows * columns / (height * width)
+    return torch.where(inside, x.roll(1, 0), x), torch.lerp(targets, targets.roll(1, 0), share)
+
+
+def _file(key: str) -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "airlock" / "fronts" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
+
+
+def _recall(key: str, like: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """What was kept under this key, if it is whole and fits."""
+    try:
+        with safe_open(_file(key), "pt", device="cpu") as file:
+            if (file.metadata() or {}).get("key") != key:
+                return None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError):
+        return None
+    fits = tensors.keys() == like.keys() and all(tensors[name].shape == like[name].shape for name in like)
+    return tensors if fits and all(torch.isfinite(t).all() for t in tensors.values()) else None
+
+
+def _remember(key: str, tensors: Mapping[str, Tensor]) -> None:
+    """Best effort: a cache that cannot be written only costs time."""
+    with contextlib.suppress(OSError, RuntimeError, SafetensorError):
+        target = _file(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(dir=target.parent)
+        os.close(handle)
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, aside, {"key": key})
+        os.replace(aside, target)
