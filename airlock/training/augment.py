@@ -46,31 +46,6 @@ def cutout(x: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(near, 0.5, x)
 
 
-def zoom(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Cut out half to all of every image's area, at any place and a little stretched, and resize it."""
-    count, _, height, width = x.shape
-    area, stretch, across, down = torch.rand(4, count, 1, 1, generator=generator, device=x.device)
-    side, stretch = (0.5 + 0.5 * area).sqrt(), (0.5 * (stretch - 0.5)).exp()
-    wide, high = (side * stretch).clamp(max=1), (side / stretch).clamp(max=1)
-    columns, rows = ((2 * torch.arange(n, device=x.device) + 1) / n - 1 for n in (width, height))
-    right = wide * columns + (2 * across - 1) * (1.1 - wide)
-    low = high * rows[:, None] + (2 * down - 1) * (1.1 - high)
-    grid = torch.stack([right.expand(-1, height, -1), low.expand(-1, -1, width)], 3)
-    return F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
-
-
-def colour(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Change light, contrast and saturation of every image by up to 0.3; every tenth loses its colours."""
-    changes = torch.rand(4, len(x), 1, 1, 1, generator=generator, device=x.device)
-    light, contrast, saturation = 0.7 + 0.6 * changes[:3]
-    x = x * light
-    grey = x.mean(1, keepdim=True)
-    x = grey + (x - grey) * saturation * (changes[3] > 0.1)
-    mean = x.mean((1, 2, 3), keepdim=True)
-    changed: Tensor = (mean + (x - mean) * contrast).clamp(0, 1)
-    return changed
-
-
 def named(name: Name, copies: int = 1) -> Callable[[Tensor, torch.Generator], Tensor] | None:
     """The augmentation with this name; None for none. Copies of a record stand side by side in what it returns."""
     chosen = [{"shift": shift, "flip": flip}[part] for part in name.split("+") if part != "none"]

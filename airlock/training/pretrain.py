@@ -1,8 +1,8 @@
 """Training a trunk on public images, once: the result is kept in the user's cache folder by all that determines it.
 
-In: a function that makes the trunk, a public set, a recipe. Out: the trunk, trained as a classifier of the public
-set's own classes behind a small projector that is dropped (features before it carry over better to other classes). No
-private record comes near this: what it costs is time.
+In: a function that makes the trunk, a public set, a recipe. Out: the trunk, trained as part of a classifier of the
+public set's own classes that is then dropped (with a hidden layer in it, the features before it carry over better to
+other classes). No private record comes near this: what it costs is time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from airlock.config import Fraction, Frozen, Positive
 from airlock.data import Public
-from airlock.training.augment import colour, cutout, flip, zoom
+from airlock.training.augment import cutout, flip, shift
 from airlock.training.loop import Recipe, Run, fit, mix
 from airlock.training.resident import Resident
 from airlock.training.sampling import Shuffled
@@ -42,17 +42,47 @@ class Pretraining(Frozen):
         epochs: Passes over the public images.
         batch_size: Images in a step.
         learning_rate: At its peak, after a rise over the first tenth; then a cosine to zero.
+        head_rate: How many times faster the classifier learns that is dropped in the end.
+        projector: Whether the classifier has a hidden layer.
         weight_decay: L2 penalty.
         mixing: The fraction of steps in which a part of every image comes from another (CutMix).
         mirror: Whether images are mirrored at random.
     """
 
-    epochs: Annotated[int, Field(ge=1, le=10_000)] = 100
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 80
     batch_size: Annotated[int, Field(ge=2)] = 256
     learning_rate: Positive = 0.2
+    head_rate: Positive = 1.0
+    projector: bool = True
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     mixing: Fraction = 0.5
     mirror: bool = True
+
+
+FROM_SCRATCH = Pretraining()
+TRAIN_ON = Pretraining(
+    epochs=6, batch_size=128, learning_rate=0.01, head_rate=10.0, projector=False, weight_decay=1e-4, mixing=0.0
+)
+
+
+class _Classifier(nn.Module):
+    """What the loop trains: a trunk with a classifier of the public set's classes."""
+
+    def __init__(self, trunk: nn.Module, classes: int, how: Pretraining) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.learnt: int = trunk.learnt  # type: ignore[assignment]
+        self.gain = how.head_rate**0.5  # a weight behind a factor g learns g² times as fast
+        wide = 2 * self.learnt
+        hidden = [nn.Linear(self.learnt, wide), nn.BatchNorm1d(wide), nn.ReLU()] if how.projector else []
+        last = nn.Linear(wide if how.projector else self.learnt, classes)
+        self.head = nn.Sequential(*hidden, last)
+        with torch.no_grad():
+            last.weight /= self.gain
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.trunk(x)[:, : self.learnt]) * self.gain
+        return logits
 
 
 def pretrained(
@@ -62,7 +92,7 @@ def pretrained(
 
     Args:
         name: Names the architecture; with `public`, `how` and `seed` it determines the result.
-        make: A new trunk, initialised from torch's generator; it has `dimensions`, the number of its features.
+        make: A new trunk, initialised from torch's generator; a classifier sees the first `learnt` of its features.
         public: What it learns to classify.
         how: The recipe.
         seed: Of initial weights, order and augmentation.
@@ -72,15 +102,12 @@ def pretrained(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         trunk = make()
-        found = int(trunk.dimensions)  # type: ignore[arg-type]
-        projector = nn.Sequential(
-            nn.Linear(found, 2 * found), nn.BatchNorm1d(2 * found), nn.ReLU(), nn.Linear(2 * found, public.classes)
-        )
+        net = _Classifier(trunk, public.classes, how)
     remembered = _recall(key, trunk.state_dict())
     if remembered is not None:
         trunk.load_state_dict(remembered)
         return trunk
-    _train(nn.Sequential(trunk, projector), public, how, seed, run)
+    _train(net, public, how, seed, run)
     trunk.cpu()
     _remember(key, trunk.state_dict())
     return trunk
@@ -105,8 +132,8 @@ def _train(net: nn.Module, public: Public, how: Pretraining, seed: int, run: Run
 
 def _augment(mirror: bool) -> Callable[[Tensor, torch.Generator], Tensor]:
     def augment(x: Tensor, generator: torch.Generator) -> Tensor:
-        x = colour(zoom(x, generator), generator)
-        return cutout(flip(x, generator) if mirror else x, generator)
+        x = shift(flip(x, generator) if mirror else x, generator)
+        return cutout(x, generator)
 
     return augment
 
@@ -129,7 +156,7 @@ class PublicGradients:
         net.zero_grad(set_to_none=True)
         chance = torch.Generator().manual_seed(mix(self.seed, step) ^ 2)
         targets = F.one_hot(y, self.public.classes).float()
-        if torch.rand((), generator=chance) < self.how.mixing:
+        if float(torch.rand((), generator=chance)) < self.how.mixing:
             x, targets = cut_and_mix(x, targets, chance)
         F.cross_entropy(net(x).float(), targets).backward()  # type: ignore[no-untyped-call]
 

@@ -5,6 +5,8 @@ Every feature vector depends on its own record and on public tensors alone, so c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,7 +17,21 @@ from airlock.nets.frontend import Framed
 from airlock.training import Resident, Run
 from airlock.training.resident import to_input
 
-BATCH = 250
+_BATCH = 250
+
+
+def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterator[tuple[slice, Tensor]]:
+    """Features of all records in blocks, on the run's device, each with its place."""
+    form = torch.channels_last if run.device.type == "cuda" else torch.contiguous_format
+    front.to(device=run.device, memory_format=form)  # type: ignore[call-overload]
+    for start in range(0, len(records), _BATCH):
+        block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(run.device)
+        x = to_input(block)
+        with torch.no_grad():
+            features = front(x.contiguous(memory_format=form) if x.dim() == 4 else x)
+        yield slice(start, start + len(x)), features
+        if run.progress:
+            run.progress(label, start + len(x), len(records))
 
 
 class _Trained(nn.Module):
@@ -46,12 +62,8 @@ class Features(Resident):
         self.y = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
         self.x = torch.empty(len(records), net.centre.mean.numel(), device=run.device)
         self._centred: Tensor | None = None
-        with torch.no_grad():
-            for start in range(0, len(records), BATCH):
-                block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + BATCH])).to(run.device)
-                self.x[start : start + len(block)] = net.front(to_input(block))
-                if run.progress:
-                    run.progress("features", start + len(block), len(records))
+        for place, features in compute(net.front, records, run, "features"):
+            self.x[place] = features
 
     def total(self) -> NDArray[np.float64]:
         """The sum of all features: one record moves it by at most 1 in L2."""
@@ -61,7 +73,7 @@ class Features(Resident):
         """The records at these positions; all of them are not copied."""
         if self._centred is None:
             with torch.no_grad():
-                self._centred = torch.cat([self.net.centre(block) for block in torch.split(self.x, BATCH)])
+                self._centred = torch.cat([self.net.centre(block) for block in torch.split(self.x, _BATCH)])
             self.x = self._centred
         if len(index) == len(self.y):
             return self._centred, self.y

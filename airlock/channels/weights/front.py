@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from airlock.channels.weights.public import FrontSettings, moments
+from airlock.channels.weights.public import SYNTHETIC, FrontSettings, moments
 from airlock.data import Public
 from airlock.errors import NetError
 from airlock.nets import build_front
 from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
-from airlock.nets.pretrained import efficientnet_linear
+from airlock.nets.pretrained import efficientnet, efficientnet_linear
 from airlock.nets.registry import open_user_net
 from airlock.nets.residual import Trunk, trained_name
 from airlock.nets.scattering import SMALLEST
 from airlock.training import Run
-from airlock.training.pretrain import Pretraining, pretrained
+from airlock.training.pretrain import FROM_SCRATCH, TRAIN_ON, pretrained
 
 Shape = tuple[int, ...]
 
@@ -39,7 +39,7 @@ class FrontEnd:
         features: scattering, pixels, trained, efficientnet-lite0 or `package.module:function`.
         shape: Of one record.
         classes: How many.
-        seed: Of the random projection, the synthetic images and the training on public ones; public.
+        seed: Of the random projection and the synthetic images; public.
         settings: What public images are used for.
     """
 
@@ -68,6 +68,13 @@ class FrontEnd:
         learnt = self.features in (PRETRAINED, TRAINED)
         return learnt if self.settings.mirror is None else self.settings.mirror
 
+    @property
+    def tuned(self) -> bool:
+        """Whether a pre-trained front end is trained on with the public images."""
+        public = self.settings.public
+        useful = self.features == PRETRAINED and public is not None and public.source != SYNTHETIC
+        return useful if self.settings.tune is None else self.settings.tune
+
     def sized(self) -> Framed:
         """The network before anything public was computed for it."""
         net = self._plain()
@@ -78,7 +85,7 @@ class FrontEnd:
         net = self._plain()
         if self.features == "scattering":
             pretrain(net, self.shape, self.seed)
-        if self.features == TRAINED:
+        if self.features == TRAINED or self.tuned:
             assert public is not None
             self._train(net, public, run)
         if not self.white:
@@ -100,8 +107,13 @@ class FrontEnd:
 
     def _train(self, net: Framed, public: Public, run: Run) -> None:
         """Put a trunk that was trained on public images into the network."""
-        width, how = self.settings.width, Pretraining(epochs=self.settings.epochs, mirror=self.mirror)
-        trunk = pretrained(f"residual-{width}", lambda: Trunk(self.shape[0], width), public, how, self.seed, run)
+        width, seed = self.settings.width, self.settings.front_seed
+        how = TRAIN_ON if self.tuned else FROM_SCRATCH
+        how = how.model_copy(update={"mirror": self.mirror, "epochs": self.settings.epochs or how.epochs})
+        if self.tuned:
+            trunk = pretrained(PRETRAINED, efficientnet, public, how, seed, run)
+        else:
+            trunk = pretrained(f"residual-{width}", lambda: Trunk(self.shape[0], width), public, how, seed, run)
         assert isinstance(net.front, nn.Sequential)
         body = net.front[0]
         (body.body if isinstance(body, Mirrored) else body).load_state_dict(trunk.state_dict())

@@ -9,13 +9,12 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from airlock.channels.weights.features import BATCH
-from airlock.config import DataConfig, Fraction, Frozen
+from airlock.channels.weights.features import compute
+from airlock.config import DataConfig, Frozen
 from airlock.data import Facts, Public, Records, Split, digest
 from airlock.errors import ConfigError
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
-from airlock.training.resident import to_input
 
 SPLIT, SYNTHETIC = "split", "synthetic"
 _CLASSES, _EACH = 100, 200  # of synthetic images
@@ -31,39 +30,50 @@ class FrontSettings(Frozen):
     Args:
         public: A named source, a path or a table as under `data`; "split" for the public part of the split, "synthetic"
             for random shapes that are drawn from the seed.
-        whitening: Whiten features by the covariance of all public features (total), of those around their class's mean
-            (within), or not at all (none).
+        whitening: Whiten features by the covariance of public features around their class's mean (within), around the
+            mean of all (total), or not at all (none).
         whitening_power: The covariance is raised to minus this power; 1/2 whitens fully.
         whitening_damping: Added to the covariance's eigenvalues, as a multiple of their mean.
         mirror: Average features over a picture and its mirror image; true for trained and efficientnet-lite0 when left
             out.
+        tune: Train efficientnet-lite0 on with the public images before it is frozen; true when left out and `public`
+            is a data set.
         width: Of the network behind features "trained".
-        epochs: Of its training on the public images.
+        epochs: Of the training on public images; when left out 80 for trained, 6 to tune.
+        front_seed: Of that training; apart from `seed`, so that several releases can share one front end.
     """
 
     public: Annotated[DataConfig, BeforeValidator(_source)] | None = None
-    whitening: Literal["total", "within", "none"] = "total"
-    whitening_power: Annotated[float, Field(gt=0, le=1)] = 0.5
-    whitening_damping: Annotated[float, Field(ge=0, le=100)] = 0.1
+    whitening: Literal["within", "total", "none"] = "within"
+    whitening_power: Annotated[float, Field(gt=0, le=1)] = 0.375
+    whitening_damping: Annotated[float, Field(ge=0, le=100)] = 0.3
     mirror: bool | None = None
-    width: Literal[16, 64, 96] = 64
-    epochs: Annotated[int, Field(ge=1, le=10_000)] = 100
+    tune: bool | None = None
+    width: Literal[16, 64] = 64
+    epochs: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    front_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
-def check_public(settings: FrontSettings, features: str, facts: Facts, public_share: Fraction) -> None:
+def check_public(settings: FrontSettings, features: str, facts: Facts, public_share: float) -> None:
     """Refuse settings of public images that contradict each other or the data.
 
     Raises:
         ConfigError: It says which.
     """
-    if settings.public is None:
-        _check_unused(settings, features)
-        return
-    if settings.public.source == SPLIT and not public_share:
+    _check_used(settings, features)
+    source = settings.public.source if settings.public else None
+    if source is None and features == "trained":
+        raise ConfigError(
+            'public images for features "trained"',
+            "none",
+            "A front end may only be trained on records that need no protection.",
+            'Set settings.public to a public set such as "cifar100", or to "synthetic".',
+        )
+    if source == SPLIT and not public_share:
         raise ConfigError(
             'a public part of the split with settings.public = "split"', "none", do="Set split.public, such as 0.2."
         )
-    if settings.public.source == SYNTHETIC and not _images(facts.shape):
+    if source == SYNTHETIC and not _images(facts.shape):
         raise ConfigError(
             'grey or colour images with settings.public = "synthetic"',
             f"records of shape {' × '.join(map(str, facts.shape))}",
@@ -71,19 +81,22 @@ def check_public(settings: FrontSettings, features: str, facts: Facts, public_sh
         )
 
 
-def _check_unused(settings: FrontSettings, features: str) -> None:
-    if features == "trained":
-        raise ConfigError(
-            'public images for features "trained"',
-            "none",
-            "A front end may only be trained on records that need no protection.",
-            'Set settings.public to a public set such as "cifar100", or to "synthetic".',
-        )
-    for key in ("whitening", "whitening_power", "whitening_damping"):
-        if key in settings.model_fields_set:
-            raise ConfigError(
-                f"settings.public beside settings.{key}", "none", "Features are whitened by public images."
-            )
+def _check_used(settings: FrontSettings, features: str) -> None:
+    """A setting that would be ignored hides a mistake."""
+    tuned = features == "efficientnet-lite0"
+    needs = {
+        "settings.public": (settings.public is not None, ("whitening", "whitening_power", "whitening_damping", "tune")),
+        'features = "efficientnet-lite0"': (tuned, ("tune",)),
+        'features = "trained"': (features == "trained", ("width",)),
+        'features = "trained" or "efficientnet-lite0"': (
+            tuned or features == "trained",
+            ("epochs", "front_seed", "mirror"),
+        ),
+    }
+    for needed, (there, keys) in needs.items():
+        for key in keys:
+            if not there and key in settings.model_fields_set:
+                raise ConfigError(f"{needed} beside settings.{key}", "none", "A key that is ignored hides a mistake.")
 
 
 def _images(shape: tuple[int, ...]) -> bool:
@@ -108,7 +121,12 @@ def public_records(settings: FrontSettings, split: Split, seed: int) -> Public |
         return Public(
             f"The public part of {split.facts.name}", split.public, len(split.facts.classes), digest(split.public)
         )
-    assert split.beside is not None, "the pipeline adds the public set to the split"
+    if split.beside is None:
+        raise ConfigError(
+            "the public set beside the split",
+            "none",
+            do="Call data.add_public(split, channel.public) before a release.",
+        )
     return split.beside
 
 
@@ -125,15 +143,10 @@ def moments(front: nn.Module, public: Public, within: bool, run: Run) -> tuple[T
     (sum of x x' - sum of s_c s_c' / n_c) / n.
     """
     records, classes = public.records, public.classes if within else 1
-    counts = sums = products = torch.zeros(())
-    with torch.no_grad():
-        for start in range(0, len(records), BATCH):
-            block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + BATCH])).to(run.device)
-            labels = torch.from_numpy(records.y[start : start + BATCH] if within else np.zeros(len(block), np.int64))
-            x = front(to_input(block)).double()
-            member = nn.functional.one_hot(labels.to(x.device), classes).double()
-            counts, sums, products = counts.to(x) + member.sum(0), sums.to(x) + member.T @ x, products.to(x) + x.T @ x
-            if run.progress:
-                run.progress("features of public images", start + len(block), len(records))
+    labels = torch.from_numpy(records.y if within else np.zeros(len(records), np.int64)).to(run.device)
+    counts = sums = products = torch.zeros((), dtype=torch.float64, device=run.device)
+    for place, features in compute(front, records, run, "features of public images"):
+        x, member = features.double(), nn.functional.one_hot(labels[place], classes).double()
+        counts, sums, products = counts + member.sum(0), sums + member.T @ x, products + x.T @ x
     middle = (sums.T / counts.clamp_min(1)) @ sums
     return sums.sum(0) / len(records), (products - middle) / len(records)
