@@ -33,6 +33,9 @@ def test_features_have_norm_one_and_depend_on_their_own_record(shape: tuple[int,
         features = net.front(images)
         assert torch.allclose(features[:1], net.front(images[:1]), atol=1e-5)
         assert net(images).shape == (3, 4)
+        plain = efficientnet_linear(shape, 4, mirror=False)
+        assert torch.allclose(features, net.front(images.flip(3)), atol=1e-5)
+        assert not torch.allclose(features, plain.front(images), atol=1e-3)
     assert features.shape == (3, DIMENSIONS)
     assert (features.double().norm(dim=1) <= 1).all()
     assert [name for name, p in net.named_parameters() if p.requires_grad] == ["head.weight"]

@@ -12,8 +12,12 @@ at q = 1. The events compose adaptively. The mean takes the fraction `centre_sha
 
 Settings, by one rule for all data and every ε: with noise z on steps that are scaled to clip norm C and expected lot L,
 a weight ends with noise of about η·√k·z·C/((1-m)·L). The learning rate η makes this 1. Features and weights have scale
-1 as well, so this is the point where signal and noise meet. The rule, the 200 steps, the clip norm and the whitening
-(`nets.frontend`) were looked up on Fashion-MNIST, none of them on another set; docs/results/weights.md has the table.
+1 as well, so this is the point where signal and noise meet. The rule, the 200 steps, the clip norm and the whitening of
+scattering features (`nets.frontend`) were looked up on Fashion-MNIST, what public images are used for (`public`) on
+CIFAR-100, none of them on another set; docs/results/weights.md has the tables.
+
+Public images (`settings.public`) are used in the clear, for the front end alone; `data.public` keeps them apart from
+the private records.
 """
 
 from __future__ import annotations
