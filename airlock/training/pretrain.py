@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from airlock.config import Fraction, Frozen, Positive
 from airlock.data import Public
 from airlock.training.augment import cutout, flip, shift
+from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit, mix
 from airlock.training.resident import Resident
 from airlock.training.sampling import Shuffled
@@ -139,7 +140,7 @@ def _augment(mirror: bool) -> Callable[[Tensor, torch.Generator], Tensor]:
 
 
 @dataclass(frozen=True)
-class PublicGradients:
+class PublicGradients(PlainGradients):
     """The gradient of the mean loss on public images, with images mixed in some of the steps: no privacy."""
 
     public: Public

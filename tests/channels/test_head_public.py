@@ -169,7 +169,9 @@ def test_a_set_of_the_users_is_read_beside_the_private_one(tmp_path: Path) -> No
     np.savez(tmp_path / "others.npz", x=chance.integers(0, 256, (60, 12, 10, 3), np.uint8), y=chance.integers(0, 3, 60))
     public = {"source": str(tmp_path / "others.npz"), "classes": 3, "name": "Other pictures"}
     config = TestTrainedOnSyntheticImages.config(settings={"features": "pixels", "public": public, "steps": 2})
-    assert plan_release(config).details["net"] == "pixels-white-linear"
+    plan = plan_release(config)
+    assert plan.details["net"] == "pixels-white-linear"
+    assert plan.guarantee.assumptions[-1] == "Other pictures is public: its records are not protected."
     outcome = make_release(config, tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
     assert "Other pictures is public" in outcome.release.guarantee.assumptions[-1]
     assert verify(tmp_path / "bundle").ok

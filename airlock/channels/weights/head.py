@@ -36,7 +36,14 @@ from airlock.accounting.guarantee import Status
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
 from airlock.channels.weights.features import Features
 from airlock.channels.weights.front import front_end
-from airlock.channels.weights.public import FrontSettings, check_public, outside, public_records, sentence
+from airlock.channels.weights.public import (
+    FrontSettings,
+    check_public,
+    outside,
+    planned_sentence,
+    public_records,
+    sentence,
+)
 from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee, training_course
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Split
@@ -189,8 +196,8 @@ class Head(Channel):
         return repeat(compose([*mean, training]), self.config.tuning_runs)
 
     def _guarantee(self, events: dpa.DpEvent, public: Public | None = None) -> Guarantee:
-        assumptions = (*ASSUMPTIONS, PUBLIC_FRONT, *([sentence(public)] if public else []))
-        return record_guarantee(self.config, self.status, events, assumptions)
+        more = sentence(public) if public else planned_sentence(self.settings)
+        return record_guarantee(self.config, self.status, events, (*ASSUMPTIONS, PUBLIC_FRONT, *more))
 
 
 def _measured(net: Framed, public: Public | None) -> Details:

@@ -18,6 +18,8 @@ from airlock.training import Run
 
 SPLIT, SYNTHETIC = "split", "synthetic"
 _CLASSES, _EACH = 100, 200  # of synthetic images
+_NAME, _DRAWN = "Synthetic images", "Synthetic images are drawn from a seed"
+_OPEN = "is public: its records are not protected"
 
 
 def _source(value: object) -> object:
@@ -116,7 +118,7 @@ def public_records(settings: FrontSettings, split: Split, seed: int) -> Public |
     if settings.public.source == SYNTHETIC:
         images, labels = draw_classes(_CLASSES * _EACH, split.facts.shape, _CLASSES, seed)
         records = Records(images.numpy(), labels.numpy())
-        return Public("Synthetic images", records, _CLASSES, digest(records))
+        return Public(_NAME, records, _CLASSES, digest(records))
     if settings.public.source == SPLIT:
         return Public(
             f"The public part of {split.facts.name}", split.public, len(split.facts.classes), digest(split.public)
@@ -130,10 +132,20 @@ def public_records(settings: FrontSettings, split: Split, seed: int) -> Public |
     return split.beside
 
 
-def sentence(public: Public) -> str:
+def sentence(public: Public) -> tuple[str, ...]:
     """What a reviewer has to agree to."""
-    what = "are drawn from a seed" if public.name == "Synthetic images" else "is public: its records are not protected"
-    return f"{public.name} {what} ({len(public.records)} records, SHA-256 {public.digest})."
+    what = _DRAWN if public.name == _NAME else f"{public.name} {_OPEN}"
+    return (f"{what} ({len(public.records)} records, SHA-256 {public.digest}).",)
+
+
+def planned_sentence(settings: FrontSettings) -> tuple[str, ...]:
+    """The same before the public images are read; a path is not repeated."""
+    if settings.public is None:
+        return ()
+    source = settings.public.source
+    names = {SYNTHETIC: _DRAWN, SPLIT: f"The public part of the split {_OPEN}"}
+    name = settings.public.name or (source if source.isalnum() else "The public set")
+    return (f"{names.get(source, f'{name} {_OPEN}')}.",)
 
 
 def moments(front: nn.Module, public: Public, within: bool, run: Run) -> tuple[Tensor, Tensor]:
