@@ -75,7 +75,8 @@ class Clip:
     def balance(self, squares: Mapping[str, Tensor], norm: Tensor | None = None) -> Tensor:
         """1/2 for every record within the bound, −1/2 for one beyond it or without a finite norm.
 
-        Guarantee: adding or removing one record moves the sum of these numbers by exactly 1/2.
+        Guarantee: adding or removing one record moves the sum of these numbers by exactly 1/2 (in float32, which holds
+        the sums of up to 2^24 records exactly).
         """
         return (_together(squares) <= (self.norm if norm is None else norm)).float() - 0.5
 

@@ -62,6 +62,10 @@ class QuantileBound:
             )
         return 1.0 / math.sqrt(left)
 
+    def together(self, gradient_noise: float) -> float:
+        """z: what sum and count are worth as one Gaussian mechanism."""
+        return 1.0 / math.hypot(1.0 / gradient_noise, 1.0 / self.noise.noise_multiplier)
+
     def share(self, balance: float, expected_lot: float, stream: Stream) -> float:
         """b̃, the noisy share of the expected lot that is within the bound; not always between 0 and 1.
 

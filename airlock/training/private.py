@@ -145,6 +145,7 @@ class PrivateGradients:
                 "one clip norm for the whole gradient where it moves",
                 "one for every layer",
                 "One count says how many records are within one bound, not within many.",
+                "Use a flat clip.",
             )
         self.clip = replace(clip, counting=True) if moving else clip
         self.start, self.moving = clip.norm, moving
@@ -156,7 +157,11 @@ class PrivateGradients:
 
     @property
     def event(self) -> dpa.DpEvent:
-        """What one call costs on the records it is given."""
+        """What one call costs on the records it is given, by the noise that it adds."""
+        if not self.moving:
+            return self.noise.event
+        if self.moving.together(self.noise.noise_multiplier) < self.noise_multiplier * (1 - 1e-9):
+            raise RuntimeError("sum and count together get less noise than was planned")
         return dpa.GaussianDpEvent(self.noise_multiplier)
 
     @property

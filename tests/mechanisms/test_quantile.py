@@ -22,8 +22,10 @@ from tests.mechanisms.test_gaussian import has_scale
 def test_sum_and_count_together_cost_what_one_gaussian_costs(noise: float, times: float) -> None:
     """Whitened, one record moves the pair by 1/z: the root of the sum of squares of its two parts."""
     count_noise = times * noise / 2
-    gradients = QuantileBound(0.5, 0.2, count_noise).gradient_noise(noise)
+    bound = QuantileBound(0.5, 0.2, count_noise)
+    gradients = bound.gradient_noise(noise)
     assert gradients > noise
+    assert bound.together(gradients) == pytest.approx(noise, rel=1e-9)
     assert math.hypot(1 / gradients, 0.5 / count_noise) == pytest.approx(1 / noise, rel=1e-9)
 
 

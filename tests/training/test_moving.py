@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -125,6 +126,9 @@ def test_the_gradients_noise_follows_the_bound_and_is_the_larger_one() -> None:
         assert not has_scale(noise / 2, share * bound)
         assert not has_scale(noise, 5.0 * bound)
     assert source.event == dpa.GaussianDpEvent(5.0)
+    source.noise = replace(source.noise, noise_multiplier=5.0)  # z where z_Δ is due
+    with pytest.raises(RuntimeError, match="less noise"):
+        _ = source.event
     assert source.clip.norm != source.start
 
 
