@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from airlock.accounting import Curve
     from airlock.channels import Plan
 
+NO_CURVE = "There is no curve of ε: nothing is promised, after however few steps; what a paper claims is not drawn."
+
 
 @translate_errors
 def plan(
@@ -74,9 +76,6 @@ def plan(
         print_lines(lambda width, plain: NO_CURVE)
     if figure is not None:
         print_lines(lambda width, plain: f"Figure: {shown(figure)}")
-
-
-NO_CURVE = "There is no curve of ε: nothing is promised, after however few steps; what a paper claims is not drawn."
 
 
 def _drawable(made: Plan, curve: Curve | None) -> Curve:
