@@ -273,7 +273,7 @@ def _precision(recipe: Recipe, run: Run) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
     try:
-        with torch.autocast("cuda", torch.bfloat16, enabled=recipe.precision == "bf16"):
+        with torch.autocast("cuda", torch.bfloat16, enabled=recipe.precision == "bf16", cache_enabled=False):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
