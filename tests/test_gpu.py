@@ -12,7 +12,17 @@ from scipy import stats
 from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
 from airlock.nets import create
-from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, count_correct, fit
+from airlock.training import (
+    PlainGradients,
+    Poisson,
+    PrivateGradients,
+    Recipe,
+    Resident,
+    Run,
+    Shuffled,
+    count_correct,
+    fit,
+)
 from airlock.training.bookkeeping import BookKeeper
 from airlock.training.private import clipped_sum, engine_for
 from tests.mechanisms.test_gaussian import has_scale
@@ -180,3 +190,13 @@ def test_training_with_a_bound_that_moves_learns() -> None:
     fit(net, Resident(records, GPU), Poisson(0.2, stream.child("lots")), gradients, recipe, 0, Run(device=GPU))
     assert gradients.clip.norm < 5.0
     assert count_correct(net, Records(records.x, records.y)) > 240
+
+
+def test_plain_training_in_bfloat16_learns() -> None:
+    """Its loss falls as that of float32 does: every step sees the weights of the step before."""
+    records, found = blobs(), {}
+    for precision in ("fp32", "bf16"):
+        net, recipe = create("mlp", (5,), 3, 0), Recipe(steps=60, learning_rate=0.05, precision=precision)
+        fit(net, Resident(records, GPU), Shuffled(32, 0), PlainGradients(), recipe, 0, Run(device=GPU))
+        found[precision] = torch.cat([p.flatten() for p in net.parameters()])
+    assert (found["bf16"] - found["fp32"]).norm() <= 0.05 * found["fp32"].norm()
