@@ -24,7 +24,7 @@ from airlock.mechanisms.clipping import row_squares
 
 Named = dict[str, Tensor]  # by the parameter's name in its own layer
 _TRITON = importlib.util.find_spec("triton") is not None
-_BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: in the cache of a CPU, in the memory of a GPU
+_BYTES_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 31}  # for copies: in the cache of a CPU, in the memory of a GPU
 
 
 @dataclass

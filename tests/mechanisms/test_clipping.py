@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from airlock.mechanisms import clip_factors
+from airlock.mechanisms.clipping import row_squares
 
 gradients = arrays(
     np.float32, st.tuples(st.integers(1, 6), st.integers(1, 9)), elements=st.floats(-(2.0**50), 2.0**50, width=32)
@@ -32,3 +33,11 @@ def test_small_gradients_are_left_alone() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_gets_nothing(bad: float) -> None:
     assert clip_factors(torch.tensor([bad, 2.0]), 1.0)[0] == 0
+
+
+@pytest.mark.parametrize("width", [1, 7, 1024, 1025, 300_000])
+def test_squares_of_long_rows_are_exact_enough(width: int) -> None:
+    """Also where all terms are equal and rounding could add up in one direction."""
+    for rows in (torch.full((2, width), 0.1), torch.rand(3, width), 1e-3 + torch.rand(2, width) * 1e-9):
+        wanted = rows.double().square().sum(1)
+        assert ((row_squares(rows).double() - wanted).abs() <= 2.0**-17 * wanted).all()
