@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 WIDTH, HEIGHT = 760, 460
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 70, 150
 COLOURS = ("#1d4f91", "#4b7f52", "#b3471d", "#8a6d1f")
-LOW, HIGH = 80.0, 100.0  # of the accuracy; what lies below is drawn at the bottom with its figure
+LOW, HIGH = 80.0, 100.0  # of the accuracy; what lies below is an arrow with its figure
 FIRST, LAST = 0.04, 1.6  # of ε, on a logarithmic axis
 
 
@@ -63,11 +63,11 @@ def _axes() -> list[str]:
 
 
 def _series(points: list[tuple[float, float]], colour: str, proven: bool) -> list[str]:
-    line = " ".join(f"{_across(e)},{_up(a)}" for e, a in points)
+    line = " ".join(f"{_across(e)},{_up(a)}" for e, a in points if a >= LOW)
     dashes = "" if proven else ' stroke-dasharray="6 5"'
     parts = [f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>']
-    parts += [_mark(_across(e), _up(a), colour, proven) for e, a in points]
-    parts += [_text(_across(e) + 8, _up(a) - 6, f"{a:.1f}%") for e, a in points if a < LOW]
+    parts += [_mark(_across(e), _up(a), colour, proven) for e, a in points if a >= LOW]
+    parts += [_text(_across(e), _up(a) - 6, f"↓ {a:.1f}%", fill=colour) for e, a in points if a < LOW]
     return parts
 
 
@@ -83,8 +83,8 @@ def _legend(place: int, name: str, status: str) -> list[str]:
     return [_mark(LEFT + 8, y - 5, COLOURS[place], status == "proven"), _text(LEFT + 24, y, f"{name} ({status})")]
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="#12171c" font-weight="{weight}">{escape(words)}</text>'
+def _text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal", fill: str = "#12171c") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{fill}" font-weight="{weight}">{escape(words)}</text>'
 
 
 if __name__ == "__main__":
