@@ -32,7 +32,7 @@ def check(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> No
     _check_parameters(net, name)
     outputs = _try(net, name, shape)
     _check_outputs(outputs, name, classes)
-    _check_independence(net, name, shape)
+    check_independence(net, name, shape)
 
 
 def _check_layer(path: str, layer: nn.Module, name: str) -> None:
@@ -100,7 +100,7 @@ def _check_outputs(outputs: Tensor, name: str, classes: int) -> None:
         raise NetError(f"finite outputs from net '{name}'", "NaN or infinity")
 
 
-def _check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> None:
+def check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> None:
     """One record's output must not depend on its neighbours in the batch, nor on what was seen before."""
     first, others = _random(1, shape), _random(6, shape)
     net.train()

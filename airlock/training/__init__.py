@@ -1,8 +1,9 @@
-"""Training: one loop, with plain or private gradients; evaluation; checkpoints.
+"""Training: one loop, with plain or private gradients; many models at once; evaluation; checkpoints.
 
 In: a network, records, a sampler and a source of gradients. Out: the trained network and how many steps were executed.
 """
 
+from airlock.training.ensemble import Ensemble, train_together
 from airlock.training.evaluate import count_correct, losses, predict
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit
@@ -11,6 +12,7 @@ from airlock.training.resident import Resident
 from airlock.training.sampling import Poisson, Shuffled
 
 __all__ = [
+    "Ensemble",
     "PlainGradients",
     "Poisson",
     "PrivateGradients",
@@ -22,4 +24,5 @@ __all__ = [
     "fit",
     "losses",
     "predict",
+    "train_together",
 ]

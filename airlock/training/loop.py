@@ -111,7 +111,7 @@ def fit(
     session = _Session(net, data, sampler, gradients, recipe, seed, run, augment, secret)
     first = session.restore()
     saved = time.monotonic()
-    with _precision(recipe, run), _forked_generator(run.device), _watch_interrupt() as interrupted:
+    with _precision(recipe, run), forked_generator(run.device), watch_interrupt() as interrupted:
         net.train()
         for step in range(first, recipe.steps):
             session.advance(step)
@@ -120,7 +120,7 @@ def fit(
             if run.group.agreed(interrupted()) and step + 1 < recipe.steps:
                 session.compare()
                 session.save(step + 1)
-                raise _interruption(step + 1, recipe.steps, kept=run.checkpoint is not None)
+                raise interruption(step + 1, recipe.steps, kept=run.checkpoint is not None)
             if time.monotonic() - saved > run.checkpoint_seconds:
                 session.save(step + 1)
                 saved = time.monotonic()
@@ -131,7 +131,8 @@ def fit(
     return recipe.steps
 
 
-def _interruption(done: int, steps: int, kept: bool) -> Interrupted:
+def interruption(done: int, steps: int, kept: bool) -> Interrupted:
+    """Ctrl-C, as an error that says how far training came."""
     return Interrupted(
         "to finish training",
         f"Ctrl-C after {done} of {steps} steps",
@@ -280,27 +281,35 @@ def _precision(recipe: Recipe, run: Run) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _forked_generator(device: torch.device) -> Iterator[None]:
+def forked_generator(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn meanwhile, torch's generators go on as before."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
 
 
+class _Pressed:
+    """Handles Ctrl-C by remembering it; the second one stops at once."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+
+
 @contextlib.contextmanager
-def _watch_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is remembered until the step is whole; a second one stops at once."""
+def watch_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C is remembered until the step is whole; a watch around this one learns of it too."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    pressed = False
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        if pressed:
-            raise KeyboardInterrupt
-        pressed = True
-
-    before = signal.signal(signal.SIGINT, remember)
+    own = _Pressed()
+    before = signal.signal(signal.SIGINT, own)
     try:
-        yield lambda: pressed
+        yield lambda: own.pressed
     finally:
         signal.signal(signal.SIGINT, before)
+        if own.pressed and isinstance(before, _Pressed):
+            before.pressed = True
