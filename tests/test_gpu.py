@@ -22,8 +22,10 @@ from airlock.training import (
     Shuffled,
     count_correct,
     fit,
+    train_together,
 )
 from airlock.training.bookkeeping import BookKeeper
+from airlock.training.ensemble import makes, model_seed
 from airlock.training.private import clipped_sum, engine_for
 from tests.mechanisms.test_gaussian import has_scale
 from tests.training.test_copies import by_loop as by_copies
@@ -200,3 +202,22 @@ def test_plain_training_in_bfloat16_learns() -> None:
         fit(net, Resident(records, GPU), Shuffled(32, 0), PlainGradients(), recipe, 0, Run(device=GPU))
         found[precision] = torch.cat([p.flatten() for p in net.parameters()])
     assert (found["bf16"] - found["fp32"]).norm() <= 0.05 * found["fp32"].norm()
+
+
+@pytest.mark.parametrize("net", ["mlp", "mnist-net"])
+def test_models_trained_together_are_what_each_is_alone(
+    net: str, exact: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = np.random.default_rng(0)
+    records = Records(rng.random((60, 1, 28, 28), np.float32), rng.integers(0, 10, 60))
+    members = [np.arange(0, 35), np.arange(10, 60)]  # dropout is each model's own, last batches differ
+    recipe, run = Recipe(steps=5, learning_rate=0.02, precision="fp32"), Run(device=GPU)
+    make = makes(net, (1, 28, 28), 10, 3)
+    found = train_together(make, 2, Resident(records, GPU), members, recipe, 3, run, batch_size=16)
+    assert "one after another" not in caplog.text
+    for model, own in enumerate(members):
+        alone, seed = make(model), model_seed(3, model)
+        part = Resident(Records(records.x[own], records.y[own]), GPU)
+        fit(alone, part, Shuffled(16, seed), PlainGradients(), recipe, seed, run)
+        for p, q in zip(alone.parameters(), found.model(model).parameters(), strict=True):
+            torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)

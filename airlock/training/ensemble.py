@@ -40,8 +40,7 @@ from airlock.training.stacked import Looped, Vmapped, choose, forward, forward_o
 Make = Callable[[int], nn.Module]
 Membership = NDArray[np.bool_] | Sequence[Index]
 
-# A CPU is fastest in its cache, and large networks gain nothing there from being computed together.
-CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 35}
+_CPU_BYTES = 1 << 26  # a CPU is fastest in its cache, and large networks gain nothing there from company
 _BLOCK = 1000  # records of an evaluation at a time
 _NO_VMAP = (RuntimeError, TypeError, ValueError, NotImplementedError)
 
@@ -90,7 +89,7 @@ def train_together(
     """
     members = _members(membership, count, len(data))
     first = make(0)
-    budget = chunk_bytes or CHUNK_BYTES[run.device.type]
+    budget = chunk_bytes or _budget(run.device)
     step = max(1, budget // bytes_per_model(first, data, batch_size, recipe))
     step = -(-count // -(-count // step))  # chunks of about the same size
     task = _Task(
@@ -137,6 +136,11 @@ def _members(membership: Membership, count: int, records: int) -> list[Index]:
                 "A model without records cannot be trained.",
             )
     return found
+
+
+def _budget(device: torch.device) -> int:
+    """Bytes for the models of a chunk; by the machine, not by its load, so that a resumed run has the same chunks."""
+    return torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_BYTES
 
 
 def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Recipe) -> int:
@@ -363,7 +367,7 @@ class Ensemble:
         """Logits of one block of models after another, where the records are."""
         device, net = data.x.device, copy.deepcopy(self.net).to(data.x.device)
         per_model = bytes_per_model(self.net, data, min(_BLOCK, len(data)), Recipe(steps=1, learning_rate=1.0))
-        step = max(1, CHUNK_BYTES[device.type] // per_model)
+        step = max(1, _budget(device) // per_model)
         way = forward
         for start in range(0, len(self), step):
             own = {name: value[start : start + step].to(device) for name, value in self.values.items()}
