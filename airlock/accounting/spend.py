@@ -105,6 +105,19 @@ def spend_along(
     return [float(loss.get_epsilon_for_delta(delta)) for loss in composed]
 
 
+def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
+    """Upper bounds on δ at each of these ε, under add-remove: other points of the curve that `spend` reads one of.
+
+    Raises:
+        AccountingError: PLD does not take the event; RDP's curve is too loose to be worth testing.
+    """
+    to_json(event)
+    if not pld.PLDAccountant().supports(event):
+        raise AccountingError("an event that PLD takes", type(event).__name__)
+    accountant = pld.PLDAccountant(value_discretization_interval=_COARSE).compose(event)
+    return [float(accountant.get_delta(epsilon)) for epsilon in epsilons]
+
+
 def _followed(before: dpa.DpEvent, step: dpa.DpEvent, count: int) -> dpa.DpEvent:
     return dpa.ComposedDpEvent([before, repeat(step, count)]) if count else before
 

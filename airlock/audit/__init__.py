@@ -1,10 +1,21 @@
 """Attacks on what leaves: what an adversary could learn from it, measured with records that are known to be in or out.
 
-In: a release and the split it came from. Out: an `Audit`, and the per-record scores for the vault.
+In: a release and the split it came from. Out: an `Audit`, and the per-record scores for the vault. Beside it the court:
+in goes a method's case, out comes a `Verdict` on its stated (ε, δ).
 """
 
 from airlock.audit.bounds import auc_interval, epsilon_lower_bound, proportion_interval
 from airlock.audit.result import AttackResult, Audit
 from airlock.audit.run import run
+from airlock.audit.trial import Verdict, judge
 
-__all__ = ["AttackResult", "Audit", "auc_interval", "epsilon_lower_bound", "proportion_interval", "run"]
+__all__ = [
+    "AttackResult",
+    "Audit",
+    "Verdict",
+    "auc_interval",
+    "epsilon_lower_bound",
+    "judge",
+    "proportion_interval",
+    "run",
+]

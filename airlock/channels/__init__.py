@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TypeVar
 
+from airlock.channels.case import Case
 from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
@@ -42,6 +43,14 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
     return find(config)(config, facts)
 
 
+def open_case(name: str, epsilon: float, delta: float) -> Case:
+    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ)."""
+    table = {f"{channel}/{method}": where for channel, methods in METHODS.items() for method, where in methods.items()}
+    module, _, found = _pick(table, name, "method that can be tried").partition(":")
+    method: type[Channel] = getattr(importlib.import_module(module), found)
+    return method.case(epsilon, delta)
+
+
 def _pick(table: Mapping[str, T], key: str, what: str) -> T:
     if key in table:
         return table[key]
@@ -50,4 +59,4 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
     raise ConfigError(f"a {what} ({', '.join(table)})", f"'{key}'", do=hint)
 
 
-__all__ = ["METHODS", "Artefact", "Channel", "Plan", "Release", "Utility", "build", "find"]
+__all__ = ["METHODS", "Artefact", "Case", "Channel", "Plan", "Release", "Utility", "build", "find", "open_case"]

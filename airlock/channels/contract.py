@@ -17,6 +17,7 @@ from torch import nn
 
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.guarantee import Status
+from airlock.channels.case import Case
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import Refused
@@ -128,6 +129,16 @@ class Channel(ABC):
     @abstractmethod
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Train, apply the mechanism, measure; the executed events equal the planned ones."""
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """What the court needs to try to refute this method's claim of about (ε, δ), on made-up records."""
+        raise Refused(
+            f"a case for the court from {cls.channel}/{cls.method}",
+            "none",
+            "Without a pair of data sets and a score there is nothing to test.",
+            "Give the method a `case` (channels/case.py).",
+        )
 
 
 def check_executed(plan: Plan, executed: dpa.DpEvent) -> None:

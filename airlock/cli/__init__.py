@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from airlock.cli.bench import bench
+from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo
 from airlock.cli.plan import plan
@@ -36,7 +37,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, verify, show, bench):
+for _command in (demo, datasets, plan, release, verify, show, court, bench):
     app.command()(_command)
 
 

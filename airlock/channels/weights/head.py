@@ -33,7 +33,10 @@ from pydantic import Field
 
 from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
+from airlock.channels.case import Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.weights import head_case
+from airlock.channels.weights.case import FACTS
 from airlock.channels.weights.features import Features
 from airlock.channels.weights.front import front_end
 from airlock.channels.weights.public import (
@@ -108,6 +111,11 @@ class Head(Channel):
         self.front = front_end(self.settings.features, facts.shape, len(facts.classes), config.seed, self.settings)
         self.net_name = self.front.name
 
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """The mean feature and one step on every record."""
+        return head_case.of_head(cls(head_case.config_for(epsilon, delta), FACTS))
+
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and check the front end; touches no record."""
         net = self.front.sized()
@@ -141,14 +149,7 @@ class Head(Channel):
         public = public_records(self.settings, split, self.config.seed)
         net = self.front.ready(public, replace(run, group=ALONE))
         run.group.spread(net.state_dict().values())  # what is public may come out otherwise on another machine
-        data = Features(net, split.private, run)
-        spent = self._centre(net, data, noise, randomness.privacy.child("mean"), run)
-        sampler = Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
-        gradients = PrivateGradients(
-            self.settings.clip_norm, noise, self.expected_lot, randomness.privacy.child("gradients")
-        )
-        steps = fit(data.trained, data, sampler, gradients, self._recipe(noise), randomness.seed, run)
-        executed = self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))
+        executed = self.train(net, Features(net, split.private, run), noise, randomness, run)
         check_executed(plan, executed)
         utility = Utility(count_correct(net, split.test), len(split.test))  # before it leaves a GPU
         net = net.cpu().eval().requires_grad_(False)
@@ -160,6 +161,16 @@ class Head(Channel):
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
         )
+
+    def train(self, net: Framed, data: Features, noise: float, randomness: Randomness, run: Run) -> dpa.DpEvent:
+        """Everything that sees the private records: the mean feature and the head, left in `net`; what it cost."""
+        spent = self._centre(net, data, noise, randomness.privacy.child("mean"), run)
+        sampler = Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
+        gradients = PrivateGradients(
+            self.settings.clip_norm, noise, self.expected_lot, randomness.privacy.child("gradients")
+        )
+        steps = fit(data.trained, data, sampler, gradients, self._recipe(noise), randomness.seed, run)
+        return self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))
 
     def _centre(self, net: Framed, data: Features, noise: float, stream: Stream, run: Run) -> list[dpa.DpEvent]:
         """Release the mean feature with noise, put it into the network, and say what it cost."""

@@ -61,7 +61,15 @@ def budget(epsilon: float, delta: float, sampling_probability: float, iterations
         ConfigError: τ is not positive, so that no noise meets the constraint.
     """
     per_step = epsilon / math.sqrt(16 * sampling_probability**2 * iterations * math.log(math.e + epsilon / delta))
-    leak = delta / (2 * iterations)
+    return one_iteration(per_step, delta / (2 * iterations), order)
+
+
+def one_iteration(per_step: float, leak: float, order: int | None) -> Budget:
+    """τ for ε_t and δ_t, which one iteration is claimed to have.
+
+    Raises:
+        ConfigError: τ is not positive, so that no noise meets the constraint.
+    """
     tau = 2 * per_step + (2 / order * math.log(leak) if order else 0.0)
     if tau <= 0:
         smallest = math.floor(-math.log(leak) / per_step) + 1

@@ -30,8 +30,9 @@ from torch import nn
 from airlock.accounting import Claim, Guarantee, spend
 from airlock.accounting.guarantee import Status
 from airlock.accounting.spend import LARGEST
+from airlock.channels.case import Case
 from airlock.channels.contract import Details, Plan, Secrets
-from airlock.channels.weights import optimised
+from airlock.channels.weights import case, optimised
 from airlock.channels.weights.optimised_gradients import OptimisedGradients, SensitivityFrom
 from airlock.channels.weights.settings import PrivateTraining, settings_for
 from airlock.channels.weights.training import NoisyTraining
@@ -105,6 +106,13 @@ class Published(NoisyTraining):
         self.budget = optimised.budget(
             config.epsilon, config.delta, self.sampling_probability, iterations, self.settings.moment_order
         )
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """One iteration on a lot, which the paper claims to be (ε_t, δ_t)-private, at ε_t = ε and δ_t = δ."""
+        made = cls(case.config_for(cls.method, epsilon, delta), case.FACTS)
+        made.budget = optimised.one_iteration(epsilon, delta, made.settings.moment_order)
+        return case.of_lot(made, Claim(epsilon, delta, "Eq. 9 and 10 of Xiang, Yang and Li 2019, for one iteration"))
 
     @cached_property
     def equal_noise_epsilon(self) -> float:

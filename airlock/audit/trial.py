@@ -1,0 +1,186 @@
+"""A claim before the court: run the mechanism on both sides, bet as the runs come in, stop when it is settled.
+
+Runs come in batches. The events that a batch is bet on are chosen on the batches before it, so no run is counted by a
+test that it shaped. Half of the error β is for the bets against the claim and the other points of its curve, half for
+the lower bound on ε; all that a verdict states together is wrong with probability at most β. Both may stop at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airlock.audit.bounds import Floats
+from airlock.audit.court import Curve, Hits, Point, anytime, choose, could_refute, fastest_growth, would_show
+from airlock.channels.case import Case
+from airlock.errors import ConfigError
+from airlock.mechanisms import Stream
+
+FIRST = 32  # pairs of the first batch, which is never bet on
+_LARGEST_BATCH = 2000
+CONFIDENCE, PAIRS, SECONDS = 0.95, 20_000, 30.0
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the court found about one claim.
+
+    Args:
+        case: What was tried.
+        refuted_at: The (ε, δ) that was refuted; None if the claim stands.
+        epsilon_lower_bound: The mechanism's ε at the claim's δ is above this, with the stated confidence.
+        confidence: Of everything in this verdict together.
+        pairs: How many pairs of runs were made.
+        seconds: How long they took.
+        could_refute: The largest claim that so many pairs could have refuted at all.
+        would_show: From which real ε on they would be expected to refute this claim; None if from none.
+    """
+
+    case: Case
+    refuted_at: Point | None
+    epsilon_lower_bound: float
+    confidence: float
+    pairs: int
+    seconds: float
+    could_refute: float
+    would_show: float | None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is false, with the stated confidence."""
+        return self.refuted_at is not None
+
+    @property
+    def says(self) -> str:
+        """`refuted`, or `not refuted` with what could have been seen."""
+        if self.refuted:
+            return "refuted"
+        if self.would_show is None:
+            return "not refuted (too few pairs to refute anything)"
+        return f"not refuted (could have refuted ε ≥ {self.would_show:.2f})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        claim, at = self.case.claim, self.refuted_at
+        return {
+            "claim": {"epsilon": claim.epsilon, "delta": claim.delta, "theorem": claim.theorem},
+            "verdict": self.says,
+            "refuted": self.refuted,
+            "refuted_at": {"epsilon": at[0], "delta": at[1]} if at else None,
+            "epsilon_lower_bound": self.epsilon_lower_bound,
+            "confidence": self.confidence,
+            "pairs": self.pairs,
+            "could_refute": self.would_show,
+            "largest_refutable_claim": self.could_refute,
+            "seconds": round(self.seconds, 1),
+            "pair": self.case.pair,
+            "statistics": list(self.case.statistics),
+        }
+
+
+def judge(
+    case: Case,
+    stream: Stream,
+    pairs: int = PAIRS,
+    confidence: float = CONFIDENCE,
+    seconds: float = SECONDS,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Try to refute the claim of a case.
+
+    Guarantee: a true claim is refuted, or a lower bound above the true ε given, with probability at most
+    1 − confidence, provided that the runs are independent. It stops at the first refutation, after `pairs`, or after
+    `seconds`; the clock knows nothing of the scores.
+
+    Args:
+        case: What is tried.
+        stream: The randomness of all runs.
+        pairs: How many pairs of runs at most.
+        confidence: Of the verdict.
+        seconds: How long at most, give or take a batch.
+        progress: Called with a label, the pairs done and the pairs in all.
+    """
+    _check(pairs, confidence, seconds)
+    trial = _Trial(case, stream, 1.0 - confidence)
+    begin = time.monotonic()
+    size = FIRST
+    while True:
+        refuted = trial.go_on(min(size, pairs - trial.pairs))
+        spent = time.monotonic() - begin
+        if progress:
+            progress("pairs", trial.pairs, pairs)
+        if refuted or trial.pairs >= pairs or spent >= seconds:
+            break
+        fits = int(trial.pairs * (seconds - spent) / max(spent, 1e-9)) + 1
+        size = max(1, min(trial.pairs // 2 + 1, _LARGEST_BATCH, fits))
+    return trial.verdict(confidence, spent)
+
+
+class _Trial:
+    """The runs so far, and the bets on them."""
+
+    def __init__(self, case: Case, stream: Stream, beta: float) -> None:
+        self.case, self._stream, self._beta = case, stream, beta
+        self._curve = Curve(case.points, beta / 2)
+        self._one: Floats = np.empty((0, len(case.statistics)))
+        self._other: Floats = np.empty((0, len(case.statistics)))
+        self._hits: tuple[Hits, Hits] = (np.empty(0, bool), np.empty(0, bool))  # of the bets for the bound
+        self._bound = 0.0
+
+    @property
+    def pairs(self) -> int:
+        return len(self._one)
+
+    def go_on(self, count: int) -> bool:
+        """Run so many pairs more and bet on them; whether the claim is refuted by now."""
+        one, other = (
+            self.case.run(known, count, self._stream.child(int(known), self.pairs)) for known in (True, False)
+        )
+        refuted = False
+        if self.pairs:
+            self._curve.learn(self._one, self._other)
+            refuted = self._curve.bet(one, other)
+            self._raise_bound(one, other)
+        self._one, self._other = np.concatenate([self._one, one]), np.concatenate([self._other, other])
+        return refuted
+
+    def _raise_bound(self, one: Floats, other: Floats) -> None:
+        """Bet on an event that speaks against an ε a little above what is refuted so far."""
+        claim = self.case.claim
+        ahead = max(self._bound, claim.epsilon / 4)
+        event = choose(self._one, self._other, fastest_growth(ahead, claim.delta))
+        p, q = (np.concatenate(hits) for hits in zip(self._hits, event.hits(one, other), strict=True))
+        self._hits = p, q
+        self._bound = anytime(p, q, claim.delta, self._beta / 2, self._bound)
+
+    def verdict(self, confidence: float, seconds: float) -> Verdict:
+        claim, refuted_at = self.case.claim, self._curve.refuted
+        if refuted_at is None and self._bound >= claim.epsilon:
+            refuted_at = (claim.epsilon, claim.delta)
+        bets, share = max(0, self.pairs - FIRST), self._beta / 2 / len(self.case.points)
+        shown = would_show(bets, claim.epsilon, claim.delta, share)
+        return Verdict(
+            self.case,
+            refuted_at,
+            self._bound,
+            confidence,
+            self.pairs,
+            seconds,
+            could_refute(bets, claim.delta, share),
+            shown if np.isfinite(shown) else None,
+        )
+
+
+def _check(pairs: int, confidence: float, seconds: float) -> None:
+    if pairs < 2 * FIRST:
+        raise ConfigError(f"at least {2 * FIRST} pairs", f"{pairs}", f"The first {FIRST} only choose what to look at.")
+    if not 0.5 <= confidence < 1:
+        raise ConfigError("a confidence from 0.5 to below 1", f"{confidence:g}")
+    if not seconds > 0:
+        raise ConfigError("more than 0 seconds", f"{seconds:g}")

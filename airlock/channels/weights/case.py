@@ -1,0 +1,170 @@
+"""The cases of `weights`: one noisy step of the real method on a tiny network, with one record more or less.
+
+The other records are zero: this network has no biases, so their gradients are zero too, and they only take part in the
+drawing of lots. The record that differs has a gradient far above the clip norm. What is scored is what a step puts out:
+all that follows (the optimiser, averaging, the weights) is computed from it.
+
+Statistics: the projection on the record's clipped gradient, each coordinate over its noise, which is the best score
+where the noise is as stated; the same tensor by tensor, which shows one that got too little; and the squared size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from airlock.accounting import Claim, to_json
+from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.contract import Plan
+from airlock.config import ReleaseConfig, from_table
+from airlock.data import Facts, Records, Split
+from airlock.errors import Refused
+from airlock.mechanisms import Clip, Randomness, Stream
+from airlock.training import Poisson, Resident
+from airlock.training.private import clipped_sum
+
+if TYPE_CHECKING:
+    from airlock.channels.weights.training import NoisyTraining
+
+_INPUTS, _HIDDEN, _CLASSES = 6, 4, 2
+_OTHERS = 3
+_SIZE = 8.0  # of the record that differs: its gradient is tens of clip norms long
+_CPU = torch.device("cpu")
+PUBLIC_RECORDS = 1000  # the stated number; the data sets of a case need not have it
+PAIR = f"{_OTHERS} records of zeros, with and without one record whose gradient is far above the clip norm"
+ACCOUNTED = "dp-accounting's PLD of the events that the runs execute"
+FACTS = Facts("court", (_INPUTS,), tuple(map(str, range(_CLASSES))), PUBLIC_RECORDS, 1, "made up for the court")
+
+Step = Callable[[Records, Stream], None]
+
+
+def tiny_net(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two layers without biases: a record of zeros has no gradient."""
+    first, second = nn.Linear(shape[0], _HIDDEN, bias=False), nn.Linear(_HIDDEN, classes, bias=False)
+    with torch.no_grad():  # small and of one sign: no unit is dead, and the record's label 0 is the less likely one
+        first.weight.fill_(0.1)
+        second.weight.copy_(torch.tensor([-0.1, 0.1])[:, None].expand(classes, _HIDDEN))
+    return nn.Sequential(first, nn.ReLU(), second)
+
+
+def config_for(method: str, epsilon: float, delta: float, **changes: object) -> ReleaseConfig:
+    """One step on the made-up facts; half of the records are expected in its lot."""
+    settings = {"steps": 1, "lot_size": PUBLIC_RECORDS // 2, "learning_rate": 1.0, "clip_norm": 0.5}
+    table = {
+        "channel": "weights",
+        "method": method,
+        "data": "court",
+        "net": f"{__name__}:tiny_net",
+        "epsilon": epsilon,
+        "delta": delta,
+        "split": {"test": 0.0, "holdout": 0.0},
+        "device": "cpu",
+        "settings": settings,
+    }
+    return from_table({**table, **changes})
+
+
+def neighbours() -> tuple[Records, Records]:
+    """With and without the record; the one that differs comes last."""
+    x = np.zeros((_OTHERS + 1, _INPUTS), np.float32)
+    x[-1] = _SIZE
+    both = Records(x, np.zeros(len(x), np.int64))
+    return both, both.take(np.arange(_OTHERS))
+
+
+def of_step(channel: NoisyTraining) -> Case:
+    """One step of a proven method on a Poisson lot; the claim is the ε of the event that was executed."""
+    plan = channel.plan()
+    net = channel.net()
+    projection = Projection(net, channel_clip(channel, net, plan))
+    pairs = {with_record: _prepared(records) for with_record, records in zip((True, False), neighbours(), strict=True)}
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        split, data = pairs[with_record]
+        scores = np.empty((count, projection.columns))
+        for i in range(count):
+            randomness = Randomness(0, stream.child(i))
+            gradients = channel.source(net, split, data, plan, randomness)
+            sampler = Poisson(channel.sampling_probability, randomness.privacy.child("sampling"))
+            gradients(net, *data.batch(sampler.draw(0, len(data))), 0)
+            if i == 0:
+                check_claimed(plan.guarantee.events, channel.executed_step(sampler, gradients))
+            scores[i] = projection.of(net)
+        return scores
+
+    claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
+    return Case(claim, PAIR, projection.names, run, curve_of(plan.guarantee.events, claim.epsilon))
+
+
+def of_lot(channel: NoisyTraining, claim: Claim) -> Case:
+    """One step on a lot of all records, for a claim that is about the noise of one step."""
+    plan, net = channel.plan(), channel.net()
+    projection = Projection(net, channel_clip(channel, net, plan))
+    pairs = {with_record: _prepared(records) for with_record, records in zip((True, False), neighbours(), strict=True)}
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        split, data = pairs[with_record]
+        lot = data.batch(np.arange(len(data), dtype=np.int64))
+        scores = np.empty((count, projection.columns))
+        for i in range(count):
+            channel.source(net, split, data, plan, Randomness(0, stream.child(i)))(net, *lot, 0)
+            scores[i] = projection.of(net)
+        return scores
+
+    return Case(claim, PAIR, projection.names, run)
+
+
+class Projection:
+    """What a step put out, on the differing record's clipped gradient: in all, tensor by tensor, and its size."""
+
+    def __init__(self, net: nn.Module, clip: Clip) -> None:
+        x, y = Resident(neighbours()[0], _CPU).batch(np.array([_OTHERS]))
+        gradient, _ = clipped_sum(net, x, y, clip)
+        self._spread = {name: _spread(clip, name, g) for name, g in gradient.items()}
+        self._wanted = {name: (g / self._spread[name]).flatten().double() for name, g in gradient.items()}
+        tensors = tuple(f"the projection within {name}" for name in gradient)
+        self.names = ("the projection on the record's clipped gradient", *tensors, "the squared size of the step")
+        self.columns = len(self.names)
+
+    def of(self, net: nn.Module) -> list[float]:
+        """The scores of the gradient that lies in the network."""
+        parts, size = [], 0.0
+        for name, wanted in self._wanted.items():
+            gradient = net.get_parameter(name).grad
+            assert gradient is not None
+            found = (gradient / self._spread[name]).flatten().double()
+            parts.append(float(found @ wanted))
+            size += float(found @ found)
+        return [sum(parts), *parts, size]
+
+
+def channel_clip(channel: NoisyTraining, net: nn.Module, plan: Plan) -> Clip:
+    """How the method clips: its bound, and the shape that its noise shares."""
+    split, data = _prepared(neighbours()[0])
+    source = channel.source(net, split, data, plan, Randomness(0, Stream.from_seed(0)))
+    clip = source.clip  # type: ignore[attr-defined]
+    assert isinstance(clip, Clip)
+    return clip
+
+
+def _spread(clip: Clip, name: str, like: Tensor) -> Tensor:
+    scale = clip.scale_of(name)
+    return torch.ones_like(like) if scale is None else scale.expand_as(like)
+
+
+def _prepared(records: Records) -> tuple[Split, Resident]:
+    nobody = records.take(np.arange(0))
+    return Split(FACTS, records, nobody, nobody, nobody), Resident(records, _CPU)
+
+
+def check_claimed(planned: dpa.DpEvent, executed: dpa.DpEvent) -> None:
+    """The claim is that of what runs, or there is no case."""
+    if to_json(planned) != to_json(executed):
+        raise Refused(
+            "the executed event to equal the claimed one", "a difference", "The court would try another mechanism."
+        )

@@ -1,0 +1,90 @@
+"""`airlock court`: can a method's stated (ε, δ) be refuted?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from airlock.cli.terminal import JsonOption, print_json, print_lines, print_table, progress_bar, translate_errors
+from airlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airlock.audit import Verdict
+
+
+@translate_errors
+def court(
+    name: str | None = typer.Argument(
+        None, metavar="[CHANNEL/METHOD]", help="Whose claim to try; without it, a list of them.", show_default=False
+    ),
+    epsilon: float = typer.Option(1.0, help="The ε that is claimed; a proven method takes the noise for it."),
+    delta: float = typer.Option(1e-5, help="The δ that is claimed."),
+    pairs: int = typer.Option(20_000, help="How many pairs of runs at most."),
+    confidence: float = typer.Option(0.95, help="Of the verdict: a true claim is refuted at most this rarely."),
+    seconds: float = typer.Option(30.0, help="How long to run pairs at most."),
+    seed: int | None = typer.Option(
+        None, help="Seed all randomness, to get the same verdict again.", show_default=False
+    ),
+    as_json: bool = JsonOption,
+) -> None:
+    """Try to refute a method's claim: run it with and without a record, many times, and bet against it."""
+    if name is None:
+        _list(as_json)
+        return
+    from airlock.audit import judge
+    from airlock.channels import open_case
+    from airlock.mechanisms import Randomness
+
+    _check(epsilon, delta)
+    with progress_bar() as progress:
+        case = open_case(name, epsilon, delta)
+        stream = Randomness.make(0, insecure_seed=seed).privacy
+        verdict = judge(case, stream, pairs, confidence, seconds, progress)
+    if as_json:
+        print_json({"method": name, **verdict.to_dict()})
+    else:
+        print_lines(lambda width, plain: in_words(name, verdict))
+    raise typer.Exit(1 if verdict.refuted else 0)
+
+
+def in_words(name: str, verdict: Verdict) -> str:
+    """The verdict; its first line is what matters."""
+    claim, at = verdict.case.claim, verdict.refuted_at
+    stated = f"{name} claims (ε, δ) = ({claim.epsilon:.4g}, {claim.delta:g})"
+    sure = f"{verdict.confidence * 100:g}% confidence"
+    if at is not None:
+        first = f"Refuted: {stated}, and that is false, with {sure}."
+        more = "" if at == (claim.epsilon, claim.delta) else (
+            f"The same claim implies (ε, δ) = ({at[0]:.4g}, {at[1]:.3g}), which is what was refuted.\n"
+        )  # fmt: skip
+    elif verdict.would_show is None:
+        first = f"Not refuted: {stated}; so few pairs could not have refuted it. This is no proof."
+        more = ""
+    else:
+        first = f"Not refuted: {stated}; could have refuted ε ≥ {verdict.would_show:.2f}. This is no proof."
+        more = ""
+    return (
+        f"{first}\n{more}"
+        f"ε at this δ is above {verdict.epsilon_lower_bound:.2f}, with the same confidence.\n"
+        f"{verdict.pairs:,} pairs of runs in {verdict.seconds:.1f} s: {verdict.case.pair}.\n"
+        f"Claimed by: {claim.theorem}."
+    )
+
+
+def _list(as_json: bool) -> None:
+    from airlock.channels import METHODS
+
+    names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
+    if as_json:
+        print_json(names)
+    else:
+        print_table("What can be tried", ["airlock court"], [[name] for name in names])
+
+
+def _check(epsilon: float, delta: float) -> None:
+    if not 0 < epsilon <= 10:
+        why = "Refuting a larger ε takes more runs than there is time for."
+        raise ConfigError("an ε above 0 and at most 10", f"{epsilon:g}", why)
+    if not 0 < delta < 1:
+        raise ConfigError("a δ between 0 and 1", f"{delta:g}", "At δ ≥ 1 every mechanism is private.")
