@@ -1,0 +1,174 @@
+"""What methods bring to court: sound ones stand, the published one falls, and planted faults are caught."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from airlock import channels
+from airlock.audit import Verdict, judge
+from airlock.channels import Case
+from airlock.channels.contract import Channel
+from airlock.channels.weights import case as cases
+from airlock.channels.weights.gaussian import Gaussian
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import Clip, GaussianNoise, Stream
+from airlock.training import Poisson, PrivateGradients, private
+from airlock.training.private import clipped_sum
+
+NAMES = [f"{channel}/{method}" for channel, methods in channels.METHODS.items() for method in methods]
+SOUND = [name for name in NAMES if name != "weights/published"]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def opened(name: str) -> Case:
+    return channels.open_case(name, 1.0, 1e-5)
+
+
+def tried(name: str, pairs: int, seed: int = 1) -> Verdict:
+    return judge(opened(name), Stream.from_seed(seed), pairs, seconds=600)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_a_case_that_says_what_it_is(name: str) -> None:
+    case = opened(name)
+    assert 0.99 < case.claim.epsilon <= 1.0
+    assert case.claim.delta == 1e-5
+    assert case.claim.theorem
+    assert case.pair
+    scores = [case.run(known, 3, Stream.from_seed(0)) for known in (True, False)]
+    assert all(found.shape == (3, len(case.statistics)) and np.isfinite(found).all() for found in scores)
+    assert len(np.unique(scores[0][:, 0])) == 3  # runs are independent
+    assert np.array_equal(scores[0], case.run(True, 3, Stream.from_seed(0)))
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_the_curve_of_a_proven_method_is_that_of_its_events(name: str) -> None:
+    curve = opened(name).curve
+    assert [epsilon for epsilon, _ in curve][0] == 0.0
+    assert all(a[1] > b[1] > 1e-5 for a, b in zip(curve, curve[1:], strict=False))
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_method_stands(name: str) -> None:
+    verdict = tried(name, 1200)
+    assert not verdict.refuted, verdict.to_dict()
+    assert verdict.epsilon_lower_bound < verdict.case.claim.epsilon < float(verdict.would_show or 0)
+
+
+def test_the_published_method_is_refuted_within_a_few_hundred_pairs() -> None:
+    for seed in range(3):
+        verdict = tried("weights/published", 1000, seed)
+        assert verdict.refuted
+        assert verdict.refuted_at == (1.0, 1e-5)
+        assert verdict.pairs < 600
+
+
+def test_the_record_that_differs_is_far_above_the_clip_norm_and_the_others_have_no_gradient() -> None:
+    channel = Gaussian(cases.config_for("gaussian", 1.0, 1e-5), cases.FACTS)
+    both, others = (torch.from_numpy(records.x) for records in cases.neighbours())
+    net, free = channel.net(), Clip(1e9)
+    alone, _ = clipped_sum(net, others, torch.zeros(len(others), dtype=torch.int64), free)
+    assert all(not g.any() for g in alone.values())
+    whole, _ = clipped_sum(net, both, torch.zeros(len(both), dtype=torch.int64), free)
+    assert all(g.any() for g in whole.values())
+    assert math.sqrt(sum(float(g.square().sum()) for g in whole.values())) > 10 * channel.settings.clip_norm
+
+
+# Planted faults. Each patches the code that a release runs; the claim, made before, is the method's own.
+
+
+def no_clipping(patch: Patch) -> None:
+    def factors(self: Clip, squares: Mapping[str, Tensor], norm: Tensor | None = None) -> dict[str, Tensor]:
+        return {name: torch.ones_like(square) for name, square in squares.items()}
+
+    patch.setattr(Clip, "factors", factors)
+
+
+def noise_over(divisor: float) -> Callable[[Patch], None]:
+    def plant(patch: Patch) -> None:
+        scale = GaussianNoise.scale
+        patch.setattr(GaussianNoise, "scale", lambda self, dimension: scale(self, dimension) / divisor)
+
+    return plant
+
+
+def noise_missing_on(first: int, last: int) -> Callable[[Patch], None]:
+    """On the coordinates of one tensor."""
+
+    def plant(patch: Patch) -> None:
+        noisy = PrivateGradients._noisy
+
+        def forgetful(self: PrivateGradients, total: Tensor, step: int) -> Tensor:
+            exact = total[first:last] / self.expected_lot
+            made = noisy(self, total, step)
+            made[first:last] = exact
+            return made
+
+        patch.setattr(PrivateGradients, "_noisy", forgetful)
+
+    return plant
+
+
+def twice_the_sampling_rate(patch: Patch) -> None:
+    draw = Poisson.draw
+    patch.setattr(
+        Poisson, "draw", lambda self, step, n: draw(Poisson(2 * self.sampling_probability, self.stream), step, n)
+    )
+
+
+def isotropic_clipping(patch: Patch) -> None:
+    """The noise keeps its shape, the clipping does not follow it."""
+    patch.setattr(private, "clipped_sum", lambda net, x, y, clip: clipped_sum(net, x, y, Clip(0.5)))
+
+
+FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
+    "no clipping": ("weights/gaussian", no_clipping),
+    "noise over 2": ("weights/gaussian", noise_over(2.0)),
+    "noise over 10": ("weights/gaussian", noise_over(10.0)),
+    "no noise on the first tensor": ("weights/gaussian", noise_missing_on(0, 24)),
+    "no noise on the last tensor": ("weights/gaussian", noise_missing_on(24, 32)),
+    "twice the accounted sampling rate": ("weights/gaussian", twice_the_sampling_rate),
+    "isotropic clipping with shaped noise": ("weights/shaped", isotropic_clipping),
+    "shaped, noise over 2": ("weights/shaped", noise_over(2.0)),
+    "head, noise over 2": ("weights/head", noise_over(2.0)),
+    "head, no clipping": ("weights/head", no_clipping),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(fault: str, monkeypatch: Patch) -> None:
+    name, plant = FAULTS[fault]
+    opened(name)
+    plant(monkeypatch)
+    verdict = tried(name, 6000)
+    assert verdict.refuted, verdict.to_dict()
+
+
+def test_an_unknown_method_and_one_without_a_case_are_refused() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'weights/gaussian'"):
+        channels.open_case("weights/gausian", 1.0, 1e-5)
+    with pytest.raises(Refused, match="a case"):
+        Channel.case.__func__(type("Bare", (Channel,), {"channel": "weights", "method": "bare"}), 1.0, 1e-5)
+
+
+def test_a_case_that_runs_something_else_than_it_claims_is_refused(monkeypatch: Patch) -> None:
+    case = opened("weights/gaussian")
+    monkeypatch.setattr(PrivateGradients, "event", GaussianNoise(1.0, 1.0).event)
+    with pytest.raises(Refused, match="executed event"):
+        case.run(True, 1, Stream.from_seed(0))
