@@ -199,7 +199,7 @@ class Curve:
 
 
 def curve(one: Floats, other: Floats, points: Sequence[Point], confidence: float = 0.95) -> Point | None:
-    """The point of a claimed curve that these runs refute, if any; those at even places choose, those at odd ones bet."""
+    """The point of a claimed curve that these runs refute, if any; those at even places choose, the others bet."""
     test = Curve(points, 1.0 - confidence)
     one, other = _table(one), _table(other)
     test.learn(one[::2], other[::2])

@@ -21,8 +21,8 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
 
 FIRST = 32  # pairs of the first batch, which is never bet on
-_LARGEST_BATCH = 2000
-CONFIDENCE, PAIRS, SECONDS = 0.95, 20_000, 30.0
+_LARGEST_BATCH = 1000
+CONFIDENCE, PAIRS, SECONDS = 0.95, 20_000, 25.0
 
 Progress = Callable[[str, int, int], None]
 
@@ -161,14 +161,17 @@ class _Trial:
 
     def verdict(self, confidence: float, seconds: float) -> Verdict:
         claim, refuted_at = self.case.claim, self._curve.refuted
-        if refuted_at is None and self._bound >= claim.epsilon:
-            refuted_at = (claim.epsilon, claim.delta)
+        stated, bound = (claim.epsilon, claim.delta), self._bound
+        if refuted_at is None and bound >= claim.epsilon:
+            refuted_at = stated
+        if refuted_at == stated:  # ε is above what was refuted
+            bound = max(bound, claim.epsilon)
         bets, share = max(0, self.pairs - FIRST), self._beta / 2 / len(self.case.points)
         shown = would_show(bets, claim.epsilon, claim.delta, share)
         return Verdict(
             self.case,
             refuted_at,
-            self._bound,
+            bound,
             confidence,
             self.pairs,
             seconds,

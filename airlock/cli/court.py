@@ -22,7 +22,7 @@ def court(
     delta: float = typer.Option(1e-5, help="The δ that is claimed."),
     pairs: int = typer.Option(20_000, help="How many pairs of runs at most."),
     confidence: float = typer.Option(0.95, help="Of the verdict: a true claim is refuted at most this rarely."),
-    seconds: float = typer.Option(30.0, help="How long to run pairs at most."),
+    seconds: float = typer.Option(25.0, help="How long to run pairs at most."),
     seed: int | None = typer.Option(
         None, help="Seed all randomness, to get the same verdict again.", show_default=False
     ),
@@ -66,10 +66,16 @@ def in_words(name: str, verdict: Verdict) -> str:
         more = ""
     return (
         f"{first}\n{more}"
-        f"ε at this δ is above {verdict.epsilon_lower_bound:.2f}, with the same confidence.\n"
+        f"{_bound(verdict)}\n"
         f"{verdict.pairs:,} pairs of runs in {verdict.seconds:.1f} s: {verdict.case.pair}.\n"
         f"Claimed by: {claim.theorem}."
     )
+
+
+def _bound(verdict: Verdict) -> str:
+    if verdict.epsilon_lower_bound <= 0:
+        return "These runs show no ε above 0 at this δ."
+    return f"ε at this δ is above {verdict.epsilon_lower_bound:.2f}, with the same confidence."
 
 
 def _list(as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -60,8 +61,8 @@ def test_every_method_has_a_case_that_says_what_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", SOUND)
 def test_the_curve_of_a_proven_method_is_that_of_its_events(name: str) -> None:
     curve = opened(name).curve
-    assert [epsilon for epsilon, _ in curve][0] == 0.0
-    assert all(a[1] > b[1] > 1e-5 for a, b in zip(curve, curve[1:], strict=False))
+    assert curve[0][0] == 0.0
+    assert all(a[1] > b[1] > 1e-5 for a, b in pairwise(curve))
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -239,3 +239,55 @@ def test_of_several_processes_the_lead_speaks_and_the_others_name_their_errors(
         result = run("plan", tmp_path / "missing.toml")
         assert result.exit_code == 2
         assert result.stderr.startswith(begins)
+
+
+def test_court_lists_what_can_be_tried() -> None:
+    result = run("court", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == [f"weights/{method}" for method in channels.METHODS["weights"]]
+    assert "weights/published" in run("court").stdout
+
+
+def test_court_refutes_the_published_claim_with_exit_code_1() -> None:
+    result = run("court", "weights/published", "--seed", "1", "--seconds", "300")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Refuted: weights/published claims (ε, δ) = (1, 1e-05)")
+    result = run("court", "weights/published", "--seed", "1", "--seconds", "300", "--json")
+    assert result.exit_code == 1
+    verdict = json.loads(result.stdout)
+    assert (verdict["verdict"], verdict["refuted"], verdict["confidence"]) == ("refuted", True, 0.95)
+    assert verdict["claim"]["epsilon"] == 1.0 <= verdict["epsilon_lower_bound"]
+    assert 64 <= verdict["pairs"] < 1000
+
+
+def test_court_lets_a_proven_claim_stand_with_exit_code_0() -> None:
+    options = ("--seed", "1", "--pairs", "300", "--seconds", "300", "--epsilon", "2", "--delta", "1e-4")
+    result = run("court", "weights/gaussian", *options)
+    assert result.exit_code == 0, result.output
+    first = result.stdout.splitlines()[0]
+    assert first.startswith("Not refuted: weights/gaussian claims (ε, δ) = (")
+    assert first.endswith("This is no proof.")
+    assert "300 pairs" in result.stdout
+    verdict = json.loads(run("court", "weights/gaussian", *options, "--json").stdout)
+    assert verdict["verdict"] == f"not refuted (could have refuted ε ≥ {verdict['could_refute']:.2f})"
+    assert verdict["epsilon_lower_bound"] < 1.99 < verdict["claim"]["epsilon"] <= 2 < verdict["could_refute"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("weights/gausian",), "Did you mean 'weights/gaussian'"),
+        (("weights",), "weights/head"),
+        (("weights/gaussian", "--epsilon", "0"), "ε above 0"),
+        (("weights/gaussian", "--epsilon", "nan"), "ε above 0"),
+        (("weights/gaussian", "--delta", "1"), "δ between 0 and 1"),
+        (("weights/published", "--pairs", "3"), "64 pairs"),
+        (("weights/published", "--confidence", "1"), "confidence"),
+        (("weights/published", "--seconds", "-1"), "seconds"),
+    ],
+)
+def test_court_refuses_what_cannot_be_tried(arguments: tuple[str, ...], word: str) -> None:
+    result = run("court", *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert word in result.stderr
