@@ -7,8 +7,10 @@ import sys
 
 import dp_accounting as dpa
 import pytest
+from scipy.stats import norm
 
 from airlock.accounting import calibrate, repeat, spend
+from airlock.accounting.spend import deltas
 from airlock.errors import AccountingError
 
 
@@ -121,3 +123,19 @@ def test_a_damaged_cache_is_ignored() -> None:
 def test_an_epsilon_out_of_reach_is_refused() -> None:
     with pytest.raises(AccountingError):
         calibrate(lambda z: dpa.NonPrivateDpEvent(), 1.0, 1e-5)
+
+
+def test_the_curve_of_a_gaussian_is_the_exact_one_from_above() -> None:
+    """δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) with μ = 1/z (Balle and Wang 2018)."""
+    epsilons, mu = [0.0, 0.5, 1.0], 0.5
+    exact = [norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu) for e in epsilons]
+    found = deltas(dpa.GaussianDpEvent(1 / mu), epsilons)
+    for got, wanted in zip(found, exact, strict=True):
+        assert wanted - 1e-9 <= got <= wanted + 1e-3 * wanted + 1e-4 * mu
+
+
+def test_the_curve_goes_through_the_stated_epsilon() -> None:
+    event = dpa.PoissonSampledDpEvent(0.5, dpa.GaussianDpEvent(2.5))
+    assert deltas(event, [spend(event, 1e-5).epsilon])[0] == pytest.approx(1e-5, rel=0.01)
+    with pytest.raises(AccountingError, match="PLD"):
+        deltas(dpa.ZCDpEvent(0.1, 0.0), [1.0])
