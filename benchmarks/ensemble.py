@@ -28,7 +28,7 @@ from airlock.training.sampling import order
 CASES: dict[str, list[tuple[str, tuple[int, ...], int, int, int, int, int, float | None]]] = {
     "cpu": [
         ("mlp", (446,), 30, 1200, 50, 32, 38, 2.0),
-        ("mnist-net", (1, 28, 28), 10, 400, 4, 32, 10, None),
+        ("mnist-net", (1, 28, 28), 10, 400, 4, 32, 5, None),
     ],
     "cuda": [
         ("mlp", (446,), 30, 1200, 50, 32, 200, None),

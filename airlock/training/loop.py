@@ -301,12 +301,13 @@ class _Pressed:
 
 @contextlib.contextmanager
 def watch_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is remembered until the step is whole; a watch around this one learns of it too."""
+    """The first Ctrl-C is remembered until the step is whole; watches within each other share it."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     own = _Pressed()
     before = signal.signal(signal.SIGINT, own)
+    own.pressed |= isinstance(before, _Pressed) and before.pressed
     try:
         yield lambda: own.pressed
     finally:

@@ -259,6 +259,21 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, after: int, kind: s
     assert not (tmp_path / "c").exists()
 
 
+def test_ctrl_c_between_chunks_is_heard_in_the_next(tmp_path: Path) -> None:
+    once = iter([2])
+
+    def make(model: int) -> nn.Module:
+        if model == 2 and next(once, 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return with_dropout(model)
+
+    seen: list[int] = []
+    run = Run(progress=lambda _, done, total: seen.append(done), checkpoint=tmp_path)
+    with pytest.raises(Interrupted, match="after 1 of 8 steps"):
+        resumable(run, make=make)
+    assert seen[-1] == 17
+
+
 def test_checkpoints_of_other_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         resumable(Run(progress=press(19), checkpoint=tmp_path))
