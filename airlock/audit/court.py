@@ -182,11 +182,6 @@ class Curve:
         found = [(t.rejected_after, (t.epsilon, t.delta)) for t in self._tests if t.rejected_after is not None]
         return min(found)[1] if found else None
 
-    @property
-    def pairs(self) -> int:
-        """Pairs bet on until the first rejection, or in all."""
-        return min((t.rejected_after for t in self._tests if t.rejected_after), default=self._tests[0].pairs)
-
     def learn(self, one: Floats, other: Floats) -> None:
         """Choose the events of the coming bets on these runs."""
         self._events = [choose(one, other, fastest_growth(test.epsilon, test.delta)) for test in self._tests]

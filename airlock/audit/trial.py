@@ -96,7 +96,7 @@ def judge(
 
     Guarantee: a true claim is refuted, or a lower bound above the true ε given, with probability at most
     1 − confidence, provided that the runs are independent. It stops at the first refutation, after `pairs`, or after
-    `seconds`; the clock knows nothing of the scores.
+    `seconds`; every test in it may be stopped at any time and for any reason.
 
     Args:
         case: What is tried.

@@ -10,7 +10,6 @@ where the noise is as stated; the same tensor by tensor, which shows one that go
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import dp_accounting as dpa
@@ -41,8 +40,6 @@ PUBLIC_RECORDS = 1000  # the stated number; the data sets of a case need not hav
 PAIR = f"{_OTHERS} records of zeros, with and without one record whose gradient is far above the clip norm"
 ACCOUNTED = "dp-accounting's PLD of the events that the runs execute"
 FACTS = Facts("court", (_INPUTS,), tuple(map(str, range(_CLASSES))), PUBLIC_RECORDS, 1, "made up for the court")
-
-Step = Callable[[Records, Stream], None]
 
 
 def tiny_net(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -82,43 +79,38 @@ def neighbours() -> tuple[Records, Records]:
 def of_step(channel: NoisyTraining) -> Case:
     """One step of a proven method on a Poisson lot; the claim is the ε of the event that was executed."""
     plan = channel.plan()
-    net = channel.net()
-    projection = Projection(net, channel_clip(channel, net, plan))
-    pairs = {with_record: _prepared(records) for with_record, records in zip((True, False), neighbours(), strict=True)}
-
-    def run(with_record: bool, count: int, stream: Stream) -> Scores:
-        split, data = pairs[with_record]
-        scores = np.empty((count, projection.columns))
-        for i in range(count):
-            randomness = Randomness(0, stream.child(i))
-            gradients = channel.source(net, split, data, plan, randomness)
-            sampler = Poisson(channel.sampling_probability, randomness.privacy.child("sampling"))
-            gradients(net, *data.batch(sampler.draw(0, len(data))), 0)
-            if i == 0:
-                check_claimed(plan.guarantee.events, channel.executed_step(sampler, gradients))
-            scores[i] = projection.of(net)
-        return scores
-
-    claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
-    return Case(claim, PAIR, projection.names, run, curve_of(plan.guarantee.events, claim.epsilon))
+    promised = plan.guarantee
+    claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
+    return _case(channel, plan, channel.sampling_probability, claim, promised.events)
 
 
 def of_lot(channel: NoisyTraining, claim: Claim) -> Case:
     """One step on a lot of all records, for a claim that is about the noise of one step."""
-    plan, net = channel.plan(), channel.net()
+    return _case(channel, channel.plan(), 1.0, claim, None)
+
+
+def _case(
+    channel: NoisyTraining, plan: Plan, sampling_probability: float, claim: Claim, events: dpa.DpEvent | None
+) -> Case:
+    net = channel.net()
     projection = Projection(net, channel_clip(channel, net, plan))
-    pairs = {with_record: _prepared(records) for with_record, records in zip((True, False), neighbours(), strict=True)}
+    sides = {with_record: _prepared(records) for with_record, records in zip((True, False), neighbours(), strict=True)}
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
-        split, data = pairs[with_record]
-        lot = data.batch(np.arange(len(data), dtype=np.int64))
+        split, data = sides[with_record]
         scores = np.empty((count, projection.columns))
         for i in range(count):
-            channel.source(net, split, data, plan, Randomness(0, stream.child(i)))(net, *lot, 0)
+            randomness = Randomness(0, stream.child(i))
+            gradients = channel.source(net, split, data, plan, randomness)
+            sampler = Poisson(sampling_probability, randomness.privacy.child("sampling"))
+            gradients(net, *data.batch(sampler.draw(0, len(data))), 0)
+            if i == 0 and events is not None:
+                check_claimed(events, channel.executed_step(sampler, gradients))
             scores[i] = projection.of(net)
         return scores
 
-    return Case(claim, PAIR, projection.names, run)
+    curve = () if events is None else curve_of(events, claim.epsilon)
+    return Case(claim, PAIR, projection.names, run, curve)
 
 
 class Projection:
