@@ -53,17 +53,16 @@ def in_words(name: str, verdict: Verdict) -> str:
     claim, at = verdict.case.claim, verdict.refuted_at
     stated = f"{name} claims (ε, δ) = ({claim.epsilon:.4g}, {claim.delta:g})"
     sure = f"{verdict.confidence * 100:g}% confidence"
-    if at is not None:
+    more = ""
+    if at == (claim.epsilon, claim.delta):
         first = f"Refuted: {stated}, and that is false, with {sure}."
-        more = "" if at == (claim.epsilon, claim.delta) else (
-            f"The same claim implies (ε, δ) = ({at[0]:.4g}, {at[1]:.3g}), which is what was refuted.\n"
-        )  # fmt: skip
+    elif at is not None:
+        first = f"Refuted: {stated} by a proof that fails, with {sure}."
+        more = f"The same proof claims (ε, δ) = ({at[0]:.4g}, {at[1]:.3g}), and that is false.\n"
     elif verdict.would_show is None:
         first = f"Not refuted: {stated}; so few pairs could not have refuted it. This is no proof."
-        more = ""
     else:
         first = f"Not refuted: {stated}; could have refuted ε ≥ {verdict.would_show:.2f}. This is no proof."
-        more = ""
     return (
         f"{first}\n{more}"
         f"{_bound(verdict)}\n"

@@ -260,6 +260,20 @@ def test_court_refutes_the_published_claim_with_exit_code_1() -> None:
     assert 64 <= verdict["pairs"] < 1000
 
 
+def test_court_says_so_when_another_point_of_the_proof_falls() -> None:
+    from airlock.accounting import Claim
+    from airlock.audit import Verdict
+    from airlock.channels import Case
+    from airlock.cli.court import in_words
+
+    case = Case(Claim(1.0, 1e-5, "a theorem"), "a pair", ("a score",), lambda *_: np.zeros((0, 1)), ((0.0, 0.08),))
+    words = [in_words("a/b", Verdict(case, at, 0.3, 0.95, 99, 1.0, 3.0, 1.2)) for at in (*case.points, None)]
+    assert [text.split(":")[0] for text in words] == ["Refuted", "Refuted", "Not refuted"]
+    assert "(1, 1e-05), and that is false" in words[0]
+    assert "proof that fails" in words[1]
+    assert "(0, 0.08), and that is false" in words[1]
+
+
 def test_court_lets_a_proven_claim_stand_with_exit_code_0() -> None:
     options = ("--seed", "1", "--pairs", "300", "--seconds", "300", "--epsilon", "2", "--delta", "1e-4")
     result = run("court", "weights/gaussian", *options)
