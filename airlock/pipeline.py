@@ -84,8 +84,7 @@ def make_release(
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
     channel.plan()
-    split = data.load(config, data_dir)
-    split = data.add_public(split, channel.public, data_dir) if channel.public else split
+    split = _load(config, channel, data_dir)
     safe = Vault.open(vault)
     run = Run(
         device=group.device or choose_device(config.device),
@@ -114,9 +113,15 @@ def assist_release(
     channel, _ = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
-    split = data.load(config, data_dir)
+    split = _load(config, channel, data_dir)
     run = Run(device=group.device or choose_device(config.device), group=group)
     _train(config, channel, split, insecure_seed, run)
+
+
+def _load(config: ReleaseConfig, channel: Channel, data_dir: Path | None) -> Split:
+    """The records, and the public set beside them where the channel asks for one."""
+    split = data.load(config, data_dir)
+    return data.add_public(split, channel.public, data_dir) if channel.public else split
 
 
 def _train(config: ReleaseConfig, channel: Channel, split: Split, insecure_seed: int | None, run: Run) -> Release:

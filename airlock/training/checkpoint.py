@@ -35,22 +35,27 @@ def save(
     gradients: Mapping[str, Tensor],
     drawn_on: Sequence[Place] = (),
 ) -> None:
-    """Write aside, then rename: an interrupted write leaves the previous checkpoint whole."""
+    """An interrupted write leaves the previous checkpoint whole."""
     tensors = {f"net/{name}": value for name, value in net.state_dict().items()}
     tensors |= {f"averaged/{name}": value for name, value in averaged.items()}
     tensors |= {f"gradients/{name}": value for name, value in gradients.items()}
     for place, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{place}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
     metadata = {"step": str(step), "mark": json.dumps(mark, sort_keys=True), "drawn_on": " ".join(drawn_on)}
-    aside = folder / f".{NAME}.{os.getpid()}"
+    write(folder / NAME, {key: value.clone() for key, value in tensors.items()}, metadata)
+
+
+def write(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """A safetensors file for its owner alone; written aside and then renamed, so that it is whole or not there."""
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_file({key: value.detach().contiguous().clone() for key, value in tensors.items()}, aside, metadata)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, aside, metadata)
         os.chmod(aside, 0o600)
-        os.replace(aside, folder / NAME)
+        os.replace(aside, file)
     except (OSError, SafetensorError) as error:
         aside.unlink(missing_ok=True)
-        raise OutputError("a checkpoint folder that can be written", f"an error ({error})") from error
+        raise OutputError("a folder that can be written to", f"an error ({error})") from error
 
 
 def read(folder: Path) -> bytes | None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +24,11 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from airlock.errors import NetError, OutputError, TrainingError
 from airlock.nets import create
+from airlock.training import checkpoint
 from airlock.training.distributed import digest
 from airlock.training.layers import Named
 from airlock.training.loop import Augment, Recipe, Run, fit, forked_generator, interruption, mix, watch_interrupt
@@ -263,7 +262,7 @@ class _Task:
         fit(held, self.data, batches, gradients, self.recipe, self.seed, replace(self.run, progress=progress))
         found = {name: value.cpu() for name, value in tensors(held).items()}
         if file:
-            _write(file, found, {"mark": mark})
+            checkpoint.write(file, found, {"mark": mark})
         return found
 
     def _mark(self, chunk: range, held: nn.Module) -> str:
@@ -283,19 +282,6 @@ class _Task:
                 file.unlink()
             if not any(folder.iterdir()):
                 folder.rmdir()
-
-
-def _write(file: Path, values: Named, metadata: dict[str, str]) -> None:
-    """Aside, then renamed; for its owner alone."""
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_file({name: value.contiguous() for name, value in values.items()}, aside, metadata)
-        os.chmod(aside, 0o600)
-        os.replace(aside, file)
-    except (OSError, SafetensorError) as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError("a folder that models can be written to", f"an error ({error})") from error
 
 
 def _read(file: Path, mark: str | None = None) -> Named:
@@ -380,7 +366,7 @@ class Ensemble:
 
     def save(self, file: Path) -> None:
         """One safetensors file, readable by its owner alone."""
-        _write(file, self.values, {})
+        checkpoint.write(file, self.values, {})
 
     @classmethod
     def load(cls, file: Path, net: nn.Module) -> Ensemble:

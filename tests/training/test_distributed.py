@@ -333,6 +333,27 @@ def test_every_method_that_may_be_shared_gives_what_one_process_gives(pair: Pair
     assert torch.allclose(first, alone, atol=1e-4, rtol=1e-4)
 
 
+def with_public_images(group: Group, folder: Path) -> str | None:
+    settings = {
+        "steps": 2,
+        "features": "pixels",
+        "public": {"source": str(folder / "public.npz"), "classes": ["0", "1"]},
+    }
+    asked = config(method="head", accountant="rdp", settings=settings)
+    if group.lead:
+        made = pipeline.make_release(asked, folder / "bundle", vault=folder / "vault", group=group)
+        return " ".join(made.release.guarantee.assumptions)
+    pipeline.assist_release(asked, group)
+    return None
+
+
+def test_every_process_reads_the_public_set_beside_its_records(pair: Pair, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8), np.uint8)
+    np.savez(tmp_path / "public.npz", x=images, y=np.arange(40) % 2)
+    said, _ = pair(with_public_images, tmp_path)
+    assert "40 records, SHA-256" in said
+
+
 def mixed_up(group: Group, what: str) -> None:
     asked = config(epsilon=3.0 + (what == "config") * group.rank)
     channel = channels.build(asked, data.describe(asked))
