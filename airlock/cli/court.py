@@ -21,7 +21,7 @@ def court(
     epsilon: float = typer.Option(1.0, help="The ε that is claimed; a proven method takes the noise for it."),
     delta: float = typer.Option(1e-5, help="The δ that is claimed."),
     pairs: int = typer.Option(20_000, help="How many pairs of runs at most."),
-    confidence: float = typer.Option(0.95, help="Of the verdict: a true claim is refuted at most this rarely."),
+    confidence: float = typer.Option(0.95, help="Of the verdict: 0.95 refutes a true claim in at most 5% of trials."),
     seconds: float = typer.Option(25.0, help="How long to run pairs at most."),
     seed: int | None = typer.Option(
         None, help="Seed all randomness, to get the same verdict again.", show_default=False
