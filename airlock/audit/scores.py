@@ -1,8 +1,8 @@
 """What an attack says about single records, before anything is made of it.
 
-Every attack gives one value of this kind, and `metrics.measure` turns any of them into an `AttackResult`: an attack never
-chooses a threshold on the records that it is measured with. The values belong into the vault; only what `measure` makes
-of them may stand on a card.
+Every attack gives one value of this kind, and `metrics.measure` turns any of them into an `AttackResult`: an attack
+never chooses a threshold on the records that it is measured with. The values belong into the vault; only what `measure`
+makes of them may stand on a card.
 """
 
 from __future__ import annotations
