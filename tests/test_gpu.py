@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
@@ -27,6 +28,7 @@ from airlock.training import (
 from airlock.training.bookkeeping import BookKeeper
 from airlock.training.ensemble import makes, model_seed
 from airlock.training.private import clipped_sum, engine_for
+from airlock.training.stacked import Dropouts, Looped, Vmapped, choose, stack
 from tests.mechanisms.test_gaussian import has_scale
 from tests.training.test_copies import by_loop as by_copies
 from tests.training.test_layers import CASES, by_loop, clips
@@ -221,3 +223,39 @@ def test_models_trained_together_are_what_each_is_alone(
         fit(alone, part, Shuffled(16, seed), PlainGradients(), recipe, seed, run)
         for p, q in zip(alone.parameters(), found.model(model).parameters(), strict=True):
             torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("into", "out", "kernel", "padding", "size"),
+    [(1, 32, 3, 0, 28), (3, 20, 3, 1, 15), (32, 64, 3, 0, 13), (64, 64, 3, 1, 7), (5, 7, 3, 2, 9), (40, 100, 1, 0, 6)],
+)
+def test_kernels_for_many_networks_give_what_each_gives_alone(
+    into: int, out: int, kernel: int, padding: int, size: int, exact: None
+) -> None:
+    torch.manual_seed(0)
+    nets = [
+        nn.Sequential(nn.Conv2d(into, 8, 1), nn.Conv2d(8, into, 1), nn.Conv2d(into, out, kernel, padding=padding),
+                      nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(out, 4, 1), nn.ReLU(), nn.Flatten(),
+                      nn.LazyLinear(3))
+        for _ in range(3)
+    ]  # fmt: skip
+    x, y = torch.randn(3, 6, into, size, size, device=GPU), torch.randint(0, 3, (3, 6), device=GPU)
+    for net in nets:
+        net(x[0].cpu())
+    dropouts = Dropouts(nets[0], (into, size, size), GPU)
+    fused, loop = Vmapped(nets[0], dropouts, fills=True, fused=True), Looped(nets[0])
+    assert fused.fused
+    held, wanted = stack(nets).to(GPU), stack(nets)
+    fused(held, x, y, [6, 5, 6], [1, 2, 3])
+    loop(wanted, x.cpu(), y.cpu(), [6, 5, 6], [1, 2, 3])  # cuDNN's own rounding is coarser for some shapes
+    for name, p in wanted.named_parameters():
+        found = held.get_parameter(name).grad
+        assert found is not None, name
+        torch.testing.assert_close(found.cpu(), p.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_networks_with_convolutions_take_the_kernels_for_many() -> None:
+    nets = [create("cifar-net", (3, 32, 32), 10, seed) for seed in (0, 1)]
+    engine = choose(nets, (3, 32, 32), GPU)
+    assert isinstance(engine, Vmapped)
+    assert engine.fused

@@ -248,15 +248,16 @@ class _Task:
 
     def finish(self, chunk: range, progress: Callable[[str, int, int], None] | None) -> Named:
         """The trained tensors of these models, from the folder if they lie there."""
-        folder, held = self.run.checkpoint, stack([self.make(i) for i in chunk])
+        nets = [self.make(i).to(self.run.device) for i in chunk]
+        folder, held = self.run.checkpoint, stack(nets)
         mark = self._mark(chunk, held) if folder else ""
         file = folder / f"models-{chunk.start}-{chunk.stop}.safetensors" if folder else None
         if file and self.run.resume and file.exists():
             return _read(file, mark)
         if self._engine is None:
-            nets = [self.make(i) for i in (chunk[0], chunk[-1])]
             with forked_generator(self.run.device):
-                self._engine = choose(nets, tuple(self.data.x.shape[1:]), self.run.device)
+                self._engine = choose([nets[0], nets[-1]], tuple(self.data.x.shape[1:]), self.run.device)
+        del nets
         batches = Together([self.members[i] for i in chunk], self.batch_size, [model_seed(self.seed, i) for i in chunk])
         gradients = TogetherGradients(self._engine, batches, self.augment, mark)
         fit(held, self.data, batches, gradients, self.recipe, self.seed, replace(self.run, progress=progress))
@@ -320,7 +321,7 @@ class Ensemble:
     @classmethod
     def empty(cls, net: nn.Module, count: int) -> Ensemble:
         """Room for so many models."""
-        return cls(net, {name: value.new_zeros((count, *value.shape)).cpu() for name, value in tensors(net).items()})
+        return cls(net, {name: value.new_empty((count, *value.shape)).cpu() for name, value in tensors(net).items()})
 
     def put(self, models: range, values: Named) -> None:
         """Fill in trained models."""

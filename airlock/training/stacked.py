@@ -21,7 +21,9 @@ from torch.func import functional_call, vmap
 
 from airlock.errors import NetError
 from airlock.nets.check import check_independence
+from airlock.training import stacked_layers
 from airlock.training.layers import Named
+from airlock.training.stacked_graphs import Part, Replays
 
 _AGREE = 1e-2  # of the gradient's norm: a wrong gradient is further off, TF32 is not
 _DROPOUTS: dict[type, Callable[[Tensor, float, bool], Tensor]] = {
@@ -30,6 +32,7 @@ _DROPOUTS: dict[type, Callable[[Tensor, float, bool], Tensor]] = {
     nn.Dropout2d: F.dropout2d,
     nn.Dropout3d: F.dropout3d,
 }
+_NO_VMAP = (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError, NotImplementedError)
 _log = logging.getLogger(__name__)
 
 
@@ -115,6 +118,7 @@ class Dropouts:
         self.net, self.shape, self.device = copy.deepcopy(net).to(device).train(), shape, device
         self.any = any(type(layer) in _DROPOUTS for layer in net.modules())
         self._calls: dict[int, list[tuple[Callable[[Tensor, float, bool], Tensor], float, torch.Size]]] = {}
+        self._ones: dict[torch.Size, Tensor] = {}
 
     def masks(self, chance: int, records: int) -> list[Tensor]:
         """Zeros and 1 / (1 - p), one mask for every call of a dropout."""
@@ -122,7 +126,12 @@ class Dropouts:
             return []
         calls = self.calls(records)
         seed_chance(chance, self.device)
-        return [drop(torch.ones(shape, device=self.device), p, True) for drop, p, shape in calls]
+        return [drop(self._one(shape), p, True) for drop, p, shape in calls]
+
+    def _one(self, shape: torch.Size) -> Tensor:
+        if shape not in self._ones:
+            self._ones[shape] = torch.ones(shape, device=self.device)
+        return self._ones[shape]
 
     def calls(self, records: int) -> list[tuple[Callable[[Tensor, float, bool], Tensor], float, torch.Size]]:
         """Which dropouts are called on a batch of this size, and on what shapes; found by a trial."""
@@ -150,12 +159,14 @@ def seed_chance(chance: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(chance)
 
 
-def _mean_losses(logits: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The sum over networks of the mean loss on each one's own batch; what fills a batch up has weight zero."""
-    size = torch.tensor(np.asarray(sizes), device=y.device)[:, None]
-    weights = (torch.arange(y.shape[1], device=y.device) < size) / size
-    loss = F.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="none")
-    return (loss.view_as(y) * weights).sum()
+def _mean_weights(sizes: Sequence[int], width: int, device: torch.device) -> Tensor:
+    """Every record's weight in its network's mean loss; what fills a batch up has weight zero."""
+    size = np.asarray(sizes)[:, None]
+    return torch.from_numpy(((np.arange(width) < size) / size).astype(np.float32)).to(device)
+
+
+def _trainable(held: nn.Module) -> list[nn.Parameter]:
+    return [p for p in held.parameters() if p.requires_grad]
 
 
 class Looped:
@@ -212,33 +223,46 @@ class Vmapped:
         net: One of the networks.
         dropouts: Where the masks come from.
         fills: Whether a short batch may be filled up: only where one record's output depends on it alone.
+        fused: Put the GPU's own kernels where they fit.
     """
 
-    def __init__(self, net: nn.Module, dropouts: Dropouts, fills: bool) -> None:
+    def __init__(self, net: nn.Module, dropouts: Dropouts, fills: bool, fused: bool = False) -> None:
         self.tape: list[Tensor] = []
         self.net, self.dropouts, self.fills = _masked(copy.deepcopy(net), self.tape).train(), dropouts, fills
+        self.fused = fused and stacked_layers.fuse(self.net)
+        self.replays = Replays(self._gradients) if fills and not any(True for _ in net.buffers()) else None
 
     def __call__(self, held: nn.Module, x: Tensor, y: Tensor, sizes: Sequence[int], chances: Sequence[int]) -> None:
         """Put every network's gradient into the stacked parameters; buffers move on."""
         self.net.to(x.device)
         held.zero_grad(set_to_none=True)
+        parts = [self._part(x, y, sizes, chances, rows, width) for rows, width in self._groups(sizes)]
+        found = self.replays(held, parts[0]) if self.replays else self._gradients(held, parts)
+        for parameter, gradient in zip(_trainable(held), found, strict=True):
+            parameter.grad = gradient
+
+    def _part(
+        self, x: Tensor, y: Tensor, sizes: Sequence[int], chances: Sequence[int], rows: list[int], width: int
+    ) -> Part:
+        where = slice(None) if len(rows) == len(sizes) else torch.tensor(rows, device=x.device)
+        own = [sizes[i] for i in rows]
+        masks = self._masks(own, width, [chances[i] for i in rows])
+        return Part(where, x[where, :width], y[where, :width], _mean_weights(own, width, y.device), masks)
+
+    def _gradients(self, held: nn.Module, parts: list[Part]) -> list[Tensor | None]:
         named: Named = dict(held.named_parameters())
-        trainable = [p for p in named.values() if p.requires_grad]
-        total = x.new_zeros((), dtype=torch.float32)
-        for rows, width in self._groups(sizes):
-            every = len(rows) == len(sizes)
-            where = slice(None) if every else torch.tensor(rows, device=x.device)
-            parameters = named if every else {name: p[where] for name, p in named.items()}
-            buffers = {name: value[where].clone() for name, value in held.named_buffers()}
-            masks = self._masks([sizes[i] for i in rows], width, [chances[i] for i in rows])
-            logits, moved = vmap(self._forward, randomness="error")(parameters, buffers, x[where, :width], masks)
-            total = total + _mean_losses(logits, y[where, :width], [sizes[i] for i in rows])
+        total = parts[0].x.new_zeros((), dtype=torch.float32)
+        for part in parts:
+            every = isinstance(part.where, slice)
+            parameters = named if every else {name: p[part.where] for name, p in named.items()}
+            buffers = {name: value[part.where].clone() for name, value in held.named_buffers()}
+            logits, moved = vmap(self._forward, randomness="error")(parameters, buffers, part.x, part.masks)
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), part.y.flatten(), reduction="none")
+            total = total + (loss.view_as(part.y) * part.weights).sum()
             for name, value in held.named_buffers():
-                value[where] = moved[name].detach()
-        for parameter, gradient in zip(
-            trainable, torch.autograd.grad(total, trainable, allow_unused=True), strict=True
-        ):
-            parameter.grad = gradient if gradient is None else gradient.contiguous()
+                value[part.where] = moved[name].detach()
+        found = torch.autograd.grad(total, _trainable(held), allow_unused=True)
+        return [gradient if gradient is None else gradient.contiguous() for gradient in found]
 
     def _forward(self, parameters: Named, buffers: Named, x: Tensor, masks: list[Tensor]) -> tuple[Tensor, Named]:
         self.tape[:] = masks
@@ -280,30 +304,34 @@ def _masked(net: nn.Module, tape: list[Tensor]) -> nn.Module:
 def choose(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device) -> Looped | Vmapped:
     """Through vmap if that gives what a loop gives on random records, else the loop.
 
-    Which of the two, and why, is logged where it is the loop. It depends on the network alone, so that a resumed run
-    computes as before.
+    Which of the two, and why, is logged where it is the loop. It depends on the network and the device alone, so that a
+    resumed run computes as before.
     """
-    net = nets[0]
-    try:
-        engine = _try_vmap(nets, shape, device)
-    except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
-        _log.warning("Networks are trained one after another: vmap does not take them (%s).", _first_line(error))
-        return Looped(net)
-    if engine is None:
-        _log.warning("Networks are trained one after another: under vmap their gradients come out otherwise.")
-        return Looped(net)
-    return engine
+    why = ""
+    for fused in (True, False) if stacked_layers.available(device) else (False,):
+        try:
+            engine = _try_vmap(nets, shape, device, fused)
+        except _NO_VMAP as error:
+            why = f"vmap does not take them ({_first_line(error)})"
+        else:
+            if engine is not None:
+                return engine
+            why = "under vmap their gradients come out otherwise"
+        if fused:
+            _log.info("Kernels for many networks at once are not used: %s.", why)
+    _log.warning("Networks are trained one after another: %s.", why)
+    return Looped(nets[0])
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _try_vmap(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device) -> Vmapped | None:
+def _try_vmap(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device, fused: bool) -> Vmapped | None:
     nets, records = [copy.deepcopy(net) for net in (nets[0], nets[-1])], 4
     dropouts = Dropouts(nets[0], shape, device)
     fills = not _mixes(nets[0], shape) and all(call[2][0] == records for call in dropouts.calls(records))
-    engine = Vmapped(nets[0], dropouts, fills)
+    engine = Vmapped(nets[0], dropouts, fills, fused)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((2, records, *shape), generator=generator).to(device)
     y = torch.zeros((2, records), dtype=torch.int64, device=device)

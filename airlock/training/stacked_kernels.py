@@ -1,0 +1,247 @@
+"""Convolutions and pools of many networks at once as Triton kernels; imported only where Triton is.
+
+cuDNN computes convolutions in groups slowly, above all the weights' gradients, and one call a network leaves most of a
+GPU idle. Here a program belongs to one network; channels lie last in memory, and patches are never written down: the
+entry (position, k) of the matrix of patches lies at base(position) + offset(k), where k = (kernel row, kernel column,
+channel).
+"""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LIMIT = 2**31 - 1  # entries of one network's activations: positions are 32-bit numbers
+
+
+@triton.jit
+def _inside(r, s, row, column, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    i, j = row[:, None] + r[None, :], column[:, None] + s[None, :]
+    return (i >= 0) & (i < HIGH) & (j >= 0) & (j < WIDE)
+
+
+@triton.jit
+def _convolve_kernel(
+    x, weights, bias, out, positions,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    INTO: tl.constexpr, OUTOF: tl.constexpr, KERNEL_ROWS: tl.constexpr, KERNEL_COLUMNS: tl.constexpr,
+    ABOVE: tl.constexpr, BEFORE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+    AT_ONCE: tl.constexpr, OUT: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    whole: tl.constexpr = KERNEL_ROWS * KERNEL_COLUMNS * INTO
+    along: tl.constexpr = KERNEL_COLUMNS * INTO
+    padded: tl.constexpr = (ABOVE > 0) or (BEFORE > 0)
+    model = tl.program_id(1).to(tl.int64)
+    t = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
+    o = tl.program_id(2) * OUT + tl.arange(0, OUT)
+    record, rest = t // (ROWS * COLUMNS), t % (ROWS * COLUMNS)
+    row, column = rest // COLUMNS - ABOVE, rest % COLUMNS - BEFORE
+    records = positions // (ROWS * COLUMNS)
+    base = ((record * HIGH + row) * WIDE + column) * INTO
+    x += model * records * (HIGH * WIDE * INTO)
+    weights += model * (whole * OUTOF)
+    sums = tl.zeros((AT_ONCE, OUT), dtype=tl.float32)
+    for start in range(0, whole, STEP):
+        k = start + tl.arange(0, STEP)
+        r, offset = k // along, k % along
+        there = (t < positions)[:, None] & (k < whole)[None, :]
+        if padded:
+            there &= _inside(r, offset // INTO, row, column, HIGH, WIDE)
+        patches = tl.load(x + base[:, None] + (r * (WIDE * INTO) + offset)[None, :], mask=there, other=0.0)
+        taken = tl.load(
+            weights + k[:, None] * OUTOF + o[None, :], mask=(k < whole)[:, None] & (o < OUTOF)[None, :], other=0.0
+        )
+        sums = tl.dot(patches, taken, sums, input_precision=PRECISION)
+    fits = (t < positions)[:, None] & (o < OUTOF)[None, :]
+    if HAS_BIAS:
+        sums += tl.load(bias + model * OUTOF + o, mask=o < OUTOF, other=0.0)[None, :]
+    if RELU:
+        sums = tl.where(sums <= 0, 0.0, sums)  # what is not a number stays so
+    where = model * positions * OUTOF + t[:, None] * OUTOF + o[None, :]
+    tl.store(out + where, sums, mask=fits)
+
+
+@triton.jit
+def _weights_kernel(
+    x, back, out, bias_out, positions, each,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    INTO: tl.constexpr, OUTOF: tl.constexpr, KERNEL_ROWS: tl.constexpr, KERNEL_COLUMNS: tl.constexpr,
+    ABOVE: tl.constexpr, BEFORE: tl.constexpr, SHARES: tl.constexpr,
+    AT_ONCE: tl.constexpr, OUT: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    whole: tl.constexpr = KERNEL_ROWS * KERNEL_COLUMNS * INTO
+    along: tl.constexpr = KERNEL_COLUMNS * INTO
+    padded: tl.constexpr = (ABOVE > 0) or (BEFORE > 0)
+    tiles: tl.constexpr = (whole + STEP - 1) // STEP
+    model = tl.program_id(1).to(tl.int64)
+    share, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    k = tile * STEP + tl.arange(0, STEP)
+    o = tl.program_id(2) * OUT + tl.arange(0, OUT)
+    r, offset = k // along, k % along
+    spread = (r * (WIDE * INTO) + offset)[None, :]
+    records = positions // (ROWS * COLUMNS)
+    x += model * records * (HIGH * WIDE * INTO)
+    back += model * positions * OUTOF
+    sums = tl.zeros((OUT, STEP), dtype=tl.float32)
+    total = tl.zeros((OUT,), dtype=tl.float32)
+    for start in range(share * each, tl.minimum(share * each + each, positions), AT_ONCE):
+        t = start + tl.arange(0, AT_ONCE)
+        record, rest = t // (ROWS * COLUMNS), t % (ROWS * COLUMNS)
+        row, column = rest // COLUMNS - ABOVE, rest % COLUMNS - BEFORE
+        base = ((record * HIGH + row) * WIDE + column) * INTO
+        there = (t < positions)[:, None] & (k < whole)[None, :]
+        if padded:
+            there &= _inside(r, offset // INTO, row, column, HIGH, WIDE)
+        given = tl.load(
+            back + t[:, None] * OUTOF + o[None, :], mask=(t < positions)[:, None] & (o < OUTOF)[None, :], other=0.0
+        )
+        patches = tl.load(x + base[:, None] + spread, mask=there, other=0.0)
+        sums = tl.dot(tl.trans(given), patches, sums, input_precision=PRECISION)
+        total += tl.sum(given, 0)
+    piece = model * SHARES + share
+    tl.store(
+        out + piece * (whole * OUTOF) + k[:, None] * OUTOF + o[None, :],
+        tl.trans(sums), mask=(k < whole)[:, None] & (o < OUTOF)[None, :],
+    )  # fmt: skip
+    if tile == 0:
+        tl.store(bias_out + piece * OUTOF + o, total, mask=o < OUTOF)
+
+
+@triton.jit
+def _pool_kernel(
+    x, out, chosen, entries,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c, rest = e % CHANNELS, e // CHANNELS
+    q, rest = rest % COLUMNS, rest // COLUMNS
+    p, record = rest % ROWS, rest // ROWS
+    there = e < entries
+    first = x + ((record * HIGH + 2 * p) * WIDE + 2 * q) * CHANNELS + c
+    best = tl.load(first, mask=there, other=0.0)
+    place = tl.zeros((BLOCK,), dtype=tl.int32)
+    for other in tl.static_range(1, 4):
+        value = tl.load(first + ((other // 2) * WIDE + other % 2) * CHANNELS, mask=there, other=0.0)
+        larger = (value > best) | (value != value)
+        best, place = tl.where(larger, value, best), tl.where(larger, other, place)
+    tl.store(out + e, tl.where(best <= 0, 0.0, best), mask=there)
+    tl.store(chosen + e, tl.where(best <= 0, 4, place).to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _unpool_kernel(
+    back, chosen, out, entries, b_record, b_channel, b_row, b_column,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c, rest = e % CHANNELS, e // CHANNELS
+    j, rest = rest % WIDE, rest // WIDE
+    i, record = rest % HIGH, rest // HIGH
+    p, q = i // 2, j // 2
+    there = (e < entries) & (p < ROWS) & (q < COLUMNS)
+    place = tl.load(chosen + ((record * ROWS + p) * COLUMNS + q) * CHANNELS + c, mask=there, other=4)
+    hit = there & (place == (i % 2) * 2 + j % 2)
+    value = tl.load(back + record * b_record + c * b_channel + p * b_row + q * b_column, mask=hit, other=0.0)
+    tl.store(out + e, value, mask=e < entries)
+
+
+def convolve(
+    x: Tensor,
+    weights: Tensor,
+    bias: Tensor | None,
+    kernel: tuple[int, int],
+    padding: tuple[int, int],
+    relu: bool = False,
+) -> Tensor:
+    """Every network's convolution of its own records, stride 1.
+
+    Args:
+        x: (networks, records, rows, columns, channels), dense.
+        weights: (networks, kernel rows · kernel columns · channels, out).
+        bias: (networks, out).
+        kernel: Rows and columns.
+        padding: Above and below, before and behind.
+        relu: Set what is negative to zero.
+    """
+    models, records, high, wide, into = x.shape
+    rows, columns = high + 2 * padding[0] - kernel[0] + 1, wide + 2 * padding[1] - kernel[1] + 1
+    outof, positions = weights.shape[2], records * rows * columns
+    _fits(records * high * wide * into, positions * outof)
+    out = torch.empty((models, records, rows, columns, outof), dtype=torch.float32, device=x.device)
+    tile = min(64, max(16, triton.next_power_of_2(outof)))
+    step = min(32, max(16, triton.next_power_of_2(weights.shape[1])))
+    at_once = 128 if into < 16 else 512
+    grid = (triton.cdiv(positions, at_once), models, triton.cdiv(outof, tile))
+    _convolve_kernel[grid](
+        x, weights, weights if bias is None else bias, out, positions,
+        high, wide, rows, columns, into, outof, *kernel, *padding,
+        HAS_BIAS=bias is not None, RELU=relu,
+        AT_ONCE=at_once, OUT=tile, STEP=step, PRECISION=_precision(),
+        num_warps=4 if into < 16 else 8, num_stages=1 if into < 16 else 3,
+    )  # fmt: skip
+    return out
+
+
+def weight_gradients(
+    x: Tensor, back: Tensor, kernel: tuple[int, int], padding: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Of `convolve` with respect to weights and bias, given that with respect to its output.
+
+    Positions are shared out among programs, whose sums are then added in a fixed order. Tile sizes, here and in
+    `convolve`, are those that were fastest on an H200 for 1 to 64 channels.
+    """
+    models, records, high, wide, into = x.shape
+    rows, columns, outof = back.shape[2:]
+    positions, whole = records * rows * columns, kernel[0] * kernel[1] * into
+    _fits(records * high * wide * into, positions * outof)
+    tile = min(64, max(16, triton.next_power_of_2(outof)))
+    step = min(64, max(16, triton.next_power_of_2(whole)))
+    at_once = 64 if into < 16 else 16
+    tiles = triton.cdiv(whole, step)
+    shares = max(1, min(64, 8000 // (tiles * models), positions // (8 * at_once)))
+    each = triton.cdiv(positions, shares * at_once) * at_once
+    out = torch.empty((models, shares, whole, outof), dtype=torch.float32, device=x.device)
+    bias = torch.empty((models, shares, outof), dtype=torch.float32, device=x.device)
+    _weights_kernel[(shares * tiles, models, triton.cdiv(outof, tile))](
+        x, back, out, bias, positions, each,
+        high, wide, rows, columns, into, outof, *kernel, *padding, SHARES=shares,
+        AT_ONCE=at_once, OUT=tile, STEP=step, PRECISION=_precision(),
+        num_warps=1, num_stages=1 if into < 16 else 3,
+    )  # fmt: skip
+    return out.sum(1), bias.sum(1)
+
+
+def relu_pool(x: Tensor) -> tuple[Tensor, Tensor]:
+    """ReLU, then the largest of 2 × 2, and which it was (4 if none was positive); channels lie last."""
+    records, high, wide, channels = x.shape
+    out = torch.empty((records, high // 2, wide // 2, channels), dtype=x.dtype, device=x.device)
+    chosen = torch.empty(out.shape, dtype=torch.uint8, device=x.device)
+    _pool_kernel[(triton.cdiv(out.numel(), 1024),)](
+        x, out, chosen, out.numel(), high, wide, *out.shape[1:3], channels, BLOCK=1024
+    )
+    return out, chosen
+
+
+def relu_pool_back(back: Tensor, chosen: Tensor, high: int, wide: int) -> Tensor:
+    """The gradient of `relu_pool`; `back` is (records, channels, rows, columns), in whatever order it lies."""
+    records, rows, columns, channels = chosen.shape
+    out = torch.empty((records, high, wide, channels), dtype=back.dtype, device=back.device)
+    _unpool_kernel[(triton.cdiv(out.numel(), 1024),)](
+        back, chosen, out, out.numel(), *back.stride(), high, wide, rows, columns, channels, BLOCK=1024
+    )
+    return out
+
+
+def _precision() -> str:
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def _fits(*entries: int) -> None:
+    if max(entries) > _LIMIT:
+        raise ValueError(f"more than {_LIMIT} activations of one network")
