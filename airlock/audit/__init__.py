@@ -5,17 +5,25 @@ in goes a method's case, out comes a `Verdict` on its stated (ε, δ).
 """
 
 from airlock.audit.bounds import auc_interval, epsilon_lower_bound, proportion_interval
+from airlock.audit.fitting import missing
+from airlock.audit.metrics import measure, measure_all, roc
 from airlock.audit.result import AttackResult, Audit
 from airlock.audit.run import run
+from airlock.audit.scores import Scores
 from airlock.audit.trial import Verdict, judge
 
 __all__ = [
     "AttackResult",
     "Audit",
+    "Scores",
     "Verdict",
     "auc_interval",
     "epsilon_lower_bound",
     "judge",
+    "measure",
+    "measure_all",
+    "missing",
     "proportion_interval",
+    "roc",
     "run",
 ]

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from airlock.audit.attacks import loss_threshold
+from airlock.audit.metrics import measure
 from airlock.audit.result import Audit
 from airlock.channels import Release
 from airlock.channels.contract import Secrets
@@ -39,10 +40,11 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tu
     if count < _FEWEST or count > min(len(split.private), len(split.holdout)):
         missing = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
         return Audit((), (missing, *NOT_TESTED)), {}
-    members = losses(release.artefact.net, _draw(split.private, count, seed))
-    others = losses(release.artefact.net, _draw(split.holdout, count, seed))
-    result = loss_threshold(members, others, release.guarantee.delta)
-    scores = {"member_losses": members, "non_member_losses": others}
+    members, others = _draw(split.private, count, seed), _draw(split.holdout, count, seed)
+    member_losses, other_losses = (losses(release.artefact.net, part) for part in (members, others))
+    found = loss_threshold(member_losses, other_losses, members.y, others.y)
+    result = measure(found, release.guarantee.delta, classes=split.facts.classes)
+    scores = {"member_losses": member_losses, "non_member_losses": other_losses}
     return Audit((result,), NOT_TESTED), {"attack-scores": scores}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.audit.bounds import Floats
+from airlock.audit.result import View
 
 Ints = NDArray[np.integer]
 
@@ -24,7 +25,7 @@ class Scores:
     Args:
         name: Short name, as in "LiRA, online".
         question: What the attacker tries to find out, in one sentence for a reader who is no engineer.
-        view: What the attacker has: "white-box", "black-box" or "labels".
+        view: What the attacker has: "white-box", "black-box", "labels", or "interface" for a noisy one with a budget.
         members: Scores of records of the training set.
         others: Scores of records that were not in it.
         member_classes: The labels of the first.
@@ -35,7 +36,7 @@ class Scores:
 
     name: str
     question: str
-    view: str
+    view: View
     members: Floats
     others: Floats
     member_classes: Ints

@@ -1,0 +1,50 @@
+"""Which attacks fit what leaves: an audit that lacks one of them says less than it seems to.
+
+Whoever holds weights can do more than ask for predictions, so weights have to be attacked from both sides. Answers come
+through a noisy interface with a budget, and nothing but that interface may be used. Features are attacked by turning
+them back into records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from airlock.audit.result import Aim, View
+
+Kind = tuple[Aim, View]
+
+FITTING: Mapping[str, tuple[Kind, ...]] = {
+    "weights": (("membership", "white-box"), ("membership", "black-box")),
+    "twin": (("membership", "white-box"), ("membership", "black-box")),
+    "student": (("membership", "white-box"), ("membership", "black-box")),
+    "answers": (("membership", "interface"),),
+    "features": (("inversion", "features"),),
+}
+IN_WORDS: Mapping[Kind, str] = {
+    ("membership", "white-box"): "membership inference by someone who holds the weights (white-box)",
+    ("membership", "black-box"): "membership inference by someone who sees the model's outputs (black-box)",
+    ("membership", "labels"): "membership inference by someone who sees the predicted classes alone (labels)",
+    ("membership", "interface"): "membership inference through the noisy interface, within its budget",
+    ("inversion", "features"): "inversion: turning the features back into records",
+}
+
+
+class Attacked(Protocol):
+    """An attack that was made: an `AttackResult`, or one on a card."""
+
+    @property
+    def aim(self) -> Aim:
+        """What the attacker is after."""
+
+    @property
+    def view(self) -> View:
+        """What the attacker has."""
+
+
+def missing(channel: str, attacks: Iterable[Attacked]) -> tuple[str, ...] | None:
+    """The fitting attacks that were not made, in words; None for a channel of which it is not known what fits."""
+    if channel not in FITTING:
+        return None
+    made = {(attack.aim, attack.view) for attack in attacks}
+    return tuple(IN_WORDS[kind] for kind in FITTING[channel] if kind not in made)
