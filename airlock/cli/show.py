@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from airlock.cli.terminal import JsonOption, print_json, print_table, protects, translate_errors
+
+if TYPE_CHECKING:
+    from airlock.release.fields import Attack
 
 
 @translate_errors
@@ -34,10 +38,20 @@ def show(
             f"{use.accuracy:.3f} (95% interval {use.low:.3f} to {use.high:.3f}, {use.records:,} test records)",
         ],
     ]
-    for attack in card.audit.attacks:
-        rows.append(
-            [f"attack: {attack.name}", f"{attack.score} {attack.value:.3f} ({attack.low:.3f} to {attack.high:.3f})"]
-        )
+    rows += [[f"attack: {attack.name}", _attack(attack)] for attack in card.audit.attacks]
     rows += [["not tested", sentence] for sentence in card.audit.not_tested]
     rows += [["assumes", sentence] for sentence in promise.assumptions]
     print_table(f"Card of {card.channel}/{card.method}, {card.created}", ["", ""], rows)
+
+
+def _attack(attack: Attack) -> str:
+    """One line a figure."""
+    lines = [f"{attack.view}: {attack.score} {attack.value:.3f} ({attack.low:.3f} to {attack.high:.3f})"]
+    if attack.advantage:
+        gain = attack.advantage
+        lines.append(f"advantage {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f}), one threshold")
+    for rate in attack.rates:
+        at = f"finds at {rate.false_positive_rate:.1%} false positives:"
+        lines.append(f"{at} {rate.value:.2%} ({rate.low:.2%} to {rate.high:.2%})" if rate.value is not None else "")
+    lines.append(f"ε at least {attack.epsilon_lower_bound:.2f}, could have shown {attack.could_refute:.2f}")
+    return "\n".join(line for line in lines if line)

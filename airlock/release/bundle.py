@@ -1,6 +1,7 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of eight files that no one has to execute to inspect.
+In: the config, the release and its card. Out: a folder of eight files, or nine where the card has curves of attacks to
+draw, that no one has to execute to inspect.
 `docs/bundle.md` describes it; `verify.py` checks it.
 """
 
@@ -25,12 +26,13 @@ from airlock.release import export, page
 from airlock.release.card import Card
 from airlock.release.fields import Hashes
 from airlock.release.files import folder_aside, output_error, parse_json, read_file, write_file
+from airlock.release.roc import draw_roc, has_curve
 from airlock.release.vault import MARKER
 
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG, AUDIT = "model.safetensors", "model.onnx", "config.toml", "audit.json"
-SUMS = "SHA256SUMS"
-# Every file of a bundle, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
+SUMS, ROC = "SHA256SUMS", "roc.svg"
+# Every file that a bundle must have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 LIMITS = {
     CARD: 16 << 20,
     HTML: 32 << 20,
@@ -41,6 +43,7 @@ LIMITS = {
     AUDIT: 16 << 20,
     SUMS: 64 << 10,
 }
+OPTIONAL = {ROC: 1 << 20}  # there exactly if the card says so
 PATH_REMOVED = "(a path, removed)"
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
 
@@ -114,12 +117,13 @@ def check_output(folder: Path, *, force: bool = False) -> None:
 
 def texts(card: Card) -> dict[str, str]:
     """The files that follow from the card alone."""
-    return {
+    files = {
         CARD: card.to_json(),
         HTML: page.render_html(card),
         README: page.render_readme(card),
         AUDIT: audit_text(card),
     }
+    return files | ({ROC: draw_roc(card.audit.attacks)} if has_curve(card.audit.attacks) else {})
 
 
 def read(folder: Path) -> Bundle:
@@ -213,7 +217,7 @@ def _replaceable(folder: Path) -> bool:
         raise output_error(error, folder) from error
     if not entries:
         return True
-    if any(entry.name not in LIMITS or not entry.is_file(follow_symlinks=False) for entry in entries):
+    if any(entry.name not in LIMITS | OPTIONAL or not entry.is_file(follow_symlinks=False) for entry in entries):
         return False
     try:
         read(folder)

@@ -40,8 +40,8 @@ from airlock.release.fields import (
 )
 from airlock.release.words import Verdict
 
-SCHEMA_VERSION = 2  # 2 says where the noise was computed
-SCHEMA_ID = "urn:airlock:card:2"
+SCHEMA_VERSION = 3  # 2 says where the noise was computed, 3 what an attacker has and finds
+SCHEMA_ID = "urn:airlock:card:3"
 CONFIDENCE = 0.95
 
 Scalar = str | int | float
@@ -75,7 +75,7 @@ class Card(Frozen):
         decision: For the reviewer.
     """
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     headline: str
     release_id: ReleaseId
     airlock_version: str

@@ -21,6 +21,7 @@ from airlock.release.card import Card, total_epsilon, usefulness
 from airlock.release.contents import Contents, Defects, Skip, Test
 from airlock.release.fields import OtherRelease, Promise
 from airlock.release.files import parse_json
+from airlock.release.roc import draw_roc, has_curve
 
 SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
 
@@ -46,6 +47,7 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
             on(lambda card: _rendered(files, card, bundle.README, page.render_readme)),
         ),
         ("audit", "The audit in audit.json is the one on the card.", on(lambda card: _audit(files, card))),
+        ("figure", "The figure roc.svg is what the card draws.", on(lambda card: _figure(files, card))),
         ("utility", "Accuracy and interval follow from the counts.", on(_utility)),
         ("hashes", "The hashes on the card are those of the files.", on(lambda card: _hashes(files, card))),
         ("config", "The config agrees with the card and names no path.", on(lambda card: _config(files, card))),
@@ -137,6 +139,17 @@ def _with_version(defects: list[str], card: Card) -> Defects:
 def _audit(files: Contents, card: Card) -> Defects:
     same = parse_json(files.read(bundle.AUDIT)) == card.audit.model_dump(mode="json")
     return [] if same else ["audit.json is not the audit on the card."]
+
+
+def _figure(files: Contents, card: Card) -> Defects:
+    attacks, there = card.audit.attacks, bundle.ROC in files.names
+    if not has_curve(attacks):
+        if there:
+            return [f"{bundle.ROC} is there, and no attack on the card has a curve."]
+        raise Skip("No attack on the card has a curve to draw.")
+    if not there:
+        return [f"{bundle.ROC} is missing: the card has curves to draw."]
+    return _rendered(files, card, bundle.ROC, lambda card: draw_roc(card.audit.attacks))
 
 
 def _utility(card: Card) -> Defects:

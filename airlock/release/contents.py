@@ -66,7 +66,7 @@ class Contents:
 
     def read(self, name: str) -> bytes:
         """The content of one of a bundle's files, up to its limit."""
-        return read_file(self.folder / name, bundle.LIMITS[name])
+        return read_file(self.folder / name, (bundle.LIMITS | bundle.OPTIONAL)[name])
 
     def sums(self) -> tuple[dict[str, str], list[str]]:
         """SHA256SUMS by file name, and what is wrong with it."""

@@ -12,12 +12,14 @@ from pydantic import Field
 
 from airlock.accounting.guarantee import Status, Unit
 from airlock.accounting.spend import Relation
+from airlock.audit.result import Aim, View
 from airlock.config import Frozen
 from airlock.mechanisms import Place
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+Signed = Annotated[float, Field(ge=-1, le=1)]
 Delta = Annotated[float, Field(gt=0, lt=1)]
 Epsilon = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -101,6 +103,46 @@ class Usefulness(Frozen):
     confidence: Share
 
 
+class Rate(Frozen):
+    """Members found at a small false positive rate, or why there is no figure."""
+
+    false_positive_rate: Share
+    value: Share | None
+    low: Share | None
+    high: Share | None
+    false_positive_rate_high: Share | None
+    refused: str | None
+
+
+class Gain(Frozen):
+    """One threshold, chosen by half of the records and counted on the others; `largest` is of all thresholds."""
+
+    value: Signed
+    low: Signed
+    high: Signed
+    balanced_accuracy: Share
+    true_positive_rate: Share
+    false_positive_rate: Share
+    largest: Signed
+
+
+class OfClass(Frozen):
+    """The AUC among the records of one class; null where it has too few."""
+
+    name: str
+    value: Share | None
+    low: Share | None
+    high: Share | None
+
+
+class OverSeeds(Frozen):
+    """Whether the attack finds the same records when it is made again with other seeds."""
+
+    seeds: Annotated[int, Field(ge=2)]
+    rank_correlation: Signed | None
+    stays_on_top: Share | None
+
+
 class Attack(Frozen):
     """One attack: `airlock.audit.result.AttackResult.to_dict()`, field by field."""
 
@@ -116,6 +158,14 @@ class Attack(Frozen):
     non_members: Count
     smallest_effect: float
     epsilon_lower_bound: Epsilon
+    view: View
+    aim: Aim
+    could_refute: Epsilon
+    advantage: Gain | None
+    rates: Annotated[tuple[Rate, ...], Field(max_length=16)]
+    curve: Annotated[tuple[tuple[Share, Share], ...], Field(max_length=64)]
+    per_class: tuple[OfClass, ...]
+    stability: OverSeeds | None
 
 
 class Attacks(Frozen):

@@ -36,6 +36,13 @@ RELATIONS = {
     "add-remove": "with and without it (add or remove one)",
     "replace-one": "it or another one in its place (replace one)",
 }
+VIEWS = {
+    "white-box": "The attacker holds the model with all its weights.",
+    "black-box": "The attacker sees how sure the model is of each class, and not its weights.",
+    "labels": "The attacker sees only which class the model names.",
+    "interface": "The attacker asks through the released interface, with its noise and its budget.",
+    "features": "The attacker holds the released features.",
+}
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -80,6 +87,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         scale=scale,
         units=UNITS,
         relations=RELATIONS,
+        views=VIEWS,
         code=_code,
         figures=figures,
     )

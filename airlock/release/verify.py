@@ -67,7 +67,7 @@ def verify(folder: Path, vault: Vault | None = None, net: nn.Module | None = Non
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
     files = Contents(folder)
     checks = [
-        _run("files", "All eight files are there and nothing else.", lambda: _files(files)),
+        _run("files", "All files are there and nothing else.", lambda: _files(files)),
         _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
         _run("vault", "It holds no file of the vault.", lambda: _vault(files, vault or Vault.open())),
         _run("card", "The card follows its published schema.", lambda: _schema(files)),
@@ -109,7 +109,8 @@ def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
 def _files(files: Contents) -> Defects:
     missing = [f"{name} is missing." for name in bundle.LIMITS if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
-    extra = [f"{name} does not belong to a bundle." for name in files.names if name not in bundle.LIMITS]
+    known = bundle.LIMITS | bundle.OPTIONAL
+    extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 
 

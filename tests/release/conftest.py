@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 import shutil
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from airlock.accounting import Guarantee
-from airlock.audit.result import AttackResult, Audit
+from airlock.audit.result import Advantage, AttackResult, Audit, ClassScore, RateAt, Stability
 from airlock.channels.contract import Artefact, Plan, Release, Utility
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts
@@ -38,12 +39,20 @@ ATTACK = AttackResult(
     high=0.5685,
     chance=0.5,
     confidence=0.95,
-    members=180,
-    non_members=175,
+    members=1800,
+    non_members=1750,
     smallest_effect=0.5601,
     epsilon_lower_bound=0.0,
+    view="black-box",
+    could_refute=5.4,
+    advantage=Advantage(0.01, -0.06, 0.08, 0.505, 0.45, 0.44, 0.04),
+    rates=(RateAt(0.001, 0.0012, 0.0003, 0.0032, 0.0035), RateAt(0.01, 0.0133, 0.0083, 0.02, 0.015)),
+    curve=((0.001, 0.0012), (0.01, 0.0133), (0.1, 0.12), (1.0, 1.0)),
+    per_class=(ClassScore("0", 0.52, 0.4, 0.64), ClassScore("1", None, None, None)),
+    stability=Stability(3, 0.81, 0.5),
 )
-AUDIT = Audit((ATTACK,), ("Attacks by shadow models.", "Reconstruction of records from the weights."))
+INSIDE = dataclasses.replace(ATTACK, name="gradient norm", view="white-box")
+AUDIT = Audit((ATTACK, INSIDE), ("Attacks by shadow models.", "Reconstruction of records from the weights."))
 
 
 def guarantee(noise: float = 1.5, **changes: object) -> Guarantee:

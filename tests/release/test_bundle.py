@@ -14,7 +14,7 @@ from airlock.channels.contract import Release
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import FormatError, OutputError
 from airlock.release import Bundle, Card, Vault, read, write
-from airlock.release.bundle import LIMITS, PATH_REMOVED, config_text
+from airlock.release.bundle import LIMITS, OPTIONAL, PATH_REMOVED, config_text
 
 pytestmark = pytest.mark.usefixtures("fast_export")
 
@@ -23,8 +23,11 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_bundle_is_its_eight_files(original: Bundle):
-    assert entries(original.folder) == sorted(LIMITS)
+ALL = sorted([*LIMITS, *OPTIONAL])
+
+
+def test_a_bundle_is_its_eight_files_and_the_figure(original: Bundle):
+    assert entries(original.folder) == ALL
     assert read(original.folder) == original
     assert original.card.hashes is not None
 
@@ -32,7 +35,7 @@ def test_a_bundle_is_its_eight_files(original: Bundle):
 def test_sha256sum_takes_the_checksums(original: Bundle):
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=original.folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count(": OK") == 7
+    assert done.stdout.count(": OK") == 8
 
 
 def test_existing_folder_is_refused(folder: Path, config: ReleaseConfig, release: Release, card: Card):
@@ -49,7 +52,7 @@ def test_force_replaces_a_bundle_and_an_empty_folder(
     (tmp_path / "empty").mkdir()
     for place in (folder, tmp_path / "empty"):
         write(place, config, release, card, force=True)
-        assert entries(place) == sorted(LIMITS)
+        assert entries(place) == ALL
     assert entries(tmp_path) == ["bundle", "empty"]
 
 

@@ -22,12 +22,12 @@ from airlock.channels.contract import Artefact, Release
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
 from airlock.release import Bundle, Card, Vault, make_card, read_verified, verify, write
-from airlock.release.bundle import LIMITS, texts
+from airlock.release.bundle import LIMITS, OPTIONAL, texts
 from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
 
 Seal = Callable[[Path], None]
-NAMES = ("files", "checksums", "vault", "card", "epsilon", "total", "words", "page", "readme", "audit", "utility",
-         "hashes", "config", "weights", "onnx", "outputs")  # fmt: skip
+NAMES = ("files", "checksums", "vault", "card", "epsilon", "total", "words", "page", "readme", "audit", "figure",
+         "utility", "hashes", "config", "weights", "onnx", "outputs")  # fmt: skip
 
 
 def failed(folder: Path, **options: Any) -> dict[str, str]:
@@ -58,7 +58,7 @@ def test_an_untouched_bundle_passes_every_check(original: Bundle):
     assert read_verified(original.folder) == original
 
 
-@pytest.mark.parametrize("name", sorted(LIMITS))
+@pytest.mark.parametrize("name", sorted([*LIMITS, *OPTIONAL]))
 def test_a_flipped_byte_is_found_and_named(folder: Path, name: str):
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -162,7 +162,7 @@ def test_a_card_of_an_older_format_is_told_from_a_broken_one(folder: Path, resea
     del table["noise_made_on"]
     (folder / "card.json").write_text(json.dumps(table | {"schema_version": 1}))
     reseal(folder)
-    assert "has format 1 and this Airlock reads 2" in failed(folder)["card"]
+    assert "has format 1 and this Airlock reads 3" in failed(folder)["card"]
 
 
 def test_edited_audit_and_config_with_new_checksums(folder: Path, reseal: Seal):
@@ -174,6 +174,25 @@ def test_edited_audit_and_config_with_new_checksums(folder: Path, reseal: Seal):
     assert found.keys() == {"audit", "config", "hashes"}
     assert "epsilon in config.toml" in found["config"]
     assert "where the data lie" in found["config"]
+
+
+def test_the_figure_is_the_cards_and_is_there_exactly_if_it_has_curves(folder: Path, reseal: Seal):
+    drawn = (folder / "roc.svg").read_text()
+    (folder / "roc.svg").write_text(drawn.replace("<svg", "<svg onload='alert(1)'"))
+    reseal(folder)
+    assert failed(folder).keys() == {"figure"}
+    (folder / "roc.svg").unlink()
+    reseal(folder)
+    assert "roc.svg is missing" in failed(folder)["figure"]
+    for attack in (0, 1):
+        edit(folder, "audit", "attacks", attack, "curve", value=[])
+    render_again(folder)
+    reseal(folder)
+    assert failed(folder) == {}
+    assert {check.name: check.outcome for check in verify(folder).checks}["figure"] == "skipped"
+    (folder / "roc.svg").write_text(drawn)
+    reseal(folder)
+    assert "no attack on the card has a curve" in failed(folder)["figure"]
 
 
 @pytest.mark.parametrize("garbage", ["{", "[]", "null", '{"a": NaN}', '{"a": 1, "a": 2}', "[" * 50_000, "\ud800"])
