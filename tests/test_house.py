@@ -95,7 +95,7 @@ def test_every_command_and_option_is_documented() -> None:
 
     page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    assert set(commands) == {"bench", "court", "datasets", "demo", "plan", "release", "show", "verify"}
+    assert set(commands) == {"bench", "court", "datasets", "demo", "gate", "plan", "release", "show", "verify"}
     for name, command in commands.items():
         section = page.split(f"## airlock {name}\n")
         assert len(section) == 2, f"docs/commands.md has no section 'airlock {name}'"

@@ -11,6 +11,7 @@ from airlock.cli.bench import bench
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo
+from airlock.cli.gate import gate
 from airlock.cli.plan import plan
 from airlock.cli.release import release
 from airlock.cli.show import show
@@ -37,7 +38,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, verify, show, court, bench):
+for _command in (demo, datasets, plan, release, verify, show, gate, court, bench):
     app.command()(_command)
 
 

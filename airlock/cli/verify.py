@@ -17,6 +17,9 @@ def verify(
         help="The network's package.module:function, if it is your own: it is imported and run.",
         show_default=False,
     ),
+    gate: bool = typer.Option(
+        False, "--gate", help="Also fail if an attack refutes the stated ε, or a fitting attack was not made."
+    ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -29,11 +32,13 @@ def verify(
     if net is not None:
         shape, classes = read(bundle).card.network.input_shape, read(bundle).card.network.classes
         module = create(net, shape, len(classes), seed=0)
-    verdict = check(bundle, vault=Vault.open(vault), net=module)
+    verdict = check(bundle, vault=Vault.open(vault), net=module, gated=gate)
     if as_json:
         print_json(verdict.to_dict())
     else:
         rows = [[one.name, one.outcome, one.says] for one in verdict.checks]
         word = "The bundle is sound." if verdict.ok else "The bundle is NOT sound: do not rely on it."
+        if gate and not verdict.ok:
+            word = "The bundle does NOT pass the gate."
         print_table(f"Verification of {bundle}", ["check", "", "found"], rows, word)
     raise typer.Exit(0 if verdict.ok else 1)

@@ -1,7 +1,7 @@
 """What leaves, what stays, and what a reviewer reads.
 
-In: a release and its audit. Out: a `Card`, a `Bundle` on disk, and a `Verification` of one; what must not leave goes to
-the `Vault`.
+In: a release and its audit. Out: a `Card`, a `Bundle` on disk, a `Verification` of one, and a `Weighing` of what
+speaks for and against it; what must not leave goes to the `Vault`.
 """
 
 from airlock.release.bundle import Bundle as Bundle
@@ -10,6 +10,8 @@ from airlock.release.bundle import write as write
 from airlock.release.card import Card as Card
 from airlock.release.card import make as make_card
 from airlock.release.card import schema as card_schema
+from airlock.release.gate import Weighing as Weighing
+from airlock.release.gate import weigh as weigh
 from airlock.release.vault import Vault as Vault
 from airlock.release.verify import Check as Check
 from airlock.release.verify import Verification as Verification
@@ -22,10 +24,12 @@ __all__ = [
     "Check",
     "Vault",
     "Verification",
+    "Weighing",
     "card_schema",
     "make_card",
     "read",
     "read_verified",
     "verify",
+    "weigh",
     "write",
 ]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock.errors import AirlockError, FormatError, Refused
-from airlock.release import bundle, consistency, models
+from airlock.release import bundle, consistency, gate, models
 from airlock.release.card import SCHEMA_VERSION, Card, schema
 from airlock.release.contents import Contents, Defects, Skip
 from airlock.release.files import parse_json
@@ -51,13 +51,16 @@ class Verification:
         return {"ok": self.ok, "checks": [vars(check) for check in self.checks]}
 
 
-def verify(folder: Path, vault: Vault | None = None, net: nn.Module | None = None) -> Verification:
+def verify(
+    folder: Path, vault: Vault | None = None, net: nn.Module | None = None, *, gated: bool = False
+) -> Verification:
     """Check a bundle.
 
     Args:
         folder: The bundle.
         vault: Whose files must not be in it; the user's own when left out.
         net: For a bundle of the user's own network: that network, to compare its outputs with the ONNX file's.
+        gated: Also fail if an attack refutes the stated ε, or one that fits what leaves was not made.
 
     Raises:
         FormatError: There is no such folder; everything else is a failed check.
@@ -74,6 +77,7 @@ def verify(folder: Path, vault: Vault | None = None, net: nn.Module | None = Non
     ]
     card = _card(files, checks[-1])
     tests = consistency.tests(files, card) + models.tests(files, card.network if card else None, net)
+    tests += gate.tests(card) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
 
 

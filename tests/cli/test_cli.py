@@ -57,6 +57,17 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     assert "ε" in run("show", out).stdout
     assert json.loads(run("show", out, "--json").stdout) == json.loads((out / "card.json").read_text())
 
+    result = run("gate", out, "--sacro", tmp_path / "sacro")
+    assert result.exit_code == 1  # a release is attacked from outside alone; `airlock audit` adds the white-box attacks
+    assert result.stdout.startswith("Closed: there is a reason to reject.")
+    for title in ("Reasons to reject (1)", "Reasons for caution", "Reasons to release"):
+        assert title in result.stdout
+    assert json.loads((tmp_path / "sacro/report.json").read_text())
+    lists = json.loads(run("gate", out, "--json").stdout)
+    assert not lists["open"]
+    assert "white-box" in lists["reject"][0]
+    assert run("verify", out, "--gate").exit_code == 1
+
     content = bytearray((out / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (out / "model.safetensors").write_bytes(bytes(content))
@@ -166,7 +177,7 @@ def test_an_unproven_method_exits_1(digits_config: Path, tmp_path: Path, monkeyp
     assert result.exit_code == 0
 
 
-@pytest.mark.parametrize("command", ["verify", "show"])
+@pytest.mark.parametrize("command", ["verify", "show", "gate"])
 def test_a_folder_that_is_no_bundle(command: str, tmp_path: Path) -> None:
     assert run(command, tmp_path / "none").exit_code == 2
     assert run(command, tmp_path).exit_code in (1, 2)

@@ -1,0 +1,52 @@
+"""`airlock gate`: reasons to reject a release, for caution, and to let it go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_lines, translate_errors
+from airlock.errors import Refused
+
+TITLES = {"reject": "Reasons to reject", "caution": "Reasons for caution", "release": "Reasons to release"}
+
+
+@translate_errors
+def gate(
+    bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
+    sacro: Path | None = typer.Option(
+        None, "--sacro", metavar="DIR", help="Also write the audit as SACRO-ML's report into this new folder.",
+        show_default=False,
+    ),
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:  # fmt: skip
+    """Weigh a release as output checkers do: verify it, then list what speaks against it, for care, and for it."""
+    from airlock.release import Vault, read, verify
+    from airlock.release.gate import weigh
+    from airlock.release.sacro import write_report
+
+    checks = verify(bundle, vault=Vault.open(vault)).checks
+    defects = [check.says for check in checks if check.outcome == "failed"]
+    readable = all(check.outcome != "failed" for check in checks if check.name == "card")
+    weighing = weigh(read(bundle).card if readable else None, defects)
+    if as_json:
+        print_json(weighing.to_dict())
+    else:
+        lists = {title: getattr(weighing, name) for name, title in TITLES.items()}
+        print_lines(lambda width, plain: in_words(lists, weighing.open))
+    if sacro is not None:
+        if defects:
+            raise Refused("a bundle that verifies, to export its audit", "a defect", "Its figures may be wrong.")
+        write_report(sacro, read(bundle).card)
+    raise typer.Exit(0 if weighing.open else 1)
+
+
+def in_words(lists: dict[str, tuple[str, ...]], is_open: bool) -> str:
+    """The verdict, then each list under its title."""
+    first = "Open: nothing here speaks against the release." if is_open else "Closed: there is a reason to reject."
+    parts = [first]
+    for title, reasons in lists.items():
+        parts += ["", f"{title} ({len(reasons)})", *(f"  - {reason}" for reason in reasons or ("none",))]
+    return "\n".join(parts)
