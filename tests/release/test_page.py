@@ -12,7 +12,7 @@ from airlock.channels.contract import Release
 from airlock.config import ReleaseConfig
 from airlock.release import Bundle, Card, make_card
 from airlock.release.page import render_html, render_readme, scale
-from tests.release.conftest import AUDIT, FACTS
+from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE
 
 HOSTILE = "<script>alert(1)</script> **bold** | [x](http://x) `code`\n# heading"
 
@@ -92,3 +92,17 @@ def test_snippets_in_the_model_card_run(original: Bundle, monkeypatch: pytest.Mo
 def test_scale_is_clamped():
     at = scale(0.9, -1.0, 2.0, 0.5)
     assert (at.point, at.low, at.high, at.mark) == (90.0, 0.0, 100.0, 50.0)
+
+
+def test_what_attackers_find_is_said_in_plain_words_or_why_not(config: ReleaseConfig, release: Release):
+    refused = dataclasses.replace(ATTACK.rates[0], value=None, low=None, high=None, refused="No figure: too few.")
+    audit = dataclasses.replace(AUDIT, attacks=(ATTACK, dataclasses.replace(INSIDE, rates=(refused,))))
+    card = make_card(config, FACTS, release, audit)
+    text = " ".join(re.sub(r"<[^>]+>", " ", render_html(card)).split())
+    assert "it finds 0.12% of those who were (0.03% to 0.32%). Guessing finds 0.1%." in text
+    assert "of those who were not used: No figure: too few." in text
+    assert "it is right 50.5% of the time, where a coin is right 50%" in text
+    assert "The attacker holds the model with all its weights." in text
+    for private in ("0.81", "stability", "rank correlation"):  # in audit.json, not on the page
+        assert private not in text
+    assert "it finds 0.12% of those who were" in render_readme(card)
