@@ -117,9 +117,7 @@ def test_a_strong_guarantee_is_no_reason_for_caution(config: ReleaseConfig):
 def test_other_releases_and_paid_runs_are_weighed(config: ReleaseConfig):
     others = (card(config),)
     several = make_card(config, FACTS, make_release(guarantee(2.0)), AUDIT, others=others)
-    assert says(
-        weigh(several, ()).caution, "Together with other declared releases from the same data (1) the total is ε = "
-    )
+    assert says(weigh(several, ()).caution, "from the same data (1) the total is ε = ")
     bare = card(config, unit="none", status="empirical", events=dpa.NonPrivateDpEvent())
     without = make_card(config, FACTS, make_release(guarantee()), AUDIT, others=(bare,))
     assert says(weigh(without, ()).caution, "there is no total ε")
