@@ -5,7 +5,6 @@ in goes a method's case, out comes a `Verdict` on its stated (ε, δ).
 """
 
 from airlock.audit.bounds import auc_interval, epsilon_lower_bound, proportion_interval
-from airlock.audit.fitting import missing
 from airlock.audit.metrics import measure, measure_all, roc
 from airlock.audit.result import AttackResult, Audit
 from airlock.audit.run import run
@@ -22,7 +21,6 @@ __all__ = [
     "judge",
     "measure",
     "measure_all",
-    "missing",
     "proportion_interval",
     "roc",
     "run",

@@ -33,10 +33,7 @@ FEWEST_NON_MEMBERS = 1000  # for a rate at such small false positive rates
 FEWEST_OF_A_CLASS = 50  # on either side; public, as is every other number of records here
 # The ROC curve leaves at these places only: all its corners would tell the ranks of single records.
 GRID = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-REFUSED = (
-    "No figure: {rate} of the {count} non-members that took part is too few records to count. "
-    "It takes at least {fewest} non-members."
-)
+REFUSED = "No figure: {count} non-members took part, and it takes at least {fewest}."
 _TOP = 0.01
 
 
@@ -136,7 +133,7 @@ def rate_at(members: Floats, others: Floats, false_positive_rate: float, confide
     """
     count = len(others)
     if count < FEWEST_NON_MEMBERS:
-        words = REFUSED.format(rate=f"{false_positive_rate:.1%}", count=f"{count:,}", fewest=f"{FEWEST_NON_MEMBERS:,}")
+        words = REFUSED.format(count=f"{count:,}", fewest=f"{FEWEST_NON_MEMBERS:,}")
         return RateAt(false_positive_rate, refused=words)
     allowed = int(false_positive_rate * count + 1e-9)
     bar = np.partition(others, count - 1 - allowed)[count - 1 - allowed]

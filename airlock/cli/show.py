@@ -51,7 +51,7 @@ def _attack(attack: Attack) -> str:
         gain = attack.advantage
         lines.append(f"advantage {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f}), one threshold")
     for rate in attack.rates:
-        at = f"finds at {rate.false_positive_rate:.1%} false positives:"
-        lines.append(f"{at} {rate.value:.2%} ({rate.low:.2%} to {rate.high:.2%})" if rate.value is not None else "")
+        figure = f"{rate.value:.2%} ({rate.low:.2%} to {rate.high:.2%})" if rate.value is not None else rate.refused
+        lines.append(f"finds at {rate.false_positive_rate:.1%} false positives: {figure}")
     lines.append(f"ε at least {attack.epsilon_lower_bound:.2f}, could have shown {attack.could_refute:.2f}")
-    return "\n".join(line for line in lines if line)
+    return "\n".join(lines)
