@@ -1,11 +1,12 @@
 """Attacks on what leaves: what an adversary could learn from it, measured with records that are known to be in or out.
 
 In: a release and the split it came from. Out: an `Audit`, and the per-record scores for the vault. Beside it the court:
-in goes a method's case, out comes a `Verdict` on its stated (ε, δ).
+in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its canaries, out comes a `OneRunVerdict`.
 """
 
 from airlock.audit.bounds import auc_interval, epsilon_lower_bound, proportion_interval
 from airlock.audit.metrics import measure, measure_all, roc
+from airlock.audit.one_trial import OneRunVerdict, judge_one_run
 from airlock.audit.result import AttackResult, Audit
 from airlock.audit.run import run
 from airlock.audit.scores import Scores
@@ -14,11 +15,13 @@ from airlock.audit.trial import Verdict, judge
 __all__ = [
     "AttackResult",
     "Audit",
+    "OneRunVerdict",
     "Scores",
     "Verdict",
     "auc_interval",
     "epsilon_lower_bound",
     "judge",
+    "judge_one_run",
     "measure",
     "measure_all",
     "proportion_interval",

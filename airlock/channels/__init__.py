@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TypeVar
 
-from airlock.channels.case import Case
+from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
@@ -45,10 +45,19 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
 
 def open_case(name: str, epsilon: float, delta: float) -> Case:
     """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ)."""
+    return _tried(name).case(epsilon, delta)
+
+
+def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canaries:
+    """The same for a trial by one run with so many canaries."""
+    return _tried(name).canaries(epsilon, delta, count)
+
+
+def _tried(name: str) -> type[Channel]:
     table = {f"{channel}/{method}": where for channel, methods in METHODS.items() for method, where in methods.items()}
     module, _, found = _pick(table, name, "method that can be tried").partition(":")
     method: type[Channel] = getattr(importlib.import_module(module), found)
-    return method.case(epsilon, delta)
+    return method
 
 
 def _pick(table: Mapping[str, T], key: str, what: str) -> T:
@@ -59,4 +68,17 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
     raise ConfigError(f"a {what} ({', '.join(table)})", f"'{key}'", do=hint)
 
 
-__all__ = ["METHODS", "Artefact", "Case", "Channel", "Plan", "Release", "Utility", "build", "find", "open_case"]
+__all__ = [
+    "METHODS",
+    "Artefact",
+    "Canaries",
+    "Case",
+    "Channel",
+    "Plan",
+    "Release",
+    "Utility",
+    "build",
+    "find",
+    "open_canaries",
+    "open_case",
+]

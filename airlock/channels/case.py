@@ -3,6 +3,9 @@
 The court (`audit.trial`) knows no channel, so everything that is particular to one is in its cases: the data sets are
 public and made up, small enough that a run takes a millisecond, and chosen to be hard to hide: the one record that
 differs is as large as it may be, the others are as quiet as they can be.
+
+A `Case` is many short runs with one record more or less. `Canaries` are one whole release with many records more or
+less, each by a coin of its own: for training that is too dear to repeat, and for what only shows over all its steps.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from airlock.mechanisms import Stream
 
 Scores = NDArray[np.float64]  # one row a run, one column a statistic
 Runs = Callable[[bool, int, Stream], Scores]
+Coins = NDArray[np.bool_]  # which canaries are in the data set
 
 _SHARES = (0.0, 0.25, 0.5, 0.75)  # of the claimed ε: where else the curve of a proof is tested
 
@@ -46,6 +50,26 @@ class Case:
     def points(self) -> tuple[tuple[float, float], ...]:
         """Everything that is claimed; the claim itself first."""
         return ((self.claim.epsilon, self.claim.delta), *self.curve)
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """One claim and records of which a coin decides whether they are in the data set.
+
+    Args:
+        claim: The ε and δ that are stated of exactly what `run` runs, under add-remove, and by which theorem.
+        count: How many canaries there are.
+        what: The canaries and the run, in one sentence.
+        statistic: What a score is, in words; computed from what is accounted for, and from nothing else.
+        run: The coins, which nothing but the data set may depend on, and the randomness of the one run; gives a score a
+            canary, high for one that seems to be in.
+    """
+
+    claim: Claim
+    count: int
+    what: str
+    statistic: str
+    run: Callable[[Coins, Stream], Scores]
 
 
 def curve_of(event: dpa.DpEvent, epsilon: float) -> tuple[tuple[float, float], ...]:

@@ -17,7 +17,7 @@ from torch import nn
 
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.guarantee import Status
-from airlock.channels.case import Case
+from airlock.channels.case import Canaries, Case
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import Refused
@@ -138,6 +138,16 @@ class Channel(ABC):
             "none",
             "Without a pair of data sets and a score there is nothing to test.",
             "Give the method a `case` (channels/case.py).",
+        )
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """What the court needs to try the same claim with one whole release and so many canaries."""
+        raise Refused(
+            f"canaries for the court from {cls.channel}/{cls.method}",
+            "none",
+            "Without records to put in or leave out there is nothing to guess.",
+            "Give the method `canaries` (channels/case.py), or try it without --one-run.",
         )
 
 

@@ -10,7 +10,8 @@ from airlock.cli.terminal import JsonOption, print_json, print_lines, print_tabl
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airlock.audit import Verdict
+    from airlock.audit import OneRunVerdict, Verdict
+    from airlock.mechanisms import Stream
 
 
 @translate_errors
@@ -23,6 +24,10 @@ def court(
     pairs: int = typer.Option(20_000, help="How many pairs of runs at most."),
     confidence: float = typer.Option(0.95, help="Of the verdict: 0.95 refutes a true claim in at most 5% of trials."),
     seconds: float = typer.Option(25.0, help="How long to run pairs at most."),
+    one_run: bool = typer.Option(
+        False, "--one-run", help="One whole release with many canaries in place of many short runs; weaker."
+    ),
+    canaries: int = typer.Option(1000, help="With --one-run: how many records a coin puts in or leaves out."),
     seed: int | None = typer.Option(
         None, help="Seed all randomness, to get the same verdict again.", show_default=False
     ),
@@ -32,20 +37,44 @@ def court(
     if name is None:
         _list(as_json)
         return
-    from airlock.audit import judge
-    from airlock.channels import open_case
     from airlock.mechanisms import Randomness
 
     _check(epsilon, delta)
-    with progress_bar() as progress:
-        case = open_case(name, epsilon, delta)
-        stream = Randomness.make(0, insecure_seed=seed).privacy
-        verdict = judge(case, stream, pairs, confidence, seconds, progress)
+    stream = Randomness.make(0, insecure_seed=seed).privacy
+    verdict: Verdict | OneRunVerdict
+    if one_run:
+        verdict = _one_run(name, epsilon, delta, canaries, confidence, stream)
+        words = one_run_in_words(name, verdict)
+    else:
+        verdict = _many_runs(name, epsilon, delta, pairs, confidence, seconds, stream)
+        words = in_words(name, verdict)
     if as_json:
         print_json({"method": name, **verdict.to_dict()})
     else:
-        print_lines(lambda width, plain: in_words(name, verdict))
+        print_lines(lambda width, plain: words)
     raise typer.Exit(1 if verdict.refuted else 0)
+
+
+def _many_runs(
+    name: str, epsilon: float, delta: float, pairs: int, confidence: float, seconds: float, stream: Stream
+) -> Verdict:
+    from airlock.audit import judge
+    from airlock.channels import open_case
+
+    with progress_bar() as progress:
+        return judge(open_case(name, epsilon, delta), stream, pairs, confidence, seconds, progress)
+
+
+def _one_run(
+    name: str, epsilon: float, delta: float, canaries: int, confidence: float, stream: Stream
+) -> OneRunVerdict:
+    from airlock.audit import judge_one_run
+    from airlock.audit.one_trial import check_count
+    from airlock.channels import open_canaries
+
+    check_count(canaries)
+    with progress_bar() as progress:
+        return judge_one_run(open_canaries(name, epsilon, delta, canaries), stream, confidence, progress)
 
 
 def in_words(name: str, verdict: Verdict) -> str:
@@ -71,7 +100,27 @@ def in_words(name: str, verdict: Verdict) -> str:
     )
 
 
-def _bound(verdict: Verdict) -> str:
+def one_run_in_words(name: str, verdict: OneRunVerdict) -> str:
+    """The verdict of one run; its first line is what matters."""
+    claim, best = verdict.canaries.claim, verdict.best
+    stated = f"{name} claims (ε, δ) = ({claim.epsilon:.4g}, {claim.delta:g})"
+    if verdict.refuted:
+        first = f"Refuted: {stated}, and that is false, with {verdict.confidence * 100:g}% confidence."
+    elif verdict.would_show is None:
+        first = f"Not refuted: {stated}; so few canaries could not have refuted it. This is no proof."
+    else:
+        first = f"Not refuted: {stated}; could have refuted ε ≥ {verdict.would_show:.2f}. This is no proof."
+    return (
+        f"{first}\n"
+        f"{_bound(verdict)}\n"
+        f"{best.correct:,} of {best.guesses:,} guesses were right: {verdict.canaries.what}; {verdict.seconds:.1f} s.\n"
+        f"One run is weak: with every guess right it could refute ε up to {verdict.could_refute:.2f}, and noise that "
+        "is somewhat too small does not show. Without --one-run the court sees more.\n"
+        f"Claimed by: {claim.theorem}."
+    )
+
+
+def _bound(verdict: Verdict | OneRunVerdict) -> str:
     if verdict.epsilon_lower_bound <= 0:
         return "These runs show no ε above 0 at this δ."
     return f"ε at this δ is above {verdict.epsilon_lower_bound:.2f}, with the same confidence."

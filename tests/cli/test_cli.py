@@ -298,9 +298,25 @@ def test_court_lets_a_proven_claim_stand_with_exit_code_0() -> None:
     assert verdict["epsilon_lower_bound"] < 1.99 < verdict["claim"]["epsilon"] <= 2 < verdict["could_refute"]
 
 
+def test_court_with_one_run_refutes_the_published_claim_and_says_how_weak_it_is() -> None:
+    result = run("court", "weights/published", "--one-run", "--canaries", "600", "--seed", "1")
+    assert result.exit_code == 1, result.output
+    assert result.stdout.startswith("Refuted: weights/published claims (ε, δ) = (1, 1e-05)")
+    assert "One run is weak" in result.stdout
+    result = run("court", "weights/published", "--one-run", "--canaries", "60", "--seed", "1", "--json")
+    verdict = json.loads(result.stdout)
+    assert result.exit_code == (1 if verdict["refuted"] else 0)
+    assert (verdict["canaries"], verdict["runs"], verdict["confidence"]) == (60, 1, 0.95)
+    assert {look["guesses"] for look in verdict["looks"]} == {60, 15, 3}
+    assert verdict["epsilon_lower_bound"] <= verdict["largest_refutable_claim"] < 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        (("weights/published", "--one-run", "--canaries", "3"), "20 to 5,000 canaries"),
+        (("weights/published", "--one-run", "--confidence", "1"), "confidence"),
+        (("weights/gausian", "--one-run"), "Did you mean 'weights/gaussian'"),
         (("weights/gausian",), "Did you mean 'weights/gaussian'"),
         (("weights",), "weights/head"),
         (("weights/gaussian", "--epsilon", "0"), "ε above 0"),

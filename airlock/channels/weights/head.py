@@ -33,9 +33,9 @@ from pydantic import Field
 
 from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
-from airlock.channels.case import Case
+from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
-from airlock.channels.weights import head_case
+from airlock.channels.weights import canaries, head_case
 from airlock.channels.weights.case import FACTS
 from airlock.channels.weights.features import Features
 from airlock.channels.weights.front import front_end
@@ -115,6 +115,11 @@ class Head(Channel):
     def case(cls, epsilon: float, delta: float) -> Case:
         """The mean feature and one step on every record."""
         return head_case.of_head(cls(head_case.config_for(epsilon, delta), FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release: the mean feature and the head."""
+        return canaries.of_head(cls(canaries.config_for_head(epsilon, delta, count), canaries.facts(count)))
 
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and check the front end; touches no record."""

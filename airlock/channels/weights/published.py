@@ -30,9 +30,9 @@ from torch import nn
 from airlock.accounting import Claim, Guarantee, spend
 from airlock.accounting.guarantee import Status
 from airlock.accounting.spend import LARGEST
-from airlock.channels.case import Case
+from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Details, Plan, Secrets
-from airlock.channels.weights import case, optimised
+from airlock.channels.weights import canaries, case, optimised
 from airlock.channels.weights.optimised_gradients import OptimisedGradients, SensitivityFrom
 from airlock.channels.weights.settings import PrivateTraining, settings_for
 from airlock.channels.weights.training import NoisyTraining
@@ -113,6 +113,12 @@ class Published(NoisyTraining):
         made = cls(case.config_for(cls.method, epsilon, delta), case.FACTS)
         made.budget = optimised.one_iteration(epsilon, delta, made.settings.moment_order)
         return case.of_lot(made, Claim(epsilon, delta, "Eq. 9 and 10 of Xiang, Yang and Li 2019, for one iteration"))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """Many steps on every record: the paper's Eq. 12 falls the further below what they cost, the more there are."""
+        config = canaries.config_for(cls.method, epsilon, delta, count, steps=100, lot=1.0)
+        return canaries.of_training(cls(config, canaries.facts(count)))
 
     @cached_property
     def equal_noise_epsilon(self) -> float:

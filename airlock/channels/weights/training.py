@@ -17,9 +17,9 @@ from torch import nn
 
 from airlock.accounting import Course, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
-from airlock.channels.case import Case
+from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Secrets, Utility, check_executed
-from airlock.channels.weights import case
+from airlock.channels.weights import canaries, case
 from airlock.channels.weights.settings import PrivateTraining, settings_for
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
@@ -71,6 +71,11 @@ class NoisyTraining(Channel):
     def case(cls, epsilon: float, delta: float) -> Case:
         """One step on a lot that every record enters with probability 1/2."""
         return case.of_step(cls(case.config_for(cls.method, epsilon, delta), case.FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release; its claim is the method's own."""
+        return canaries.of_training(cls(canaries.config_for(cls.method, epsilon, delta, count), canaries.facts(count)))
 
     def parse_settings(self) -> PrivateTraining:
         """The user's settings over the defaults for this data."""

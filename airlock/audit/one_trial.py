@@ -1,0 +1,133 @@
+"""A claim before the court with one run: toss the canaries' coins, make the release once, guess, and say what it shows.
+
+The coins and the randomness of the release are independent leaves of one stream. The numbers of guesses are fixed in
+`one_run` and share the error, so nothing is chosen on the scores whose truth certifies the bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airlock.audit import one_run
+from airlock.audit.one_run import Look
+from airlock.channels.case import Canaries
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import Stream
+
+CANARIES, FEWEST, MOST = 1000, 20, 5000
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class OneRunVerdict:
+    """What one run found about one claim.
+
+    Args:
+        canaries: What was tried.
+        looks: The numbers of guesses, the right ones among them, and what each number shows by itself.
+        confidence: Of everything in this verdict together.
+        seconds: How long the run took.
+        could_refute: The largest claim that so many canaries could have refuted at all, with every guess right.
+        would_show: From which real ε on this claim is expected to be refuted, for a mechanism that answers every coin
+            with it; None if from none.
+    """
+
+    canaries: Canaries
+    looks: tuple[Look, ...]
+    confidence: float
+    seconds: float
+    could_refute: float
+    would_show: float | None
+
+    @property
+    def best(self) -> Look:
+        """The number of guesses that showed most."""
+        return one_run.best(self.looks)
+
+    @property
+    def epsilon_lower_bound(self) -> float:
+        """ε at the claim's δ is above this, with the stated confidence."""
+        return self.best.bound
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is false, with the stated confidence."""
+        return self.epsilon_lower_bound >= self.canaries.claim.epsilon
+
+    @property
+    def says(self) -> str:
+        """`refuted`, or `not refuted` with what could have been seen."""
+        if self.refuted:
+            return "refuted"
+        if self.would_show is None:
+            return "not refuted (too few canaries to refute it)"
+        return f"not refuted (could have refuted ε ≥ {self.would_show:.2f})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        claim = self.canaries.claim
+        return {
+            "claim": {"epsilon": claim.epsilon, "delta": claim.delta, "theorem": claim.theorem},
+            "verdict": self.says,
+            "refuted": self.refuted,
+            "epsilon_lower_bound": self.epsilon_lower_bound,
+            "confidence": self.confidence,
+            "relation": "add-remove",
+            "runs": 1,
+            "canaries": self.canaries.count,
+            "guesses": self.best.guesses,
+            "correct": self.best.correct,
+            "looks": [{"guesses": x.guesses, "correct": x.correct, "epsilon": x.bound} for x in self.looks],
+            "could_refute": self.would_show,
+            "largest_refutable_claim": self.could_refute,
+            "seconds": round(self.seconds, 1),
+            "run": self.canaries.what,
+            "statistics": [self.canaries.statistic],
+        }
+
+
+def judge_one_run(
+    canaries: Canaries, stream: Stream, confidence: float = 0.95, progress: Progress | None = None
+) -> OneRunVerdict:
+    """Try to refute a claim with one run of the whole method.
+
+    Guarantee: a true claim is refuted, or a lower bound above the true ε given, with probability at most
+    1 − confidence, over the coins and the run (`one_run` has the theorem and its proof).
+
+    Args:
+        canaries: What is tried.
+        stream: The randomness of the coins and of the run.
+        confidence: Of the verdict.
+        progress: Called with a label, the runs done and the runs in all.
+    """
+    if not 0.5 <= confidence < 1:
+        raise ConfigError("a confidence from 0.5 to below 1", f"{confidence:g}")
+    claim, count, begin = canaries.claim, canaries.count, time.monotonic()
+    coins = stream.child("coins").uniform(count) < 0.5
+    scores = canaries.run(coins, stream.child("run"))
+    if scores.shape != (count,):
+        raise Refused(f"a score for each of {count} canaries", f"an array of shape {scores.shape}")
+    if progress:
+        progress("runs", 1, 1)
+    shown = one_run.would_show(count, claim.epsilon, claim.delta, confidence)
+    return OneRunVerdict(
+        canaries,
+        one_run.looks(scores, coins, claim.delta, confidence),
+        confidence,
+        time.monotonic() - begin,
+        one_run.could_refute(count, claim.delta, confidence),
+        shown if np.isfinite(shown) else None,
+    )
+
+
+def check_count(count: int) -> None:
+    """Refuse numbers of canaries that say nothing or do not fit."""
+    if not FEWEST <= count <= MOST:
+        why = "Fewer say nothing about any ε; the network grows with them, its records with their square."
+        raise ConfigError(f"from {FEWEST} to {MOST:,} canaries", f"{count}", why)

@@ -1,0 +1,127 @@
+"""One whole release with canaries: sound methods stand, the published one falls, and planted faults are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from airlock import channels
+from airlock.audit import OneRunVerdict, judge_one_run
+from airlock.channels import Canaries
+from airlock.channels.contract import Channel
+from airlock.channels.weights import canaries as made
+from airlock.channels.weights.gaussian import Gaussian
+from airlock.errors import Refused
+from airlock.mechanisms import Clip, GaussianNoise, Stream
+from airlock.training.private import clipped_sum
+from tests.channels.test_cases import NAMES, SOUND, no_clipping, noise_over
+
+COUNT = 400
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def opened(name: str, count: int = COUNT) -> Canaries:
+    return channels.open_canaries(name, 1.0, 1e-5, count)
+
+
+def tried(name: str, seed: int = 1, count: int = COUNT) -> OneRunVerdict:
+    return judge_one_run(opened(name, count), Stream.from_seed(seed))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_canaries_and_claims_what_it_runs(name: str) -> None:
+    canaries = opened(name)
+    assert 0.99 < canaries.claim.epsilon <= 1.0
+    assert (canaries.claim.delta, canaries.count) == (1e-5, COUNT)
+    assert canaries.what
+    assert canaries.statistic
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_method_stands(name: str) -> None:
+    verdict = tried(name)
+    assert not verdict.refuted, verdict.to_dict()
+    assert verdict.looks[0].correct > COUNT / 2  # canaries can be seen, a little
+
+
+def test_the_published_method_is_refuted_by_one_run() -> None:
+    verdict = tried("weights/published", count=1000)
+    assert verdict.refuted
+    assert verdict.epsilon_lower_bound > 1.0
+
+
+def test_canaries_have_orthogonal_gradients_at_the_clip_norm_in_their_own_direction() -> None:
+    channel = Gaussian(made.config_for("gaussian", 1.0, 1e-5, 40), made.facts(40))
+    net, every = channel.net(), made.records(40)
+    x, y = torch.from_numpy(every.x), torch.from_numpy(every.y)
+    rows = []
+    for i in range(40):
+        free, _ = clipped_sum(net, x[i : i + 1], y[i : i + 1], Clip(1e9))
+        assert sum(float(g.square().sum()) for g in free.values()) ** 0.5 > 10 * channel.settings.clip_norm
+        bound, _ = clipped_sum(net, x[i : i + 1], y[i : i + 1], Clip(channel.settings.clip_norm))
+        rows.append(torch.cat([g.flatten() for g in bound.values()]))
+    products = torch.stack(rows) @ torch.stack(rows).T
+    assert torch.allclose(products, channel.settings.clip_norm**2 * torch.eye(40), atol=1e-4)
+
+
+def test_a_run_depends_on_the_coins_and_the_stream_alone() -> None:
+    coins = np.arange(COUNT) % 2 == 0
+    first, again, other = (
+        opened("weights/published").run(found, Stream.from_seed(3)) for found in (coins, coins, ~coins)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def no_noise(patch: Patch) -> None:
+    def exact(self: GaussianNoise, total: torch.Tensor, divisor: float, *_: object) -> torch.Tensor:
+        return total / divisor
+
+    patch.setattr(GaussianNoise, "add_and_divide", exact)
+    patch.setattr(GaussianNoise, "add", lambda self, total, *_: total)
+
+
+FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
+    "no noise": ("weights/gaussian", no_noise),
+    "noise over 10": ("weights/gaussian", noise_over(10.0)),
+    "no clipping": ("weights/gaussian", no_clipping),
+    "shaped, noise over 10": ("weights/shaped", noise_over(10.0)),
+    "head, no noise": ("weights/head", no_noise),
+    "head, noise over 10": ("weights/head", noise_over(10.0)),
+    "head, no clipping": ("weights/head", no_clipping),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught_by_one_run(fault: str, monkeypatch: Patch) -> None:
+    name, plant = FAULTS[fault]
+    opened(name)
+    plant(monkeypatch)
+    verdict = tried(name)
+    assert verdict.refuted, verdict.to_dict()
+
+
+def test_without_noise_every_guess_is_right(monkeypatch: Patch) -> None:
+    opened("weights/gaussian")
+    no_noise(monkeypatch)
+    coins = Stream.from_seed(7).uniform(COUNT) < 0.5
+    scores = opened("weights/gaussian").run(coins, Stream.from_seed(8))
+    assert scores[coins].min() > scores[~coins].max()
+
+
+def test_a_method_without_canaries_is_refused() -> None:
+    with pytest.raises(Refused, match="canaries for the court"):
+        Channel.canaries.__func__(type("Bare", (Channel,), {"channel": "weights", "method": "bare"}), 1.0, 1e-5, 100)
