@@ -75,6 +75,14 @@ class BookKeeper:
             total[BALANCE] = (sides if mask is None else sides * mask).sum()
         return total, finite
 
+    def squares(self, x: Tensor, y: Tensor) -> Named:
+        """The squared norm of every record's gradient, by parameter name: what clipping looks at, and not private."""
+        calls = self._run(x, y)
+        rows = self._added(calls, self._shared(calls))
+        found, kept = self._squares(calls, rows, Clip(1.0))
+        self.bytes_per_record = max(1, self._bytes(calls, [rows, *kept.values()]) // len(y))
+        return {name: found[name] if name in found else x.new_zeros(len(y)) for name in self.names.values()}
+
     def _zeros(self) -> Named:
         return {name: self._zero(name) for name in self.names.values()}
 

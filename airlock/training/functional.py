@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from airlock.mechanisms import BALANCE, Clip
+from airlock.mechanisms.clipping import row_squares
 from airlock.training.layers import Named, copies_in, weighted_rows
 
 
@@ -36,6 +37,10 @@ class FunctionalGradients:
             rows = {name: g[finite] for name, g in rows.items()}
             squares = {name: square[finite] for name, square in squares.items()}
         return weighted_rows(rows, clip.factors(squares)) | balance, int((~finite).sum())
+
+    def squares(self, x: Tensor, y: Tensor) -> Named:
+        """The squared norm of every record's gradient, by parameter name."""
+        return {name: row_squares(g) for name, g in self.rows(x, y).items()}
 
     def rows(self, x: Tensor, y: Tensor) -> Named:
         """Every record's gradient, by parameter name; the mean over its copies where x has more rows than y."""

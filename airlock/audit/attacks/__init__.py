@@ -1,5 +1,29 @@
-"""One attack a file: what an adversary learns from the thing that leaves."""
+"""One attack a file: what an adversary learns from the thing that leaves.
 
+Each gives `Scores`; docs/attacks.md says what each one knows and asks. A record used to train an attack never scores
+it, and no setting of an attack is chosen by the records that it is measured with.
+"""
+
+from airlock.audit.attacks.gradient import gradient_norm
+from airlock.audit.attacks.label_only import LabelSettings, label_only
+from airlock.audit.attacks.lira import lira
 from airlock.audit.attacks.loss import loss_threshold
+from airlock.audit.attacks.rmia import rmia
+from airlock.audit.attacks.shadow import Answers, ShadowSettings, shadow_attack
+from airlock.audit.attacks.shadows import Shadows, balanced, subsets, train_shadows
 
-__all__ = ["loss_threshold"]
+__all__ = [
+    "Answers",
+    "LabelSettings",
+    "ShadowSettings",
+    "Shadows",
+    "balanced",
+    "gradient_norm",
+    "label_only",
+    "lira",
+    "loss_threshold",
+    "rmia",
+    "shadow_attack",
+    "subsets",
+    "train_shadows",
+]
