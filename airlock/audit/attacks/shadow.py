@@ -39,7 +39,8 @@ class ShadowSettings(Frozen):
         batch_size: Answers in a step.
         epochs: Over the answers of an average class.
         repeats: How many times the attack is made, each with its own seed; the first one gives the scores.
-        most: Answers that a class's network learns from at most, drawn by chance; None for all.
+        most: Answers that a network learns from at most, drawn by chance; None for all.
+        by_class: One network a class, or one for all, which is not told the record's class.
     """
 
     hidden: int = 64
@@ -49,6 +50,7 @@ class ShadowSettings(Frozen):
     epochs: int = 100
     repeats: int = 3
     most: int | None = None
+    by_class: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,10 @@ def shadow_attack(
     refuse_overlap(known, members.records, "the shadow models' records")
     refuse_overlap(known, others.records, "the shadow models' records")
     nets = train_attack(shadows, seed, run, chosen)
-    classes, repeats = shadows.logits.shape[2], chosen.repeats
-    found = [_ask(nets, side.logits, side.records.y, classes, repeats, run) for side in (members, others)]
+    repeats = chosen.repeats
+    found = [_ask(nets, side.logits, _groups(side.records.y, chosen), repeats, run) for side in (members, others)]
     return Scores(
-        "shadow models",
+        "shadow models" if chosen.by_class else "shadow models, one network",
         QUESTION_ANSWERS,
         "black-box",
         found[0][0],
@@ -106,10 +108,11 @@ def shadow_attack(
 
 
 def train_attack(shadows: Shadows, seed: int, run: Run, settings: ShadowSettings) -> Ensemble:
-    """All attack networks at once: network r · classes + c is that of class c in the r-th repeat."""
+    """All attack networks at once: network r · groups + c is that of class c in the r-th repeat."""
     classes = shadows.logits.shape[2]
     answers, inside, own = _lessons(shadows, seed)
-    each = [_draw(np.flatnonzero(own == c), settings.most, seed + c) for c in range(classes)]
+    own, groups = _groups(own, settings), classes if settings.by_class else 1
+    each = [_draw(np.flatnonzero(own == c), settings.most, seed + c) for c in range(groups)]
     if any(not {True, False} <= set(inside[places].tolist()) for places in each):
         raise DataError(
             "answers about members and about others of every class from the shadow models",
@@ -127,7 +130,7 @@ def train_attack(shadows: Shadows, seed: int, run: Run, settings: ShadowSettings
     )
     data = Resident(Records(answers, inside.astype(np.int64)), run.device)
     make = _attack_net(classes, settings.hidden, seed)
-    count, label = classes * settings.repeats, "training attack models"
+    count, label = groups * settings.repeats, "training attack models"
     members = each * settings.repeats
     return train_together(make, count, data, members, recipe, seed, run, None, label, batch_size=settings.batch_size)
 
@@ -154,15 +157,20 @@ def _lessons(shadows: Shadows, seed: int) -> tuple[NDArray[np.float32], NDArray[
     return answers, shadows.inside[models, records], shadows.y[records]
 
 
+def _groups(y: Ints, settings: ShadowSettings) -> Ints:
+    """Which network each record belongs to."""
+    return y if settings.by_class else np.zeros_like(y)
+
+
 def _draw(places: NDArray[np.int64], most: int | None, seed: int) -> NDArray[np.int64]:
     if most is None or len(places) <= most:
         return places
     return np.random.default_rng(seed).permutation(places)[:most]
 
 
-def _ask(nets: Ensemble, logits: Floats, y: Ints, classes: int, repeats: int, run: Run) -> Floats:
+def _ask(nets: Ensemble, logits: Floats, y: Ints, repeats: int, run: Run) -> Floats:
     """(repeats, records): the log-odds of "member" by the network of the record's class."""
-    found = np.empty((repeats, len(y)))
+    found, classes = np.empty((repeats, len(y))), len(nets) // repeats
     answers = softmax(np.asarray(logits, np.float64), axis=1).astype(np.float32)
     for c in range(classes):
         own = np.flatnonzero(y == c)

@@ -1,0 +1,213 @@
+"""LiRA, RMIA, the shadow-model attack and the loss threshold on real networks, all with the same shadow models.
+
+Half of the pool trains each of 64 shadow models (a balanced design) and each of four targets, which no attack learns
+from. A fifth of the pool is set apart: the shadow-model attack learns from the shadows' answers about these records
+alone, and all attacks are scored on the other four fifths. RMIA's population is the test set (without one, a part of
+the records that no model saw). Nothing is chosen by scored records.
+
+A row is one attack on one network: the mean over the targets of AUC and of the members found at 0.1% and 1% of false
+alarms, with the lowest and highest target. On a GPU: MNIST-Net and CIFAR-Net, without augmentation; on a CPU a small
+trial on digits. Files of MNIST and CIFAR-10 are looked for in AIRLOCK_DATA. AIRLOCK_BENCH_NETS (names, with commas) and
+AIRLOCK_BENCH_EPOCHS change what is run; AIRLOCK_BENCH_FOLDER keeps checkpoints and goes on from them.
+
+Memory for 68 CIFAR-Nets: about 11 GB on the GPU in training; 0.4 GB for weights and 0.2 GB for logits on the CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from airlock.audit.attacks import Answers, Shadows, ShadowSettings, balanced, rmia, shadow_attack
+from airlock.audit.attacks.lira import from_signals
+from airlock.audit.attacks.signals import Mask, as_scores, loss, scaled_logit
+from airlock.audit.bounds import auc_interval
+from airlock.audit.scores import Scores
+from airlock.data import Records
+from airlock.data.sources import named
+from airlock.training import Ensemble, Recipe, Resident, Run, train_together
+from airlock.training.ensemble import makes
+from airlock.training.resident import choose_device
+
+SEED = 11
+
+
+class Case(NamedTuple):
+    """One network on one data set.
+
+    Args:
+        net: Its name.
+        source: The data set's name.
+        records: Of the pool.
+        shadows: How many, an even number.
+        targets: How many.
+        epochs: Over the half of the pool that a model learns from.
+        learning_rate: Of SGD with momentum 0.9, falling as a cosine.
+        batch: Of one model.
+        lessons: Answers that a class's attack network learns from at most.
+        population: Records of RMIA's population at most.
+    """
+
+    net: str
+    source: str
+    records: int
+    shadows: int = 64
+    targets: int = 4
+    epochs: int = 20
+    learning_rate: float = 0.05
+    batch: int = 128
+    lessons: int = 5000
+    population: int = 10_000
+
+
+CASES = {
+    "cpu": [Case("mlp", "digits", 1200, 16, 2, 40, 0.1, 64)],
+    "cuda": [Case("mnist-net", "mnist", 60_000, epochs=10), Case("cifar-net", "cifar10", 50_000)],
+}
+
+
+def run() -> list[dict[str, Any]]:
+    """One row an attack and a network."""
+    device = choose_device("auto")
+    wanted = [name for name in os.environ.get("AIRLOCK_BENCH_NETS", "").split(",") if name]
+    known = {case.net: case for case in (*CASES["cpu"], *CASES["cuda"])}
+    cases = [known[name] for name in wanted] if wanted else CASES[device.type]
+    epochs = os.environ.get("AIRLOCK_BENCH_EPOCHS")
+    return [
+        row
+        for case in cases
+        for row in case_rows(case._replace(epochs=int(epochs)) if epochs else case, _run(device, case.net))
+    ]
+
+
+def _run(device: torch.device, name: str) -> Run:
+    folder = os.environ.get("AIRLOCK_BENCH_FOLDER")
+    return Run(device, _progress(), Path(folder) / name if folder else None, resume=folder is not None)
+
+
+def _progress() -> Callable[[str, int, int], None]:
+    """A line on stderr every ten seconds."""
+    last = [time.monotonic()]
+
+    def report(label: str, done: int, steps: int) -> None:
+        if time.monotonic() - last[0] > 10 or done == steps:
+            last[0] = time.monotonic()
+            print(f"{label}: {done} of {steps}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def case_rows(case: Case, run: Run) -> list[dict[str, Any]]:
+    """All attacks on all targets of one network."""
+    pool, beside = read(case)
+    inside = design(case, len(pool))
+    start = time.perf_counter()
+    models = train(case, pool, inside, run)
+    trained = time.perf_counter() - start
+    logits, population = (models.logits(Resident(records, run.device)).numpy() for records in (pool, beside))
+    right = logits.argmax(2) == pool.y
+    row = {"net": case.net, "device": run.device.type, "records": len(pool) // 2, "shadows": case.shadows}
+    row |= {"epochs": case.epochs, "train": _short(right[inside].mean()), "test": _short(right[~inside].mean())}
+    never = np.zeros((len(inside), len(beside)), bool)
+    all_models = Shadows(inside, logits, pool.y), Shadows(never, population, beside.y)
+    found = [attacks(case, target, *all_models, pool, run) for target in range(case.targets)]
+    row["training s"], row["all s"] = round(trained, 1), round(time.perf_counter() - start, 1)
+    return [row | figures(list(same)) for same in zip(*found, strict=True)]
+
+
+def read(case: Case) -> tuple[Records, Records]:
+    """The pool, in an order of its own, and records that no model sees."""
+    known = named(case.source, None)
+    place = known[0].find(known[1]) if known else None
+    if place is None:
+        raise FileNotFoundError(f"{case.source} is not in AIRLOCK_DATA")
+    (x, y), test = place.read()
+    records = distinct(Records(x, np.asarray(y, np.int64)))
+    order = np.random.default_rng(SEED).permutation(len(records))
+    pool, rest = records.take(order[: case.records]), records.take(order[case.records :])
+    beside = rest if test is None else Records(test[0], np.asarray(test[1], np.int64))
+    return pool, beside.take(np.arange(min(case.population, len(beside))))
+
+
+def distinct(records: Records) -> Records:
+    """Each content once: of two equal records one could be apart and the other scored, or one in and the other out."""
+    rows = np.ascontiguousarray(records.x).reshape(len(records), -1)
+    first = {hashlib.blake2b(row.tobytes(), digest_size=16).digest(): i for i, row in reversed(list(enumerate(rows)))}
+    return records.take(np.sort(np.fromiter(first.values(), np.int64)))
+
+
+def design(case: Case, records: int) -> Mask:
+    """Who is in whose training set: the targets first, each with a half of its own, then the shadows."""
+    chance = np.random.default_rng(SEED + 1)
+    targets = np.stack([chance.permutation(records) < records // 2 for _ in range(case.targets)])
+    return np.concatenate([targets, balanced(case.shadows, records, SEED)])
+
+
+def train(case: Case, pool: Records, inside: Mask, run: Run) -> Ensemble:
+    """Targets and shadows at once."""
+    steps = case.epochs * -(-(len(pool) // 2) // case.batch)
+    recipe = Recipe(steps=steps, learning_rate=case.learning_rate, schedule="cosine", warmup=0.05)
+    make = makes(case.net, pool.x.shape[1:], int(pool.y.max()) + 1, SEED)
+    label = f"training {len(inside)} {case.net}s"
+    data = Resident(pool, run.device)
+    return train_together(make, len(inside), data, inside, recipe, SEED, run, None, label, batch_size=case.batch)
+
+
+def attacks(case: Case, target: int, models: Shadows, beside: Shadows, pool: Records, run: Run) -> list[Scores]:
+    """Every attack on one target, scored on the last four fifths of the pool."""
+    apart = len(pool) // 5
+    scored, known = np.arange(apart, len(pool)), np.arange(apart)
+    shadows = [Shadows(s.inside[case.targets :], s.logits[case.targets :], s.y) for s in (models, beside)]
+    here, member = shadows[0].take(scored), models.inside[target][scored]
+    says, beside_says = models.logits[target][scored], beside.logits[target]
+    found = [
+        as_scores("loss threshold", "black-box", -loss(says, here.y), member, here.y),
+        _shadow_attack(case, shadows[0].take(known), pool, says, member, run),
+    ]
+    own, signals = scaled_logit(says, here.y), here.each(scaled_logit)
+    for kind in ("online", "offline"):
+        one, each = (from_signals(kind, own, member, signals, here.inside, here.y, v) for v in ("global", "record"))
+        found += [one, replace(each, name=f"{each.name}, own variance")]
+    return found + [rmia(kind, says, member, here, shadows[1], beside_says) for kind in ("online", "offline")]
+
+
+def _shadow_attack(
+    case: Case, lessons: Shadows, pool: Records, says: NDArray[np.float32], member: Mask, run: Run
+) -> Scores:
+    """It learns from the fifth of the pool that is set apart."""
+    known, scored = pool.take(np.arange(len(lessons.y))), pool.take(np.arange(len(lessons.y), len(pool)))
+    sides = [Answers(scored.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
+    settings = ShadowSettings(repeats=1, most=case.lessons)
+    return shadow_attack(lessons, known, sides[0], sides[1], SEED, replace(run, checkpoint=None), settings)
+
+
+def figures(same: list[Scores]) -> dict[str, Any]:
+    """One attack's figures: the mean over the targets, and the range where there are several."""
+    row: dict[str, Any] = {"attack": same[0].name, "targets": len(same), "non-members": len(same[0].others)}
+    row |= _range("AUC", [auc_interval(s.members, s.others)[0] for s in same])
+    row |= _range("TPR at 0.1%", [found_at(s, 0.001) for s in same])
+    return row | _range("TPR at 1%", [found_at(s, 0.01) for s in same])
+
+
+def found_at(scores: Scores, rate: float) -> float:
+    """The share of members above all but this share of the others; ties count against the attack."""
+    threshold = np.sort(scores.others)[::-1][int(rate * len(scores.others))]
+    return float((scores.members > threshold).mean())
+
+
+def _range(name: str, values: list[float]) -> dict[str, Any]:
+    return {name: _short(np.mean(values)), f"{name}, range": f"{min(values):.4f} to {max(values):.4f}"}
+
+
+def _short(value: Any) -> float:
+    return round(float(value), 4)
