@@ -46,6 +46,18 @@ def test_it_finds_what_a_net_remembers_and_nothing_else() -> None:
     assert not np.array_equal(found.member_repeats[0], found.member_repeats[1])
 
 
+def test_one_network_for_all_classes_is_not_told_the_class() -> None:
+    here = world()
+    known, shadows = elsewhere()
+    members, others = (Answers(side, predict(here.target, side).numpy()) for side in sides(here))
+    lied = Answers(Records(members.records.x, (members.records.y + 1) % 10), members.logits)
+    settings = ShadowSettings(epochs=2, repeats=1, by_class=False)
+    plain, moved = (shadow_attack(shadows, known, m, others, 0, RUN, settings) for m in (members, lied))
+    assert np.array_equal(plain.members, moved.members)
+    assert plain.name == "shadow models, one network"
+    assert plain.member_repeats is None
+
+
 def test_a_constant_on_the_logits_changes_nothing() -> None:
     here = world()
     known, shadows = elsewhere()
