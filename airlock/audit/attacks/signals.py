@@ -15,6 +15,7 @@ from scipy.special import log_softmax, logsumexp
 from torch import Tensor
 
 from airlock.audit.bounds import Floats
+from airlock.audit.result import View
 from airlock.audit.scores import Ints, Scores
 from airlock.data import Records
 from airlock.errors import DataError
@@ -87,7 +88,7 @@ def _places(values: Floats, y: Ints) -> Ints:
 
 def as_scores(
     name: str,
-    view: str,
+    view: View,
     scores: Floats,
     inside: Mask,
     y: Ints,
