@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from airlock.audit.attacks import Answers, Shadows, ShadowSettings, balanced, rmia, shadow_attack
+from airlock.audit.attacks import Answers, Shadows, ShadowSettings, balanced, rmia
 from airlock.audit.attacks.lira import from_signals
+from airlock.audit.attacks.shadow import ask_attack, train_attack
 from airlock.audit.attacks.signals import Mask, as_scores, loss, scaled_logit
 from airlock.audit.bounds import auc_interval
 from airlock.audit.scores import Scores
@@ -120,7 +120,8 @@ def case_rows(case: Case, run: Run) -> list[dict[str, Any]]:
     row |= {"epochs": case.epochs, "train": _short(right[inside].mean()), "test": _short(right[~inside].mean())}
     never = np.zeros((len(inside), len(beside)), bool)
     all_models = Shadows(inside, logits, pool.y), Shadows(never, population, beside.y)
-    found = [attacks(case, target, *all_models, pool, run) for target in range(case.targets)]
+    learned = lessons(case, all_models[0], run)
+    found = [attacks(case, target, *all_models, learned, pool, run) for target in range(case.targets)]
     row["training s"], row["all s"] = round(trained, 1), round(time.perf_counter() - start, 1)
     return [row | figures(list(same)) for same in zip(*found, strict=True)]
 
@@ -163,32 +164,37 @@ def train(case: Case, pool: Records, inside: Mask, run: Run) -> Ensemble:
     return train_together(make, len(inside), data, inside, recipe, SEED, run, None, label, batch_size=case.batch)
 
 
-def attacks(case: Case, target: int, models: Shadows, beside: Shadows, pool: Records, run: Run) -> list[Scores]:
+def lessons(case: Case, models: Shadows, run: Run) -> Ensemble:
+    """The shadow-model attack's networks, from the shadows' answers about the fifth of the pool that is set apart."""
+    known = np.arange(len(models.y) // 5)
+    apart = Shadows(models.inside[case.targets :], models.logits[case.targets :], models.y).take(known)
+    return train_attack(apart, SEED, replace(run, checkpoint=None), _settings(case))
+
+
+def _settings(case: Case) -> ShadowSettings:
+    return ShadowSettings(repeats=1, most=case.lessons)
+
+
+def attacks(
+    case: Case, target: int, models: Shadows, beside: Shadows, learned: Ensemble, pool: Records, run: Run
+) -> list[Scores]:
     """Every attack on one target, scored on the last four fifths of the pool."""
     apart = len(pool) // 5
-    scored, known = np.arange(apart, len(pool)), np.arange(apart)
+    scored = np.arange(apart, len(pool))
     shadows = [Shadows(s.inside[case.targets :], s.logits[case.targets :], s.y) for s in (models, beside)]
     here, member = shadows[0].take(scored), models.inside[target][scored]
     says, beside_says = models.logits[target][scored], beside.logits[target]
+    records = pool.take(scored)
+    sides = [Answers(records.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
     found = [
         as_scores("loss threshold", "black-box", -loss(says, here.y), member, here.y),
-        _shadow_attack(case, shadows[0].take(known), pool, says, member, run),
+        ask_attack(learned, sides[0], sides[1], run, _settings(case)),
     ]
     own, signals = scaled_logit(says, here.y), here.each(scaled_logit)
     for kind in ("online", "offline"):
         one, each = (from_signals(kind, own, member, signals, here.inside, here.y, v) for v in ("global", "record"))
         found += [one, replace(each, name=f"{each.name}, own variance")]
     return found + [rmia(kind, says, member, here, shadows[1], beside_says) for kind in ("online", "offline")]
-
-
-def _shadow_attack(
-    case: Case, lessons: Shadows, pool: Records, says: NDArray[np.float32], member: Mask, run: Run
-) -> Scores:
-    """It learns from the fifth of the pool that is set apart."""
-    known, scored = pool.take(np.arange(len(lessons.y))), pool.take(np.arange(len(lessons.y), len(pool)))
-    sides = [Answers(scored.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
-    settings = ShadowSettings(repeats=1, most=case.lessons)
-    return shadow_attack(lessons, known, sides[0], sides[1], SEED, replace(run, checkpoint=None), settings)
 
 
 def figures(same: list[Scores]) -> dict[str, Any]:

@@ -92,7 +92,11 @@ def shadow_attack(
     chosen = settings or ShadowSettings()
     refuse_overlap(known, members.records, "the shadow models' records")
     refuse_overlap(known, others.records, "the shadow models' records")
-    nets = train_attack(shadows, seed, run, chosen)
+    return ask_attack(train_attack(shadows, seed, run, chosen), members, others, run, chosen)
+
+
+def ask_attack(nets: Ensemble, members: Answers, others: Answers, run: Run, chosen: ShadowSettings) -> Scores:
+    """What trained attack networks make of the attacked model's answers."""
     repeats = chosen.repeats
     found = [_ask(nets, side.logits, _groups(side.records.y, chosen), repeats, run) for side in (members, others)]
     return Scores(
