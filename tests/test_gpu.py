@@ -227,7 +227,15 @@ def test_models_trained_together_are_what_each_is_alone(
 
 @pytest.mark.parametrize(
     ("into", "out", "kernel", "padding", "size"),
-    [(1, 32, 3, 0, 28), (3, 20, 3, 1, 15), (32, 64, 3, 0, 13), (64, 64, 3, 1, 7), (5, 7, 3, 2, 9), (40, 100, 1, 0, 6)],
+    [
+        (1, 32, 3, 0, 28),
+        (3, 20, 3, 1, 15),
+        (32, 64, 3, 0, 13),
+        (64, 64, 3, 1, 7),
+        (5, 7, 5, 2, 9),
+        (8, 9, 7, 3, 10),
+        (40, 100, 1, 0, 6),
+    ],
 )
 def test_kernels_for_many_networks_give_what_each_gives_alone(
     into: int, out: int, kernel: int, padding: int, size: int, exact: None

@@ -177,13 +177,14 @@ def convolve(
     tile = min(64, max(16, triton.next_power_of_2(outof)))
     step = min(32, max(16, triton.next_power_of_2(weights.shape[1])))
     at_once = 128 if into < 16 else 512
+    stages = 1 if weights.shape[1] <= step else 3  # a loop that is not pipelined came out wrong for a 5 × 5 kernel
     grid = (triton.cdiv(positions, at_once), models, triton.cdiv(outof, tile))
     _convolve_kernel[grid](
         x, weights, weights if bias is None else bias, out, positions,
         high, wide, rows, columns, into, outof, *kernel, *padding,
         HAS_BIAS=bias is not None, RELU=relu,
         AT_ONCE=at_once, OUT=tile, STEP=step, PRECISION=_precision(),
-        num_warps=4 if into < 16 else 8, num_stages=1 if into < 16 else 3,
+        num_warps=4 if into < 16 else 8, num_stages=stages,
     )  # fmt: skip
     return out
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 Pair = tuple[int, int]
 
-_LARGEST = 3  # kernel rows and columns; on an H200 a kernel of 5 gave wrong gradients
-
 
 def available(device: torch.device) -> bool:
     """Whether the kernels run there."""
@@ -47,7 +45,6 @@ def _takes(layer: nn.Module) -> bool:
         type(layer) is nn.Conv2d
         and (layer.stride, layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
         and not isinstance(layer.padding, str)
-        and max(layer.kernel_size) <= _LARGEST
         and all(p < k for p, k in zip(layer.padding, layer.kernel_size, strict=True))
         and layer.weight.dtype == torch.float32
     )

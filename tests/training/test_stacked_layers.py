@@ -59,7 +59,6 @@ def test_outside_of_a_sequential_nothing_is_joined() -> None:
         nn.Conv2d(2, 2, 3, padding="same"),
         nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),
         nn.Conv2d(2, 2, 1, padding=1),
-        nn.Conv2d(2, 2, 5),
         nn.Conv2d(2, 2, 3).double(),
         nn.Conv1d(2, 2, 3),
         nn.Linear(2, 2),
