@@ -68,6 +68,19 @@ def read(folder: Path) -> bytes | None:
         raise TrainingError("a readable checkpoint", f"an error ({error})", do="Start without --resume.") from error
 
 
+def put(folder: Path, content: bytes) -> None:
+    """Lay a checkpoint that was read elsewhere into a folder, for its owner alone."""
+    aside = folder / f".{NAME}.{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside.touch(mode=0o600)
+        aside.write_bytes(content)
+        os.replace(aside, folder / NAME)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError("a folder that can be written to", f"an error ({error})") from error
+
+
 def restore(
     content: bytes,
     mark: Mapping[str, object],
@@ -103,6 +116,14 @@ def drawn_on(content: bytes) -> tuple[Place, ...]:
     """Where the noise of the steps in a checkpoint that was just restored was computed."""
     places = _metadata(content).get("drawn_on", "").split()
     return tuple(place for place in get_args(Place) if place in places)
+
+
+def steps_done(content: bytes) -> int:
+    """How many steps are in a checkpoint; 0 if it cannot be read."""
+    try:
+        return int(_metadata(content).get("step", "0"))
+    except ValueError:
+        return 0
 
 
 def _metadata(content: bytes) -> dict[str, str]:

@@ -13,40 +13,32 @@ computed on, it belongs into the vault, and nothing of it may be released.
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from airlock.errors import NetError, OutputError, TrainingError
+from airlock.errors import ConfigError, NetError, TrainingError
 from airlock.nets import create
 from airlock.training import checkpoint
-from airlock.training.distributed import digest
+from airlock.training.chunks import Engine, Job, Task, budget, read, train_here
+from airlock.training.chunks import Make as Make
+from airlock.training.chunks import model_seed as model_seed
 from airlock.training.layers import Named
-from airlock.training.loop import Augment, Recipe, Run, fit, forked_generator, interruption, mix, watch_interrupt
+from airlock.training.loop import Augment, Recipe, Run, watch_interrupt
 from airlock.training.resident import Resident, to_input
-from airlock.training.sampling import Index, order
-from airlock.training.stacked import Looped, Vmapped, choose, forward, forward_one_by_one, stack, tensors
+from airlock.training.sampling import Index
+from airlock.training.stacked import forward, forward_one_by_one, tensors
 
-Make = Callable[[int], nn.Module]
 Membership = NDArray[np.bool_] | Sequence[Index]
 
-_CPU_BYTES = 1 << 26  # a CPU is fastest in its cache, and large networks gain nothing there from company
 _BLOCK = 1000  # records of an evaluation at a time
 _NO_VMAP = (RuntimeError, TypeError, ValueError, NotImplementedError)
-
-
-def model_seed(seed: int, model: int) -> int:
-    """The seed of one model's batches, dropout and augmentation: a function of its number alone."""
-    return mix(seed, model)
 
 
 def makes(name: str, shape: tuple[int, ...], classes: int, seed: int, shared: bool = False) -> Make:
@@ -67,8 +59,12 @@ def train_together(
     *,
     batch_size: int = 64,
     chunk_bytes: int | None = None,
+    engine: Literal["local", "ray"] | Engine = "local",
 ) -> Ensemble:
     """Train `count` models at once, in chunks that fit into memory.
+
+    Neither the engine nor the chunks change a model, up to rounding; with the same chunks, on a CPU with the same
+    number of threads, not by a bit.
 
     Args:
         make: Gives model i; all have the same parameters.
@@ -82,36 +78,37 @@ def train_together(
         label: For the progress bar, which counts steps of models.
         batch_size: Records of one model in a step; the last batch of an epoch may be smaller, as with `Shuffled`.
         chunk_bytes: How much memory models that are trained at once may take; by default, what suits the device.
+        engine: Who trains the chunks: "local", this process; "ray", the workers of a Ray cluster (`ray_engine.Ray`
+            has its settings).
 
     Raises:
         Interrupted: Ctrl-C; with a checkpoint folder, the same call goes on from there if `run.resume`.
     """
-    members = _members(membership, count, len(data))
+    members = dict(enumerate(_members(membership, count, len(data))))
     first = make(0)
-    budget = chunk_bytes or _budget(run.device)
-    step = max(1, budget // bytes_per_model(first, data, batch_size, recipe))
-    step = -(-count // -(-count // step))  # chunks of about the same size
-    task = _Task(
-        make, data, members, recipe.model_copy(update={"channels_last": False}), seed, run, augment, batch_size
-    )
-    task.forget(unless=run.resume)
+    descent = recipe.model_copy(update={"channels_last": False})
+    task = Task(make, data, members, descent, seed, augment, batch_size)
+    per_model = bytes_per_model(first, data, batch_size, recipe)
     ensemble = Ensemble.empty(first, count)
+    train = open_engine(engine)
     with watch_interrupt() as interrupted:
-        for start in range(0, count, step):
-            chunk = range(start, min(start + step, count))
-            ensemble.put(chunk, task.finish(chunk, _scaled(label, chunk, count, run)))
-            if interrupted() and chunk.stop < count:
-                raise interruption(chunk.stop * recipe.steps, count * recipe.steps, run.checkpoint is not None)
-    task.forget()
+        job = Job(task, count, run, label, per_model, chunk_bytes, ensemble.put, interrupted)
+        train(job)
+    job.forget()
     return ensemble
 
 
-def _scaled(label: str, chunk: range, count: int, run: Run) -> Callable[[str, int, int], None] | None:
-    """Progress of all models out of the progress of a chunk."""
-    report = run.progress
-    if report is None:
-        return None
-    return lambda _, done, steps: report(label, chunk.start * steps + len(chunk) * done, count * steps)
+def open_engine(engine: str | Engine) -> Engine:
+    """The engine of this name; Ray is imported only where it is asked for."""
+    if engine == "local":
+        return train_here
+    if engine == "ray":
+        from airlock.training.ray_engine import Ray
+
+        return Ray()
+    if isinstance(engine, str):
+        raise ConfigError("an engine ('local' or 'ray')", f"'{engine}'")
+    return engine
 
 
 def _members(membership: Membership, count: int, records: int) -> list[Index]:
@@ -137,11 +134,6 @@ def _members(membership: Membership, count: int, records: int) -> list[Index]:
     return found
 
 
-def _budget(device: torch.device) -> int:
-    """Bytes for the models of a chunk; by the machine, not by its load, so that a resumed run has the same chunks."""
-    return torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_BYTES
-
-
 def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Recipe) -> int:
     """About what one model takes in training: its weights, gradients, optimiser state, and activations of a batch."""
     weights = sum(p.numel() * p.element_size() for p in net.parameters())
@@ -158,148 +150,6 @@ def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Rec
     with torch.no_grad():
         probe(to_input(data.x[:1].cpu()))
     return copies * weights + 2 * 4 * batch_size * sum(outputs)
-
-
-class Together:
-    """The batches of several models side by side, each from its model's own permutations of its own records.
-
-    A batch that is shorter than the longest of its step is filled up with its own first record; `sizes` says how many
-    count.
-
-    Args:
-        members: Every model's positions.
-        batch_size: Of one model.
-        seeds: One a model.
-    """
-
-    def __init__(self, members: Sequence[Index], batch_size: int, seeds: Sequence[int]) -> None:
-        self.members, self.batch_size, self.seeds = members, batch_size, seeds
-        self._epochs = [-1] * len(members)
-        self._orders: list[Index] = list(members)
-
-    def sizes(self, step: int) -> list[int]:
-        """How many records each model's batch has."""
-        return [min(self.batch_size, len(own) - self._place(own, step)[1]) for own in self.members]
-
-    def draw(self, step: int, records: int) -> Index:
-        """Positions of (models × longest batch) records, model after model."""
-        sizes = self.sizes(step)
-        out = np.empty((len(sizes), max(sizes)), np.int64)
-        for i, size in enumerate(sizes):
-            epoch, start = self._place(self.members[i], step)
-            if epoch != self._epochs[i]:
-                shuffled = order(self.seeds[i], epoch, len(self.members[i]))
-                self._epochs[i], self._orders[i] = epoch, self.members[i][shuffled]
-            out[i, :size] = self._orders[i][start : start + size]
-            out[i, size:] = out[i, 0]
-        return out.reshape(-1)
-
-    def _place(self, own: Index, step: int) -> tuple[int, int]:
-        epoch, place = divmod(step, -(-len(own) // self.batch_size))
-        return epoch, place * self.batch_size
-
-
-class TogetherGradients:
-    """Every model's mean gradient on its own batch: no privacy."""
-
-    def __init__(self, engine: Looped | Vmapped, batches: Together, augment: Augment | None, task: str) -> None:
-        self.engine, self.batches, self.augment, self.task = engine, batches, augment, task
-
-    @property
-    def mark(self) -> dict[str, object]:
-        """Which models, on which records."""
-        return {"gradients": "together", "task": self.task}
-
-    def state(self) -> dict[str, Tensor]:
-        """None: a step's batches follow from its number."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing to restore."""
-
-    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
-        """One gradient a model into the stacked parameters."""
-        sizes = self.batches.sizes(step)
-        chances = [mix(seed, step) for seed in self.batches.seeds]
-        x, y = x.view(len(sizes), -1, *x.shape[1:]), y.view(len(sizes), -1)
-        if self.augment is not None:
-            for i, (size, chance) in enumerate(zip(sizes, chances, strict=True)):
-                x[i, :size] = self.augment(x[i, :size], torch.Generator(device=x.device).manual_seed(chance ^ 1))
-        self.engine(net, x, y, sizes, chances)
-
-
-class _Task:
-    """All that the chunks have in common; one chunk is one run of the loop."""
-
-    def __init__(
-        self,
-        make: Make,
-        data: Resident,
-        members: list[Index],
-        recipe: Recipe,
-        seed: int,
-        run: Run,
-        augment: Augment | None,
-        batch_size: int,
-    ) -> None:
-        self.make, self.data, self.members, self.recipe = make, data, members, recipe
-        self.seed, self.run, self.augment, self.batch_size = seed, run, augment, batch_size
-        self._engine: Looped | Vmapped | None = None
-
-    def finish(self, chunk: range, progress: Callable[[str, int, int], None] | None) -> Named:
-        """The trained tensors of these models, from the folder if they lie there."""
-        nets = [self.make(i).to(self.run.device) for i in chunk]
-        folder, held = self.run.checkpoint, stack(nets)
-        mark = self._mark(chunk, held) if folder else ""
-        file = folder / f"models-{chunk.start}-{chunk.stop}.safetensors" if folder else None
-        if file and self.run.resume and file.exists():
-            return _read(file, mark)
-        if self._engine is None:
-            with forked_generator(self.run.device):
-                self._engine = choose([nets[0], nets[-1]], tuple(self.data.x.shape[1:]), self.run.device)
-        del nets
-        batches = Together([self.members[i] for i in chunk], self.batch_size, [model_seed(self.seed, i) for i in chunk])
-        gradients = TogetherGradients(self._engine, batches, self.augment, mark)
-        fit(held, self.data, batches, gradients, self.recipe, self.seed, replace(self.run, progress=progress))
-        found = {name: value.cpu() for name, value in tensors(held).items()}
-        if file:
-            checkpoint.write(file, found, {"mark": mark})
-        return found
-
-    def _mark(self, chunk: range, held: nn.Module) -> str:
-        """A digest of what these models depend on, their first weights included."""
-        found = hashlib.sha256(digest([self.data.x, self.data.y, *tensors(held).values()]))
-        settings = [self.recipe.model_dump(), self.seed, self.batch_size, chunk.start, chunk.stop, self.augment is None]
-        found.update(json.dumps(settings, sort_keys=True).encode())
-        for i in chunk:
-            found.update(len(self.members[i]).to_bytes(8, "little") + self.members[i].tobytes())
-        return found.hexdigest()
-
-    def forget(self, unless: bool = False) -> None:
-        """Remove the chunks in the folder."""
-        folder = self.run.checkpoint
-        if folder and folder.is_dir() and not unless:
-            for file in folder.glob("models-*-*.safetensors"):
-                file.unlink()
-            if not any(folder.iterdir()):
-                folder.rmdir()
-
-
-def _read(file: Path, mark: str | None = None) -> Named:
-    try:
-        with safe_open(file, framework="pt") as content:
-            found: Named = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-            metadata = content.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise OutputError("a readable file of models", f"an error ({error})") from error
-    if mark is not None and metadata.get("mark") != mark:
-        raise TrainingError(
-            "finished models of this very run",
-            "some of other settings, another seed or other records",
-            "They would be taken for models that they are not.",
-            "Use the settings they were trained with, or start without --resume.",
-        )
-    return found
 
 
 class Ensemble:
@@ -354,7 +204,7 @@ class Ensemble:
         """Logits of one block of models after another, where the records are."""
         device, net = data.x.device, copy.deepcopy(self.net).to(data.x.device)
         per_model = bytes_per_model(self.net, data, min(_BLOCK, len(data)), Recipe(steps=1, learning_rate=1.0))
-        step = max(1, _budget(device) // per_model)
+        step = max(1, budget(device) // per_model)
         way = forward
         for start in range(0, len(self), step):
             own = {name: value[start : start + step].to(device) for name, value in self.values.items()}
@@ -372,7 +222,7 @@ class Ensemble:
     @classmethod
     def load(cls, file: Path, net: nn.Module) -> Ensemble:
         """What `save` wrote; `net` is any network of the same shape."""
-        return cls(net, _read(file))
+        return cls(net, read(file))
 
 
 @torch.no_grad()

@@ -20,7 +20,8 @@ from airlock.errors import Interrupted, NetError, TrainingError
 from airlock.nets import create
 from airlock.training import Ensemble, PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
 from airlock.training.augment import named
-from airlock.training.ensemble import Make, Together, bytes_per_model, makes, model_seed
+from airlock.training.chunks import Together
+from airlock.training.ensemble import Make, bytes_per_model, makes, model_seed
 from airlock.training.loop import Augment, mix
 from airlock.training.schedule import rate
 from airlock.training.stacked import Vmapped, choose, stack
@@ -246,9 +247,9 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, after: int, kind: s
     with pytest.raises(Interrupted, match="Run the same command with --resume"):
         resumable(Run(progress=press(after), checkpoint=tmp_path / "c"), recipe, make)
     assert signal.getsignal(signal.SIGINT) is before
-    files = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "c").iterdir()}
-    assert ("models-0-2.safetensors" in files) == (after >= 16)
-    assert set(files.values()) == {0o600}
+    kept = {path.name: (path.stat().st_mode & 0o777, path.is_dir()) for path in (tmp_path / "c").rglob("*")}
+    assert ("models-0-2.safetensors" in kept) == (after >= 16)
+    assert set(kept.values()) <= {(0o600, False), (0o700, True)}
     seen: list[int] = []
     run = Run(progress=lambda _, done, total: seen.append(done), checkpoint=tmp_path / "c", resume=True)
     resumed = resumable(run, recipe, make)

@@ -1,0 +1,391 @@
+"""The engine "ray" on real local clusters of two workers: the same models, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from airlock.data import Records
+from airlock.errors import AirlockWarning, ConfigError, Interrupted, NetError, TrainingError
+from airlock.nets import create
+from airlock.training import Ensemble, Recipe, Resident, Run, train_together
+from airlock.training.augment import named
+from airlock.training.ensemble import Make, bytes_per_model, makes
+from airlock.training.ray_cluster import connected
+from airlock.training.ray_engine import Ray
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 5
+RECIPE = Recipe(steps=24, learning_rate=0.05)
+RNG = np.random.default_rng(0)
+DATA = Resident(Records(RNG.random((60, 1, 8, 8), np.float32), RNG.integers(0, 10, 60)), torch.device("cpu"))
+MEMBERS = [RNG.permutation(60)[: 20 + 3 * i] for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """A cluster of two workers for the tests of this file."""
+    module = pytest.importorskip("ray")
+    before = signal.getsignal(signal.SIGTERM), settings()
+    with connected(module, "local", 2, 50 << 20):
+        yield module
+    assert not module.is_initialized()
+    assert (signal.getsignal(signal.SIGTERM), settings()) == before
+
+
+def settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+
+
+def dropping(folder: Path | None = None) -> Make:
+    """MLPs with dropout. With a folder, all but the first count their full batches in its file 'count'.
+
+    With a file 'slow' there they take their time, and with a file 'hold' they stop after a few batches.
+    """
+
+    class Wait(nn.Module):
+        def __init__(self, waits: bool) -> None:
+            super().__init__()
+            self.waits, self.batches = waits, 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.waits and folder and len(x) == 8 and self.training:
+                self.batches += 1
+                with (folder / "count").open("a") as file:
+                    file.write(".")
+                time.sleep(0.3 if (folder / "slow").exists() else 0)
+                while self.batches > 3 and (folder / "hold").exists():
+                    time.sleep(0.05)
+            return x
+
+    def make(model: int) -> nn.Module:
+        flatten, one, tanh, two = create("mlp", (1, 8, 8), 10, model).children()
+        return nn.Sequential(Wait(model > 0), flatten, nn.Dropout(0.3), one, tanh, two)
+
+    return make
+
+
+def ensemble(make: Make, engine: Any, run: Run | None = None, size: int = 2, count: int = 4, **more: Any) -> Ensemble:
+    """So many models in chunks of this size."""
+    room = size * bytes_per_model(make(0), DATA, 8, RECIPE)
+    run, members = run or Run(), MEMBERS[:count]
+    return train_together(
+        make, count, DATA, members, RECIPE, SEED, run, batch_size=8, chunk_bytes=room, engine=engine, **more
+    )
+
+
+def assert_equal(found: Ensemble, wanted: Ensemble) -> None:
+    """To the last bit."""
+    assert found.values.keys() == wanted.values.keys()
+    for name, value in wanted.values.items():
+        assert torch.equal(found.values[name], value), name
+
+
+def test_models_are_those_of_the_local_engine(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, sent, seen = ray.put, [], []
+    monkeypatch.setattr(ray, "put", lambda value: sent.append(value) or put(value))
+    make, shift, run = dropping(), named("shift"), Run(progress=lambda *told: seen.append(told))
+    found = ensemble(make, "ray", run, count=5, augment=shift, label="shadows")
+    assert [type(value) for value in sent] == [tuple, bytes]  # the records once, and what else all tasks need
+    assert all(label == "shadows" and total == 5 * 24 for label, _, total in seen)
+    done = [steps for _, steps, _ in seen]
+    assert done == sorted(done)
+    assert done[-1] == 120
+    assert_equal(found, ensemble(make, "local", count=5, augment=shift))
+    alone = ensemble(make, "local", count=5, size=1, augment=shift)
+    for name, value in alone.values.items():
+        torch.testing.assert_close(found.values[name], value, rtol=1e-5, atol=1e-5)
+    assert not torch.equal(found.values["3.weight"], torch.stack([make(i)[3].weight for i in range(5)]))  # type: ignore[index]
+
+
+def test_a_killed_workers_models_are_trained_again(ray: Any, tmp_path: Path) -> None:
+    driver, wanted = os.getpid(), ensemble(dropping(), "local", augment=lambda x, generator: x)
+
+    def hang(x: Tensor, generator: torch.Generator) -> Tensor:
+        """The first worker that comes here leaves its number and never gets any further."""
+        me, victim = os.getpid(), tmp_path / "victim"
+        if me != driver:
+            (tmp_path / f"{me}-{time.monotonic_ns()}").touch()
+            try:
+                with victim.open("x") as file:
+                    file.write(str(me))
+            except FileExistsError:
+                pass
+            while victim.read_text() in ("", str(me)):
+                time.sleep(0.05)
+        return x
+
+    killed: list[int] = []
+
+    def kill(label: str, done: int, total: int) -> None:
+        victim = tmp_path / "victim"
+        if not killed and victim.exists() and victim.read_text():
+            killed.append(int(victim.read_text()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    with pytest.warns(AirlockWarning, match=r"The worker that trained models \d to \d is gone .*begins again"):
+        found = ensemble(dropping(), "ray", Run(progress=kill), augment=hang)
+    assert killed
+    assert not alive(killed[0])
+    assert_equal(found, wanted)
+
+
+def alive(process: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_models_that_end_every_worker_are_given_up(ray: Any, tmp_path: Path) -> None:
+    driver, whole = os.getpid(), dropping()
+
+    def make(model: int) -> nn.Module:
+        if os.getpid() != driver:
+            (tmp_path / f"{model}-{time.monotonic_ns()}").touch()
+            os._exit(1)
+        return whole(model)
+
+    with (
+        pytest.warns(AirlockWarning, match="model 0 is gone"),
+        pytest.raises(TrainingError, match="a worker that lives until model 0 can be used, found 2 that did not"),
+    ):
+        ensemble(make, Ray(attempts=2), count=1)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_error_of_the_networks_own_is_told_and_not_tried_again(ray: Any, tmp_path: Path) -> None:
+    driver = os.getpid()
+
+    class Broken(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if os.getpid() != driver and len(x) == 8 and self.training:  # not in trials with fewer records
+                (tmp_path / str(time.monotonic_ns())).touch()
+                raise ArithmeticError("no such luck\nin any way")
+            return super().forward(x.flatten(1))
+
+    def make(model: int) -> nn.Module:
+        torch.manual_seed(model)
+        return Broken(64, 10)
+
+    with pytest.raises(TrainingError, match=r"an error in a worker \(ArithmeticError: no such luck\)") as caught:
+        ensemble(make, "ray", count=1)
+    assert "in any way" in str(caught.value.__cause__)
+    assert "in forward" in str(caught.value.__cause__)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_a_worker_cannot_import_is_named(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = types.ModuleType("only_here")
+    exec("from torch import nn\ndef make(model): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))", here.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", here)
+    with pytest.raises(NetError, match=r"every machine of the cluster can import.*No module named 'only_here'"):
+        ensemble(here.make, "ray", count=1)
+    (tmp_path / "elsewhere.py").write_text("from torch import nn\ndef small(): return nn.Linear(64, 10)\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NetError, match=r"a function at 'elsewhere:small'.*or install it"):
+        train_together(
+            makes("elsewhere:small", (64,), 10, 0), 1, flat(), MEMBERS[:1], RECIPE, SEED, Run(), engine="ray"
+        )
+
+
+def flat() -> Resident:
+    return Resident(Records(DATA.x.flatten(1).numpy(), DATA.y.numpy()), torch.device("cpu"))
+
+
+def test_models_that_would_differ_from_worker_to_worker_are_refused(ray: Any) -> None:
+    def make(model: int) -> nn.Module:
+        return create("mlp", (1, 8, 8), 10, os.getpid())
+
+    with pytest.raises(TrainingError, match="same first weights"):
+        ensemble(make, "ray", count=1)
+
+
+def press_after(done: int) -> Any:
+    pressed: list[int] = []
+
+    def report(label: str, steps: int, total: int) -> None:
+        if steps > done and not pressed:
+            pressed.append(steps)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return report
+
+
+def test_after_ctrl_c_either_engine_goes_on(ray: Any, tmp_path: Path) -> None:
+    folder, make, count = tmp_path / "c", dropping(tmp_path), tmp_path / "count"
+    wanted = ensemble(make, "local", size=1, count=3)
+    slow, hold, pressed = tmp_path / "slow", tmp_path / "hold", []
+    slow.touch()
+    hold.touch()
+
+    def press(label: str, steps: int, total: int) -> None:
+        """Once one model is finished and others are under way; these go on when the workers know."""
+        if pressed or (steps > 24 and (folder / "models-0-1.safetensors").exists()):
+            pressed.append(steps)
+            if len(pressed) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            elif len(pressed) == 3:
+                hold.unlink()
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match=r"Ctrl-C after \d+ of 72 steps.*--resume"):
+        ensemble(make, "ray", Run(progress=press, checkpoint=folder), size=1, count=3)
+    assert signal.getsignal(signal.SIGINT) is before
+    kept = {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*.safetensors")}
+    assert "models-0-1.safetensors" in kept
+    assert any(name.endswith("/checkpoint.safetensors") for name in kept)
+    assert set(kept.values()) == {0o600}
+    slow.unlink()
+    shutil.copytree(folder, tmp_path / "d")
+    for engine, place in (("ray", folder), ("local", tmp_path / "d")):
+        count.unlink(missing_ok=True)
+        seen: list[int] = []
+        run = Run(progress=lambda _, done, total, seen=seen: seen.append(done), checkpoint=place, resume=True)
+        assert_equal(ensemble(make, engine, run, size=1, count=3), wanted)
+        assert seen[0] > 24
+        # All full batches of models 1 and 2 and one trial each would be 16 + 18 + 2: done steps are not done again.
+        assert 0 < count.stat().st_size < 36
+        assert not place.exists()
+
+
+def test_a_run_may_go_on_in_other_chunks(tmp_path: Path) -> None:
+    make, folder = dropping(), tmp_path / "c"
+    wanted = ensemble(make, "local", size=1, count=5)
+    with pytest.raises(Interrupted):
+        ensemble(make, "local", Run(progress=press_after(50), checkpoint=folder), size=1, count=5)
+    assert {path.name for path in folder.iterdir()} == {
+        "models-0-1.safetensors",
+        "models-1-2.safetensors",
+        "models-2-3",
+    }
+    seen: list[int] = []
+    run = Run(progress=lambda _, done, total: seen.append(done), checkpoint=folder, resume=True)
+    found = ensemble(make, "local", run, size=2, count=5)  # 0 and 1 are there; 2 and 3; 4
+    assert seen[0] == 50
+    for name, value in wanted.values.items():
+        torch.testing.assert_close(found.values[name], value, rtol=1e-5, atol=1e-5)
+    assert not folder.exists()
+
+
+def test_finished_models_of_a_larger_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        ensemble(dropping(), "local", Run(progress=press_after(80), checkpoint=tmp_path), size=3, count=6)
+    with pytest.raises(TrainingError, match="this very run"):
+        ensemble(dropping(), "local", Run(checkpoint=tmp_path, resume=True), size=2, count=2)
+
+
+def test_a_cluster_without_gpus_is_refused_where_they_are_asked_for(ray: Any) -> None:
+    with pytest.raises(TrainingError, match=r"a core and 1 GPUs for every chunk, found one with 2 cores and 0 GPUs"):
+        ensemble(dropping(), Ray(gpus=1))
+
+
+def test_other_versions_are_refused() -> None:
+    pytest.importorskip("ray")
+    from airlock.training.ray_worker import train
+
+    outcome = train(b"", ((), ()), (0, 1), {}, "", None, ("0", "0"), None)
+    assert outcome.error == "TrainingError"
+    assert outcome.said
+    assert "same versions" in outcome.said[0]
+
+
+def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'airlock-ml\[ray\]'"):
+        ensemble(dropping(), "ray")
+    with pytest.raises(ConfigError, match="'local' or 'ray'"):
+        ensemble(dropping(), "slurm")
+
+
+SCRIPT = """
+import sys, numpy as np, torch
+from airlock.data import Records
+from airlock.training import Recipe, Resident, Run, train_together
+from airlock.training.ensemble import makes
+from airlock.training.ray_engine import Ray
+rng = np.random.default_rng(0)
+data = Resident(Records(rng.random((20, 6), np.float32), rng.integers(0, 2, 20)), torch.device("cpu"))
+make = makes(sys.argv[1], (6,), 2, 1)
+found = [
+    train_together(make, 1, data, [np.arange(9)], Recipe(steps=3, learning_rate=0.1), 1, Run(), engine=engine)
+    for engine in (Ray(workers=2), "local")
+]
+assert all(torch.allclose(found[0].values[name], value, atol=1e-6) for name, value in found[1].values.items())
+import ray
+assert not ray.is_initialized()
+"""
+
+
+def run_script(script: str, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_cluster_of_its_own_leaves_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (tmp_path / "mine.py").write_text("from torch import nn\ndef small(): return nn.Linear(6, 2)\n")
+    mark, temporary = uuid.uuid4().hex, tempfile.mkdtemp(prefix="al")
+    environment = {"AIRLOCK_TEST": mark, "TMPDIR": temporary, "HOME": str(tmp_path)}
+    try:
+        done = run_script(SCRIPT, tmp_path, "mine:small", **environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        assert os.listdir(temporary) == []
+        assert not (tmp_path / ".ray").exists()
+        assert not processes(mark)
+    finally:
+        shutil.rmtree(temporary)
+
+
+def processes(mark: str) -> list[str]:
+    """Command lines of processes with this word in their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+JOIN = """
+import sys, ray
+from airlock.training.ray_cluster import connected
+with connected(ray, None, None, 0):
+    assert ray.cluster_resources()["CPU"] == 2
+assert not ray.is_initialized()
+"""
+
+
+def test_a_cluster_that_is_named_is_joined_by_who_knows_its_secret(ray: Any, tmp_path: Path) -> None:
+    address = ray.get_runtime_context().gcs_address
+    friend = run_script(JOIN, tmp_path, RAY_ADDRESS=address)
+    assert friend.returncode == 0, friend.stderr
+    assert ray.cluster_resources()["CPU"] == 2  # it is still there
+    stranger = run_script(JOIN, tmp_path, RAY_ADDRESS=address, RAY_AUTH_TOKEN="0" * 64)
+    assert stranger.returncode
+    assert f"TrainingError: Expected a Ray cluster at {address}" in stranger.stderr
