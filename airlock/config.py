@@ -88,12 +88,24 @@ class DataConfig(Frozen):
     test: str | None = None
 
 
+def _no_count(value: object) -> object:
+    if isinstance(value, int | float) and value >= 1:
+        raise ValueError(
+            "must be a fraction below 1: with a count, a record's part would depend on all others, and one record more "
+            "would move another, which the guarantee does not cover"
+        )
+    return value
+
+
+Share = Annotated[Fraction, BeforeValidator(_no_count)]
+
+
 class SplitConfig(Frozen):
     """Which fraction of the records goes where; what is left over is private."""
 
-    public: Fraction = 0.0
-    test: Fraction = 0.2
-    holdout: Fraction = 0.1
+    public: Share = 0.0
+    test: Share = 0.2
+    holdout: Share = 0.1
 
     @model_validator(mode="after")
     def _leaves_private(self) -> SplitConfig:

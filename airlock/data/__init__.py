@@ -21,6 +21,7 @@ from airlock.data.split import Public as Public
 from airlock.data.split import Records as Records
 from airlock.data.split import Split as Split
 from airlock.data.split import divide as divide
+from airlock.data.split import exact as exact
 from airlock.data.split import share as share
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "describe_public",
     "digest",
     "divide",
+    "exact",
     "find_all",
     "load",
     "share",

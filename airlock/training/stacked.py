@@ -302,11 +302,14 @@ def _masked(net: nn.Module, tape: list[Tensor]) -> nn.Module:
 
 
 def choose(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device) -> Looped | Vmapped:
-    """Through vmap if that gives what a loop gives on random records, else the loop.
+    """Through vmap if that gives what a loop gives on random records and is not slower, else the loop.
 
     Which of the two, and why, is logged where it is the loop. It depends on the network and the device alone, so that a
     resumed run computes as before.
     """
+    if _loops_faster(nets[0], device):
+        _log.info("Networks are trained one after another: on a CPU, convolutions are slower in groups.")
+        return Looped(nets[0])
     why = ""
     for fused in (True, False) if stacked_layers.available(device) else (False,):
         try:
@@ -321,6 +324,11 @@ def choose(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.devi
             _log.info("Kernels for many networks at once are not used: %s.", why)
     _log.warning("Networks are trained one after another: %s.", why)
     return Looped(nets[0])
+
+
+def _loops_faster(net: nn.Module, device: torch.device) -> bool:
+    """Stacked convolutions become grouped ones, which a CPU computes more slowly than one after another."""
+    return device.type == "cpu" and any(isinstance(layer, nn.modules.conv._ConvNd) for layer in net.modules())
 
 
 def _first_line(error: Exception) -> str:

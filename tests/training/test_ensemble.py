@@ -24,7 +24,7 @@ from airlock.training.chunks import Together
 from airlock.training.ensemble import Make, bytes_per_model, makes, model_seed
 from airlock.training.loop import Augment, mix
 from airlock.training.schedule import rate
-from airlock.training.stacked import Vmapped, choose, stack
+from airlock.training.stacked import Looped, Vmapped, choose, stack
 
 CPU = torch.device("cpu")
 SEED = 5
@@ -150,6 +150,28 @@ CASES: dict[str, tuple[Make, tuple[int, ...], Recipe, int]] = {
 MEMBERS = [np.arange(0, 35), np.arange(20, 71), np.arange(70, 102)[::-1].copy()]  # last batches of 3, 3 and 16 of 16
 
 
+CONVOLUTIONS = ["digits-net", "mnist-net", "mnist-net without dropout", "cifar-net", "BatchNorm"]
+
+
+@pytest.fixture
+def stacks_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU."""
+    monkeypatch.setattr("airlock.training.stacked._loops_faster", lambda net, device: False)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_are_looped_over_on_a_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    make, shape, recipe, batch = CASES[name]
+    records = digits(shape=shape)
+    with caplog.at_level(logging.INFO):
+        found = train_together(make, 2, Resident(records, CPU), MEMBERS[:2], recipe, SEED, Run(), batch_size=batch)
+    assert [(record.levelname, "convolutions" in record.message) for record in caplog.records] == [("INFO", True)]
+    for model, own in enumerate(MEMBERS[:2]):
+        assert_same(found.model(model), alone(make, model, records, own, recipe, batch))
+    assert isinstance(choose([make(0), make(1)], shape, CPU), Looped)
+
+
+@pytest.mark.usefixtures("stacks_convolutions")
 @pytest.mark.parametrize("name", CASES)
 def test_every_model_is_what_plain_pytorch_makes_of_it_alone(name: str, caplog: pytest.LogCaptureFixture) -> None:
     make, shape, recipe, batch = CASES[name]
@@ -177,6 +199,7 @@ def test_it_is_what_fit_makes_of_one_model() -> None:
         assert_same(found.model(model), net)
 
 
+@pytest.mark.usefixtures("stacks_convolutions")
 @pytest.mark.parametrize("name", ["mlp with dropout", "BatchNorm", "what vmap refuses"])
 def test_neither_the_others_nor_the_chunk_change_a_model(name: str) -> None:
     make, shape, recipe, batch = CASES[name]
@@ -345,6 +368,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         train_together(mixed, 2, data, [np.arange(3)] * 2, SGD, SEED, Run())
 
 
+@pytest.mark.usefixtures("stacks_convolutions")
 def test_short_batches_are_filled_up_only_where_records_do_not_mix() -> None:
     filled, apart = (choose([make(0), make(1)], (1, 8, 8), CPU) for make in (with_dropout, built(Normed)))
     assert isinstance(filled, Vmapped)
