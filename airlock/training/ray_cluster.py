@@ -89,7 +89,6 @@ def _own(workers: int | None, size: int) -> Iterator[dict[str, object]]:
             "num_cpus": workers or _cores(),
             "object_store_memory": _STORE_BYTES + size + size // 10,
             "include_dashboard": False,
-            "_node_ip_address": "127.0.0.1",
             "_temp_dir": str(Path(folder) / "r"),  # Ray opens it to all; the folder around it stays closed
         }
     _forget_secret()

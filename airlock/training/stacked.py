@@ -327,8 +327,12 @@ def choose(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.devi
 
 
 def _loops_faster(net: nn.Module, device: torch.device) -> bool:
-    """Stacked convolutions become grouped ones, which a CPU computes more slowly than one after another."""
-    return device.type == "cpu" and any(isinstance(layer, nn.modules.conv._ConvNd) for layer in net.modules())
+    """Whether a CPU computes this network more quickly one after another (figures: docs/results/audit.md).
+
+    Stacked convolutions become grouped ones. Those over several channels lose by it, those over one do not.
+    """
+    convolutions = [layer for layer in net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
+    return device.type == "cpu" and any(layer.in_channels > layer.groups for layer in convolutions)
 
 
 def _first_line(error: Exception) -> str:

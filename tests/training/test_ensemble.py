@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Make, tuple[int, ...], Recipe, int]] = {
 MEMBERS = [np.arange(0, 35), np.arange(20, 71), np.arange(70, 102)[::-1].copy()]  # last batches of 3, 3 and 16 of 16
 
 
-CONVOLUTIONS = ["digits-net", "mnist-net", "mnist-net without dropout", "cifar-net", "BatchNorm"]
+LOOPED_ON_A_CPU = ["mnist-net", "mnist-net without dropout", "cifar-net"]
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def stacks_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airlock.training.stacked._loops_faster", lambda net, device: False)
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", LOOPED_ON_A_CPU)
 def test_convolutions_are_looped_over_on_a_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
     make, shape, recipe, batch = CASES[name]
     records = digits(shape=shape)
@@ -169,6 +169,12 @@ def test_convolutions_are_looped_over_on_a_cpu(name: str, caplog: pytest.LogCapt
     for model, own in enumerate(MEMBERS[:2]):
         assert_same(found.model(model), alone(make, model, records, own, recipe, batch))
     assert isinstance(choose([make(0), make(1)], shape, CPU), Looped)
+
+
+@pytest.mark.parametrize("name", ["mlp", "digits-net", "BatchNorm"])
+def test_without_convolutions_over_several_channels_they_are_stacked_on_a_cpu_too(name: str) -> None:
+    make, shape, _, _ = CASES[name]
+    assert isinstance(choose([make(0), make(1)], shape, CPU), Vmapped)
 
 
 @pytest.mark.usefixtures("stacks_convolutions")
@@ -199,7 +205,6 @@ def test_it_is_what_fit_makes_of_one_model() -> None:
         assert_same(found.model(model), net)
 
 
-@pytest.mark.usefixtures("stacks_convolutions")
 @pytest.mark.parametrize("name", ["mlp with dropout", "BatchNorm", "what vmap refuses"])
 def test_neither_the_others_nor_the_chunk_change_a_model(name: str) -> None:
     make, shape, recipe, batch = CASES[name]
@@ -368,7 +373,6 @@ def test_what_cannot_be_trained_is_refused() -> None:
         train_together(mixed, 2, data, [np.arange(3)] * 2, SGD, SEED, Run())
 
 
-@pytest.mark.usefixtures("stacks_convolutions")
 def test_short_batches_are_filled_up_only_where_records_do_not_mix() -> None:
     filled, apart = (choose([make(0), make(1)], (1, 8, 8), CPU) for make in (with_dropout, built(Normed)))
     assert isinstance(filled, Vmapped)
