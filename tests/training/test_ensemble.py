@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -408,3 +409,14 @@ def test_the_global_generator_is_left_as_it_was() -> None:
     before = torch.get_rng_state()
     train_together(with_dropout, 2, Resident(digits(), CPU), MEMBERS[:2], FEW, SEED, Run(), batch_size=16)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_page_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/ensemble.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        if "train_together(...," not in block:
+            exec(block, names)
+    assert capsys.readouterr().out == "(8, 200)\n"
+    assert {name: len(part) for name, part in names["parts"].items()} == {"train": 80, "test": 80}
