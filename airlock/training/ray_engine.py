@@ -175,7 +175,11 @@ class _Driver:
                 self._begin_again(chunk, error)
             return
         except self.ray.exceptions.RayError as error:
-            raise TrainingError(f"workers that train {_named(chunk)}", first_line(error)) from error
+            raise TrainingError(
+                f"workers that can train {_named(chunk)}",
+                f"an error ({type(error).__name__}: {str(error).strip().splitlines()[-1]})",
+                do="Install the same Airlock on every machine of the cluster.",
+            ) from error
         if outcome.error:
             raise _failure(chunk, outcome)
         if outcome.models is not None:
