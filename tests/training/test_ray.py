@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -394,6 +395,22 @@ def test_a_cluster_that_is_named_is_joined_by_who_knows_its_secret(ray: Any) -> 
     friend = run_script(JOIN, RAY_ADDRESS=address)
     assert (friend.returncode, friend.stdout, friend.stderr) == (0, "done\n", "")
     assert ray.cluster_resources()["CPU"] == 2  # it is still there
-    stranger = run_script(f"import ray; ray.init('{address}')", RAY_AUTH_TOKEN="0" * 64)
+    stranger = run_script(f"import ray; ray.init('{address}')", RAY_AUTH_TOKEN="0" * 64, RAY_NUM_REDIS_GET_RETRIES="2")
     assert stranger.returncode
     assert "AuthenticationError" in stranger.stderr
+
+
+def test_a_cluster_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(address: str, **more: Any) -> None:
+        assert more == {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+        raise ConnectionError(f"nobody at {address}")
+
+    absent = types.SimpleNamespace(RayError=OSError)
+    fake = types.SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None, exceptions=absent)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.5:6379")
+    for asked, reached in ((None, "10.0.0.5:6379"), ("10.0.0.6:6379", "10.0.0.6:6379")):
+        with (
+            pytest.raises(TrainingError, match=f"a Ray cluster at {reached}, found .*nobody at {reached}"),
+            connected(fake, asked, None, 0),
+        ):
+            pass
