@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +19,11 @@ import torch
 from airlock import audit, channels, data, nets
 from airlock._version import VERSION
 from airlock.channels import Channel, Plan, Release
-from airlock.config import ReleaseConfig
+from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness
-from airlock.release import Bundle, Vault, bundle, card
+from airlock.release import Bundle, Vault, bundle, card, models, words
 from airlock.release.verify import read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit, losses
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
@@ -99,6 +100,115 @@ def make_release(
     made = card.make(config, facts, release, attacked, others=others)
     safe.store(made.release_id, release.secrets)
     return Outcome(bundle.write(out, config, release, made, force=force), release)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A bundle after an audit."""
+
+    bundle: Bundle
+
+    @property
+    def stated(self) -> float | None:
+        """The ε that is promised, or else the one that is claimed."""
+        promise = self.bundle.card.guarantee
+        if promise.epsilon is not None:
+            return promise.epsilon
+        return promise.claim.epsilon if promise.claim else None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an attack shows more than the stated ε."""
+        return self.stated is not None and words.measured(self.bundle.card.audit) > self.stated
+
+
+def audit_bundle(
+    folder: Path,
+    settings: audit.AuditSettings | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    data_dir: Path | None = None,
+    net: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    resume: bool = False,
+    vault: Path | None = None,
+    progress: Progress | None = None,
+) -> Audited:
+    """Attack what a bundle holds with everything that fits it; its card, audit and figures are written anew.
+
+    Args:
+        folder: The bundle; it must verify.
+        settings: How hard to attack.
+        overrides: Replace keys of the bundle's config: `data.source`, where the records are the user's own.
+        data_dir: Where named data sets lie.
+        net: The network's `package.module:function` if it is the user's own; it is imported.
+        seed: Of the attacks.
+        device: Where to compute.
+        resume: Go on with an interrupted audit.
+        vault: Where the scores of single records and unfinished work are kept.
+        progress: Called with a label, the steps done and the steps in all.
+
+    Raises:
+        Refused: The bundle does not verify.
+    """
+    chosen, safe = settings or audit.AuditSettings(), Vault.open(vault)
+    card_before = read_verified(folder, safe).card
+    config = _config_of(folder, overrides or {})
+    channel, _ = _open(config, data_dir)
+    split = _load(config, channel, data_dir)
+    _require_same_data(card_before, split)
+    target = _target(folder, card_before, net)
+    target.net.to(choose_device(device))
+    run = Run(
+        device=choose_device(device),
+        progress=progress,
+        checkpoint=safe.checkpoint_folder(f"{card_before.release_id}-audit"),
+        resume=resume,
+    )
+    found, scores = audit.attack(target, split, config.split, seed, chosen, run, channel)
+    safe.store(f"{card_before.release_id}-audit-{secrets.token_hex(4)}", scores)
+    made = bundle.update(folder, card.with_audit(card_before, found))
+    safe.forget_checkpoint(f"{card_before.release_id}-audit")
+    return Audited(made)
+
+
+def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
+    try:
+        return load(folder / bundle.CONFIG, overrides)
+    except ConfigError as error:
+        if "data.source" in str(error) and "data.source" not in overrides:
+            raise ConfigError(
+                "the records that this release came from",
+                "their place is not in the bundle",
+                "A bundle never says where private records lie.",
+                "Give it with --data.",
+            ) from error
+        raise
+
+
+def _require_same_data(made: card.Card, split: Split) -> None:
+    facts = split.facts
+    same = (made.data.shape, made.data.classes, made.data.records) == (facts.shape, facts.classes, facts.records)
+    if not same:
+        raise ConfigError(
+            "the records that this release came from",
+            "records of another shape, with other classes, or another number of them",
+            "Who was a member could not be told.",
+            "Check --data and --data-dir.",
+        )
+
+
+def _target(folder: Path, made: card.Card, net: str | None) -> audit.Target:
+    name, shape, classes = made.network.name, made.network.input_shape, len(made.network.classes)
+    own = nets.create(net, shape, classes, seed=0) if net is not None else None
+    opened = models.open_net(folder, made.network, own)
+    return audit.Target(
+        opened,
+        lambda model: nets.create(net or name, shape, classes, model),
+        made.network.classes,
+        made.guarantee.delta,
+    )
 
 
 def assist_release(

@@ -1,52 +1,310 @@
 """Run the attacks that fit what leaves, on equal numbers of members and non-members.
 
-How many records are used is a public figure: it follows from the public number of records and the fractions of the
-split, never from the real sizes.
+`run` makes the two that take seconds, at every release: one that sees outputs, one that holds the weights. `attack`
+adds those that train shadow models. How many records are used is a public figure: it follows from the public number of
+records and the fractions of the split, never from the real sizes.
+
+Who is used for what: attacks are scored on members (of the private part) and on the holdout, which nothing was trained
+on. LiRA and RMIA train shadow models on halves of these very records, which is their design and tells them nothing
+about the attacked model; the rest of the private part is in every shadow model, as for an attacker who knows everybody
+else. The shadow-model attack learns from the test records alone, which are also RMIA's population.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
+import torch
+from pydantic import AfterValidator, Field
 
-from airlock.audit.attacks import loss_threshold
-from airlock.audit.metrics import measure
+from airlock.audit.attacks import (
+    Answers,
+    LabelSettings,
+    Shadows,
+    ShadowSettings,
+    balanced,
+    gradient_norm,
+    label_only,
+    lira,
+    loss_threshold,
+    rmia,
+    shadow_attack,
+    train_shadows,
+)
+from airlock.audit.attacks.label_only import labels_of
+from airlock.audit.attacks.signals import Mask, loss
+from airlock.audit.bounds import Floats
+from airlock.audit.metrics import measure_all
+from airlock.audit.releases import Logits, release_shadows
 from airlock.audit.result import Audit
-from airlock.channels import Release
+from airlock.audit.scores import Scores
+from airlock.audit.target import Target
+from airlock.channels import Channel, Release
 from airlock.channels.contract import Secrets
-from airlock.config import SplitConfig
+from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split
-from airlock.training import losses
+from airlock.errors import AirlockError, Interrupted
+from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
+from airlock.training.chunks import read
+from airlock.training.distributed import digest
+from airlock.training.ensemble import EngineName
+from airlock.training.loop import mix
 
 _MOST, _FEWEST = 10_000, 50
+_LESSONS = 5000  # answers that a class's attack network learns from at most
 _DEVIATIONS = 3.0  # below the expected size: real sizes vary around it, and the figure must not depend on them
 
+TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
+NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
+UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
 NOT_TESTED = (
-    "Attacks with shadow models (LiRA, RMIA), which find more than a threshold on the loss.",
     "Attacks on what the model says about groups or attributes rather than about one person's presence.",
     "Whether the training data can be reconstructed from the weights.",
 )
 
 
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("must be even: every record is in exactly half of the shadow models")
+    return value
+
+
+class AuditSettings(Frozen):
+    """How hard to attack.
+
+    Args:
+        shadows: How many shadow models, an even number.
+        like: How they are trained: "plain", without privacy and all at once; or "release", each by the very method that
+            made what leaves, with its noise, one after another.
+        epochs: Of plain training.
+        batch_size: Of plain training.
+        most: Records of each side at most.
+        queries: Of the label-only attack, a record.
+        engine: Where plain shadow models are trained: "local" or "ray".
+    """
+
+    shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
+    like: Literal["plain", "release"] = "plain"
+    epochs: Annotated[int, Field(ge=1)] = 20
+    batch_size: Annotated[int, Field(ge=1)] = 64
+    most: Annotated[int, Field(ge=_FEWEST)] = _MOST
+    queries: Annotated[int, Field(ge=1)] = 16
+    engine: EngineName = "local"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Who scores an attack."""
+
+    members: Records
+    others: Records
+    rest: Records  # of the private part
+
+    @property
+    def pool(self) -> Records:
+        """Members, then others."""
+        return _joined(self.members, self.others)
+
+    @property
+    def member(self) -> Mask:
+        """Who of the pool is one."""
+        return np.arange(len(self.pool)) < len(self.members)
+
+
 def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tuple[Audit, Secrets]:
-    """Attack the release.
+    """Attack a release with what takes seconds.
 
     Returns:
         The audit, and the single records' scores, which belong into the vault.
     """
+    sides = draw(split, fractions, seed, _MOST)
+    if sides is None:
+        return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
+    net = release.artefact.net
+    target = Target(net, lambda model: net, release.artefact.classes, release.guarantee.delta)
+    return _measured(target, _quick(target, sides), (NO_SHADOWS, *NOT_TESTED))
+
+
+def attack(
+    target: Target,
+    split: Split,
+    fractions: SplitConfig,
+    seed: int,
+    settings: AuditSettings,
+    run: Run,
+    channel: Channel | None = None,
+) -> tuple[Audit, Secrets]:
+    """Attack with everything that fits a network that leaves.
+
+    Args:
+        target: What leaves.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks.
+        settings: How hard.
+        run: Device, progress, checkpoints.
+        channel: What made it; needed for `like = "release"`.
+
+    Returns:
+        The audit, and the single records' scores, which belong into the vault.
+    """
+    sides = draw(split, fractions, seed, settings.most)
+    if sides is None:
+        return Audit((), (TOO_FEW, *NOT_TESTED)), {}
+    found, untested = list(_quick(target, sides)), [UNLIKE] if settings.like == "plain" else []
+    for work in (
+        lambda: _labels(target, sides, settings, seed, run),
+        lambda: _shadowed(target, sides, split, settings, seed, run, channel),
+        lambda: [_learned(target, sides, split.test, settings, seed, run)],
+    ):
+        _try(work, found, untested)
+    return _measured(target, found, (*untested, *NOT_TESTED))
+
+
+def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | None:
+    """As many members as others, a public number of them; None if that is too small or there are fewer."""
     expected = min(split.facts.expected("private", fractions), split.facts.expected("holdout", fractions))
-    count = min(int(expected - _DEVIATIONS * math.sqrt(expected)), _MOST)
+    count = min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
     if count < _FEWEST or count > min(len(split.private), len(split.holdout)):
-        missing = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
-        return Audit((), (missing, *NOT_TESTED)), {}
-    members, others = _draw(split.private, count, seed), _draw(split.holdout, count, seed)
-    member_losses, other_losses = (losses(release.artefact.net, part) for part in (members, others))
-    found = loss_threshold(member_losses, other_losses, members.y, others.y)
-    result = measure(found, release.guarantee.delta, classes=split.facts.classes)
-    scores = {"member_losses": member_losses, "non_member_losses": other_losses}
-    return Audit((result,), NOT_TESTED), {"attack-scores": scores}
+        return None
+    first, second = (np.random.default_rng(seed).permutation(len(part)) for part in (split.private, split.holdout))
+    return Sides(
+        split.private.take(first[:count]), split.holdout.take(second[:count]), split.private.take(first[count:])
+    )
 
 
-def _draw(records: Records, count: int, seed: int) -> Records:
-    return records.take(np.random.default_rng(seed).permutation(len(records))[:count])
+def _measured(target: Target, found: Sequence[Scores], untested: tuple[str, ...]) -> tuple[Audit, Secrets]:
+    results = measure_all(found, target.delta, classes=target.classes)
+    arrays: dict[str, Floats] = {}
+    for scores in found:
+        name = scores.name.replace(",", "").replace(" ", "-").lower()
+        arrays |= {f"{name}-members": np.asarray(scores.members), f"{name}-others": np.asarray(scores.others)}
+    return Audit(results, untested), {"attack-scores": arrays}
+
+
+def _try(work: Callable[[], list[Scores]], found: list[Scores], untested: list[str]) -> None:
+    """An attack that these records do not allow is told as not made, with the reason."""
+    try:
+        found += work()
+    except Interrupted:
+        raise
+    except AirlockError as error:
+        untested.append(f"An attack that could not be made here: {error}")
+
+
+def _quick(target: Target, sides: Sides) -> list[Scores]:
+    losses = [loss(target.answers(side), side.y) for side in (sides.members, sides.others)]
+    return [
+        loss_threshold(losses[0], losses[1], sides.members.y, sides.others.y),
+        gradient_norm(target.trained, sides.members, sides.others),
+    ]
+
+
+def _labels(target: Target, sides: Sides, settings: AuditSettings, seed: int, run: Run) -> list[Scores]:
+    device = next(target.net.parameters()).device
+    chosen = LabelSettings(kind=_kind(sides.members), queries=settings.queries)
+    return [label_only(labels_of(target.net), sides.members, sides.others, chosen, seed, device, run.progress)]
+
+
+def _kind(records: Records) -> Literal["shift", "noise", "flip"]:
+    if records.x.ndim == 4:
+        return "shift"
+    return "flip" if np.isin(records.x[:1000], (0, 1)).all() else "noise"
+
+
+def _shadowed(
+    target: Target,
+    sides: Sides,
+    split: Split,
+    settings: AuditSettings,
+    seed: int,
+    run: Run,
+    channel: Channel | None,
+) -> list[Scores]:
+    """LiRA and RMIA, from shadow models on halves of the pool and all the rest."""
+    pool, member = sides.pool, sides.member
+    inside = balanced(settings.shadows, len(pool), seed)
+    beside = split.test.take(np.arange(min(len(split.test), settings.most)))
+
+    def work(inner: Run) -> tuple[Logits, Logits]:
+        if settings.like == "release" and channel is not None:
+            return release_shadows(channel, split, pool, inside, sides.rest, beside, seed, inner)
+        return _trained(target, pool, inside, sides.rest, beside, settings, seed, inner)
+
+    logits, population = _kept(run, "shadows", _mark(settings, seed, pool, inside), work)
+    shadows = Shadows(inside, logits, pool.y)
+    never = Shadows(np.zeros((len(inside), len(beside)), bool), population, beside.y)
+    says, beside_says = target.answers(pool), target.answers(beside)
+    kinds: tuple[Literal["online", "offline"], ...] = ("online", "offline")
+    found = [lira(kind, says, member, shadows) for kind in kinds]
+    return found + [rmia(kind, says, member, shadows, never, beside_says) for kind in kinds]
+
+
+def _trained(
+    target: Target,
+    pool: Records,
+    inside: Mask,
+    rest: Records,
+    beside: Records,
+    settings: AuditSettings,
+    seed: int,
+    run: Run,
+) -> tuple[Logits, Logits]:
+    """Plain shadow models' logits on the pool and beside it."""
+    whole = np.concatenate([inside, np.ones((len(inside), len(rest)), bool)], 1)
+    shadows, models = _plain(target, target.embed(_joined(pool, rest)), whole, settings, seed, run)
+    return shadows.logits[:, : len(pool)], models.logits(Resident(target.embed(beside), run.device)).numpy()
+
+
+def _plain(
+    target: Target, known: Records, inside: Mask, settings: AuditSettings, seed: int, run: Run
+) -> tuple[Shadows, Ensemble]:
+    steps = settings.epochs * max(1, round(float(inside.sum(1).mean()) / settings.batch_size))
+    recipe = Recipe(steps=steps, optimiser="adam", learning_rate=target.learning_rate, precision="fp32")
+    size, engine = settings.batch_size, settings.engine
+    return train_shadows(target.make, known, inside, recipe, seed, run, batch_size=size, engine=engine)
+
+
+def _learned(target: Target, sides: Sides, test: Records, settings: AuditSettings, seed: int, run: Run) -> Scores:
+    """The shadow-model attack; its shadows know the test records alone."""
+    own = mix(seed, 1)
+    inside = balanced(settings.shadows, len(test), own)
+
+    def work(inner: Run) -> tuple[Logits, Logits]:
+        logits = _plain(target, target.embed(test), inside, settings, own, inner)[0].logits
+        return logits, logits[:0]
+
+    logits, _ = _kept(run, "lessons", _mark(settings, own, test, inside), work)
+    members, others = (Answers(side, target.answers(side)) for side in (sides.members, sides.others))
+    inner = replace(run, checkpoint=None)
+    shadows = Shadows(inside, logits, test.y)
+    return shadow_attack(shadows, test, members, others, own, inner, ShadowSettings(most=_LESSONS))
+
+
+def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Logits]]) -> tuple[Logits, Logits]:
+    """What shadow models say, from the checkpoint's folder if an interrupted run had come so far."""
+    folder = run.checkpoint
+    if folder is None:
+        return work(run)
+    file = folder / f"{name}.safetensors"
+    if run.resume and file.exists():
+        values = read(file, mark)
+        return values["first"].numpy(), values["second"].numpy()
+    (folder / name).mkdir(exist_ok=True, mode=0o700)
+    first, second = work(replace(run, checkpoint=folder / name))
+    checkpoint.write(file, {"first": torch.from_numpy(first), "second": torch.from_numpy(second)}, {"mark": mark})
+    return first, second
+
+
+def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> str:
+    """What shadow models depend on, as far as it can differ between two audits of one release."""
+    arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
+    return f"{settings.model_dump_json(exclude={'engine', 'queries'})} {seed} {digest(arrays).hex()}"
+
+
+def _joined(first: Records, second: Records) -> Records:
+    return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from airlock.cli.audit import audit
 from airlock.cli.bench import bench
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
@@ -38,7 +39,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, verify, show, gate, court, bench):
+for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, bench):
     app.command()(_command)
 
 

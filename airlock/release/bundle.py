@@ -77,8 +77,27 @@ def write(folder: Path, config: ReleaseConfig, release: Release, card: Card, *, 
         ONNX: export.to_onnx(release.artefact),
         CONFIG: config_text(config, release.plan, release.artefact.net_name).encode(),
     }
-    card = card.model_copy(update={"hashes": hashes(models)})
-    files = models | {name: text.encode() for name, text in texts(card).items()}
+    return _put(folder, models, card.model_copy(update={"hashes": hashes(models)}), force=force)
+
+
+def update(folder: Path, card: Card) -> Bundle:
+    """Write the bundle anew with another card of the same release; the model files and the config stay as they are.
+
+    Raises:
+        FormatError: The files are not those that the card was made for.
+        OutputError: Writing failed; the bundle is as it was.
+    """
+    folder = Path(folder).absolute()
+    kept = {name: read_file(folder / name, LIMITS[name]) for name in (SAFETENSORS, ONNX, CONFIG)}
+    if card.hashes != hashes(kept):
+        raise FormatError(
+            "the files that this card was made for", f"others in {folder}", "A card speaks of one release alone."
+        )
+    return _put(folder, kept, card, force=True)
+
+
+def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool) -> Bundle:
+    files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
     with folder_aside(folder) as aside:
         for name in sorted(files):
             write_file(aside / name, files[name])

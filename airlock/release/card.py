@@ -159,6 +159,22 @@ def make(
     )
 
 
+def with_audit(card: Card, audit: Audit) -> Card:
+    """The card of the same release after another audit; a decision about the old card does not hold for the new one."""
+    attacks = Attacks.model_validate(audit.to_dict())
+    own = card.guarantee, card.secure_noise
+    sentences = words.write(*own, card.noise_made_on, card.data, card.utility, attacks, card.total, card.tuning)
+    return card.model_copy(
+        update={
+            "headline": words.headline(*own, attacks),
+            "airlock_version": VERSION,
+            "audit": attacks,
+            "words": sentences,
+            "decision": Decision(),
+        }
+    )
+
+
 def _data(facts: Facts) -> Data:
     return Data(
         name=facts.name,

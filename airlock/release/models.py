@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import onnx
 import safetensors.torch
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from airlock import nets
+from airlock.errors import ConfigError
 from airlock.release import bundle, export
 from airlock.release.contents import Contents, Defects, Skip, Test
 from airlock.release.fields import Network
@@ -85,6 +87,20 @@ def _outputs(files: Contents, network: Network | None, net: nn.Module | None) ->
     if difference <= export.TOLERANCE:
         return []
     return [f"The two model files disagree: their outputs differ by {difference:.1e} of the largest."]
+
+
+def open_net(folder: Path, network: Network, net: nn.Module | None = None) -> nn.Module:
+    """The network that a bundle holds, ready for evaluation; the user's own has to be handed over.
+
+    Raises:
+        ConfigError: It is the user's own, and none was handed over.
+    """
+    try:
+        return _rebuilt(Contents(folder), network, net).eval()
+    except Skip as reason:
+        raise ConfigError(
+            "a built-in network, or your own handed over", f"'{network.name}'", str(reason), "Give it with --net."
+        ) from reason
 
 
 def _rebuilt(files: Contents, network: Network, net: nn.Module | None) -> nn.Module:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,10 @@ class Vault:
     def checkpoint_folder(self, run_key: str) -> Path:
         """A folder for the checkpoints of one run, readable by its owner alone."""
         return self._prepare(_CHECKPOINTS, _checked(run_key))
+
+    def forget_checkpoint(self, run_key: str) -> None:
+        """Remove the checkpoints of a run that is finished."""
+        shutil.rmtree(self.root / _CHECKPOINTS / _checked(run_key), ignore_errors=True)
 
     def hashes(self, sizes: Set[int] | None = None) -> dict[str, str]:
         """SHA-256 of everything the vault holds or has held, each with its place in the vault.

@@ -35,6 +35,7 @@ from airlock.training.resident import Resident, to_input
 from airlock.training.sampling import Index
 from airlock.training.stacked import forward, forward_one_by_one, tensors
 
+EngineName = Literal["local", "ray"]
 Membership = NDArray[np.bool_] | Sequence[Index]
 
 _BLOCK = 1000  # records of an evaluation at a time
@@ -59,7 +60,7 @@ def train_together(
     *,
     batch_size: int = 64,
     chunk_bytes: int | None = None,
-    engine: Literal["local", "ray"] | Engine = "local",
+    engine: EngineName | Engine = "local",
 ) -> Ensemble:
     """Train `count` models at once, in chunks that fit into memory.
 

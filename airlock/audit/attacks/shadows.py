@@ -23,7 +23,7 @@ from airlock.audit.scores import Ints
 from airlock.data import Records
 from airlock.errors import ConfigError, DataError
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
-from airlock.training.ensemble import Make
+from airlock.training.ensemble import EngineName, Make
 from airlock.training.loop import Augment
 
 
@@ -115,6 +115,7 @@ def train_shadows(
     batch_size: int,
     augment: Augment | None = None,
     label: str = "training shadow models",
+    engine: EngineName = "local",
 ) -> tuple[Shadows, Ensemble]:
     """Train one model a row of `inside`, as the attacked one was trained, and ask each about the whole pool.
 
@@ -128,12 +129,15 @@ def train_shadows(
         batch_size: Of one model.
         augment: As in the attacked model's training.
         label: For the progress bar.
+        engine: Who trains them (`train_together`).
 
     Returns:
         The shadows, and the models themselves for further questions (augmented queries, records outside the pool).
     """
     data = Resident(pool, run.device)
-    models = train_together(make, len(inside), data, inside, recipe, seed, run, augment, label, batch_size=batch_size)
+    models = train_together(
+        make, len(inside), data, inside, recipe, seed, run, augment, label, batch_size=batch_size, engine=engine
+    )
     return Shadows(inside, models.logits(data).numpy(), pool.y), models
 
 

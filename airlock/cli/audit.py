@@ -1,0 +1,115 @@
+"""`airlock audit`: attack what a bundle holds, and write what was found on its card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from airlock.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    SetOption,
+    VaultOption,
+    overrides,
+    print_json,
+    print_table,
+    progress_bar,
+    shown,
+    translate_errors,
+)
+
+if TYPE_CHECKING:
+    from airlock.pipeline import Audited
+    from airlock.release.fields import Attack
+
+
+@translate_errors
+def audit(
+    bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
+    data: str | None = typer.Option(
+        None,
+        "--data",
+        help="The records that it came from, if they are your own: a file or folder.",
+        show_default=False,
+    ),
+    data_dir: Path | None = DataDirOption,
+    shadows: int = typer.Option(32, help="How many shadow models; an even number. More find more."),
+    like: str = typer.Option(
+        "plain",
+        help="How they are trained: 'plain', without privacy and all at once, or 'release', each by the method itself.",
+    ),
+    epochs: int = typer.Option(20, help="Of plain shadow models."),
+    records: int = typer.Option(10_000, help="Members at most, and as many others."),
+    engine: str = typer.Option("local", help="Where plain shadow models are trained: 'local' or 'ray'."),
+    net: str | None = typer.Option(
+        None, help="The network's package.module:function, if it is your own: it is imported.", show_default=False
+    ),
+    seed: int = typer.Option(0, help="Of the attacks."),
+    device: str = typer.Option("auto", help="Where to compute: auto, cpu, cuda."),
+    settings: list[str] = SetOption,
+    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted audit."),
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Attack what leaves, as whoever receives it could; exit code 1 if an attack refutes the stated ε."""
+    from airlock.audit import AuditSettings
+    from airlock.config import parse
+    from airlock.pipeline import audit_bundle
+
+    asked = {"shadows": shadows, "like": like, "epochs": epochs, "most": records, "engine": engine}
+    own: dict[str, Any] = overrides(settings)
+    if data is not None:
+        own["data.source"] = str(Path(data).absolute()) if Path(data).exists() else data
+    with progress_bar() as progress:
+        done = audit_bundle(
+            bundle,
+            parse(AuditSettings, asked),
+            overrides=own,
+            data_dir=data_dir,
+            net=net,
+            seed=seed,
+            device=device,
+            resume=resume,
+            vault=vault,
+            progress=progress,
+        )
+    if as_json:
+        print_json(summary(done, bundle))
+    else:
+        _print(done, bundle)
+    raise typer.Exit(1 if done.refuted else 0)
+
+
+def summary(done: Audited, folder: Path) -> dict[str, Any]:
+    """What `--json` prints."""
+    from airlock.release.words import measured
+
+    card = done.bundle.card
+    return {
+        "bundle": str(folder),
+        "stated_epsilon": done.stated,
+        "epsilon_lower_bound": measured(card.audit),
+        "refuted": done.refuted,
+        **card.audit.model_dump(mode="json"),
+    }
+
+
+def _print(done: Audited, folder: Path) -> None:
+    card = done.bundle.card
+    rates = any(rate.value is not None for attack in card.audit.attacks for rate in attack.rates)
+    columns = ["attack", "has", "AUC", *(["at 0.1%", "at 1%"] if rates else []), "ε above"]
+    rows = [_row(attack, rates) for attack in card.audit.attacks]
+    refusals = {rate.refused for attack in card.audit.attacks for rate in attack.rates if rate.refused}
+    notes = [card.headline, "AUC: 0.5 is guessing, 1 is certainty; 95% intervals."]
+    notes += [f"Members found at 0.1% and 1% false alarms: {words}" for words in sorted(refusals)]
+    notes += [f"Not tested: {line}" for line in card.audit.not_tested]
+    notes.append(f"Written to {shown(folder / 'card.html')}; next: airlock gate {shown(folder)}")
+    print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))
+
+
+def _row(attack: Attack, rates: bool) -> list[str]:
+    found = ["-" if rate.value is None else f"{rate.value:.2%}" for rate in attack.rates] if rates else []
+    area = f"{attack.value:.3f} ({attack.low:.2f} to {attack.high:.2f})"
+    return [attack.name, attack.view, area, *found, f"{attack.epsilon_lower_bound:.2f}"]
