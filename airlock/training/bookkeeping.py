@@ -81,7 +81,9 @@ class BookKeeper:
         rows = self._added(calls, self._shared(calls))
         found, kept = self._squares(calls, rows, Clip(1.0))
         self.bytes_per_record = max(1, self._bytes(calls, [rows, *kept.values()]) // len(y))
-        return {name: found[name] if name in found else x.new_zeros(len(y)) for name in self.names.values()}
+        return {
+            name: found[name] if name in found else torch.zeros(len(y), device=x.device) for name in self.names.values()
+        }
 
     def _zeros(self) -> Named:
         return {name: self._zero(name) for name in self.names.values()}

@@ -19,6 +19,7 @@ from airlock.audit.result import View
 from airlock.audit.scores import Ints, Scores
 from airlock.data import Records
 from airlock.errors import DataError
+from airlock.training.loop import Augment, mix
 from airlock.training.resident import to_input
 
 Answer = Callable[[Tensor], Tensor]
@@ -69,6 +70,28 @@ def scaled_logit(logits: Floats, y: Ints) -> Floats:
     others = np.array(z)
     np.put_along_axis(others, _places(z, y), -np.inf, -1)
     return np.asarray(_own(z, y) - logsumexp(others, axis=-1))
+
+
+def augmented(
+    answers: Callable[[Records], Floats], records: Records, augment: Augment, queries: int, seed: int
+) -> Floats:
+    """Scaled logits of each record and of altered copies of it: (..., records, queries), the record itself first.
+
+    The copies are the same for every model that is asked with the same seed, as LiRA needs it.
+
+    Args:
+        answers: From records to (..., records, classes) logits: of one network, or of many as `Ensemble.logits`.
+        records: Whom to ask about.
+        augment: As in the attacked model's training (`training.augment.named`).
+        queries: How many, the record itself included.
+        seed: Of the copies.
+    """
+    x = to_input(torch.from_numpy(np.ascontiguousarray(records.x)))
+    found = [scaled_logit(answers(records), records.y)]
+    for query in range(1, queries):
+        changed = augment(x, torch.Generator().manual_seed(mix(seed, query)))
+        found.append(scaled_logit(answers(Records(changed.numpy(), records.y)), records.y))
+    return np.stack(found, -1)
 
 
 def loss(logits: Floats, y: Ints) -> Floats:

@@ -12,10 +12,11 @@ from scipy import stats
 
 from airlock.audit.attacks import balanced, lira
 from airlock.audit.attacks.lira import from_signals, offline, online
-from airlock.audit.attacks.signals import scaled_logit
+from airlock.audit.attacks.signals import augmented, scaled_logit
 from airlock.errors import ConfigError, DataError
-from airlock.training import predict
-from tests.audit.attacks.toy import at_chance, auc, beats_chance, world
+from airlock.training import Resident, predict
+from airlock.training.augment import named
+from tests.audit.attacks.toy import MODELS, POOL, RUN, at_chance, auc, beats_chance, world
 
 Kind = Literal["online", "offline"]
 
@@ -74,6 +75,24 @@ def test_it_finds_what_a_net_remembers_and_nothing_else(kind: Kind, variance: An
     assert found.member_repeats.shape == (2, len(found.members))
     assert stats.spearmanr(*found.member_repeats).statistic > 0.3
     assert not np.array_equal(*found.member_repeats)
+
+
+def test_several_queries_are_the_same_for_all_models() -> None:
+    here = world()
+    change = named("shift")
+    assert change is not None
+
+    def ask(models: Any) -> np.ndarray:
+        return augmented(models, here.pool, change, 4, 9)
+
+    many = ask(lambda records: here.models.logits(Resident(records, RUN.device)).numpy())
+    assert many.shape == (MODELS, POOL, 4)
+    alone = ask(lambda records: predict(here.models.model(3), records).numpy())
+    assert np.allclose(many[3], alone, atol=1e-3)
+    assert np.allclose(many[..., 0], here.shadows.each(scaled_logit), atol=1e-3)
+    target = ask(lambda records: predict(here.target, records).numpy())
+    found = from_signals("online", target, here.member, many, here.shadows.inside, here.pool.y)
+    assert beats_chance(found), auc(found)
 
 
 def test_online_beats_the_loss_alone() -> None:
