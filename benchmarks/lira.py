@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from airlock.audit.attacks import Answers, Shadows, ShadowSettings, balanced, rmia
+from airlock.audit.attacks import Answers, Shadows, ShadowSettings, balanced, rmia, shadow_attack
 from airlock.audit.attacks.lira import from_signals
-from airlock.audit.attacks.shadow import ask_attack, train_attack
+from airlock.audit.attacks.shadow import train_attack
 from airlock.audit.attacks.signals import Mask, as_scores, loss, scaled_logit
 from airlock.audit.bounds import auc_interval
 from airlock.audit.scores import Scores
@@ -119,9 +120,12 @@ def case_rows(case: Case, run: Run) -> list[dict[str, Any]]:
     row = {"net": case.net, "device": run.device.type, "records": len(pool) // 2, "shadows": case.shadows}
     row |= {"epochs": case.epochs, "train": _short(right[inside].mean()), "test": _short(right[~inside].mean())}
     never = np.zeros((len(inside), len(beside)), bool)
-    all_models = Shadows(inside, logits, pool.y), Shadows(never, population, beside.y)
-    learned = lessons(case, all_models[0], run)
-    found = [attacks(case, target, *all_models, learned, pool, run) for target in range(case.targets)]
+    by = prepare(case, Shadows(inside, logits, pool.y), Shadows(never, population, beside.y), pool, run)
+    rest = slice(len(pool) - len(by.scored), None)
+    found = [
+        attacks(case, by, logits[target, rest], population[target], inside[target, rest], run)
+        for target in range(case.targets)
+    ]
     row["training s"], row["all s"] = round(trained, 1), round(time.perf_counter() - start, 1)
     return [row | figures(list(same)) for same in zip(*found, strict=True)]
 
@@ -164,11 +168,35 @@ def train(case: Case, pool: Records, inside: Mask, run: Run) -> Ensemble:
     return train_together(make, len(inside), data, inside, recipe, SEED, run, None, label, batch_size=case.batch)
 
 
-def lessons(case: Case, models: Shadows, run: Run) -> Ensemble:
-    """The shadow-model attack's networks, from the shadows' answers about the fifth of the pool that is set apart."""
-    known = np.arange(len(models.y) // 5)
-    apart = Shadows(models.inside[case.targets :], models.logits[case.targets :], models.y).take(known)
-    return train_attack(apart, SEED, replace(run, checkpoint=None), _settings(case))
+class Attacker(NamedTuple):
+    """What does not depend on the target: the shadows on the scored records and on the population, the attack nets.
+
+    Args:
+        known: The records that the shadow-model attack learns from: the first fifth of the pool.
+        lessons: The shadows on them.
+        nets: What the shadow-model attack has learned.
+        scored: The other records.
+        here: The shadows on those.
+        signals: Their scaled logits.
+        beside: The shadows on the population.
+    """
+
+    known: Records
+    lessons: Shadows
+    nets: Ensemble
+    scored: Records
+    here: Shadows
+    signals: NDArray[np.floating]
+    beside: Shadows
+
+
+def prepare(case: Case, models: Shadows, beside: Shadows, pool: Records, run: Run) -> Attacker:
+    """From the shadows alone."""
+    shadows = [Shadows(s.inside[case.targets :], s.logits[case.targets :], s.y) for s in (models, beside)]
+    first, rest = np.arange(len(pool) // 5), np.arange(len(pool) // 5, len(pool))
+    lessons, here = shadows[0].take(first), shadows[0].take(rest)
+    nets = train_attack(lessons, SEED, replace(run, checkpoint=None), _settings(case))
+    return Attacker(pool.take(first), lessons, nets, pool.take(rest), here, here.each(scaled_logit), shadows[1])
 
 
 def _settings(case: Case) -> ShadowSettings:
@@ -176,25 +204,20 @@ def _settings(case: Case) -> ShadowSettings:
 
 
 def attacks(
-    case: Case, target: int, models: Shadows, beside: Shadows, learned: Ensemble, pool: Records, run: Run
+    case: Case, by: Attacker, says: NDArray[np.float32], beside: NDArray[np.float32], member: Mask, run: Run
 ) -> list[Scores]:
-    """Every attack on one target, scored on the last four fifths of the pool."""
-    apart = len(pool) // 5
-    scored = np.arange(apart, len(pool))
-    shadows = [Shadows(s.inside[case.targets :], s.logits[case.targets :], s.y) for s in (models, beside)]
-    here, member = shadows[0].take(scored), models.inside[target][scored]
-    says, beside_says = models.logits[target][scored], beside.logits[target]
-    records = pool.take(scored)
-    sides = [Answers(records.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
+    """Every attack on one target, by its logits on the scored records and on the population."""
+    y, inside = by.here.y, by.here.inside
+    sides = [Answers(by.scored.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
     found = [
-        as_scores("loss threshold", "black-box", -loss(says, here.y), member, here.y),
-        ask_attack(learned, sides[0], sides[1], run, _settings(case)),
+        as_scores("loss threshold", "black-box", -loss(says, y), member, y),
+        shadow_attack(by.lessons, by.known, sides[0], sides[1], SEED, run, _settings(case), by.nets),
     ]
-    own, signals = scaled_logit(says, here.y), here.each(scaled_logit)
+    own = scaled_logit(says, y)
     for kind in ("online", "offline"):
-        one, each = (from_signals(kind, own, member, signals, here.inside, here.y, v) for v in ("global", "record"))
+        one, each = (from_signals(kind, own, member, by.signals, inside, y, v) for v in ("global", "record"))
         found += [one, replace(each, name=f"{each.name}, own variance")]
-    return found + [rmia(kind, says, member, here, shadows[1], beside_says) for kind in ("online", "offline")]
+    return found + [rmia(kind, says, member, by.here, by.beside, beside) for kind in ("online", "offline")]
 
 
 def figures(same: list[Scores]) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def shadow_attack(
     seed: int,
     run: Run,
     settings: ShadowSettings | None = None,
+    nets: Ensemble | None = None,
 ) -> Scores:
     """Learn from the shadows, then score what the attacked model says.
 
@@ -85,6 +86,7 @@ def shadow_attack(
         seed: Of the attack networks and of which of the shadows' non-members they learn from.
         run: Device, progress, checkpoints.
         settings: How the attack networks are trained; those of the paper unless told.
+        nets: What `train_attack` made of the same shadows and settings, where several models are attacked.
 
     Raises:
         DataError: A scored record is among the shadows' own.
@@ -92,11 +94,7 @@ def shadow_attack(
     chosen = settings or ShadowSettings()
     refuse_overlap(known, members.records, "the shadow models' records")
     refuse_overlap(known, others.records, "the shadow models' records")
-    return ask_attack(train_attack(shadows, seed, run, chosen), members, others, run, chosen)
-
-
-def ask_attack(nets: Ensemble, members: Answers, others: Answers, run: Run, chosen: ShadowSettings) -> Scores:
-    """What trained attack networks make of the attacked model's answers."""
+    nets = nets or train_attack(shadows, seed, run, chosen)
     repeats = chosen.repeats
     found = [_ask(nets, side.logits, _groups(side.records.y, chosen), repeats, run) for side in (members, others)]
     return Scores(
