@@ -46,10 +46,10 @@ from airlock.training.ensemble import makes
 from airlock.training.resident import choose_device
 
 TRAINED, SHADOWS, EPOCHS, BATCH, SEEDS = 1200, 30, 100, 100, (0, 1, 2)
-L2, ALPHA = 0.001, 1.0  # times the squared weights, as in Keras; of the convexified loss
 RECIPE = Recipe(
-    steps=EPOCHS * TRAINED // BATCH, optimiser="adam", learning_rate=0.001, weight_decay=2 * L2, precision="fp32"
+    steps=EPOCHS * TRAINED // BATCH, optimiser="adam", learning_rate=0.001, weight_decay=0.001, precision="fp32"
 )
+L2, ALPHA = 0.001, 1.0  # of the convexified loss; L2 times the squared weights as in Keras, twice torch's weight decay
 SHAPE, CLASSES = (446,), 30
 
 Says = tuple[NDArray[np.float32], NDArray[np.float32]]
