@@ -172,7 +172,7 @@ class Ensemble:
     @classmethod
     def empty(cls, net: nn.Module, count: int) -> Ensemble:
         """Room for so many models."""
-        return cls(net, {name: value.new_empty((count, *value.shape)).cpu() for name, value in tensors(net).items()})
+        return cls(net, {name: value.new_zeros((count, *value.shape)).cpu() for name, value in tensors(net).items()})
 
     def put(self, models: range, values: Named) -> None:
         """Fill in trained models."""
