@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airlock.config import load as load_config
     from airlock.data import Split
     from airlock.errors import AirlockError
-    from airlock.pipeline import make_release, plan_release
+    from airlock.pipeline import audit_bundle, make_release, plan_release
     from airlock.release import Bundle, Card
     from airlock.release.verify import verify as verify_bundle
 
@@ -33,6 +33,7 @@ _WHERE = {
     "Release": "airlock.channels:Release",
     "ReleaseConfig": "airlock.config:ReleaseConfig",
     "Split": "airlock.data:Split",
+    "audit_bundle": "airlock.pipeline:audit_bundle",
     "load_config": "airlock.config:load",
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
@@ -51,6 +52,7 @@ __all__ = [
     "ReleaseConfig",
     "Split",
     "__version__",
+    "audit_bundle",
     "load_config",
     "make_config",
     "make_release",

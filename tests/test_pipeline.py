@@ -12,11 +12,13 @@ import torch
 
 import airlock
 from airlock import channels
+from airlock.audit import AuditSettings
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.config import from_table
 from airlock.data import Records
-from airlock.errors import AirlockWarning, Interrupted, OutputError, Refused
-from airlock.pipeline import make_release, plan_release, train_openly
+from airlock.errors import AirlockWarning, ConfigError, FormatError, Interrupted, OutputError, Refused
+from airlock.pipeline import audit_bundle, make_release, plan_release, train_openly
+from airlock.release import bundle
 from airlock.release.verify import verify
 
 
@@ -155,3 +157,54 @@ def test_digits_at_epsilon_3_reaches_90_percent(tmp_path: Path) -> None:
     outcome = make_release(asked, tmp_path / "bundle")
     assert outcome.release.utility.accuracy >= 0.90
     assert outcome.release.guarantee.epsilon <= 3.0
+
+
+FEW = AuditSettings(shadows=4, epochs=1, queries=1)
+
+
+def test_an_audit_is_written_on_the_card_and_nothing_else_changes(tmp_path: Path) -> None:
+    folder, vault = tmp_path / "bundle", tmp_path / "vault"
+    before = make_release(config(), folder, vault=vault).bundle.card
+    model = (folder / "model.safetensors").read_bytes()
+    decided = {"decision": {"decision": "approve", "name": "A", "date": "2026-01-01", "remarks": ""}}
+    signed = type(before).model_validate(before.model_dump() | decided)
+    bundle.update(folder, signed)
+    done = audit_bundle(folder, FEW, vault=vault)
+    after = done.bundle.card
+    assert len(after.audit.attacks) > len(before.audit.attacks)
+    assert after.decision.decision is None
+    same = {"release_id", "created", "guarantee", "utility", "hashes", "details", "network", "data", "total"}
+    assert {key: getattr(after, key) for key in same} == {key: getattr(before, key) for key in same}
+    assert (folder / "model.safetensors").read_bytes() == model
+    assert verify(folder, gated=True).ok
+    stored = list(vault.glob(f"{after.release_id}-audit-*/attack-scores.safetensors"))
+    assert len(stored) == 1
+    assert not list((vault / "checkpoints").glob("*audit*"))
+    assert not done.refuted
+
+
+def test_a_bundle_that_was_changed_is_not_audited(tmp_path: Path) -> None:
+    make_release(config(), tmp_path / "bundle", insecure_seed=1)
+    (tmp_path / "bundle/README.md").write_text("other words")
+    with pytest.raises(Refused):
+        audit_bundle(tmp_path / "bundle", FEW)
+
+
+def test_an_audit_wants_the_very_records(tmp_path: Path) -> None:
+    make_release(config(), tmp_path / "bundle", insecure_seed=1)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "other.npz", x=rng.random((300, 5), np.float32), y=rng.integers(0, 2, 300))
+    with pytest.raises(ConfigError, match="records that this release came from"):
+        audit_bundle(
+            tmp_path / "bundle",
+            FEW,
+            overrides={"data.source": str(tmp_path / "other.npz"), "data.classes": 2, "data.records": 300},
+        )
+
+
+def test_a_card_of_another_release_is_not_written_over_a_bundle(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_release(config(seed=ord(name)), tmp_path / name)
+    other = bundle.read(tmp_path / "b").card
+    with pytest.raises(FormatError):
+        bundle.update(tmp_path / "a", other)

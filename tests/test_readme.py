@@ -39,7 +39,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_airlock_commands(folder: Path) -> None:
     lines = [line for line in commands() if line.startswith("airlock ")]
-    assert [line.split()[1] for line in lines] == ["plan", "release", "verify", "show", "datasets", "court"]
+    assert [line.split()[1] for line in lines] == [
+        "plan", "release", "audit", "gate", "verify", "show", "datasets", "court",
+    ]  # fmt: skip
     for line in lines:
         run = subprocess.run(shlex.split(line), cwd=folder, env=environment(), capture_output=True, text=True)
         assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"

@@ -58,15 +58,14 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     assert json.loads(run("show", out, "--json").stdout) == json.loads((out / "card.json").read_text())
 
     result = run("gate", out, "--sacro", tmp_path / "sacro")
-    assert result.exit_code == 1  # a release is attacked from outside alone; `airlock audit` adds the white-box attacks
-    assert result.stdout.startswith("Closed: there is a reason to reject.")
-    for title in ("Reasons to reject (1)", "Reasons for caution", "Reasons to release"):
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Open: nothing here speaks against the release.")
+    for title in ("Reasons to reject (0)", "Reasons for caution", "Reasons to release"):
         assert title in result.stdout
     assert json.loads((tmp_path / "sacro/report.json").read_text())
     lists = json.loads(run("gate", out, "--json").stdout)
-    assert not lists["open"]
-    assert "white-box" in lists["reject"][0]
-    assert run("verify", out, "--gate").exit_code == 1
+    assert lists["open"]
+    assert run("verify", out, "--gate").exit_code == 0
 
     content = bytearray((out / "model.safetensors").read_bytes())
     content[-1] ^= 1
@@ -83,6 +82,24 @@ def test_release_prints_where_the_bundle_is(digits_config: Path, tmp_path: Path)
     assert str(out) in result.stdout.replace("\n", "")
     assert run("release", digits_config, "--out", out).exit_code == 2
     assert run("release", digits_config, "--out", out, "--force").exit_code == 0
+
+
+def test_audit_in_words_and_in_json(digits_config: Path, tmp_path: Path) -> None:
+    out, vault = tmp_path / "bundle", tmp_path / "vault"
+    run("release", digits_config, "--out", out, "--vault", vault)
+    few = ("--shadows", 4, "--epochs", 1, "--vault", vault)
+    result = run("audit", out, *few)
+    assert result.exit_code == 0, result.output
+    for word in ("LiRA, online", "gradient norm", "white-box", "Not tested", "airlock gate"):
+        assert word in result.stdout
+    found = json.loads(run("audit", out, *few, "--json").stdout)
+    assert found["refuted"] is False
+    assert found["epsilon_lower_bound"] <= found["stated_epsilon"] <= 3.0
+    assert {attack["name"] for attack in found["attacks"]} >= {"shadow models", "RMIA, offline"}
+    assert run("verify", out, "--gate", "--vault", vault).exit_code == 0
+    bad = run("audit", out, "--shadows", 5)
+    assert bad.exit_code == 2
+    assert "even" in bad.stderr
 
 
 def test_demo_in_json(tmp_path: Path) -> None:
@@ -177,7 +194,7 @@ def test_an_unproven_method_exits_1(digits_config: Path, tmp_path: Path, monkeyp
     assert result.exit_code == 0
 
 
-@pytest.mark.parametrize("command", ["verify", "show", "gate"])
+@pytest.mark.parametrize("command", ["audit", "verify", "show", "gate"])
 def test_a_folder_that_is_no_bundle(command: str, tmp_path: Path) -> None:
     assert run(command, tmp_path / "none").exit_code == 2
     assert run(command, tmp_path).exit_code in (1, 2)
@@ -208,6 +225,13 @@ def test_the_users_own_csv_and_net_end_to_end(tmp_path: Path, monkeypatch: pytes
     assert result.exit_code == 0
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert checks["outputs"]["outcome"] == "ok"
+    few = ("--shadows", 4, "--epochs", 1)
+    missing = run("audit", "bundle", "--net", "ward_nets:net", *few)
+    assert missing.exit_code == 2
+    assert "--data" in missing.stderr
+    assert "--net" in run("audit", "bundle", "--data", "ward.csv", *few).stderr
+    found = json.loads(run("audit", "bundle", "--data", "ward.csv", "--net", "ward_nets:net", *few, "--json").stdout)
+    assert not found["refuted"]
     everything = b"".join(path.read_bytes() for path in Path("bundle").iterdir())
     assert b"ward.csv" not in everything
     assert str(tmp_path).encode() not in everything
