@@ -167,6 +167,11 @@ class Attack(Frozen):
     per_class: tuple[OfClass, ...]
     stability: OverSeeds | None
 
+    @property
+    def beats_chance(self) -> bool:
+        """Whether its whole interval lies above chance."""
+        return self.low > self.chance
+
 
 class Attacks(Frozen):
     """The attacks that were run, and in plain words what was not tested; `audit.json` holds the same."""

@@ -130,7 +130,7 @@ def _careful(card: Card) -> Iterator[str]:
 
 def _found(attack: Attack) -> Iterator[str]:
     """What an attack can do, where its interval says that it is not luck."""
-    if attack.low > attack.chance:
+    if attack.beats_chance:
         interval = f"{attack.score} {attack.value:.3f}, {attack.low:.3f} to {attack.high:.3f}"
         yield f"The attack '{attack.name}' does better than chance: {interval}."
     for rate in attack.rates:

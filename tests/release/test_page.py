@@ -94,15 +94,35 @@ def test_scale_is_clamped():
     assert (at.point, at.low, at.high, at.mark) == (90.0, 0.0, 100.0, 50.0)
 
 
+def words_of(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
 def test_what_attackers_find_is_said_in_plain_words_or_why_not(config: ReleaseConfig, release: Release):
-    refused = dataclasses.replace(ATTACK.rates[0], value=None, low=None, high=None, refused="No figure: too few.")
-    audit = dataclasses.replace(AUDIT, attacks=(ATTACK, dataclasses.replace(INSIDE, rates=(refused,))))
-    card = make_card(config, FACTS, release, audit)
-    text = " ".join(re.sub(r"<[^>]+>", " ", render_html(card)).split())
+    card = make_card(config, FACTS, release, dataclasses.replace(AUDIT, attacks=(ATTACK,)))
+    text = words_of(render_html(card))
     assert "it finds 0.12% of those who were (0.03% to 0.32%). Guessing finds 0.1%." in text
-    assert "of those who were not used: No figure: too few." in text
     assert "it is right 50.5% of the time, where a coin is right 50%" in text
-    assert "The attacker holds the model with all its weights." in text
+    assert "attacks were made" not in text
     for private in ("0.81", "stability", "rank correlation"):  # in audit.json, not on the page
         assert private not in text
     assert "it finds 0.12% of those who were" in render_readme(card)
+
+
+def test_a_figure_that_is_refused_says_why(config: ReleaseConfig, release: Release):
+    refused = dataclasses.replace(ATTACK.rates[0], value=None, low=None, high=None, refused="No figure: too few.")
+    audit = dataclasses.replace(AUDIT, attacks=(dataclasses.replace(INSIDE, rates=(refused,)),))
+    text = words_of(render_html(make_card(config, FACTS, release, audit)))
+    assert "of those who were not used: No figure: too few." in text
+    assert "The attacker holds the model with all its weights." in text
+
+
+def test_of_several_attacks_the_one_that_came_furthest_is_told_in_full(config: ReleaseConfig, release: Release):
+    strong = dataclasses.replace(ATTACK, name="strong one", value=0.8, low=0.7, high=0.9, question="Strong?")
+    weak = dataclasses.replace(INSIDE, name="weak one", value=0.5, low=0.4, high=0.6, question="Weak?")
+    card = make_card(config, FACTS, release, dataclasses.replace(AUDIT, attacks=(weak, strong)))
+    text = words_of(render_html(card))
+    assert "2 attacks were made, and 1 did better than chance: strong one." in text
+    assert "Strong?" in text
+    assert "Weak?" not in text
+    assert text.count("weak one") == 1
