@@ -26,6 +26,9 @@ METHODS: dict[str, dict[str, str]] = {
         "published": "airlock.channels.weights.published:Published",
         "head": "airlock.channels.weights.head:Head",
     },
+    "twin": {
+        "published": "airlock.channels.twin.published:Published",
+    },
 }
 
 

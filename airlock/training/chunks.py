@@ -26,12 +26,13 @@ from airlock.errors import Interrupted, OutputError, TrainingError
 from airlock.training import checkpoint
 from airlock.training.distributed import digest
 from airlock.training.layers import Named
-from airlock.training.loop import Augment, Progress, Recipe, Run, fit, forked_generator, interruption, mix
+from airlock.training.loop import Augment, Progress, Recipe, Run, Watch, fit, forked_generator, interruption, mix
 from airlock.training.resident import Resident
 from airlock.training.sampling import Index, order
 from airlock.training.stacked import Looped, Vmapped, choose, stack, tensors
 
 Make = Callable[[int], nn.Module]
+Watches = Callable[[range], Watch]
 
 _CPU_BYTES = 1 << 26  # a CPU is fastest in its cache, and large networks gain nothing there from company
 _NAME = re.compile(r"models-(\d+)-(\d+)\.safetensors")
@@ -127,6 +128,7 @@ class Task:
         augment: Changes a batch.
         batch_size: Of one model.
         fingerprint: Of the records; computed where it is left out.
+        watches: Gives what watches a chunk in training.
     """
 
     def __init__(
@@ -139,9 +141,11 @@ class Task:
         augment: Augment | None,
         batch_size: int,
         fingerprint: bytes | None = None,
+        watches: Watches | None = None,
     ) -> None:
         self.make, self.data, self.members, self.recipe = make, data, members, recipe
         self.seed, self.augment, self.batch_size, self._given = seed, augment, batch_size, fingerprint
+        self.watches = watches
         self._engine: Looped | Vmapped | None = None
 
     def train(self, chunk: range, run: Run, wanted: str | None = None) -> tuple[Named, str]:
@@ -168,7 +172,8 @@ class Task:
         del nets
         batches = Together([self.members[i] for i in chunk], self.batch_size, [model_seed(self.seed, i) for i in chunk])
         gradients = TogetherGradients(self._engine, batches, self.augment, mark)
-        fit(held, self.data, batches, gradients, self.recipe, self.seed, run)
+        watch = self.watches(chunk) if self.watches else None
+        fit(held, self.data, batches, gradients, self.recipe, self.seed, run, watch=watch)
         return {name: value.cpu() for name, value in tensors(held).items()}, mark
 
     def mark(self, chunk: range, held: nn.Module | None = None) -> str:

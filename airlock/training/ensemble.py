@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from airlock.errors import ConfigError, NetError, TrainingError
 from airlock.nets import create
 from airlock.training import checkpoint
-from airlock.training.chunks import Engine, Job, Task, budget, read, train_here
+from airlock.training.chunks import Engine, Job, Task, Watches, budget, read, train_here
 from airlock.training.chunks import Make as Make
 from airlock.training.chunks import model_seed as model_seed
 from airlock.training.layers import Named
@@ -37,6 +37,7 @@ from airlock.training.stacked import forward, forward_one_by_one, tensors
 
 EngineName = Literal["local", "ray"]
 Membership = NDArray[np.bool_] | Sequence[Index]
+Put = Callable[[range, Named], None]
 
 _BLOCK = 1000  # records of an evaluation at a time
 _NO_VMAP = (RuntimeError, TypeError, ValueError, NotImplementedError)
@@ -85,18 +86,48 @@ def train_together(
     Raises:
         Interrupted: Ctrl-C; with a checkpoint folder, the same call goes on from there if `run.resume`.
     """
+    ensemble = Ensemble.empty(make(0), count)
+    train_chunks(
+        make, count, data, membership, recipe, seed, run, augment, label,
+        batch_size=batch_size, chunk_bytes=chunk_bytes, engine=engine, put=ensemble.put,
+    )  # fmt: skip
+    return ensemble
+
+
+def train_chunks(
+    make: Make,
+    count: int,
+    data: Resident,
+    membership: Membership,
+    recipe: Recipe,
+    seed: int,
+    run: Run,
+    augment: Augment | None = None,
+    label: str = "training models",
+    *,
+    batch_size: int = 64,
+    chunk_bytes: int | None = None,
+    engine: EngineName | Engine = "local",
+    put: Put | None = None,
+    watches: Watches | None = None,
+) -> None:
+    """What `train_together` does, by the same arguments, with no more models in memory than are trained at once.
+
+    `put` gets every chunk as it is finished: the numbers of its models and their tensors, stacked. `watches` gives what
+    watches a chunk in training (`loop.fit`), in this process alone; a chunk that was finished before a resume is not
+    watched again.
+    """
+    if watches and engine != "local":
+        raise ConfigError("the engine 'local' for models that are watched in training", f"'{engine}'")
     members = dict(enumerate(_members(membership, count, len(data))))
-    first = make(0)
     descent = recipe.model_copy(update={"channels_last": False})
-    task = Task(make, data, members, descent, seed, augment, batch_size)
-    per_model = bytes_per_model(first, data, batch_size, recipe)
-    ensemble = Ensemble.empty(first, count)
+    task = Task(make, data, members, descent, seed, augment, batch_size, watches=watches)
+    per_model = bytes_per_model(make(0), data, batch_size, recipe)
     train = open_engine(engine)
     with watch_interrupt() as interrupted:
-        job = Job(task, count, run, label, per_model, chunk_bytes, ensemble.put, interrupted)
+        job = Job(task, count, run, label, per_model, chunk_bytes, put or (lambda chunk, values: None), interrupted)
         train(job)
     job.forget()
-    return ensemble
 
 
 def open_engine(engine: str | Engine) -> Engine:

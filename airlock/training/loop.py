@@ -31,6 +31,7 @@ from airlock.mechanisms import Stream
 from airlock.training import checkpoint
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients
+from airlock.training.layers import Named
 from airlock.training.resident import Resident
 from airlock.training.sampling import Sampler
 from airlock.training.schedule import Schedule, rate
@@ -40,6 +41,7 @@ _COMPARED = 200  # steps between two comparisons of the weights of several proce
 
 Progress = Callable[[str, int, int], None]
 Augment = Callable[[Tensor, torch.Generator], Tensor]
+Watch = Callable[[int, Callable[[], Named]], None]
 
 
 class Recipe(Frozen):
@@ -102,8 +104,12 @@ def fit(
     augment: Augment | None = None,
     label: str = "training",
     secret: Stream | None = None,
+    watch: Watch | None = None,
 ) -> int:
     """Train `net` in place and return the number of executed steps; `secret` decides dropout and augmentation.
+
+    `watch` is told after every step how many are done, and how to get the tensors that training would end with there.
+    A resumed run may tell it of some steps again.
 
     Raises:
         Interrupted: Ctrl-C; the checkpoint (if there is a folder for one) holds all steps done so far.
@@ -115,6 +121,8 @@ def fit(
         net.train()
         for step in range(first, recipe.steps):
             session.advance(step)
+            if watch:
+                watch(step + 1, session.ended)
             if run.progress:
                 run.progress(label, step + 1, recipe.steps)
             if run.group.agreed(interrupted()) and step + 1 < recipe.steps:
@@ -226,6 +234,11 @@ class _Session:
         with torch.no_grad():
             for name, value in self.averaged.items():
                 value.lerp_(self.net.get_parameter(name), 1 - decay)
+
+    def ended(self) -> Named:
+        """Parameters and buffers as they would be if this were the last step."""
+        own = {name: value.detach() for name, value in (*self.net.named_parameters(), *self.net.named_buffers())}
+        return {**own, **self.averaged}
 
     def finish(self) -> None:
         with torch.no_grad():

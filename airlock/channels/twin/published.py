@@ -1,0 +1,325 @@
+"""`twin`/`published`: DP-PG (Mao, Zhu, Hong, Zhu, Zhang and Zhong 2020, Algorithm 1), as published; a claim.
+
+Train M models of one network on all private records; take each parameter's M values as a slice; draw one value from
+every slice with probability ∝ exp(ε u/2Δu), where u is the estimated density in a window (`generate`); test the model;
+draw again if its accuracy is not above a threshold.
+
+Why nothing is promised. (1) The paper protects one *model* of the collection. Every model saw every record, so nothing
+is even claimed for a record: the recorded event is a non-private one, ε is infinite and the unit "none". (2) Its
+Corollary 1 takes Δu < 1/(M(M−1)). One model moves u by up to κ/M, κ = 2Φ(w/2b) − 1, so ε of one parameter is
+κ(M − 1) times what is stated. (3) It takes the largest ε of all parameters for that of the model, by parallel
+composition. The slices are columns of the same M rows: one model is in all of them, and N parameters compose to
+ρ = N ε²/8 (`model_level_epsilon`). (4) That would be true of a public range and bandwidth; here they come from the
+slices unless settings say otherwise. (5) Drawing again until the accuracy suffices is not accounted for; the figure
+above counts every draw that may happen.
+
+Which records judge matters. The paper tests on its test set, and so does `judged_on = "test"`: the choice then depends
+on the test records, which no guarantee covers, and the reported accuracy is that of the chosen twin on the very records
+that chose it. `judged_on = "public"` takes public records instead. Private records are never asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import dp_accounting as dpa
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting.guarantee import Status
+from airlock.channels.case import Canaries, Case
+from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.twin import case
+from airlock.channels.twin.generate import DensitySettings, Generated, generate
+from airlock.config import Fraction, Positive, ReleaseConfig, parse
+from airlock.data import Facts, Records, Split
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import Randomness, Stream
+from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
+from airlock.nets import check, create, default_name
+from airlock.training import Recipe, Resident, Run, count_correct
+from airlock.training.collection import Slices, collect
+from airlock.training.ensemble import makes
+from airlock.training.loop import Progress
+
+THEOREM = (
+    "Corollary 1 of Mao et al. 2020, for one model of the collection, which does not hold: one parameter costs ε = "
+    "{one:.4g}, all of them together {all:.4g} even if range and bandwidth were public; and for one record, which is "
+    "in every model, nothing is claimed"
+)
+NEEDED = (
+    "NOT TRUE of this method: one record is in few of the models. Every model was trained on every record.",
+    "NOT TRUE of the paper: one model moves a score by at most 1/(M(M − 1)). It moves it by up to κ/M.",
+    "NOT TRUE of the paper: one model is in one slice alone. It is in all of them.",
+)
+NOT_PUBLIC = (
+    "NOT TRUE of this method: the range and the bandwidth of a slice are public. They follow from the models in it."
+)
+ASSUMPTIONS = (
+    "Network, settings and class names were chosen without looking at the private records.",
+    "The random choices of the twin's parameters stay secret and are not used again.",
+    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+)
+JUDGED_ON_TEST = "The twin was chosen by its accuracy on the test records, so that its accuracy there is flattering."
+_BY_NAME: dict[str, dict[str, object]] = {
+    "digits": {"models": 20, "epochs": 20, "batch_size": 64, "learning_rate": 0.05},
+    "mnist": {"epochs": 9, "learning_rate": 0.01},
+}
+
+
+class TwinSettings(DensitySettings):
+    """The paper's training and sampling.
+
+    Args:
+        models: M.
+        epochs: How often every model goes through the records, by their public number.
+        batch_size: Of training.
+        learning_rate: Of training.
+        momentum: Of training.
+        weight_decay: Of training.
+        precision: Of training, on a GPU.
+        start: Whether all models start from the same weights. Starts of their own permute the units, and slices then
+            mix units that have nothing to do with each other.
+        sensitivity: Δu: "published", 1/(M(M−1)), or "correct", κ/M.
+        threshold: δ_d: the twin's accuracy has to be above; at 0 the first is taken.
+        tries: How often to draw at most.
+        judged_on: Which records the accuracy is taken on.
+    """
+
+    models: Annotated[int, Field(ge=2, le=10_000)] = 50
+    epochs: Positive = 60
+    batch_size: Annotated[int, Field(ge=1)] = 128
+    learning_rate: Positive = 0.001
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    start: Literal["shared", "independent"] = "shared"
+    sensitivity: Literal["published", "correct"] = "published"
+    threshold: Fraction = 0.0
+    tries: Annotated[int, Field(ge=1, le=10_000)] = 10
+    judged_on: Literal["test", "public"] = "test"
+
+
+class Published(Channel):
+    """DP-PG as published: status claimed, unit none."""
+
+    channel: ClassVar[str] = "twin"
+    method: ClassVar[str] = "published"
+    status: ClassVar[Status] = "claimed"
+    leaves: ClassVar[str] = (
+        "A model that was not trained: each of its weights was drawn at random near the values that this weight has in "
+        "many models, and every one of these was trained on all private records without protection."
+    )
+    unproven: ClassVar[str] = (
+        "The paper's proof fails: it protects one of the trained models, not a record; it takes the sensitivity too "
+        "small; and it counts one parameter in place of all."
+    )
+    sound_method: ClassVar[str] = "sharded"
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.settings = parse(TwinSettings, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
+        self.records = facts.expected("private", config.split)
+        self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
+        if self.judged and self.settings.judged_on == "public" and not config.split.public:
+            raise ConfigError(
+                'public records for settings.judged_on = "public"',
+                "none",
+                do="Set split.public, or judge on the test records.",
+            )
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """One model of the collection more or less, with a public range and bandwidth: the paper's own claim."""
+        return case.of_model(cls(case.config_for(epsilon, delta), case.FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release: records, about which the paper claims nothing and its reader may hope for ε."""
+        return case.of_records(cls(case.config_of_records(epsilon, delta), case.facts(count)))
+
+    @property
+    def judged(self) -> bool:
+        """Whether a twin may be rejected."""
+        return self.settings.threshold > 0
+
+    @property
+    def tries(self) -> int:
+        """How many twins are drawn at most."""
+        return self.settings.tries if self.judged else 1
+
+    @property
+    def mechanism(self) -> DensityMechanism:
+        """One parameter's draw, with the paper's ε and Δu; runs that are repeated share ε."""
+        s = self.settings
+        published = s.sensitivity == "published"
+        delta_u = published_sensitivity(s.models) if published else sensitivity(s.models, s.window)
+        return DensityMechanism(self.config.epsilon / self.config.tuning_runs, delta_u, s.window, s.grid_points)
+
+    @property
+    def recipe(self) -> Recipe:
+        """How one model is trained; its steps follow from the public number of records."""
+        s = self.settings
+        steps = max(1, round(s.epochs * math.ceil(self.records / s.batch_size)))
+        return Recipe(
+            steps=steps,
+            learning_rate=s.learning_rate,
+            momentum=s.momentum,
+            weight_decay=s.weight_decay,
+            precision=s.precision,
+        )
+
+    def plan(self) -> Plan:
+        """What is claimed and what it would really cost; touches no record."""
+        net = self.net()
+        parameters = sum(p.numel() for p in net.parameters())
+        s = self.settings
+        details: dict[str, str | int | float] = {
+            "net": self.net_name,
+            "parameters": parameters,
+            "models": s.models,
+            "start": s.start,
+            "steps": self.recipe.steps,
+            "batch_size": s.batch_size,
+            "learning_rate": s.learning_rate,
+            "bandwidth": s.bandwidth,
+            "window": s.window,
+            "grid_points": s.grid_points,
+            "range": s.range,
+            "most_tries": self.tries,
+            **self.costs(parameters),
+        }
+        events = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
+        return Plan(self.channel, self.method, self.leaves, self._guarantee(events, parameters), details)
+
+    def costs(self, parameters: int) -> Details:
+        """The paper's figures and the right ones, for one model of the collection."""
+        made, models = self.mechanism, self.settings.models
+        one = made.true_epsilon(models) + made.slack
+        rho, whole = self._model_level(parameters)
+        return {
+            "claimed_epsilon_per_parameter": made.epsilon,
+            "claimed_score_sensitivity": made.sensitivity,
+            "score_sensitivity": sensitivity(models, self.settings.window),
+            "epsilon_per_parameter": one,
+            "model_level_rho": rho,
+            "model_level_epsilon": whole,
+            "record_level": "none: every model was trained on every record",
+        }
+
+    def _model_level(self, parameters: int) -> tuple[float, float]:
+        """ρ and ε of all draws for one model more or less, if range and bandwidth were public."""
+        made = self.mechanism
+        one = made.true_epsilon(self.settings.models) + made.slack
+        draws = parameters * self.tries * self.config.tuning_runs
+        rho = draws * one**2 / 8
+        bound = spend(dpa.ZCDpEvent(rho), self.config.delta).epsilon
+        if math.isinf(bound):
+            bound = rho + 2 * math.sqrt(rho * math.log(1 / self.config.delta))
+        return rho, min(draws * one, bound)
+
+    def net(self) -> nn.Module:
+        """A freshly initialised network; the seed is public and the check touches no record."""
+        shape, classes = self.facts.shape, len(self.facts.classes)
+        check(create(self.net_name, shape, classes, self.config.seed), self.net_name, shape, classes)
+        return create(self.net_name, shape, classes, self.config.seed)
+
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Train the collection, draw twins until one is good enough, and leave only that one."""
+        plan = self.plan()
+        judges = self._judges(split)
+        with _folder(run) as folder:
+            slices = self._collect(split, randomness.seed, run, folder)
+            net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
+        executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
+        check_executed(plan, executed)
+        measured: Details = {
+            "tries": tries,
+            "constant_slices": f"{made.constant}; computed from the private records, not protected",
+        }
+        return Release(
+            plan=replace(plan, details={**plan.details, **measured}),
+            artefact=Artefact(net.requires_grad_(False), self.net_name, self.facts.shape, self.facts.classes),
+            guarantee=self._guarantee(executed, slices.parameters),
+            utility=Utility(count_correct(net, split.test), len(split.test)),
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+        )
+
+    def _collect(self, split: Split, seed: int, run: Run, folder: Path) -> Slices:
+        s = self.settings
+        make = makes(self.net_name, self.facts.shape, len(self.facts.classes), seed, shared=s.start == "shared")
+        data = Resident(split.private, run.device)
+        return collect(make, s.models, data, self.recipe, seed, run, folder, batch_size=s.batch_size).at()
+
+    def _judges(self, split: Split) -> Records:
+        judges = split.test if self.settings.judged_on == "test" else split.public
+        if self.judged and not len(judges):
+            raise ConfigError(f"{self.settings.judged_on} records to judge a twin by", "none")
+        return judges
+
+    def _accepted(self, slices: Slices, judges: Records, stream: Stream, run: Run) -> tuple[nn.Module, Generated, int]:
+        """The first twin whose accuracy is above the threshold, and how many were drawn."""
+        centre = self.centre() if self.settings.start == "shared" else None
+        for tried in range(1, self.tries + 1):
+            made = generate(slices, self.settings, self.mechanism, centre, stream.child(tried), run.device)
+            net = slices.model(made.values)
+            _report(run.progress, tried, self.tries)
+            if not self.judged or count_correct(net, judges) > self.settings.threshold * len(judges):
+                return net, made, tried
+        raise Refused(
+            f"a twin with an accuracy above {self.settings.threshold:g}",
+            f"none in {self.tries}",
+            "Nothing was released.",
+            "Lower settings.threshold, train better models, or raise epsilon; more tries cost more.",
+        )
+
+    def centre(self) -> Tensor:
+        """The weights that all models start from: public."""
+        return torch.cat([p.detach().flatten() for p in self.net().parameters()])
+
+    def _guarantee(self, events: dpa.DpEvent, parameters: int) -> Guarantee:
+        """Nothing is promised; the paper's claim is recorded."""
+        costs = self.costs(parameters)
+        theorem = THEOREM.format(one=costs["epsilon_per_parameter"], all=costs["model_level_epsilon"])
+        s = self.settings
+        public = s.range == "public" and not isinstance(s.bandwidth, str)
+        chosen = (JUDGED_ON_TEST,) if self.judged and s.judged_on == "test" else ()
+        return Guarantee(
+            unit="none",
+            relation="add-remove",
+            events=events,
+            delta=self.config.delta,
+            status=self.status,
+            assumptions=(*NEEDED, *(() if public else (NOT_PUBLIC,)), *ASSUMPTIONS, *chosen),
+            claim=Claim(self.config.epsilon, self.config.delta, theorem),
+            accountant=self.config.accountant,
+        )
+
+
+def _report(progress: Progress | None, done: int, most: int) -> None:
+    if progress:
+        progress("drawing twins", done, most)
+
+
+@contextlib.contextmanager
+def _folder(run: Run) -> Iterator[Path]:
+    """Where the collection lies until the twin is drawn; kept for a resume where the run keeps checkpoints."""
+    if run.checkpoint is None:
+        with tempfile.TemporaryDirectory(prefix="airlock-collection-") as name:
+            yield Path(name) / "collection"
+        return
+    folder = run.checkpoint / "collection"
+    yield folder
+    shutil.rmtree(folder)
+    if not any(run.checkpoint.iterdir()):
+        run.checkpoint.rmdir()
