@@ -125,3 +125,9 @@ def test_without_noise_every_guess_is_right(monkeypatch: Patch) -> None:
 def test_a_method_without_canaries_is_refused() -> None:
     with pytest.raises(Refused, match="canaries for the court"):
         Channel.canaries.__func__(type("Bare", (Channel,), {"channel": "weights", "method": "bare"}), 1.0, 1e-5, 100)
+
+
+def test_one_run_of_the_published_twin_shows_every_record() -> None:
+    verdict = tried("twin/published")
+    assert verdict.refuted
+    assert verdict.looks[0].correct > 0.98 * COUNT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -16,6 +17,8 @@ from airlock import channels
 from airlock.audit import Verdict, judge
 from airlock.channels import Case
 from airlock.channels.contract import Channel
+from airlock.channels.twin import case as twin_case
+from airlock.channels.twin.published import Published as Twin
 from airlock.channels.weights import case as cases
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.errors import ConfigError, Refused
@@ -24,7 +27,7 @@ from airlock.training import Poisson, PrivateGradients, private
 from airlock.training.private import clipped_sum
 
 NAMES = [f"{channel}/{method}" for channel, methods in channels.METHODS.items() for method in methods]
-SOUND = [name for name in NAMES if name != "weights/published"]
+SOUND = [name for name in NAMES if not name.endswith("/published")]
 Patch = pytest.MonkeyPatch
 
 
@@ -78,6 +81,21 @@ def test_the_published_method_is_refuted_within_a_few_hundred_pairs() -> None:
         assert verdict.refuted
         assert verdict.refuted_at == (1.0, 1e-5)
         assert verdict.pairs < 600
+
+
+def test_the_published_twin_is_refuted_within_a_hundred_pairs() -> None:
+    for seed in range(2):
+        verdict = tried("twin/published", 200, seed)
+        assert verdict.refuted_at == (1.0, 1e-5)
+        assert verdict.pairs < 100
+
+
+def test_the_published_twin_would_stand_with_as_little_as_its_claim_allows() -> None:
+    """The case finds what is wrong with the calibration, not that anything was drawn: ε so small that N of it fit."""
+    case = opened("twin/published")
+    small = twin_case.of_model(Twin(twin_case.config_for(0.001, 1e-5), twin_case.FACTS))
+    verdict = judge(replace(case, run=small.run), Stream.from_seed(0), 200, seconds=600)
+    assert not verdict.refuted
 
 
 def test_the_record_that_differs_is_far_above_the_clip_norm_and_the_others_have_no_gradient() -> None:
