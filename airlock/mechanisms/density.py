@@ -61,8 +61,9 @@ class DensityMechanism:
     a draw is ε-DP and ε-bounded-range under one value added, removed or replaced, M being public: with Δ smaller, the
     true ε is ε · κ/(MΔ) (`true_epsilon`). Columns of the same rows compose: N of them are (N ε²/8)-zCDP (Cesar and
     Rogers 2021). Numbers are float64: scores are off by at most `TOLERANCE`, which adds at most 2ε·TOLERANCE/Δ to ε
-    (`slack`); a draw inverts cumulative sums at one of 2^52 uniform numbers, so that each probability is off by at most
-    (points + 1)·2^-52 on top, an additional δ (`extra_delta`).
+    (`slack`). A draw inverts cumulative sums at one of 2^52 uniform numbers: the boundary after point i of G is off by
+    at most (i + G) roundings of 2^-53, one step of 2^-52 and one rounding more, so that a draw is within G²·2^-52 in
+    total variation of what is accounted for (`distance`); draws that are η off are so at a cost of (1 + e^ε)·η in δ.
 
     Args:
         epsilon: ε for one column.
@@ -93,9 +94,9 @@ class DensityMechanism:
         return 2 * self.epsilon * TOLERANCE / self.sensitivity
 
     @property
-    def extra_delta(self) -> float:
-        """What the rounding of a draw adds to δ at most, a column."""
-        return (self.points + 1) * 2.0**-52
+    def distance(self) -> float:
+        """How far the rounding of sums moves one draw at most, in total variation; for at least 6 points."""
+        return max(6, self.points) ** 2 * 2.0**-52
 
     def grid(self, low: Tensor, high: Tensor) -> Tensor:
         """The values that can be drawn: (columns, points), float64."""

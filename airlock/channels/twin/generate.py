@@ -21,7 +21,9 @@ from airlock.config import Frozen, Positive
 from airlock.errors import TrainingError
 from airlock.mechanisms import Stream
 from airlock.mechanisms.density import DensityMechanism, sheather_jones, silverman
-from airlock.training.collection import Slices
+from airlock.training.collection import COLUMNS, Slices
+
+_COLUMNS = {"cuda": 8 * COLUMNS}  # of a block, where there is room
 
 
 class DensitySettings(Frozen):
@@ -76,7 +78,7 @@ def generate(
     """
     values = torch.empty(slices.parameters)
     constant = 0
-    for start, block in slices.blocks():
+    for start, block in slices.blocks(_COLUMNS.get(device.type, COLUMNS)):
         own = slice(start, start + block.shape[1])
         middle = torch.zeros(block.shape[1]) if centre is None else centre[own]
         drawn, fixed = draw(block.to(device), settings, mechanism, middle.to(device), stream.child(start))

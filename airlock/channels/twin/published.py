@@ -24,7 +24,7 @@ import contextlib
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -47,7 +47,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
 from airlock.nets import check, create, default_name
 from airlock.training import Recipe, Resident, Run, count_correct
-from airlock.training.collection import Slices, collect
+from airlock.training.collection import Collection, Slices, collect
 from airlock.training.ensemble import makes
 from airlock.training.loop import Progress
 
@@ -238,7 +238,7 @@ class Published(Channel):
         plan = self.plan()
         judges = self._judges(split)
         with _folder(run) as folder:
-            slices = self._collect(split, randomness.seed, run, folder)
+            slices = self.collection(split, randomness.seed, run, folder).at()
             net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         check_executed(plan, executed)
@@ -246,20 +246,28 @@ class Published(Channel):
             "tries": tries,
             "constant_slices": f"{made.constant}; computed from the private records, not protected",
         }
+        utility = Utility(count_correct(net, split.test), len(split.test))  # before it leaves a GPU
+        net = net.cpu().eval().requires_grad_(False)
         return Release(
             plan=replace(plan, details={**plan.details, **measured}),
-            artefact=Artefact(net.requires_grad_(False), self.net_name, self.facts.shape, self.facts.classes),
+            artefact=Artefact(net, self.net_name, self.facts.shape, self.facts.classes),
             guarantee=self._guarantee(executed, slices.parameters),
-            utility=Utility(count_correct(net, split.test), len(split.test)),
+            utility=utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
         )
 
-    def _collect(self, split: Split, seed: int, run: Run, folder: Path) -> Slices:
+    def collection(self, split: Split, seed: int, run: Run, folder: Path, stages: Sequence[int] = ()) -> Collection:
+        """The trained models, after the last step and after those in `stages`; they stay where the records are."""
         s = self.settings
         make = makes(self.net_name, self.facts.shape, len(self.facts.classes), seed, shared=s.start == "shared")
         data = Resident(split.private, run.device)
-        return collect(make, s.models, data, self.recipe, seed, run, folder, batch_size=s.batch_size).at()
+        return collect(make, s.models, data, self.recipe, seed, run, folder, stages, batch_size=s.batch_size)
+
+    def twin(self, slices: Slices, stream: Stream, device: torch.device) -> tuple[nn.Module, Generated]:
+        """Draw a twin, on the device; the stream is secret."""
+        made = generate(slices, self.settings, self.mechanism, self.centre(), stream, device)
+        return slices.model(made.values).to(device), made
 
     def _judges(self, split: Split) -> Records:
         judges = split.test if self.settings.judged_on == "test" else split.public
@@ -269,10 +277,8 @@ class Published(Channel):
 
     def _accepted(self, slices: Slices, judges: Records, stream: Stream, run: Run) -> tuple[nn.Module, Generated, int]:
         """The first twin whose accuracy is above the threshold, and how many were drawn."""
-        centre = self.centre() if self.settings.start == "shared" else None
         for tried in range(1, self.tries + 1):
-            made = generate(slices, self.settings, self.mechanism, centre, stream.child(tried), run.device)
-            net = slices.model(made.values)
+            net, made = self.twin(slices, stream.child(tried), run.device)
             _report(run.progress, tried, self.tries)
             if not self.judged or count_correct(net, judges) > self.settings.threshold * len(judges):
                 return net, made, tried
@@ -283,8 +289,10 @@ class Published(Channel):
             "Lower settings.threshold, train better models, or raise epsilon; more tries cost more.",
         )
 
-    def centre(self) -> Tensor:
-        """The weights that all models start from: public."""
+    def centre(self) -> Tensor | None:
+        """The weights that all models start from: public. None where each has a start of its own."""
+        if self.settings.start == "independent":
+            return None
         return torch.cat([p.detach().flatten() for p in self.net().parameters()])
 
     def _guarantee(self, events: dpa.DpEvent, parameters: int) -> Guarantee:
