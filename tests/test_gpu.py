@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
 
 from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
+from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sheather_jones, silverman
 from airlock.nets import create
 from airlock.training import (
     PlainGradients,
@@ -26,6 +28,7 @@ from airlock.training import (
     train_together,
 )
 from airlock.training.bookkeeping import BookKeeper
+from airlock.training.collection import Slices, collect
 from airlock.training.ensemble import makes, model_seed
 from airlock.training.private import clipped_sum, engine_for
 from airlock.training.stacked import Dropouts, Looped, Vmapped, choose, stack
@@ -267,3 +270,32 @@ def test_networks_with_convolutions_take_the_kernels_for_many() -> None:
     engine = choose(nets, (3, 32, 32), GPU)
     assert isinstance(engine, Vmapped)
     assert engine.fused
+
+
+@pytest.mark.parametrize("rule", [silverman, sheather_jones])
+def test_a_density_has_the_same_scores_bandwidths_and_draws_on_both_devices(rule: Callable[[Tensor], Tensor]) -> None:
+    block = torch.randn(20, 3000) * 0.01 + torch.randn(3000)
+    block[0, :50] = 100.0  # computed directly, not as a series
+    mechanism = DensityMechanism(1.0, published_sensitivity(20), points=64)
+
+    def on(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        own = block.to(device)
+        b = rule(own)
+        ends = own.amin(0).double() - b, own.amax(0).double() + b, b
+        return b.cpu(), mechanism.scores(own, *ends).cpu(), mechanism.pick(own, *ends, Stream.from_seed(3)).cpu()
+
+    here, there = on(torch.device("cpu")), on(GPU)
+    torch.testing.assert_close(there[0], here[0], rtol=1e-9, atol=0)
+    torch.testing.assert_close(there[1], here[1], rtol=0, atol=2e-9)
+    assert float((there[2] != here[2]).double().mean()) < 1e-3  # where a uniform number is at a boundary
+
+
+def test_a_collection_on_a_gpu_ends_in_the_models_that_are_trained_together(tmp_path: Path, exact: None) -> None:
+    data = Resident(Records(np.random.default_rng(0).random((64, 1, 8, 8), np.float32), np.arange(64) % 10), GPU)
+    recipe, run = Recipe(steps=6, learning_rate=0.05, precision="fp32"), Run(device=GPU)
+    make = makes("digits-net", (1, 8, 8), 10, 0, shared=True)
+    found = collect(make, 4, data, recipe, 0, run, tmp_path / "c", (3,), batch_size=16)
+    wanted = train_together(make, 4, data, [np.arange(64)] * 4, recipe, 0, run, batch_size=16)
+    rows, same = (torch.cat([b for _, b in s.blocks()], 1) for s in (found.at(), Slices.of(wanted)))
+    torch.testing.assert_close(rows, same, rtol=1e-3, atol=1e-5)
+    assert not torch.equal(rows, torch.cat([b for _, b in found.at(3).blocks()], 1))

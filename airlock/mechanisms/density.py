@@ -95,7 +95,7 @@ class DensityMechanism:
 
     @property
     def distance(self) -> float:
-        """How far the rounding of sums moves one draw at most, in total variation; for at least 6 points."""
+        """How far the rounding of sums moves one draw at most, in total variation."""
         return max(6, self.points) ** 2 * 2.0**-52
 
     def grid(self, low: Tensor, high: Tensor) -> Tensor:
