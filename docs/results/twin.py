@@ -70,7 +70,7 @@ def _measure(
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
-        found = channel.collection(split, config.seed, run, Path(folder) / "c", tuple(stages))
+        found = channel.collection(split, run, Path(folder) / "c", tuple(stages))
         print(f"\ntrained in {time.monotonic() - begin:.0f} s", file=sys.stderr)
         for stage in found.stages:
             epoch = stages.get(stage, channel.settings.epochs)

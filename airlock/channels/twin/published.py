@@ -229,16 +229,18 @@ class Published(Channel):
 
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""
-        shape, classes = self.facts.shape, len(self.facts.classes)
-        check(create(self.net_name, shape, classes, self.config.seed), self.net_name, shape, classes)
-        return create(self.net_name, shape, classes, self.config.seed)
+        check(self._fresh(), self.net_name, self.facts.shape, len(self.facts.classes))
+        return self._fresh()
+
+    def _fresh(self) -> nn.Module:
+        return create(self.net_name, self.facts.shape, len(self.facts.classes), self.config.seed)
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Train the collection, draw twins until one is good enough, and leave only that one."""
         plan = self.plan()
         judges = self._judges(split)
         with _folder(run) as folder:
-            slices = self.collection(split, randomness.seed, run, folder).at()
+            slices = self.collection(split, run, folder).at()
             net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         check_executed(plan, executed)
@@ -257,9 +259,9 @@ class Published(Channel):
             noise_made_on=randomness.privacy.drawn_on,
         )
 
-    def collection(self, split: Split, seed: int, run: Run, folder: Path, stages: Sequence[int] = ()) -> Collection:
+    def collection(self, split: Split, run: Run, folder: Path, stages: Sequence[int] = ()) -> Collection:
         """The trained models, after the last step and after those in `stages`; they stay where the records are."""
-        s = self.settings
+        s, seed = self.settings, self.config.seed
         make = makes(self.net_name, self.facts.shape, len(self.facts.classes), seed, shared=s.start == "shared")
         data = Resident(split.private, run.device)
         return collect(make, s.models, data, self.recipe, seed, run, folder, stages, batch_size=s.batch_size)
@@ -293,7 +295,7 @@ class Published(Channel):
         """The weights that all models start from: public. None where each has a start of its own."""
         if self.settings.start == "independent":
             return None
-        return torch.cat([p.detach().flatten() for p in self.net().parameters()])
+        return torch.cat([p.detach().flatten() for p in self._fresh().parameters()])
 
     def _guarantee(self, events: dpa.DpEvent, parameters: int) -> Guarantee:
         """Nothing is promised; the paper's claim is recorded."""
