@@ -2,7 +2,20 @@
 
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
 from airlock.mechanisms.gaussian import GaussianNoise
+from airlock.mechanisms.kmeans import PrivateKMeans
+from airlock.mechanisms.laplace import LaplaceNoise
 from airlock.mechanisms.quantile import QuantileBound
 from airlock.mechanisms.randomness import Place, Randomness, Stream
 
-__all__ = ["BALANCE", "Clip", "GaussianNoise", "Place", "QuantileBound", "Randomness", "Stream", "clip_factors"]
+__all__ = [
+    "BALANCE",
+    "Clip",
+    "GaussianNoise",
+    "LaplaceNoise",
+    "Place",
+    "PrivateKMeans",
+    "QuantileBound",
+    "Randomness",
+    "Stream",
+    "clip_factors",
+]

@@ -3,6 +3,7 @@
 In: a network, records, a sampler and a source of gradients. Out: the trained network and how many steps were executed.
 """
 
+from airlock.training.align import Aligned, align
 from airlock.training.ensemble import Ensemble, train_together
 from airlock.training.evaluate import count_correct, losses, predict
 from airlock.training.gradients import PlainGradients
@@ -12,6 +13,7 @@ from airlock.training.resident import Resident
 from airlock.training.sampling import Poisson, Shuffled
 
 __all__ = [
+    "Aligned",
     "Ensemble",
     "PlainGradients",
     "Poisson",
@@ -20,6 +22,7 @@ __all__ = [
     "Resident",
     "Run",
     "Shuffled",
+    "align",
     "count_correct",
     "fit",
     "losses",
