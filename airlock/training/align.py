@@ -102,7 +102,7 @@ def _check_finite(values: Named) -> None:
 
 def closeness(values: Named) -> float:
     """The mean cosine between a model and the mean of all."""
-    parts = [value.float().flatten(1) for value in values.values() if value.is_floating_point()]
+    parts = [value.float().reshape(len(value), -1) for value in values.values() if value.is_floating_point()]
     means = [part.mean(0) for part in parts]
     inner = sum((part @ mean for part, mean in zip(parts, means, strict=True)), torch.zeros(()).to(parts[0]))
     squares = sum((part.square().sum(1) for part in parts), torch.zeros(()).to(parts[0]))
@@ -171,8 +171,9 @@ def inner_products(values: Named, reference: Named, units: Units, incoming: bool
     for axis in units.axes:
         if incoming and not axis.incoming:
             continue
-        own = by_unit({axis.name: values[axis.name].float()}, axis, units.size)
-        fixed = by_unit({axis.name: reference[axis.name].float()[None]}, axis, units.size)[0]
+        exact = torch.float64 if reference[axis.name].is_cuda else torch.float32  # TF32 would blur near ties
+        own = by_unit(values[axis.name].to(exact), axis, units.size)
+        fixed = by_unit(reference[axis.name].to(exact)[None], axis, units.size)[0]
         part = torch.einsum("ir,mjr->mij", fixed, own)
         found = part if found is None else found + part
     assert found is not None

@@ -83,9 +83,9 @@ class Units:
     site: str = ""
 
 
-def by_unit(values: Named, axis: Axis, size: int) -> Tensor:
-    """The stacked tensors of this name as (models, units, what a unit owns of it); a copy if need be."""
-    value = values[axis.name].movedim(axis.axis + 1, 1)
+def by_unit(stacked: Tensor, axis: Axis, size: int) -> Tensor:
+    """The tensor of all models as (models, units, what a unit owns of it); a copy if need be."""
+    value = stacked.movedim(axis.axis + 1, 1)
     return value.reshape(len(value), size, axis.each, -1).movedim(2, -1).reshape(len(value), size, -1)
 
 
