@@ -257,6 +257,20 @@ class Slices:
                 )
             yield start, block
 
+    def ensemble(self) -> Ensemble:
+        """All models at once; they have to fit into memory."""
+        rows = torch.cat([block for _, block in self.blocks()], 1)
+        values: Named = {}
+        place = 0
+        for name, parameter in self.net.named_parameters():
+            own = rows[:, place : place + parameter.numel()]
+            values[name] = own.reshape(self.models, *parameter.shape).to(parameter.dtype)
+            place += parameter.numel()
+        for name, value in self.net.named_buffers():
+            kept = self._buffers.get(name, value)
+            values[name] = kept.expand(self.models, *kept.shape).clone()
+        return Ensemble(self.net, values)
+
     def average(self) -> Tensor:
         """The mean of every slice: (parameters,)."""
         return torch.cat([block.double().mean(0).float() for _, block in self.blocks()])

@@ -18,6 +18,7 @@ from airlock.accounting import from_json, spend
 from airlock.channels import Release, contract
 from airlock.channels.twin import published
 from airlock.channels.twin.generate import DensitySettings, draw, generate
+from airlock.channels.twin.groups import count_selected, layers
 from airlock.channels.twin.published import Published
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, Interrupted, Refused, TrainingError
@@ -90,6 +91,44 @@ class TestPublished(Contract):
     def test_every_setting_gives_a_twin(self, split: Split, change: dict[str, Any]) -> None:
         released = self.release(split, settings={**self.settings, **change})
         assert all(torch.isfinite(p).all() for p in released.artefact.net.parameters())
+
+    def test_dp_pgp_with_nothing_significant_is_dp_pg_exactly(self, split: Split) -> None:
+        plain = self.release(split)
+        none = self.release(split, settings={**self.settings, "generator": "dp-pgp", "significant": 0.0})
+        pairs = zip(plain.artefact.net.parameters(), none.artefact.net.parameters(), strict=True)
+        assert all(torch.equal(p, q) for p, q in pairs)
+
+    def test_dp_pgp_publishes_the_significant_parameters_by_clusters(self, split: Split) -> None:
+        groups = {**self.settings, "generator": "dp-pgp", "clusters": 2}
+        plain, grouped = self.release(split), self.release(split, settings=groups)
+        one, other = (torch.cat([p.flatten() for p in r.artefact.net.parameters()]) for r in (plain, grouped))
+        changed = int((one != other).sum())
+        places = layers(plain.artefact.net)
+        assert changed == sum(count_selected(len(own), 0.2) for own in places)
+        assert grouped.plan.details["claimed_cluster_epsilon"] == self.epsilon / 5
+        assert str(grouped.plan.details["model_level_epsilon"]).startswith("none")
+        assert published.NOT_SELECTED in grouped.guarantee.assumptions
+        assert "Corollary 4" in grouped.guarantee.claim.theorem  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize(
+        ("change", "word"),
+        [
+            ({"significant": 1.2}, "significant"),
+            ({"significant": -0.1}, "significant"),
+            ({"clusters": 100_000}, "one a cluster"),
+            ({"cluster_epsilon": 2.0, "residual_epsilon": 2.0}, "up to epsilon"),
+            ({"align": True, "range": "public"}, "aligned"),
+        ],
+    )
+    def test_bad_groups_are_refused_before_training(self, change: dict[str, Any], word: str) -> None:
+        with pytest.raises(ConfigError, match=word):
+            self.build(settings={**self.settings, "generator": "dp-pgp", **change}).plan()
+
+    def test_alignment_makes_twins_of_models_that_start_apart(self, split: Split) -> None:
+        apart = {"models": 6, "epochs": 8, "start": "independent"}
+        found = [self.release(split, settings=apart | {"align": aligned}) for aligned in (False, True)]
+        assert found[1].utility.accuracy > found[0].utility.accuracy + 0.15
+        assert published.NOT_ALIGNED in found[1].guarantee.assumptions
 
     def test_tries_are_counted_and_each_has_its_own_noise(self, split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[Tensor] = []

@@ -19,12 +19,15 @@ from typing import Literal
 
 import dp_accounting as dpa
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from airlock.errors import ConfigError, TrainingError
 from airlock.mechanisms.kmeans import PrivateKMeans, assign_nearest
 from airlock.mechanisms.laplace import LaplaceNoise
 from airlock.mechanisms.randomness import Stream
+from airlock.training.collection import Slices
 
 Values = NDArray[np.float64]
 Positions = NDArray[np.int64]
@@ -176,3 +179,44 @@ def _event(kmeans: PrivateKMeans, count: int, settings: GroupSettings) -> dpa.Dp
 def claimed_epsilon(groups: Sequence[Groups], rest_epsilon: float) -> float:
     """What the paper prints for a model: the largest over layers of ε2 + ε3 and ε1 (its equation 9, corollary 4)."""
     return max([rest_epsilon, *(layer.claimed_epsilon for layer in groups)])
+
+
+def publish_layers(values: Tensor, slices: Slices, settings: GroupSettings, stream: Stream) -> list[Groups]:
+    """Put every layer's published parameters into a drawn model, in place; a layer is a module's own parameters.
+
+    The target model is the average of the collection.
+    """
+    average = slices.average().double().numpy()
+    found = []
+    for number, places in enumerate(layers(slices.net)):
+        layer = publish_groups(average[places], settings, stream.child(number))
+        values[torch.from_numpy(places[layer.positions])] = torch.from_numpy(layer.values).to(values.dtype)
+        found.append(layer)
+    return found
+
+
+def check_sizes(net: nn.Module, settings: GroupSettings) -> None:
+    """Refuse more clusters than a layer has significant parameters, before anything is trained.
+
+    Raises:
+        ConfigError: A layer is too small.
+    """
+    for places in layers(net):
+        selected = count_selected(len(places), settings.share)
+        if 0 < selected < settings.clusters:
+            raise ConfigError(
+                f"at least {settings.clusters} significant parameters in every layer, one a cluster",
+                f"{selected} of {len(places)} in one",
+                do="Lower settings.clusters, or raise settings.significant.",
+            )
+
+
+def layers(net: nn.Module) -> list[Positions]:
+    """The positions of every module's own parameters among all, in the order of `named_parameters`."""
+    own: dict[str, list[Positions]] = {}
+    place = 0
+    for name, parameter in net.named_parameters():
+        positions = np.arange(place, place + parameter.numel(), dtype=np.int64)
+        own.setdefault(name.rpartition(".")[0], []).append(positions)
+        place += parameter.numel()
+    return [np.concatenate(parts) for parts in own.values()]

@@ -40,6 +40,7 @@ from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
 from airlock.channels.twin import case
 from airlock.channels.twin.generate import DensitySettings, Generated, generate
+from airlock.channels.twin.groups import GroupSettings, check_sizes, publish_layers
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, Refused
@@ -47,6 +48,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
 from airlock.nets import check, create, default_name
 from airlock.training import Recipe, Resident, Run, count_correct
+from airlock.training.align import align
 from airlock.training.collection import Collection, Slices, collect
 from airlock.training.ensemble import makes
 from airlock.training.loop import Progress
@@ -56,6 +58,11 @@ THEOREM = (
     "{one:.4g}, all of them together {all:.4g} even if range and bandwidth were public; and for one record, which is "
     "in every model, nothing is claimed"
 )
+THEOREM_GROUPS = (
+    "Corollary 4 of Mao et al. 2020, max(ε1, ε2 + ε3) for one model of the collection, which does not hold: which "
+    "parameters are clustered is published without noise, so that no ε bounds it; one parameter that is drawn costs "
+    "ε = {one:.4g}; and for one record, which is in every model, nothing is claimed"
+)
 NEEDED = (
     "NOT TRUE of this method: one record is in few of the models. Every model was trained on every record.",
     "NOT TRUE of the paper: one model moves a score by at most 1/(M(M − 1)). It moves it by up to κ/M.",
@@ -64,12 +71,17 @@ NEEDED = (
 NOT_PUBLIC = (
     "NOT TRUE of this method: the range and the bandwidth of a slice are public. They follow from the models in it."
 )
+NOT_SELECTED = (
+    "NOT TRUE of dp-pgp: which parameters are significant is public. It follows from the average of the models."
+)
+NOT_ALIGNED = "NOT TRUE of aligned models: the order of their units is public. It follows from all of them."
 ASSUMPTIONS = (
     "Network, settings and class names were chosen without looking at the private records.",
     "The random choices of the twin's parameters stay secret and are not used again.",
     "Test and holdout records are not covered: accuracy and attack results are published without noise.",
 )
 JUDGED_ON_TEST = "The twin was chosen by its accuracy on the test records, so that its accuracy there is flattering."
+_NO_MODEL_LEVEL = {"model_level_epsilon": "none: what is significant is published without noise"}
 _BY_NAME: dict[str, dict[str, object]] = {
     "digits": {"models": 20, "epochs": 20, "batch_size": 64, "learning_rate": 0.05},
     "mnist": {"epochs": 9, "learning_rate": 0.01},
@@ -93,6 +105,17 @@ class TwinSettings(DensitySettings):
         threshold: δ_d: the twin's accuracy has to be above; at 0 the first is taken.
         tries: How often to draw at most.
         judged_on: Which records the accuracy is taken on.
+        align: Bring the units of all models into one order before slicing (`training.align`): with it, models that
+            start apart can be used. Not in the paper.
+        generator: "dp-pg"; or "dp-pgp", which publishes the most significant parameters of each layer of the average
+            model by private clusters and noisy residuals, and draws the rest.
+        significant: γ of dp-pgp, the share of a layer's parameters that are significant.
+        clusters: k of dp-pgp, in a layer.
+        cluster_epsilon: ε2 of dp-pgp; a fifth of ε when left out. ε1 is ε.
+        residual_epsilon: ε3 of dp-pgp; four fifths of ε when left out.
+        printed: Line 21 of algorithm 2 of dp-pgp as printed, which reflects a parameter at its centroid.
+        bound: Of dp-pgp, a public bound of a parameter's magnitude; as published, the largest selected one.
+        residual_sensitivity: Δo of dp-pgp: the diameter of the "cluster" as published, or of the "range".
     """
 
     models: Annotated[int, Field(ge=2, le=10_000)] = 50
@@ -107,6 +130,15 @@ class TwinSettings(DensitySettings):
     threshold: Fraction = 0.0
     tries: Annotated[int, Field(ge=1, le=10_000)] = 10
     judged_on: Literal["test", "public"] = "test"
+    align: bool = False
+    generator: Literal["dp-pg", "dp-pgp"] = "dp-pg"
+    significant: Annotated[float, Field(ge=0, le=1)] = 0.2
+    clusters: Annotated[int, Field(ge=1)] = 8
+    cluster_epsilon: Positive | None = None
+    residual_epsilon: Positive | None = None
+    printed: bool = False
+    bound: Positive | None = None
+    residual_sensitivity: Literal["cluster", "range"] = "cluster"
 
 
 class Published(Channel):
@@ -130,6 +162,12 @@ class Published(Channel):
         self.settings = parse(TwinSettings, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
         self.records = facts.expected("private", config.split)
         self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
+        if self.settings.align and self.settings.range == "public":
+            raise ConfigError(
+                'settings.range = "data" for aligned models',
+                '"public"',
+                "A range around the start means nothing once units have changed places.",
+            )
         if self.judged and self.settings.judged_on == "public" and not config.split.public:
             raise ConfigError(
                 'public records for settings.judged_on = "public"',
@@ -146,6 +184,30 @@ class Published(Channel):
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """A whole release: records, about which the paper claims nothing and its reader may hope for ε."""
         return case.of_records(cls(case.config_of_records(epsilon, delta), case.facts(count)))
+
+    @property
+    def groups(self) -> GroupSettings | None:
+        """Of dp-pgp; ε2 and ε3 together are at most the claimed ε, which is their layer's."""
+        s, epsilon = self.settings, self.config.epsilon / self.config.tuning_runs
+        if s.generator == "dp-pg":
+            return None
+        clusters, residuals = s.cluster_epsilon or epsilon / 5, s.residual_epsilon or epsilon * 4 / 5
+        if clusters + residuals > epsilon * (1 + 1e-9):
+            raise ConfigError(
+                "settings.cluster_epsilon + settings.residual_epsilon up to epsilon",
+                f"{clusters:g} + {residuals:g} > {epsilon:g}",
+                "The paper's claim for a model is the largest of ε1 and ε2 + ε3.",
+                "Raise epsilon, or lower one of them.",
+            )
+        return GroupSettings(
+            share=s.significant,
+            clusters=s.clusters,
+            cluster_epsilon=clusters,
+            residual_epsilon=residuals,
+            printed=s.printed,
+            bound=s.bound,
+            sensitivity=s.residual_sensitivity,
+        )
 
     @property
     def judged(self) -> bool:
@@ -181,6 +243,8 @@ class Published(Channel):
     def plan(self) -> Plan:
         """What is claimed and what it would really cost; touches no record."""
         net = self.net()
+        if groups := self.groups:
+            check_sizes(net, groups)
         parameters = sum(p.numel() for p in net.parameters())
         s = self.settings
         details: dict[str, str | int | float] = {
@@ -196,10 +260,24 @@ class Published(Channel):
             "grid_points": s.grid_points,
             "range": s.range,
             "most_tries": self.tries,
+            "aligned": "yes" if s.align else "no",
+            "generator": s.generator,
+            **self._group_details(),
             **self.costs(parameters),
         }
         events = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         return Plan(self.channel, self.method, self.leaves, self._guarantee(events, parameters), details)
+
+    def _group_details(self) -> Details:
+        groups = self.groups
+        if groups is None:
+            return {}
+        return {
+            "significant_share": groups.share,
+            "clusters": groups.clusters,
+            "claimed_cluster_epsilon": groups.cluster_epsilon,
+            "claimed_residual_epsilon": groups.residual_epsilon,
+        }
 
     def costs(self, parameters: int) -> Details:
         """The paper's figures and the right ones, for one model of the collection."""
@@ -211,8 +289,7 @@ class Published(Channel):
             "claimed_score_sensitivity": made.sensitivity,
             "score_sensitivity": sensitivity(models, self.settings.window),
             "epsilon_per_parameter": one,
-            "model_level_rho": rho,
-            "model_level_epsilon": whole,
+            **({"model_level_rho": rho, "model_level_epsilon": whole} if self.groups is None else _NO_MODEL_LEVEL),
             "record_level": "none: every model was trained on every record",
         }
 
@@ -240,7 +317,7 @@ class Published(Channel):
         plan = self.plan()
         judges = self._judges(split)
         with _folder(run) as folder:
-            slices = self.collection(split, run, folder).at()
+            slices = self.aligned(self.collection(split, run, folder).at(), run.device)
             net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         check_executed(plan, executed)
@@ -266,9 +343,17 @@ class Published(Channel):
         data = Resident(split.private, run.device)
         return collect(make, s.models, data, self.recipe, seed, run, folder, stages, batch_size=s.batch_size)
 
+    def aligned(self, slices: Slices, device: torch.device) -> Slices:
+        """The models with their units in one order, if that is asked for; all of them are in memory then."""
+        if not self.settings.align:
+            return slices
+        return Slices.of(align(slices.ensemble(), device=device).ensemble)
+
     def twin(self, slices: Slices, stream: Stream, device: torch.device) -> tuple[nn.Module, Generated]:
         """Draw a twin, on the device; the stream is secret."""
         made = generate(slices, self.settings, self.mechanism, self.centre(), stream, device)
+        if groups := self.groups:
+            publish_layers(made.values, slices, groups, stream.child("groups"))
         return slices.model(made.values).to(device), made
 
     def _judges(self, split: Split) -> Records:
@@ -300,8 +385,9 @@ class Published(Channel):
     def _guarantee(self, events: dpa.DpEvent, parameters: int) -> Guarantee:
         """Nothing is promised; the paper's claim is recorded."""
         costs = self.costs(parameters)
-        theorem = THEOREM.format(one=costs["epsilon_per_parameter"], all=costs["model_level_epsilon"])
         s = self.settings
+        words = THEOREM if s.generator == "dp-pg" else THEOREM_GROUPS
+        theorem = words.format(one=costs["epsilon_per_parameter"], all=costs["model_level_epsilon"])
         public = s.range == "public" and not isinstance(s.bandwidth, str)
         chosen = (JUDGED_ON_TEST,) if self.judged and s.judged_on == "test" else ()
         return Guarantee(
@@ -310,7 +396,14 @@ class Published(Channel):
             events=events,
             delta=self.config.delta,
             status=self.status,
-            assumptions=(*NEEDED, *(() if public else (NOT_PUBLIC,)), *ASSUMPTIONS, *chosen),
+            assumptions=(
+                *NEEDED,
+                *(() if public else (NOT_PUBLIC,)),
+                *((NOT_SELECTED,) if s.generator == "dp-pgp" else ()),
+                *((NOT_ALIGNED,) if s.align else ()),
+                *ASSUMPTIONS,
+                *chosen,
+            ),
             claim=Claim(self.config.epsilon, self.config.delta, theorem),
             accountant=self.config.accountant,
         )
