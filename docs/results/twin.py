@@ -77,7 +77,7 @@ def _measure(
             row = {
                 "seed": config.seed,
                 "epoch": epoch,
-                **_stage(config, channel, found.at(stage), split, epsilons, run),
+                **_stage(config, channel, channel.aligned(found.at(stage), run.device), split, epsilons, run),
             }
             print(json.dumps(row), flush=True)
             rows.append(row)
