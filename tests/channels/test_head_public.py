@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock import channels, data
-from airlock.channels.weights import public as public_module
-from airlock.channels.weights.features import compute
 from airlock.channels.weights.head import Head
-from airlock.channels.weights.public import FrontSettings, moments, public_records
 from airlock.data import Public, Records, Split, digest
 from airlock.errors import AirlockError, ConfigError, NetError, Refused
 from airlock.mechanisms import Randomness
@@ -23,7 +20,10 @@ from airlock.nets.synthetic import draw_classes
 from airlock.pipeline import make_release, plan_release
 from airlock.release.verify import verify
 from airlock.training import Run
+from airlock.training import public as public_module
+from airlock.training.features import compute
 from airlock.training.pretrain import LABEL
+from airlock.training.public import FrontSettings, moments, public_records
 from tests.channels.contract import Contract
 
 TRAINED = {"features": "trained", "public": "synthetic", "width": 16, "epochs": 1, "steps": 3}

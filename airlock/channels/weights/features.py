@@ -5,8 +5,6 @@ Every feature vector depends on its own record and on public tensors alone, so c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,23 +13,7 @@ from torch import Tensor, nn
 from airlock.data import Records
 from airlock.nets.frontend import Framed
 from airlock.training import Resident, Run
-from airlock.training.resident import to_input
-
-_BATCH = 250
-
-
-def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterator[tuple[slice, Tensor]]:
-    """Features of all records in blocks, on the run's device, each with its place."""
-    form = torch.channels_last if run.device.type == "cuda" else torch.contiguous_format
-    front.to(device=run.device, memory_format=form)  # type: ignore[call-overload]
-    for start in range(0, len(records), _BATCH):
-        block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(run.device)
-        x = to_input(block)
-        with torch.no_grad():
-            features = front(x.contiguous(memory_format=form) if x.dim() == 4 else x)
-        yield slice(start, start + len(x)), features
-        if run.progress:
-            run.progress(label, start + len(x), len(records))
+from airlock.training.features import BLOCK, compute
 
 
 class _Trained(nn.Module):
@@ -73,7 +55,7 @@ class Features(Resident):
         """The records at these positions; all of them are not copied."""
         if self._centred is None:
             with torch.no_grad():
-                self._centred = torch.cat([self.net.centre(block) for block in torch.split(self.x, _BATCH)])
+                self._centred = torch.cat([self.net.centre(block) for block in torch.split(self.x, BLOCK)])
             self.x = self._centred
         if len(index) == len(self.y):
             return self._centred, self.y

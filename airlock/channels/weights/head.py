@@ -38,15 +38,6 @@ from airlock.channels.contract import Artefact, Channel, Details, Plan, Release,
 from airlock.channels.weights import canaries, head_case
 from airlock.channels.weights.case import FACTS
 from airlock.channels.weights.features import Features
-from airlock.channels.weights.front import front_end
-from airlock.channels.weights.public import (
-    FrontSettings,
-    check_public,
-    outside,
-    planned_sentence,
-    public_records,
-    sentence,
-)
 from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee, training_course
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Split
@@ -55,6 +46,15 @@ from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.nets.frontend import Framed
 from airlock.training import Poisson, PrivateGradients, Recipe, Run, count_correct, fit
 from airlock.training.distributed import ALONE
+from airlock.training.front import front_end
+from airlock.training.public import (
+    FrontSettings,
+    check_public,
+    outside,
+    planned_sentence,
+    public_records,
+    sentence,
+)
 from airlock.training.sampling import sampled
 
 PUBLIC_FRONT = "The front end is public: it was neither trained nor chosen on the private records."

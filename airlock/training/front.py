@@ -1,4 +1,4 @@
-"""The front ends of `head` by name: sized for a plan, and made ready with public tensors for a release.
+"""Frozen public front ends by name: sized for a plan, and made ready with public tensors for a release.
 
 A front end's tensors come from a seed, from a wheel, or from public images: a trunk trained on them, and a whitening by
 their features' covariance. Nothing here sees a private record. A user's own front end is tried: it must give finite
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from airlock.channels.weights.public import SYNTHETIC, FrontSettings, moments
 from airlock.data import Public
 from airlock.errors import NetError
 from airlock.nets import build_front
@@ -21,8 +20,9 @@ from airlock.nets.pretrained import efficientnet, efficientnet_linear
 from airlock.nets.registry import open_user_net
 from airlock.nets.residual import Trunk, trained_name
 from airlock.nets.scattering import SMALLEST
-from airlock.training import Run
+from airlock.training.loop import Run
 from airlock.training.pretrain import FROM_SCRATCH, TRAIN_ON, pretrained
+from airlock.training.public import SYNTHETIC, FrontSettings, moments
 
 Shape = tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""What `head` takes from public images: its settings, where the images come from, and their features' covariance."""
+"""What front ends take from public images: settings, where the images come from, and their features' covariance."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from airlock.channels.weights.features import compute
 from airlock.config import DataConfig, Frozen
 from airlock.data import Facts, Public, Records, Split, digest
 from airlock.errors import ConfigError
 from airlock.nets.synthetic import draw_classes
-from airlock.training import Run
+from airlock.training.features import compute
+from airlock.training.loop import Run
 
 SPLIT, SYNTHETIC = "split", "synthetic"
 _CLASSES, _EACH = 100, 200  # of synthetic images
