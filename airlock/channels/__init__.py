@@ -27,6 +27,8 @@ METHODS: dict[str, dict[str, str]] = {
         "head": "airlock.channels.weights.head:Head",
     },
     "twin": {
+        "sharded": "airlock.channels.twin.sharded:Sharded",
+        "kde-sharded": "airlock.channels.twin.kde_sharded:KdeSharded",
         "published": "airlock.channels.twin.published:Published",
     },
 }

@@ -11,6 +11,7 @@ from airlock.data.loading import load as load
 from airlock.data.public import add_public as add_public
 from airlock.data.public import describe_public as describe_public
 from airlock.data.public import digest as digest
+from airlock.data.shards import shard as shard
 from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
 from airlock.data.sources import Listing as Listing
 from airlock.data.sources import Source as Source
@@ -42,5 +43,6 @@ __all__ = [
     "exact",
     "find_all",
     "load",
+    "shard",
     "share",
 ]

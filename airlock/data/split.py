@@ -109,10 +109,10 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
     A record of the pool whose content stands in the official test set as well is left out of the pool, so that the
     test set stays unseen.
     """
-    position, digests = _positions(pool, seed)
+    position, digests = positions(pool, seed)
     keep = np.ones(len(pool), bool)
     if test is not None:
-        known = set(_positions(test, seed)[1])
+        known = set(positions(test, seed)[1])
         keep = np.fromiter((d not in known for d in digests), bool, len(pool))
     parts: dict[Part, Records] = {}
     low = 0.0
@@ -153,7 +153,7 @@ def exact(records: Records, counts: Mapping[str, int], seed: int) -> dict[str, R
         DataError: There are too few.
     """
     alike: dict[bytes, list[int]] = {}
-    for place, digest in enumerate(_positions(records, seed)[1]):
+    for place, digest in enumerate(positions(records, seed)[1]):
         alike.setdefault(digest, []).append(place)
     waiting = [alike[digest] for digest in sorted(alike)]
     parts = {}
@@ -175,12 +175,17 @@ def exact(records: Records, counts: Mapping[str, int], seed: int) -> dict[str, R
     return parts
 
 
-def _positions(records: Records, seed: int) -> tuple[NDArray[np.float64], list[bytes]]:
-    """A number in [0, 1) for every record from its content and the seed, and the digest it came from."""
+def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArray[np.float64], list[bytes]]:
+    """A number in [0, 1) for every record from its content and the seed, and the digest it came from.
+
+    Numbers for different purposes have nothing to do with each other.
+    """
     key = seed.to_bytes(8, "big")
     rows = np.ascontiguousarray(records.x).reshape(len(records), -1)
     digests = [
-        hashlib.blake2b(row.tobytes() + int(label).to_bytes(8, "big", signed=True), digest_size=16, key=key).digest()
+        hashlib.blake2b(
+            row.tobytes() + int(label).to_bytes(8, "big", signed=True), digest_size=16, key=key, person=purpose
+        ).digest()
         for row, label in zip(rows, records.y, strict=True)
     ]
     head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]

@@ -1,5 +1,6 @@
 """Randomised primitives, each small, cited, and with its guarantee in the docstring."""
 
+from airlock.mechanisms.aggregate import ShardDensity, ShardMean, bounded
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.kmeans import PrivateKMeans
@@ -16,6 +17,9 @@ __all__ = [
     "PrivateKMeans",
     "QuantileBound",
     "Randomness",
+    "ShardDensity",
+    "ShardMean",
     "Stream",
+    "bounded",
     "clip_factors",
 ]

@@ -1,1 +1,1 @@
-"""`twin`: a generated model leaves; its parameters were drawn from the distribution over many trained models."""
+"""`twin`: what leaves is a model that was put together from many, not one that was trained."""

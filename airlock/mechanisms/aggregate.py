@@ -1,0 +1,144 @@
+"""Sample and aggregate (Nissim, Raskhodnikova and Smith 2007): what M disjoint shards say, released once.
+
+Every shard is asked for one vector, which may be computed from the shard's records in any way whatever. A record lies
+in one shard, so adding or removing it changes one vector. Two ways to release what the vectors have in common: their
+mean with Gaussian noise (`ShardMean`), and coordinate by coordinate a point of a public grid, drawn by the exponential
+mechanism from a kernel density estimate (`ShardDensity`, the sampler of Mao et al. 2020 with a bound that holds).
+
+A record that is *replaced* may change two vectors, where shards go by content: the distance doubles.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from airlock.mechanisms.clipping import clip_factors
+from airlock.mechanisms.gaussian import GaussianNoise
+from airlock.mechanisms.randomness import Stream
+
+_PIECE = 64  # coordinates at a time
+_HALF = math.sqrt(0.5)
+
+
+def bounded(vectors: Tensor, radius: float) -> Tensor:
+    """Every row within a ball, in float64; a row with NaN or infinity becomes zero.
+
+    Guarantee: every row of the result has norm at most `radius` · (1 − 2^-17), whatever goes in. What is left to the
+    radius is more than sums of up to 2^30 rows in float64 round.
+    """
+    rows = vectors.double()
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    kept = rows * clip_factors(norms, radius)[:, None]
+    return torch.where(torch.isfinite(norms)[:, None], kept, torch.zeros_like(kept))
+
+
+@dataclass(frozen=True)
+class ShardMean:
+    """The mean of M vectors of norm at most R, plus N(0, (zΔ)²) on every coordinate, Δ = 2R/M.
+
+    Guarantee: one vector moves within a ball of radius R, so the mean moves by at most 2R/M, and one call is
+    `GaussianDpEvent(z)` under add-remove. An empty shard's vector is zero, which is in the ball too.
+
+    Args:
+        radius: R; public.
+        shards: M; public.
+        noise_multiplier: z.
+    """
+
+    radius: float
+    shards: int
+    noise_multiplier: float
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one call costs."""
+        return self._noise.event
+
+    @property
+    def _noise(self) -> GaussianNoise:
+        return GaussianNoise(2 * self.radius / self.shards, self.noise_multiplier)
+
+    def release(self, vectors: Tensor, stream: Stream) -> NDArray[np.float64]:
+        """The noisy mean of these rows, one a shard."""
+        mean = bounded(vectors, self.radius).sum(0) / self.shards
+        return self._noise.add(mean.cpu().numpy(), stream)
+
+
+@dataclass(frozen=True)
+class ShardDensity:
+    """One point of a public grid for every coordinate, by the exponential mechanism over a kernel density estimate.
+
+    With values v_i of M shards in one coordinate, u(t) = mean_i [Φ((t + w/2 − v_i)/b) − Φ((t − w/2 − v_i)/b)], and t is
+    drawn with weights exp(ε0 · M · u(t) / 2κ), κ = 2Φ(w/2b) − 1.
+
+    Guarantee: every term of M·u lies in [0, κ], so when one shard's value changes, the exponent moves at each point of
+    the grid by something in [−ε0/2, ε0/2]: the logarithm of the ratio of both probabilities varies by at most ε0 over
+    the grid, which is bounded range, and a mechanism of bounded range ε0 is ε0²/8-zCDP (Cesar and Rogers 2021, lemma
+    3.4). One shard's change touches all k coordinates; they compose to `ZCDpEvent(k ε0²/8)` under add-remove. Grid,
+    bandwidth and window must be public. (Replacing a record may change two shards: bounded range 2ε0, four times ρ.)
+    Points are drawn by inversion from 53-bit uniforms; probabilities below 2^-52 are not told apart.
+
+    Args:
+        reach: The grid goes from −reach to reach, and values beyond it are taken to its ends.
+        points: Of the grid.
+        bandwidth: b.
+        window: w.
+        epsilon: ε0, of one coordinate.
+        shards: M.
+    """
+
+    reach: float
+    points: int
+    bandwidth: float
+    window: float
+    epsilon: float
+    shards: int
+
+    @property
+    def largest_score(self) -> float:
+        """κ: what one shard adds to M·u at most."""
+        return math.erf(self.window / (2 * self.bandwidth) * _HALF)
+
+    @property
+    def sensitivity(self) -> float:
+        """Δu = κ/M."""
+        return self.largest_score / self.shards
+
+    @property
+    def grid(self) -> Tensor:
+        """The points that can be drawn."""
+        return torch.linspace(-self.reach, self.reach, self.points, dtype=torch.float64)
+
+    def event(self, coordinates: int) -> dpa.DpEvent:
+        """What drawing so many coordinates costs."""
+        return dpa.ZCDpEvent(coordinates * self.epsilon**2 / 8)
+
+    def log_probabilities(self, values: Tensor) -> Tensor:
+        """Of every point of the grid, a row a coordinate; `values` has a row a shard."""
+        found = [self._scores(piece) for piece in torch.split(values.double(), _PIECE, 1)]
+        return torch.log_softmax(torch.cat(found) * (self.epsilon / (2 * self.sensitivity)), 1)
+
+    def _scores(self, values: Tensor) -> Tensor:
+        """The score u on the grid, a row a coordinate; shard after shard, so that memory goes by the grid alone."""
+        grid = self.grid.to(values.device)
+        total = torch.zeros(values.shape[1], self.points, dtype=torch.float64, device=values.device)
+        for row in values.clamp(-self.reach, self.reach):
+            away = grid - row[:, None]
+            ends = [torch.erf((away + side * self.window / 2) * (_HALF / self.bandwidth)) for side in (1, -1)]
+            total += (ends[0] - ends[1]) / 2
+        return total / self.shards
+
+    def sample(self, log_probabilities: Tensor, stream: Stream) -> NDArray[np.float64]:
+        """One point a coordinate, each by one secret uniform number."""
+        below = log_probabilities.exp().cumsum(1).cpu()
+        chance = torch.from_numpy(stream.uniform(len(below)))[:, None] * below[:, -1:]
+        stream.note_drawn("cpu")
+        place = torch.searchsorted(below, chance).squeeze(1).clamp_max(self.points - 1)
+        return self.grid[place].numpy()
