@@ -108,14 +108,20 @@ def spend_along(
 def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
     """Upper bounds on δ at each of these ε, under add-remove: other points of the curve that `spend` reads one of.
 
+    By PLD, or by RDP where PLD does not take the event (zCDP), which is looser and a bound all the same.
+
     Raises:
-        AccountingError: PLD does not take the event; RDP's curve is too loose to be worth testing.
+        AccountingError: Neither takes the event.
     """
     to_json(event)
-    if not pld.PLDAccountant().supports(event):
-        raise AccountingError("an event that PLD takes", type(event).__name__)
-    accountant = pld.PLDAccountant(value_discretization_interval=_COARSE).compose(event)
-    return [float(accountant.get_delta(epsilon)) for epsilon in epsilons]
+    if pld.PLDAccountant().supports(event):
+        by_losses = pld.PLDAccountant(value_discretization_interval=_COARSE).compose(event)
+        return [float(by_losses.get_delta(epsilon)) for epsilon in epsilons]
+    if rdp.RdpAccountant().supports(event):
+        with _quiet():
+            by_orders = rdp.RdpAccountant().compose(event)
+            return [float(by_orders.get_delta(epsilon)) for epsilon in epsilons]
+    raise AccountingError("an event that PLD or RDP takes", type(event).__name__)
 
 
 def _followed(before: dpa.DpEvent, step: dpa.DpEvent, count: int) -> dpa.DpEvent:

@@ -23,7 +23,7 @@ from airlock.mechanisms.clipping import clip_factors
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.randomness import Stream
 
-_PIECE = 64  # coordinates at a time
+_PIECE, _NUMBERS = 64, 1 << 20  # coordinates at a time, and numbers
 _HALF = math.sqrt(0.5)
 
 
@@ -126,13 +126,13 @@ class ShardDensity:
         return torch.log_softmax(torch.cat(found) * (self.epsilon / (2 * self.sensitivity)), 1)
 
     def _scores(self, values: Tensor) -> Tensor:
-        """The score u on the grid, a row a coordinate; shard after shard, so that memory goes by the grid alone."""
-        grid = self.grid.to(values.device)
+        """The score u on the grid, a row a coordinate; some shards at a time, so that memory stays bounded."""
+        grid, half = self.grid.to(values.device), self.window / 2
         total = torch.zeros(values.shape[1], self.points, dtype=torch.float64, device=values.device)
-        for row in values.clamp(-self.reach, self.reach):
-            away = grid - row[:, None]
-            ends = [torch.erf((away + side * self.window / 2) * (_HALF / self.bandwidth)) for side in (1, -1)]
-            total += (ends[0] - ends[1]) / 2
+        for rows in torch.split(values.clamp(-self.reach, self.reach), max(1, _NUMBERS // total.numel())):
+            away = grid - rows[:, :, None]
+            upper, lower = (torch.erf((away + side) * (_HALF / self.bandwidth)) for side in (half, -half))
+            total += (upper - lower).sum(0) / 2
         return total / self.shards
 
     def sample(self, log_probabilities: Tensor, stream: Stream) -> NDArray[np.float64]:

@@ -137,5 +137,13 @@ def test_the_curve_of_a_gaussian_is_the_exact_one_from_above() -> None:
 def test_the_curve_goes_through_the_stated_epsilon() -> None:
     event = dpa.PoissonSampledDpEvent(0.5, dpa.GaussianDpEvent(2.5))
     assert deltas(event, [spend(event, 1e-5).epsilon])[0] == pytest.approx(1e-5, rel=0.01)
-    with pytest.raises(AccountingError, match="PLD"):
-        deltas(dpa.ZCDpEvent(0.1, 0.0), [1.0])
+
+
+def test_the_curve_of_zcdp_is_by_rdp_and_above_that_of_the_gaussian_with_the_same_rho() -> None:
+    """A Gaussian with noise z is 1/(2z²)-zCDP, so a bound for all mechanisms of this ρ lies above its exact curve."""
+    event, epsilons = dpa.ZCDpEvent(1 / (2 * 2.5**2), 0.0), [0.0, 0.5, 1.0, 2.0]
+    assert deltas(event, [spend(event, 1e-5).epsilon])[0] == pytest.approx(1e-5, rel=0.01)
+    found, gaussian = deltas(event, epsilons), deltas(dpa.GaussianDpEvent(2.5), epsilons)
+    assert all(loose > tight for loose, tight in zip(found, gaussian, strict=True))
+    assert all(loose < 10 * tight for loose, tight in zip(found, gaussian, strict=True))
+    assert spend(event, 1e-5).accountant == "RDP"

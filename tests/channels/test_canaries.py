@@ -18,9 +18,11 @@ from airlock.channels.weights.gaussian import Gaussian
 from airlock.errors import Refused
 from airlock.mechanisms import Clip, GaussianNoise, Stream
 from airlock.training.private import clipped_sum
-from tests.channels.test_cases import NAMES, SOUND, no_clipping, noise_over
+from tests.channels import test_cases
+from tests.channels.test_cases import no_clipping, noise_over
 
 COUNT = 400
+NAMES, SOUND = ([n for n in names if n != "twin/kde-sharded"] for names in (test_cases.NAMES, test_cases.SOUND))
 Patch = pytest.MonkeyPatch
 
 
@@ -102,6 +104,8 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "head, no noise": ("weights/head", no_noise),
     "head, noise over 10": ("weights/head", noise_over(10.0)),
     "head, no clipping": ("weights/head", no_clipping),
+    "sharded, no noise": ("twin/sharded", no_noise),
+    "sharded, noise over 10": ("twin/sharded", noise_over(10.0)),
 }
 
 

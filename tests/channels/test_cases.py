@@ -19,10 +19,12 @@ from airlock.channels import Case
 from airlock.channels.contract import Channel
 from airlock.channels.twin import case as twin_case
 from airlock.channels.twin.published import Published as Twin
+from airlock.channels.twin import shard_case, sharded
 from airlock.channels.weights import case as cases
 from airlock.channels.weights.gaussian import Gaussian
+from airlock.data import Records
 from airlock.errors import ConfigError, Refused
-from airlock.mechanisms import Clip, GaussianNoise, Stream
+from airlock.mechanisms import Clip, GaussianNoise, ShardDensity, Stream, aggregate
 from airlock.training import Poisson, PrivateGradients, private
 from airlock.training.private import clipped_sum
 
@@ -156,6 +158,27 @@ def isotropic_clipping(patch: Patch) -> None:
     patch.setattr(private, "clipped_sum", lambda net, x, y, clip: clipped_sum(net, x, y, Clip(0.5)))
 
 
+def vectors_not_clipped(patch: Patch) -> None:
+    patch.setattr(aggregate, "bounded", lambda vectors, radius: vectors.double())
+
+
+def a_record_in_two_shards(patch: Patch) -> None:
+    """The one that differs, wherever it is, enters the next shard as well."""
+    with_it, divide = len(shard_case.neighbours(0)[0]), sharded.shard
+
+    def doubled(records: Records, count: int, seed: int) -> list[np.ndarray]:
+        own = divide(records, count, seed)
+        if len(records) == with_it:
+            own[1] = np.append(own[1], with_it - 1)
+        return own
+
+    patch.setattr(sharded, "shard", doubled)
+
+
+def published_sensitivity(patch: Patch) -> None:
+    patch.setattr(ShardDensity, "sensitivity", property(lambda self: 1.0 / (self.shards * (self.shards - 1))))
+
+
 FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "no clipping": ("weights/gaussian", no_clipping),
     "noise over 2": ("weights/gaussian", noise_over(2.0)),
@@ -167,6 +190,11 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "shaped, noise over 2": ("weights/shaped", noise_over(2.0)),
     "head, noise over 2": ("weights/head", noise_over(2.0)),
     "head, no clipping": ("weights/head", no_clipping),
+    "sharded, noise over 2": ("twin/sharded", noise_over(2.0)),
+    "sharded, no clipping": ("twin/sharded", vectors_not_clipped),
+    "sharded, a record in two shards": ("twin/sharded", a_record_in_two_shards),
+    "kde-sharded, a record in two shards": ("twin/kde-sharded", a_record_in_two_shards),
+    "kde-sharded, the paper's sensitivity": ("twin/kde-sharded", published_sensitivity),
 }
 
 

@@ -94,14 +94,18 @@ class Heads:
 def ridge_regression(x: Tensor, y: Tensor, penalty: float) -> Tensor:
     """The W that minimises ‖x Wᵀ − y‖² + penalty · ‖W‖², by whichever of both normal equations is smaller."""
     if len(x) <= x.shape[1]:
-        found = torch.linalg.solve(x @ x.T + penalty * torch.eye(len(x), dtype=x.dtype, device=x.device), y)
-        return found.T @ x
-    square = x.T @ x + penalty * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    return torch.linalg.solve(square, x.T @ y).T
+        dual: Tensor = torch.linalg.solve(_penalised(x @ x.T, penalty), y)
+        return dual.T @ x
+    primal: Tensor = torch.linalg.solve(_penalised(x.T @ x, penalty), x.T @ y)
+    return primal.T
+
+
+def _penalised(square: Tensor, penalty: float) -> Tensor:
+    return square + penalty * torch.eye(len(square), dtype=square.dtype, device=square.device)
 
 
 def directions(dimensions: int, count: int, seed: int) -> Tensor:
     """So many random orthogonal directions as columns, scaled to keep norms on average; a function of the seed."""
     chance = torch.Generator().manual_seed(seed)
-    basis = torch.linalg.qr(torch.randn(dimensions, count, dtype=torch.float64, generator=chance))[0]
+    basis: Tensor = torch.linalg.qr(torch.randn(dimensions, count, dtype=torch.float64, generator=chance))[0]
     return basis * math.sqrt(dimensions / count)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from airlock.channels.case import Case
 from airlock.channels.contract import Details
+from airlock.channels.twin import shard_case
 from airlock.channels.twin.shard_settings import ShardSettings
 from airlock.channels.twin.sharded import OfShards
 from airlock.config import Positive
@@ -61,8 +62,6 @@ class KdeSharded(OfShards):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """The drawn coordinates, when one record turns one shard's vector round."""
-        from airlock.channels.twin import shard_case
-
         return shard_case.of_density(cls(shard_case.config_for(cls.method, epsilon, delta), shard_case.FACTS))
 
     def wanted_dimensions(self) -> int | None:

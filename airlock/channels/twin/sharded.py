@@ -28,8 +28,9 @@ from torch import Tensor, nn
 
 from airlock.accounting import Guarantee, calibrate, repeat
 from airlock.accounting.guarantee import Status
-from airlock.channels.case import Case
+from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.twin import shard_canaries, shard_case
 from airlock.channels.twin.heads import Heads
 from airlock.channels.twin.shard_settings import ShardSettings, default_radius, default_shards
 from airlock.channels.twin.subspace import Subspace
@@ -242,9 +243,13 @@ class Sharded(OfShards):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """The released mean, when one record turns one shard's vector round."""
-        from airlock.channels.twin import shard_case
-
         return shard_case.of_mean(cls(shard_case.config_for(cls.method, epsilon, delta), shard_case.FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release."""
+        config = shard_canaries.config_for(epsilon, delta, count)
+        return shard_canaries.of_mean(cls(config, shard_canaries.facts(count)))
 
     def event(self, noise_multiplier: float) -> dpa.DpEvent:
         """One Gaussian."""
