@@ -193,7 +193,6 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "sharded, noise over 2": ("twin/sharded", noise_over(2.0)),
     "sharded, no clipping": ("twin/sharded", vectors_not_clipped),
     "sharded, a record in two shards": ("twin/sharded", a_record_in_two_shards),
-    "kde-sharded, a record in two shards": ("twin/kde-sharded", a_record_in_two_shards),
     "kde-sharded, the paper's sensitivity": ("twin/kde-sharded", published_sensitivity),
 }
 

@@ -14,11 +14,12 @@ import torch
 from airlock import channels, data
 from airlock.accounting import spend
 from airlock.channels.twin.heads import Heads, ridge_regression
+from airlock.channels.twin.kde_sharded import KdeSharded
 from airlock.channels.twin.sharded import OfShards
 from airlock.channels.twin.subspace import Subspace, even
 from airlock.data import Records, Split, shard
-from airlock.errors import AirlockError, AirlockWarning, ConfigError, NetError, Refused
-from airlock.mechanisms import Randomness
+from airlock.errors import AirlockWarning, ConfigError, NetError, Refused
+from airlock.mechanisms import Randomness, Stream
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
 from airlock.release.verify import verify
@@ -182,17 +183,22 @@ class TestKdeSharded(OfShardsContract):
         rho = int(details["dimensions"]) * (2 * float(details["epsilon_of_a_coordinate"])) ** 2 / 8
         assert spend(dpa.ZCDpEvent(rho), self.delta).epsilon > 1.5 * self.epsilon
 
-    def test_what_leaves_lies_on_the_public_grid(self, split: Split) -> None:
-        channel = self.build(settings={**self.settings, "dimensions": None, "features": "pixels"})
-        with pytest.warns(AirlockWarning):
-            channel.plan()
+    def test_what_leaves_lies_on_the_public_grid_near_where_the_shards_agree(self) -> None:
+        channel = self.build()
+        assert isinstance(channel, KdeSharded)
+        size, unit = channel.learner.size, 1.0 / math.sqrt(channel.learner.size)
+        vectors = torch.full((250, size), 0.9 * unit)
+        found, _ = channel.publish(vectors, 0.2, 1.0, Stream.from_seed(1))
+        grid = np.linspace(-1.5 * unit, 1.5 * unit, 64)
+        assert np.abs(found[:, None] - grid).min(1).max() < 1e-12
+        assert abs(found.mean() / unit - 0.9) < 0.3
 
 
 def test_ridge_is_the_same_by_both_equations_and_minimises_its_loss() -> None:
     chance = torch.Generator().manual_seed(0)
     x, y = (torch.randn(n, d, dtype=torch.float64, generator=chance) for n, d in ((6, 6), (6, 3)))
-    wide, tall = ridge_regression(torch.cat([x, 0 * x], 1), y, 0.3), ridge_regression(torch.cat([x, 0 * x]), torch.cat(
-        [y, 0 * y]), 0.3)  # fmt: skip
+    wide = ridge_regression(torch.cat([x, 0 * x], 1), y, 0.3)
+    tall = ridge_regression(torch.cat([x, 0 * x]), torch.cat([y, 0 * y]), 0.3)
     assert torch.allclose(wide[:, :6], tall, atol=1e-9)
     gradient = (x @ tall.T - y).T @ x + 0.3 * tall
     assert gradient.abs().max() < 1e-9
@@ -224,4 +230,3 @@ def test_a_record_with_nan_makes_a_zero_and_no_error() -> None:
     assert isinstance(channel, OfShards)
     records = Records(np.array([[np.nan, 1.0], [1.0, 2.0]], np.float32), np.array([0, 1]))
     assert torch.isfinite(channel.answers(channel.learner.start(None, 1, Run()), records, 1.0, Run())).all()
-    assert issubclass(ConfigError, AirlockError)

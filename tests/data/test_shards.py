@@ -18,9 +18,7 @@ def of_shards(records: Records, count: int, seed: int) -> list[list[tuple[bytes,
 
 @settings(max_examples=50, deadline=None)
 @given(few, st.integers(2, 80), SEEDS)
-def test_every_record_lies_in_exactly_one_shard_and_equal_ones_in_the_same(
-    x: np.ndarray, count: int, seed: int
-) -> None:
+def test_every_record_lies_in_one_shard_and_equal_ones_in_the_same(x: np.ndarray, count: int, seed: int) -> None:
     records = Records(x, (x[:, 0] > 1).astype(np.int64))
     own = shard(records, count, seed)
     assert len(own) == count

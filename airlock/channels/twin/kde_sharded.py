@@ -24,7 +24,7 @@ from torch import Tensor
 from airlock.channels.case import Case
 from airlock.channels.contract import Details
 from airlock.channels.twin import shard_case
-from airlock.channels.twin.shard_settings import ShardSettings
+from airlock.channels.twin.shard_settings import ShardSettings, default_shards
 from airlock.channels.twin.sharded import OfShards
 from airlock.config import Positive
 from airlock.mechanisms import ShardDensity, Stream, bounded
@@ -42,7 +42,7 @@ class DensitySettings(ShardSettings):
         grid: How many points.
     """
 
-    reach: Positive = 3.0
+    reach: Positive = 1.5
     bandwidth: Positive = 1.0
     window: Positive = 1.0
     grid: Annotated[int, Field(ge=2, le=65_536)] = 256
@@ -67,6 +67,10 @@ class KdeSharded(OfShards):
     def wanted_dimensions(self) -> int | None:
         """Few by default."""
         return self.settings.dimensions or _FEATURES
+
+    def shards(self, noise_multiplier: float) -> int:
+        """M: three times as many as for a mean; a mode needs more values to stand out."""
+        return self.settings.shards or default_shards(self.records, 9 * noise_multiplier)
 
     def mechanism(self, noise_multiplier: float, radius: float, shards: int) -> ShardDensity:
         """The sampler at this cost."""
