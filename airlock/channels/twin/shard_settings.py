@@ -2,7 +2,8 @@
 
 How the defaults were found: on Fashion-MNIST alone (docs/results/twin-sharded.md). With n records, M shards and noise
 multiplier z, noise falls as z/M and what a shard cannot know grows as M/n; both are even at M ~ √(z n). Features have
-norm at most 1, so that a head from s records has a norm of about √s, whatever the data.
+norm at most 1, and a head from s records had a norm of about √s there. Where R suits other
+data badly, accuracy suffers and the promise does not.
 """
 
 from __future__ import annotations
