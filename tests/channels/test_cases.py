@@ -18,8 +18,8 @@ from airlock.audit import Verdict, judge
 from airlock.channels import Case
 from airlock.channels.contract import Channel
 from airlock.channels.twin import case as twin_case
-from airlock.channels.twin.published import Published as Twin
 from airlock.channels.twin import shard_case, sharded
+from airlock.channels.twin.published import Published as Twin
 from airlock.channels.weights import case as cases
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.data import Records
