@@ -175,7 +175,9 @@ def audit_bundle(
 
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
     try:
-        return load(folder / bundle.CONFIG, overrides)
+        config = load(folder / bundle.CONFIG, overrides)
+        # A front end is what a method takes by itself: as a `net` it would be trained whole.
+        return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
             raise ConfigError(

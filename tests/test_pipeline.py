@@ -208,3 +208,11 @@ def test_a_card_of_another_release_is_not_written_over_a_bundle(tmp_path: Path) 
     other = bundle.read(tmp_path / "b").card
     with pytest.raises(FormatError):
         bundle.update(tmp_path / "a", other)
+
+
+@pytest.mark.parametrize(("channel", "method"), [("weights", "head"), ("twin", "sharded")])
+def test_a_head_on_a_front_end_is_audited_as_what_it_is(channel: str, method: str, tmp_path: Path) -> None:
+    made = config(channel=channel, method=method, epsilon=8.0, settings={"features": "pixels"})
+    make_release(made, tmp_path / "bundle", vault=tmp_path / "vault")
+    done = audit_bundle(tmp_path / "bundle", FEW.model_copy(update={"like": "release"}), vault=tmp_path / "vault")
+    assert {"LiRA, online", "gradient norm"} <= {attack.name for attack in done.bundle.card.audit.attacks}
