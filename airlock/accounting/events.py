@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dp_accounting as dpa
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from airlock.errors import AccountingError
 
@@ -22,6 +23,7 @@ _TABLE: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "non-private": (dpa.NonPrivateDpEvent, ()),
     "gaussian": (dpa.GaussianDpEvent, ("noise_multiplier",)),
     "laplace": (dpa.LaplaceDpEvent, ("noise_multiplier",)),
+    "discrete-laplace": (DiscreteLaplaceDpEvent, ("noise_parameter", "sensitivity")),
     "zcdp": (dpa.ZCDpEvent, ("rho", "xi")),
     "poisson-sampled": (dpa.PoissonSampledDpEvent, ("sampling_probability", "event")),
     "repeated": (dpa.SelfComposedDpEvent, ("event", "count")),
@@ -69,7 +71,7 @@ def _field_from_json(field: str, value: object, depth: int) -> object:
     if field == "events" and isinstance(value, Sequence) and not isinstance(value, str):
         return [from_json(inner, depth) for inner in value]
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    whole = field != "count" or (isinstance(value, int) and value >= 1)
+    whole = field not in ("count", "sensitivity") or (isinstance(value, int) and value >= 1)
     share = field != "sampling_probability" or (number and value <= 1)  # type: ignore[operator]
     if not (number and whole and share):
         raise AccountingError(f"a usable number as '{field}' of an event", f"{value!r}"[:60], _WHY)
@@ -79,6 +81,15 @@ def _field_from_json(field: str, value: object, depth: int) -> object:
 def repeat(event: dpa.DpEvent, count: int) -> dpa.DpEvent:
     """`event`, `count` times; one time is the event itself."""
     return event if count == 1 else dpa.SelfComposedDpEvent(event, count)
+
+
+def pure(epsilon: float) -> dpa.DpEvent:
+    """Any ε-DP mechanism, as the worst of them: the discrete Laplace mechanism at sensitivity 1.
+
+    Its privacy loss is ε with probability e^ε/(1 + e^ε) and −ε otherwise. Every ε-DP mechanism is a random function of
+    it, and so is every adaptive composition of a composition of it (Kairouz, Oh and Viswanath 2015).
+    """
+    return DiscreteLaplaceDpEvent(epsilon, 1)
 
 
 def compose(events: Sequence[dpa.DpEvent]) -> dpa.DpEvent:

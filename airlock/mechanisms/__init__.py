@@ -2,6 +2,7 @@
 
 from airlock.mechanisms.aggregate import ShardDensity, ShardMean, bounded
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
+from airlock.mechanisms.discrete import GridNoise
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.kmeans import PrivateKMeans
 from airlock.mechanisms.laplace import LaplaceNoise
@@ -12,6 +13,7 @@ __all__ = [
     "BALANCE",
     "Clip",
     "GaussianNoise",
+    "GridNoise",
     "LaplaceNoise",
     "Place",
     "PrivateKMeans",

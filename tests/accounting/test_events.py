@@ -6,6 +6,7 @@ import json
 
 import dp_accounting as dpa
 import pytest
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from airlock.errors import AccountingError
 leaves = st.one_of(
     st.builds(dpa.GaussianDpEvent, st.floats(0.01, 100)),
     st.builds(dpa.LaplaceDpEvent, st.floats(0.01, 100)),
+    st.builds(DiscreteLaplaceDpEvent, st.floats(0.01, 100), st.integers(1, 100)),
     st.builds(dpa.ZCDpEvent, st.floats(0, 10), st.floats(0, 1)),
     st.just(dpa.NoOpDpEvent()),
     st.just(dpa.NonPrivateDpEvent()),
@@ -54,6 +56,9 @@ def test_json_and_back_is_the_same_event(event: dpa.DpEvent) -> None:
         {"type": "repeated", "event": {"type": "no-op"}, "count": 1.5},
         {"type": "poisson-sampled", "sampling_probability": 1.5, "event": {"type": "no-op"}},
         {"type": "composed", "events": "ab"},
+        {"type": "discrete-laplace", "noise_parameter": 1.0, "sensitivity": 1.5},
+        {"type": "discrete-laplace", "noise_parameter": 1.0, "sensitivity": 0},
+        {"type": "discrete-laplace", "noise_parameter": 1.0},
     ],
 )
 def test_anything_else_is_refused(value: object) -> None:

@@ -9,7 +9,7 @@ import dp_accounting as dpa
 import pytest
 from scipy.stats import norm
 
-from airlock.accounting import calibrate, repeat, spend
+from airlock.accounting import calibrate, pure, repeat, spend
 from airlock.accounting.spend import deltas
 from airlock.errors import AccountingError
 
@@ -147,3 +147,29 @@ def test_the_curve_of_zcdp_is_by_rdp_and_above_that_of_the_gaussian_with_the_sam
     assert all(loose > tight for loose, tight in zip(found, gaussian, strict=True))
     assert all(loose < 10 * tight for loose, tight in zip(found, gaussian, strict=True))
     assert spend(event, 1e-5).accountant == "RDP"
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 4.0])
+def test_any_pure_mechanism_is_covered_alone_and_repeated(epsilon: float) -> None:
+    """ε-DP alone; k times no better than the best composition (Kairouz et al.), and never worse than k·ε."""
+    delta, count = 1e-6, 6
+    assert epsilon * 0.99 - 2e-4 <= spend(pure(epsilon), delta).epsilon <= epsilon + 2e-4
+    up = math.exp(epsilon) / (1 + math.exp(epsilon))
+    losses = [(2 * i - count) * epsilon for i in range(count + 1)]
+    chances = [math.comb(count, i) * up**i * (1 - up) ** (count - i) for i in range(count + 1)]
+    spent = spend(repeat(pure(epsilon), count), delta).epsilon
+    exact = sum(p * max(0.0, 1 - math.exp(spent - loss)) for p, loss in zip(chances, losses, strict=True))
+    assert exact <= delta * (1 + 1e-6)
+    assert spent <= count * epsilon + 2e-3
+
+
+def test_a_laplace_event_would_not_cover_a_pure_mechanism() -> None:
+    laplace, worst = (spend(repeat(event, 20), 1e-5).epsilon for event in (dpa.LaplaceDpEvent(1.0), pure(1.0)))
+    assert laplace < 0.97 * worst
+
+
+@pytest.mark.parametrize("z", [0.7, 4.0])
+def test_zcdp_costs_no_less_than_the_gaussian_that_has_it(z: float) -> None:
+    gaussian, concentrated = (spend(e, 1e-5) for e in (dpa.GaussianDpEvent(z), dpa.ZCDpEvent(0.5 / z**2, 0.0)))
+    assert gaussian.epsilon < concentrated.epsilon < 1.2 * gaussian.epsilon
+    assert (gaussian.accountant, concentrated.accountant) == ("PLD", "RDP")
