@@ -1,0 +1,1 @@
+"""What leaves are answers to queries, or one head that answers any number of them."""

@@ -1,0 +1,86 @@
+"""The figures of Lu et al. 2021 ("convexified loss"), as the paper computes them from the sizes of a network alone.
+
+They are what `published` has to use and what is claimed, not what is true: Δω divides a bound on the whole weight
+vector by √|W| as if every weight moved alike, hidden activations are taken as fixed, and the loss of a network with a
+hidden layer is not convex. docs/answers.md says what is wrong with the claim.
+
+The network is m – 128 (tanh) – C (softmax); n records; the regulariser 0.001‖W‖²/2 counts with λ = 5e-4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+HIDDEN = 128
+STRONG_CONVEXITY = 5e-4
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """What the paper states of a network on data of these sizes (its Table 6).
+
+    Args:
+        inputs: m, the number of features.
+        classes: C.
+        records: n.
+    """
+
+    inputs: int
+    classes: int
+    records: int
+
+    @property
+    def lipschitz(self) -> float:
+        """ρ, by Eq. 21 with every input and every hidden activation at most 1."""
+        return math.sqrt(self.inputs * HIDDEN) * (self.classes - 1) / (HIDDEN * self.classes)
+
+    @property
+    def weights(self) -> int:
+        """|W|: edges of the network, without biases."""
+        return HIDDEN * (self.inputs + self.classes)
+
+    @property
+    def of_all_weights(self) -> float:
+        """Δ₂W = 2ρ/(λn), by Theorem 4: true for the exact minimiser of a strongly convex objective."""
+        return 2 * self.lipschitz / (STRONG_CONVEXITY * self.records)
+
+    @property
+    def of_one_weight(self) -> float:
+        """Δω = Δ₂W/√|W|, by Eq. 18: nothing keeps one weight from moving by all of Δ₂W."""
+        return self.of_all_weights / math.sqrt(self.weights)
+
+    @property
+    def of_a_logit(self) -> float:
+        """Δz = 128 Δω, by Corollary 1 with tanh bounded by 1."""
+        return HIDDEN * self.of_one_weight
+
+    @property
+    def of_a_probability(self) -> float:
+        """Δp = min(1, e^(2Δz) − 1), by Corollary 2."""
+        return probability_sensitivity(self.of_a_logit)
+
+    @property
+    def stability(self) -> float:
+        """The bound 2ρ²/(λn) on on-average-remove-one stability, by Theorem 4."""
+        return self.of_all_weights * self.lipschitz
+
+
+def probability_sensitivity(of_a_logit: float) -> float:
+    """min(1, e^(2Δz) − 1)."""
+    return min(1.0, math.expm1(2 * of_a_logit))
+
+
+def neuron_budget(epsilon: float, classes: int, noise: Literal["laplace", "gaussian", "gaussian-code"]) -> float:
+    """The share of a query's ε that the paper gives to sampling the neuron, and again to the noise on it.
+
+    "laplace": ε/(2C + 1), by Theorem 6. "gaussian": ε/√(4C + 1). "gaussian-code": ε/(2√C + 1), as the authors' code has
+    it.
+    """
+    parts = {
+        "laplace": 2 * classes + 1,
+        "gaussian": math.sqrt(4 * classes + 1),
+        "gaussian-code": 2 * math.sqrt(classes) + 1,
+    }
+    return epsilon / parts[noise]
