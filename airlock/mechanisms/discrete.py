@@ -74,7 +74,8 @@ class _Coins:
             if not len(going):
                 break
             tosses[going] += 1
-        return tosses % 2 == 1
+        odd: Mask = tosses % 2 == 1
+        return odd
 
     def powers(self, numerator: Whole, denominator: int, times: Whole) -> Mask:
         """One coin an entry, each 1 with probability exp(−a/denominator) to the power of `times`."""
@@ -134,7 +135,8 @@ def _attempt(kind: Kind, scale: int, tries: int, coins: _Coins) -> Whole:
         kept[kept] = coins.exponential(rest[kept] ** 2, 2 * scale**2)
     size = blocks[kept] * scale + rest[kept]
     negative = coins.below(2, len(size)) == 1
-    return np.where(negative, -size, size)[~(negative & (size == 0))]
+    once = ~(negative & (size == 0))
+    return np.asarray(np.where(negative, -size, size)[once])
 
 
 @dataclass(frozen=True)

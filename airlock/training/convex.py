@@ -1,0 +1,250 @@
+"""Multinomial logistic heads, solved so near to their exact minimiser that the distance is certified.
+
+For output perturbation (Chaudhuri, Monteleoni and Sarwate 2011) the sensitivity is that of an exact minimiser, which no
+solver reaches. Here the solver has to prove how near it came, and what is left is part of the sensitivity.
+
+The objective of a head W (classes × features) on records with features φ_i and labels y_i is
+
+    F(W) = (1/n0) Σ_i ℓ(W; φ_i, y_i) + (λ/2) ‖W‖²,    ℓ = cross-entropy of softmax(W φ_i) against y_i,
+
+with a *public* n0: the real number of records is private, and a mean over it would move with one record. ‖φ_i‖ ≤ R is
+enforced here (`bounded`).
+
+Sensitivity. One record's gradient is (p − e_y) φᵀ, and ‖p − e_y‖² = (1 − p_y)² + Σ_{j≠y} p_j² ≤ 2(1 − p_y)² ≤ 2, so its
+norm is at most √2 R. Let W, W' minimise F on a data set and F' on the same with one record more. ∇F'(W) is that
+record's gradient over n0, because ∇F(W) = 0; F' is λ-strongly convex and ∇F'(W') = 0, so λ‖W − W'‖ ≤ ‖∇F'(W)‖ ≤
+√2 R/n0. Replacing one record is removing and adding one: twice that.
+
+The gap. Strong convexity also gives ‖Ŵ − W‖ ≤ ‖∇F(Ŵ)‖/λ for any Ŵ. What `solve` returns has a *certified* ‖∇F(Ŵ)‖ ≤ τ:
+two neighbours come at most 2τ/λ further apart than their minimisers. A head that cannot be certified is refused. That
+it was is visible and depends on the records, so τ must be set where floating point reaches it whatever they are: see
+`LogisticHead.sharpest`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from airlock.accounting.spend import Relation
+from airlock.errors import TrainingError
+
+_UNIT = 2.0**-53  # float64's unit roundoff
+_MEMORY = 12  # pairs that L-BFGS remembers
+_MOST = 3000  # iterations
+_WIDEST = 4096  # features up to which curvature is factorised
+_INSIDE = 1.0 - 2.0**-30  # of R: above every error of a norm in float64
+
+Shard = tuple[Tensor, Tensor]  # features (records, width) and labels
+
+
+@dataclass(frozen=True)
+class LogisticHead:
+    """The objective, by public figures alone, and what follows for neighbouring data sets.
+
+    Args:
+        classes: How many.
+        regularisation: λ.
+        records: n0, the public number of records.
+        tolerance: τ over √2 R/(2 n0): the gap's part of the sensitivity, as a fraction of the exact minimiser's.
+        bound: R; longer features are shortened to it.
+    """
+
+    classes: int
+    regularisation: float
+    records: int
+    tolerance: float = 1e-3
+    bound: float = 1.0
+
+    @property
+    def exact_sensitivity(self) -> float:
+        """Of the exact minimiser to one record more or less: √2 R/(λ n0)."""
+        return math.sqrt(2) * self.bound / (self.regularisation * self.records)
+
+    @property
+    def largest_gradient(self) -> float:
+        """τ: what `solve` certifies ‖∇F‖ to be at most."""
+        return self.tolerance * self.exact_sensitivity * self.regularisation / 2
+
+    def sensitivity(self, relation: Relation = "add-remove") -> float:
+        """Of what `solve` returns, in L2: the exact minimiser's, twice that if a record is replaced, plus 2τ/λ."""
+        exact = self.exact_sensitivity * (1 if relation == "add-remove" else 2)
+        return (exact + 2 * self.largest_gradient / self.regularisation) * (1 + 2**-40)
+
+    def sharpest(self, width: int, records: int | None = None) -> float:
+        """The error bound of a computed gradient at the largest head there can be; τ has to be well above it.
+
+        The minimiser has λ‖W‖ ≤ √2 R n/n0, because its gradient is zero, and (λ/2)‖W‖² ≤ (n/n0) ln C, because F is no
+        larger there than at zero: the bound follows from sizes alone.
+        """
+        count = records or self.records
+        share = count / self.records / self.regularisation
+        norm = 1.1 * min(math.sqrt(2) * self.bound * share, math.sqrt(2 * math.log(self.classes) * share))
+        return self._error(width, count, norm, norm)
+
+    def _error(self, width: int, count: int, norm: float, largest_row: float) -> float:
+        """How far a computed gradient is from the true one at a head of this norm, in L2.
+
+        By the standard model of rounding (Higham 2002), in any order of summation: a logit is off by γ(width)·R·‖w‖,
+        which moves probabilities by as much in L1; exponentials, their sum and the quotient add a relative error; the
+        sum over records adds γ(count) of the sum of all norms.
+        """
+        logits = _gamma(width) * self.bound * largest_row
+        softmax = 2 * (8 * self.bound * largest_row + 2 * self.classes + 32) * _UNIT
+        summed = count * self.bound * (1.5 * _gamma(count) + 1.01 * (logits + softmax)) / self.records
+        last = 4 * _UNIT * (1.5 * count * self.bound / self.records + self.regularisation * norm)
+        return 1.01 * (summed + last)
+
+    def bounded(self, features: Tensor) -> Tensor:
+        """Features in float64 of norm at most R, each record by itself; one that is not finite becomes zero."""
+        x = features.double()
+        x = torch.where(x.isfinite().all(1, keepdim=True), x, torch.zeros_like(x))
+        largest = x.abs().amax(1, keepdim=True).clamp_min(1e-300)
+        norm = (x / largest).norm(dim=1, keepdim=True) * largest
+        shorter: Tensor = x * (self.bound * _INSIDE / norm.clamp_min(1e-300)).clamp_max(1.0)
+        return shorter
+
+
+def _gamma(count: int) -> float:
+    return count * _UNIT / (1 - count * _UNIT)
+
+
+class _Heads:
+    """Several heads at once, each on its own records: shards padded to one length with records of weight zero."""
+
+    def __init__(self, shards: Sequence[Shard], objective: LogisticHead) -> None:
+        self.objective, (first, _) = objective, shards[0]
+        self.counts = [len(y) for _, y in shards]
+        self.longest, self.width = max(self.counts), first.shape[1]
+        self.x = first.new_zeros(len(shards), self.longest, self.width, dtype=torch.float64)
+        self.target = self.x.new_zeros(len(shards), self.longest, objective.classes)
+        self.there = self.x.new_zeros(len(shards), self.longest, 1)
+        for i, (features, labels) in enumerate(shards):
+            self.x[i, : len(labels)] = objective.bounded(features)
+            self.target[i, : len(labels)] = F.one_hot(labels.long(), objective.classes).double()
+            self.there[i, : len(labels)] = 1.0
+
+    def gradient(self, heads: Tensor) -> Tensor:
+        """∇F of every head at once."""
+        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.there)
+        return (residual.mT @ self.x) / self.objective.records + self.objective.regularisation * heads
+
+    def certified(self, heads: Tensor, gradient: Tensor) -> Tensor:
+        """For every head a number that its true ‖∇F‖ cannot exceed, whatever rounding did to the computed one."""
+        norms = _norm(gradient) * (1 + 2 * _gamma(heads[0].numel() + 4))
+        rows = heads.norm(dim=2).amax(1) * 1.01
+        errors = [
+            self.objective._error(self.width, self.longest, norm, row)
+            for norm, row in zip((1.01 * _norm(heads)).tolist(), rows.tolist(), strict=True)
+        ]
+        return norms + torch.tensor(errors, dtype=torch.float64, device=norms.device)
+
+    def curvature(self) -> Tensor | None:
+        """Cholesky factors of (1/2)ΦᵀΦ/n0 + λ, above every Hessian of F (Böhning 1992); None where that is too wide."""
+        if self.width > _WIDEST:
+            return None
+        product = self.x.mT @ self.x / (2 * self.objective.records)
+        product.diagonal(dim1=1, dim2=2).add_(self.objective.regularisation)
+        factors: Tensor = torch.linalg.cholesky(product)
+        return factors
+
+    def precondition(self, vector: Tensor, factors: Tensor | None) -> Tensor:
+        """The vector over the curvature."""
+        if factors is not None:
+            return torch.cholesky_solve(vector.mT, factors).mT
+        objective = self.objective
+        return vector / (self.longest * objective.bound**2 / (2 * objective.records) + objective.regularisation)
+
+
+def solve(shards: Sequence[Shard], objective: LogisticHead) -> Tensor:
+    """One head a shard, (heads, classes, features) in float64, each with a certified ‖∇F‖ ≤ τ.
+
+    L-BFGS from zero with a bound on the curvature as its metric. Nothing but the objective's figures and the shard's
+    own records goes into a head, so heads of disjoint shards have the sensitivity of one.
+
+    Raises:
+        TrainingError: Some head could not be certified.
+    """
+    heads = _Heads(shards, objective)
+    found = _minimise(heads)
+    if not bool((heads.certified(found, heads.gradient(found)) <= objective.largest_gradient).all()):
+        raise TrainingError(
+            "a head within the stated distance of the minimiser",
+            "one that floating point or the number of iterations kept away from it",
+            "Without the distance there is no sensitivity, and nothing may leave.",
+            "Raise settings.tolerance or settings.regularisation.",
+        )
+    return found
+
+
+def _minimise(heads: _Heads) -> Tensor:
+    """Go on until every head is certified or the iterations are used up."""
+    factors, goal = heads.curvature(), heads.objective.largest_gradient
+    w = heads.x.new_zeros(len(heads.counts), heads.objective.classes, heads.width)
+    gradient, pairs = heads.gradient(w), _Pairs()
+    for _ in range(_MOST):
+        going = (heads.certified(w, gradient) > goal)[:, None, None]
+        if not bool(going.any()):
+            break
+        direction = -pairs.apply(gradient, lambda v: heads.precondition(v, factors)) * going
+        step, following = _along(heads, w, gradient, direction)
+        pairs.add(step, following - gradient)
+        w, gradient = w + step, following
+    return w
+
+
+def _along(heads: _Heads, w: Tensor, gradient: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """A step along the direction and the gradient there; shorter until the slope has not turned up by half.
+
+    By slopes alone: near the minimum the values of F no longer differ in float64, its slopes still do.
+    """
+    slope = _dot(gradient, direction)
+    length = torch.ones_like(slope)
+    following = gradient
+    for _ in range(40):
+        following = heads.gradient(w + length * direction)
+        ahead = _dot(following, direction)
+        if bool((ahead <= -0.5 * slope).all()):
+            break
+        cut = (slope / (slope - ahead)).clamp(0.1, 0.7)
+        length = torch.where(ahead > -0.5 * slope, length * cut, length)
+    return length * direction, following
+
+
+class _Pairs:
+    """L-BFGS's memory (Nocedal 1980), a set of heads at a time; a head that stands still has pairs of zeros."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, step: Tensor, change: Tensor) -> None:
+        """Remember how the gradient changed along a step."""
+        product = _dot(step, change)
+        inverse = torch.where(product > 0, 1 / product, torch.zeros_like(product))
+        self.kept = [*self.kept, (step, change, inverse)][-_MEMORY:]
+
+    def apply(self, gradient: Tensor, start: Callable[[Tensor], Tensor]) -> Tensor:
+        """The gradient times the inverse of the curvature that the pairs tell of."""
+        vector, shares = gradient, []
+        for step, change, inverse in reversed(self.kept):
+            share = inverse * _dot(step, vector)
+            vector = vector - share * change
+            shares.append(share)
+        vector = start(vector)
+        for (step, change, inverse), share in zip(self.kept, reversed(shares), strict=True):
+            vector = vector + (share - inverse * _dot(change, vector)) * step
+        return vector
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum((1, 2), keepdim=True)
+
+
+def _norm(a: Tensor) -> Tensor:
+    norms: Tensor = a.flatten(1).norm(dim=1)
+    return norms
