@@ -1,7 +1,8 @@
 """Which attacks fit what leaves: an audit that lacks one of them says less than it seems to.
 
 Whoever holds weights can do more than ask for predictions, so weights have to be attacked from both sides. Answers come
-through a noisy interface with a budget, and nothing but that interface may be used. Features are attacked by turning
+through a noisy interface with a budget, and nothing but that interface may be used; where a method of that channel lets
+weights out after all, it has a line of its own. Features are attacked by turning
 them back into records.
 """
 
@@ -19,6 +20,7 @@ FITTING: Mapping[str, tuple[Kind, ...]] = {
     "twin": (("membership", "white-box"), ("membership", "black-box")),
     "student": (("membership", "white-box"), ("membership", "black-box")),
     "answers": (("membership", "interface"),),
+    "answers/head": (("membership", "white-box"), ("membership", "black-box")),  # its weights leave
     "features": (("inversion", "features"),),
 }
 IN_WORDS: Mapping[Kind, str] = {
@@ -42,9 +44,10 @@ class Attacked(Protocol):
         """What the attacker has."""
 
 
-def missing(channel: str, attacks: Iterable[Attacked]) -> tuple[str, ...] | None:
+def missing(channel: str, attacks: Iterable[Attacked], method: str = "") -> tuple[str, ...] | None:
     """The fitting attacks that were not made, in words; None for a channel of which it is not known what fits."""
-    if channel not in FITTING:
+    fitting = FITTING.get(f"{channel}/{method}", FITTING.get(channel))
+    if fitting is None:
         return None
     made = {(attack.aim, attack.view) for attack in attacks}
-    return tuple(IN_WORDS[kind] for kind in FITTING[channel] if kind not in made)
+    return tuple(IN_WORDS[kind] for kind in fitting if kind not in made)

@@ -31,6 +31,9 @@ METHODS: dict[str, dict[str, str]] = {
         "kde-sharded": "airlock.channels.twin.kde_sharded:KdeSharded",
         "published": "airlock.channels.twin.published:Published",
     },
+    "answers": {
+        "head": "airlock.channels.answers.head:Head",
+    },
 }
 
 

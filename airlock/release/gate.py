@@ -91,7 +91,7 @@ def _contradicted(card: Card) -> Defects:
 
 
 def _unattacked(card: Card) -> Defects:
-    lacking = missing(card.channel, card.audit.attacks)
+    lacking = missing(card.channel, card.audit.attacks, card.method)
     if lacking is None:
         return [f"It is not known which attacks fit the channel '{card.channel}', so none can be called enough."]
     return [f"What leaves was not attacked by {words}. `airlock audit` does it." for words in lacking]

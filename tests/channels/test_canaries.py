@@ -106,6 +106,8 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "head, no clipping": ("weights/head", no_clipping),
     "sharded, no noise": ("twin/sharded", no_noise),
     "sharded, noise over 10": ("twin/sharded", noise_over(10.0)),
+    "answers/head, no noise": ("answers/head", no_noise),
+    "answers/head, noise over 20": ("answers/head", noise_over(20.0)),
 }
 
 

@@ -25,7 +25,8 @@ from airlock.channels.weights.gaussian import Gaussian
 from airlock.data import Records
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Clip, GaussianNoise, ShardDensity, Stream, aggregate
-from airlock.training import Poisson, PrivateGradients, private
+from airlock.training import Poisson, PrivateGradients, convex, private
+from airlock.training.convex import LogisticHead
 from airlock.training.private import clipped_sum
 
 NAMES = [f"{channel}/{method}" for channel, methods in channels.METHODS.items() for method in methods]
@@ -179,6 +180,21 @@ def published_sensitivity(patch: Patch) -> None:
     patch.setattr(ShardDensity, "sensitivity", property(lambda self: 1.0 / (self.shards * (self.shards - 1))))
 
 
+def longer_features(patch: Patch) -> None:
+    """Features of norm 3 where 1 is accounted for."""
+    patch.setattr(LogisticHead, "bounded", lambda self, features: 3 * features.double())
+
+
+def mean_over_the_real_number(patch: Patch) -> None:
+    """The objective divides by the records that are there, not by the public figure."""
+
+    def gradient(self: convex._Heads, heads: Tensor) -> Tensor:
+        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.there)
+        return (residual.mT @ self.x) / self.longest + self.objective.regularisation * heads
+
+    patch.setattr(convex._Heads, "gradient", gradient)
+
+
 FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "no clipping": ("weights/gaussian", no_clipping),
     "noise over 2": ("weights/gaussian", noise_over(2.0)),
@@ -194,6 +210,9 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "sharded, no clipping": ("twin/sharded", vectors_not_clipped),
     "sharded, a record in two shards": ("twin/sharded", a_record_in_two_shards),
     "kde-sharded, the paper's sensitivity": ("twin/kde-sharded", published_sensitivity),
+    "answers/head, noise over 2": ("answers/head", noise_over(2.0)),
+    "answers/head, longer features": ("answers/head", longer_features),
+    "answers/head, a mean over the real number of records": ("answers/head", mean_over_the_real_number),
 }
 
 

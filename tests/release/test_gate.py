@@ -127,7 +127,9 @@ def test_other_releases_and_paid_runs_are_weighed(config: ReleaseConfig):
 
 
 def test_every_channel_has_its_attacks_and_an_unknown_one_none_that_are_enough(config: ReleaseConfig):
-    assert set(FITTING) == {"weights", "twin", "student", "answers", "features"}
+    assert set(FITTING) == {"weights", "twin", "student", "answers", "answers/head", "features"}
+    assert missing("answers", (ATTACK, INSIDE), "head") == ()  # its weights leave
+    assert len(missing("answers", (ATTACK,), "head") or ()) == 1
     assert missing("weights", (ATTACK, INSIDE)) == ()
     assert missing("answers", (ATTACK, INSIDE)) == (
         "membership inference through the noisy interface, within its budget",
