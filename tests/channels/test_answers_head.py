@@ -49,7 +49,7 @@ class TestHead(Contract):
 
     def test_the_regularisation_follows_from_the_noise_of_a_logit(self) -> None:
         details = self.build().plan().details
-        assert details["noise_on_a_logit"] == pytest.approx(0.1)
+        assert details["noise_on_a_logit"] == pytest.approx(0.2)
         expected = math.sqrt(2) / (float(details["regularisation"]) * round(1797 * 0.7)) * 1.001
         assert details["sensitivity"] == pytest.approx(expected)
         fixed = self.build(settings={"regularisation": 0.25}).plan().details
@@ -113,7 +113,7 @@ class TestHead(Contract):
         split = Split(channel.facts, nobody, nobody, one, nobody)
         net = channel.release(split, Randomness.make(0, insecure_seed=3), Run()).artefact.net
         assert isinstance(net, Framed)
-        assert 0.08 < float(net.head.weight.std()) < 0.12
+        assert 0.16 < float(net.head.weight.std()) < 0.24
 
     def test_settings_that_cannot_be_kept_are_refused_before_data(self) -> None:
         with pytest.raises(ConfigError, match=r"settings\.features"):
@@ -134,10 +134,11 @@ def test_tables_take_the_record_itself_and_pictures_are_scattered() -> None:
     assert TestHead.build(settings={}).plan().details["net"] == "scattering-linear"
 
 
-def test_digits_at_epsilon_2_reaches_80_percent() -> None:
+def test_digits_at_epsilon_2_reaches_90_percent() -> None:
+    """95 to 96% on average."""
     config = TestHead.config(settings={})
     channel = channels.build(config, data.describe(config))
-    assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.80
+    assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.90
 
 
 @given(st.floats(1e-4, 10), st.floats(0.1, 100), st.integers(1, 10**6), st.floats(0.1, 3))

@@ -10,7 +10,8 @@ Proof. One record more or less moves the certified head by at most Δ = √2/(λ
 shows. Noise N(0, (zΔ)²) on every weight is `GaussianDpEvent(z)`, once; front end, λ, n0 and τ follow from public facts.
 
 Settings, by one rule for all data and every ε: the noise on a logit, zΔ‖φ‖, is `logit_noise`; λ follows. A small λ fits
-the records better and makes the noise larger; a large λ shrinks logits and noise alike.
+the records better and makes the noise larger; a large λ shrinks logits and noise alike. The figure was looked up on
+digits and on the pixels of Fashion-MNIST, where 0.1 to 0.3 differ by a point at ε = 1.
 
 Features are computed in float64: in a batch another record can change the order in which sums are taken, and with it
 their last bits, which are 10^-15 here and add nothing to Δ that could be seen beside the gap.
@@ -65,7 +66,7 @@ class HeadSettings(Frozen):
     """
 
     features: Literal["auto", "scattering", "pixels"] = "auto"
-    logit_noise: Positive = 0.1
+    logit_noise: Positive = 0.2
     regularisation: Positive | None = None
     tolerance: Annotated[float, Field(ge=1e-6, le=1)] = 1e-3
 
