@@ -8,7 +8,14 @@
     ├── AccountingError    2     no accountant can bound what was asked for
     ├── OutputError        2     a folder or a file cannot be written or read
     ├── TrainingError      2     training cannot go on or be resumed
+    ├── LedgerError        2     the ledger of a service cannot do what was asked
+    │   ├── LedgerUnavailable    its database or disk fails, or it is too busy: later, perhaps
+    │   └── LedgerBroken         it was tampered with, rewound or replaced: never, before someone has looked
     ├── Refused            1     the answer is no: understood, and not released
+    │   ├── Exhausted            the budget or a client's quota cannot pay
+    │   ├── UnknownKey           no such client, or a key that is unknown or revoked
+    │   ├── ExpiredKey           a key whose time is over
+    │   └── KeyReused            an idempotency key came with another request, or is being answered
     └── Interrupted        130   Ctrl-C; what was done so far is in a checkpoint
 
 A message has four parts, in this order: what was expected, what was found, why it matters, what to do. Nothing that
@@ -64,10 +71,60 @@ class TrainingError(AirlockError):
     """Training cannot go on or be resumed."""
 
 
+class LedgerError(AirlockError):
+    """The ledger of a service cannot do what was asked; nothing was answered."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger's database or disk fails, or it is too busy; nothing was answered.
+
+    Args:
+        expected: As in `AirlockError`.
+        found: As in `AirlockError`.
+        why: As in `AirlockError`.
+        do: As in `AirlockError`.
+        uncertain: Whether a charge may have been made all the same.
+    """
+
+    def __init__(self, expected: str, found: str, why: str = "", do: str = "", uncertain: bool = False) -> None:
+        super().__init__(expected, found, why, do)
+        self.uncertain = uncertain
+
+
+class LedgerBroken(LedgerError):
+    """The ledger was tampered with, rewound or replaced."""
+
+
 class Refused(AirlockError):
     """The request was understood and the answer is no."""
 
     exit_code = 1
+
+
+class Exhausted(Refused):
+    """The budget cannot pay; nothing was charged.
+
+    Args:
+        asked: Units that were asked for.
+        left: Units that are left.
+        whose: Which limit it is, as "the budget".
+    """
+
+    def __init__(self, asked: int, left: int, whose: str) -> None:
+        self.asked, self.left = asked, left
+        super().__init__(f"at most {left:,} units, what is left of {whose}", f"{asked:,}", "Nothing was charged.")
+
+
+class UnknownKey(Refused):
+    """No such client, or a key that is unknown or revoked."""
+
+
+class ExpiredKey(Refused):
+    """A key whose time is over."""
+
+
+class KeyReused(Refused):
+    """An idempotency key came with another request, or its request is being answered."""
 
 
 class Interrupted(AirlockError):

@@ -1,0 +1,217 @@
+"""The ledger's tables, and how SQLite and PostgreSQL are made to keep a promise.
+
+Both: a writer holds one lock from its first read to its commit (`BEGIN IMMEDIATE`, or the one row of `ledger` for
+update), and a commit returns after the disk has it (`synchronous=FULL`; PostgreSQL with `fsync` and `synchronous_commit`).
+Limits stand as CHECK constraints too, so that a mistake in the code above cannot overdraw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from airlock.errors import ConfigError, LedgerBroken, LedgerError, LedgerUnavailable
+
+LOCK_SECONDS = 30
+_meta = sa.MetaData()
+_hash = sa.String(64)
+
+ledger = sa.Table(
+    "airlock_ledger",
+    _meta,
+    sa.Column("one", sa.Integer, primary_key=True),
+    sa.Column("id", sa.String(32), nullable=False),
+    sa.Column("terms", sa.Text, nullable=False),
+    sa.Column("cap", sa.BigInteger, nullable=False),
+    sa.Column("spent", sa.BigInteger, nullable=False),
+    sa.Column("entries", sa.BigInteger, nullable=False),
+    sa.Column("head", _hash, nullable=False),
+    sa.CheckConstraint("one = 1"),
+    sa.CheckConstraint("spent >= 0 AND spent <= cap"),
+)
+log = sa.Table(
+    "airlock_log",
+    _meta,
+    sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("client", sa.String(128), nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("units", sa.BigInteger, nullable=False),
+    sa.Column("request", _hash, nullable=False),
+    sa.Column("key", _hash, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("previous", _hash, nullable=False),
+    sa.Column("hash", _hash, nullable=False),
+)
+clients = sa.Table(
+    "airlock_clients",
+    _meta,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("quota", sa.BigInteger),
+    sa.Column("spent", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("spent >= 0 AND (quota IS NULL OR spent <= quota)"),
+)
+answers = sa.Table(
+    "airlock_answers",
+    _meta,
+    sa.Column("client", sa.String(128), primary_key=True),
+    sa.Column("key", _hash, primary_key=True),
+    sa.Column("request", _hash, nullable=False),
+    sa.Column("entry", sa.BigInteger, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.LargeBinary),
+)
+keys = sa.Table(
+    "airlock_keys",
+    _meta,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("hash", _hash, nullable=False),
+    sa.Column("client", sa.String(128), nullable=False),
+    sa.Column("admin", sa.Boolean, nullable=False),
+    sa.Column("created", sa.BigInteger, nullable=False),
+    sa.Column("expires", sa.BigInteger),
+    sa.Column("revoked", sa.BigInteger),
+)
+
+
+def connect(place: str) -> sa.Engine:
+    """An engine for a SQLite file (a path or sqlite:///…) or for postgresql://….
+
+    Raises:
+        ConfigError: It is neither.
+        LedgerUnavailable: The file's folder cannot be written to, or the server cannot be reached.
+        LedgerError: The server does not wait for its disk.
+    """
+    if place.startswith(("postgresql://", "postgres://")):
+        return _postgresql(place)
+    if "://" in place and not place.startswith("sqlite:///"):
+        raise ConfigError("a file, sqlite:///… or postgresql://… as ledger", f"'{place.split('://')[0]}://…'")
+    return _sqlite(Path(place.removeprefix("sqlite:///")).expanduser().absolute())
+
+
+def create_tables(connection: sa.Connection) -> None:
+    """Make the tables that are not there; several processes may try at once."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(7031847201)"))
+    _meta.create_all(connection)
+
+
+def has_ledger(engine: sa.Engine) -> bool:
+    """Whether the tables are there and hold a ledger."""
+    with reading(engine) as connection:
+        if not sa.inspect(connection).has_table(ledger.name):
+            return False
+        return connection.execute(sa.select(sa.func.count()).select_from(ledger)).scalar_one() > 0
+
+
+@contextlib.contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that may write; committed when the block ends well, and then on the disk.
+
+    Raises:
+        LedgerError: The database failed; `uncertain` is set where a commit may or may not have come through.
+    """
+    committing = False
+    try:
+        with engine.connect().execution_options(airlock_writes=True) as connection:
+            with connection.begin() as transaction:
+                yield connection
+                committing = True
+                transaction.commit()
+    except exc.SQLAlchemyError as error:
+        raise translated(error, committing) from error
+
+
+@contextlib.contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that reads one state of the database throughout."""
+    level = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+    try:
+        with engine.connect().execution_options(**level) as connection:
+            yield connection
+    except exc.SQLAlchemyError as error:
+        raise translated(error) from error
+
+
+def translated(error: exc.SQLAlchemyError, committing: bool = False) -> LedgerError:
+    """A database's failure as one of ours; it names neither statement nor values.
+
+    A database that says why it did not commit has not. One that falls silent while it commits leaves that open.
+    """
+    original = getattr(error, "orig", None)
+    code, state = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None) or ""
+    kind = None if code is None else code & 0xFF
+    nothing = "Nothing was charged or answered."
+    if isinstance(error, exc.IntegrityError):
+        return LedgerBroken("rows that agree", "some that do not", nothing, "Run airlock ledger verify.")
+    if kind == sqlite3.SQLITE_FULL or state.startswith("53"):
+        return LedgerUnavailable("space for the ledger", "none left", nothing, "Free some, then retry.")
+    if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state.startswith("55"):
+        return LedgerUnavailable("the ledger's lock", "that others hold it for long", nothing, "Retry.")
+    if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return LedgerBroken("a SQLite database", "a damaged file", nothing, "Restore it; never go on without its log.")
+    if not isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError | exc.TimeoutError):
+        return LedgerError("what the database takes", f"a failure ({type(error).__name__})", nothing)
+    open_end = "The charge may have been made; nothing was answered." if committing else nothing
+    return LedgerUnavailable("a database that answers", "one that fails", open_end, "Check it, then retry.", committing)
+
+
+def _sqlite(path: Path) -> sa.Engine:
+    """A file readable by its owner alone; SQLite gives its journal the same mode."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise LedgerUnavailable(f"to open {path}", reason, do="Choose another place.") from error
+    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": LOCK_SECONDS})
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(raw: Any, _: Any) -> None:
+        raw.isolation_level = None  # transactions begin below, and nowhere else
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={LOCK_SECONDS * 1000}"):
+            raw.execute(f"PRAGMA {pragma}").close()
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get("airlock_writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql(place: str) -> sa.Engine:
+    url = sa.make_url(place).set(drivername="postgresql+psycopg")
+    options = {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "tcp_user_timeout": LOCK_SECONDS * 1000,
+    }
+    engine = sa.create_engine(url, connect_args=options, pool_pre_ping=True)
+
+    @sa.event.listens_for(engine, "connect")
+    def _set_up(raw: Any, _: Any) -> None:
+        with raw.cursor() as cursor:
+            if cursor.execute("SHOW synchronous_commit").fetchone()[0] == "off":
+                cursor.execute("SET synchronous_commit = on")
+            cursor.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+            cursor.execute("SET idle_in_transaction_session_timeout = '60s'")
+        raw.commit()
+
+    with reading(engine) as connection:
+        if connection.execute(sa.text("SHOW fsync")).scalar_one() != "on":
+            raise LedgerError(
+                "a PostgreSQL with fsync = on", "fsync = off", "A charge could be lost with the power.", "Turn it on."
+            )
+    return engine

@@ -1,0 +1,102 @@
+"""Both databases, each real: SQLite in a file, and a PostgreSQL that the tests start for themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airlock.serve import Ledger, Terms
+
+_count = itertools.count()
+
+
+def programs() -> Path | None:
+    """Where initdb and postgres are: in the wheel `pgserver`, on the path, or where Debian puts them."""
+    spec = importlib.util.find_spec("pgserver")
+    folders = [Path(spec.origin).parent / "pginstall" / "bin"] if spec and spec.origin else []
+    folders += [Path(found).parent for found in [shutil.which("initdb")] if found]
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+
+
+@contextlib.contextmanager
+def running(binaries: Path) -> Iterator[Path]:
+    """A server that listens on a socket in its own folder; as root it runs as `nobody`, since it refuses root."""
+    home = Path(tempfile.mkdtemp(prefix="airlock-pg-"))
+    who = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+    if who:
+        shutil.chown(home, "nobody", "nogroup")
+    init = [binaries / "initdb", "-D", home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
+    subprocess.run([*init, "--no-sync"], check=True, capture_output=True, cwd=home, **who)
+    start = [binaries / "postgres", "-D", home / "data", "-k", home, "-h", ""]
+    with subprocess.Popen(start, cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **who) as server:
+        try:
+            yield home
+        finally:
+            server.send_signal(signal.SIGQUIT)  # at once: nobody reads these databases again
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def wait_for(home: Path) -> psycopg.Connection:
+    for _ in range(300):
+        with contextlib.suppress(psycopg.OperationalError):
+            return psycopg.connect(host=str(home), user="postgres", dbname="postgres", autocommit=True)
+        time.sleep(0.1)
+    raise AssertionError("PostgreSQL did not start")
+
+
+@pytest.fixture(scope="session")
+def new_database() -> Iterator[Callable[[], str]]:
+    """Makes an empty database of the server and gives its address."""
+    binaries = programs()
+    if binaries is None:
+        if os.environ.get("CI"):
+            pytest.fail("no PostgreSQL found")
+        pytest.skip("no PostgreSQL: install the wheel pgserver, or your system's package")
+    with running(binaries) as home, contextlib.closing(wait_for(home)) as connection:
+
+        def make() -> str:
+            name = f"ledger_{next(_count)}"
+            connection.execute(f"CREATE DATABASE {name}")
+            return f"postgresql://postgres@/{name}?host={home}"
+
+        yield make
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new ledger can be, on either database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "ledger.db")
+    address: str = request.getfixturevalue("new_database")()
+    return address
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "elsewhere" / "mark.json"
+
+
+@pytest.fixture
+def ledger(place: str, mark: Path) -> Iterator[Ledger]:
+    """A ledger of 100 units, with the clients ann (no quota) and bob (10 units)."""
+    with Ledger.open(place, mark, Terms("a-release", 100, "0.01 rho")) as opened:
+        opened.set_quota("ann", None)
+        opened.set_quota("bob", 10)
+        yield opened
