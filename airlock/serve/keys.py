@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from airlock.errors import ConfigError, ExpiredKey, UnknownKey
 from airlock.serve import tables
+from airlock.serve.books import SetQuota
 from airlock.serve.chain import digest
 from airlock.serve.ledger import Ledger
 
@@ -58,6 +59,7 @@ class KeyStore:
             ConfigError: The name, the quota or the time is none.
         """
         until = self._until(expires)
+        SetQuota(client, quota)  # refuses a name that is none before the database is asked
         if quota is not None or not self._knows(client):
             self._ledger.set_quota(client, quota)
         return self._insert(client, False, until)

@@ -15,6 +15,7 @@ from airlock.serve.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, Positio
 from airlock.serve.mark import Mark
 
 _COLUMNS = [column for column in tables.log.c if column.name != "hash"]
+_PAGE = 2000
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,13 @@ def check_mark(mark: Position, at: Position, hash_of: Callable[[int], str | None
 
 
 def _entries(connection: sa.Connection) -> Iterator[tuple[Entry, str]]:
-    rows = connection.execution_options(yield_per=1000).execute(
-        sa.select(*_COLUMNS, tables.log.c.hash).order_by(tables.log.c.seq)
-    )
-    for *fields, stored in rows:
-        yield Entry(*fields), stored
+    """All entries in order, some thousand at a time."""
+    last = -(2**63)
+    query = sa.select(*_COLUMNS, tables.log.c.hash).order_by(tables.log.c.seq).limit(_PAGE)
+    while rows := connection.execute(query.where(tables.log.c.seq > last)).all():
+        for *fields, stored in rows:
+            yield Entry(*fields), stored
+        last = rows[-1].seq
 
 
 def _cap(entry: Entry) -> int:

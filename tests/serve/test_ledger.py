@@ -55,8 +55,9 @@ def test_a_batch_is_paid_whole_or_not_at_all(ledger: Ledger) -> None:
 
 
 def test_who_is_not_known_cannot_spend(ledger: Ledger) -> None:
-    with pytest.raises(UnknownKey):
-        ledger.spend(Spend("eve", 1, ONE))
+    for name in ("eve", "", "ann\0", "x" * 1000):
+        with pytest.raises(UnknownKey):
+            ledger.spend(Spend(name, 1, ONE, key="k"))
     with pytest.raises(UnknownKey):
         ledger.balance("eve")
     assert spent(ledger) == 0
