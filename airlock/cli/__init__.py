@@ -13,6 +13,8 @@ from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo
 from airlock.cli.gate import gate
+from airlock.cli.keys import keys
+from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
 from airlock.cli.release import release
 from airlock.cli.show import show
@@ -41,6 +43,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, bench):
     app.command()(_command)
+app.add_typer(keys, name="keys")
+app.add_typer(ledger, name="ledger")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ original is gone.
         <name>.safetensors      0600   arrays
         index.json              0600   SHA-256 of each
       checkpoints/<run key>/    0700   unfinished training
+      marks/                    0700   how far the ledger of a service had come
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ its release is no longer in use. `airlock verify` refuses a bundle that holds a 
 """
 _INDEX = "index.json"
 _CHECKPOINTS = "checkpoints"
+_MARKS = "marks"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _INDEX_LIMIT = 16 << 20
 
@@ -88,6 +90,10 @@ class Vault:
     def forget_checkpoint(self, run_key: str) -> None:
         """Remove the checkpoints of a run that is finished."""
         shutil.rmtree(self.root / _CHECKPOINTS / _checked(run_key), ignore_errors=True)
+
+    def mark_folder(self) -> Path:
+        """A folder for the high-water marks of ledgers, readable by its owner alone."""
+        return self._prepare(_MARKS)
 
     def hashes(self, sizes: Set[int] | None = None) -> dict[str, str]:
         """SHA-256 of everything the vault holds or has held, each with its place in the vault.

@@ -13,6 +13,7 @@ from airlock.serve.keys import KeyStore as KeyStore
 from airlock.serve.ledger import Balance as Balance
 from airlock.serve.ledger import Ledger as Ledger
 from airlock.serve.ledger import Terms as Terms
+from airlock.serve.mark import mark_name as mark_name
 from airlock.serve.units import budget_in_units as budget_in_units
 from airlock.serve.units import cost_in_units as cost_in_units
 from airlock.serve.verify import Verdict as Verdict
@@ -31,4 +32,5 @@ __all__ = [
     "budget_in_units",
     "cost_in_units",
     "digest",
+    "mark_name",
 ]

@@ -341,7 +341,9 @@ class Books:
         if names := {order.client for order in orders if _NAME.fullmatch(order.client)}:
             found = self.connection.execute(sa.select(tables.clients).where(tables.clients.c.name.in_(sorted(names))))
             self._accounts = {row.name: _Account(row.name, row.quota, row.spent) for row in found}
-        if wanted := {(order.client, order.key_digest) for order in orders if order.key_digest and order.client in names}:
+        if wanted := {
+            (order.client, order.key_digest) for order in orders if order.key_digest and order.client in names
+        }:
             t = tables.answers
             found = self.connection.execute(sa.select(t).where(sa.tuple_(t.c.client, t.c.key).in_(sorted(wanted))))
             self._answers = {

@@ -1,9 +1,9 @@
 """Keys: who may ask, for how long, and how much.
 
 A token is 256 random bits, shown once; the database holds its SHA-256. A plain hash is right for it: salts and slow
-hashes protect secrets that can be guessed, and there are too many of these to guess even one. The token's first part is
-the key's public name, by which its row is found; the secret is compared in constant time, with a row that does not exist
-too. A quota is the client's, not the key's: a second key, or a new one after a revocation, brings no new budget.
+hashes protect secrets that can be guessed, and there are too many of these to guess even one. The token's first
+part is the key's public name, by which its row is found; hashes are compared in constant time, where there is no such
+row too. A quota is the client's, not the key's: a second key, or a new one after a revocation, brings no new budget.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The ledger of a service: every answer is paid for before noise is drawn, and no budget is paid from twice.
 
-Guarantee. When `spend` returns a `Charge`, the debit is committed and on the disk, and so is the high-water mark. The sum
-of all charges never exceeds the cap, nor a client's charges its quota, whatever number of threads, processes or machines
-share the database. A crash can leave a charge without an answer, never an answer without a charge, provided that the
-caller draws noise only for a `Charge` that it holds, once. There are no refunds.
+Guarantee. When `spend` returns a `Charge`, the debit is committed and on the disk, and so is the high-water mark. The
+sum of all charges never exceeds the cap, nor a client's charges its quota, whatever number of threads, processes or
+machines share the database. A crash can leave a charge without an answer, never an answer without a charge, provided
+that the caller draws noise only for a `Charge` that it holds, once. There are no refunds.
 """
 
 from __future__ import annotations
@@ -198,6 +198,24 @@ class Ledger:
         if self._marked != self._seen:
             self.mark.raise_to(self._seen)
             self._marked = self._seen
+
+
+def verify_at(place: str | Path, mark: Path) -> verify.Verdict:
+    """Verify the ledger at `place` as it lies there, also one that `Ledger.open` refuses; nothing is written.
+
+    Raises:
+        ConfigError: There is no ledger.
+    """
+    file = str(place).removeprefix("sqlite:///")
+    if "://" not in file and not Path(file).expanduser().is_file():
+        raise ConfigError("a ledger in this place", "none")
+    engine = tables.connect(str(place))
+    try:
+        if not tables.has_ledger(engine):
+            raise ConfigError("a ledger in this place", "none")
+        return verify.walk(engine, Mark(mark))
+    finally:
+        engine.dispose()
 
 
 def _outcome(order: Order, books: Books) -> object:

@@ -3,8 +3,8 @@
 A database that is restored from a backup has its budget back, and its own hashes agree. The mark remembers the last
 entry that this machine saw committed; a ledger that is shorter, or has another entry in that place, was rewound or
 replaced. The database commits first and the mark follows, so that a crash in between leaves a mark that is a little
-behind: it then detects less, and never accuses wrongly. Several processes may share one mark; it only rises. Replicas on
-several machines have one each.
+behind: it then detects less, and never accuses wrongly. Several processes may share one mark; it only rises. Replicas
+on several machines have one each.
 
 Keep it where a restore of the database does not reach. Whoever can change both can rewind both.
 """
@@ -19,8 +19,20 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from airlock.errors import LedgerBroken, LedgerUnavailable
-from airlock.serve.chain import Position
+from airlock.serve.chain import Position, digest
+
+
+def mark_name(place: str) -> str:
+    """A file name for the mark of a ledger at `place`; a password and the spelling of a path make no difference."""
+    if "://" in place and not place.startswith("sqlite:///"):
+        url = sa.make_url(place)
+        where = repr((url.host, url.port, url.database, sorted(url.query.items())))
+    else:
+        where = str(Path(place.removeprefix("sqlite:///")).expanduser().resolve())
+    return f"{digest(where)[:32]}.json"
 
 
 class Mark:

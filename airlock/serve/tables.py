@@ -1,8 +1,8 @@
 """The ledger's tables, and how SQLite and PostgreSQL are made to keep a promise.
 
 Both: a writer holds one lock from its first read to its commit (`BEGIN IMMEDIATE`, or the one row of `ledger` for
-update), and a commit returns after the disk has it (`synchronous=FULL`; PostgreSQL with `fsync` and `synchronous_commit`).
-Limits stand as CHECK constraints too, so that a mistake in the code above cannot overdraw.
+update), and a commit returns after the disk has it (`synchronous=FULL`; `fsync` and `synchronous_commit`). Limits stand
+as CHECK constraints too, so that a mistake in the code above cannot overdraw.
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """
     committing = False
     try:
-        with engine.connect().execution_options(airlock_writes=True) as connection:
-            with connection.begin() as transaction:
-                yield connection
-                committing = True
-                transaction.commit()
+        options = {"airlock_writes": True}
+        with engine.connect().execution_options(**options) as connection, connection.begin() as transaction:
+            yield connection
+            committing = True
+            transaction.commit()
     except exc.SQLAlchemyError as error:
         raise translated(error, committing) from error
 

@@ -1,8 +1,8 @@
 """Group commit: one thread writes for all callers, and a transaction takes whatever has gathered meanwhile.
 
 A commit waits for the disk. While it does, orders gather, and the next transaction takes up to `batch` of them, a turn
-for each client, so that one who floods the queue delays itself. The queue is bounded in all and for each client. Callers
-wait on a future, which is set after the commit.
+for each client, so that one who floods the queue delays itself. The queue is bounded in all and for each client.
+Callers wait on a future, which is set after the commit.
 """
 
 from __future__ import annotations

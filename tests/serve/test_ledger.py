@@ -106,7 +106,9 @@ class TestIdempotency:
 
     @pytest.fixture
     def timed(self, place: str, mark: Path, clock: Clock):  # type: ignore[no-untyped-def]
-        with Ledger.open(place, mark, TERMS, clock=clock, rules=Rules(replay_seconds=1000, answer_seconds=10)) as ledger:
+        with Ledger.open(
+            place, mark, TERMS, clock=clock, rules=Rules(replay_seconds=1000, answer_seconds=10)
+        ) as ledger:
             ledger.set_quota("ann", None)
             ledger.set_quota("bob", None)
             yield ledger

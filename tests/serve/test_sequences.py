@@ -38,7 +38,13 @@ class Sequences(RuleBasedStateMachine):
             self.folder / "db", self.folder / "mark", Terms("r", CAP, "u"), rules=RULES, clock=lambda: self.time
         )
 
-    @rule(client=CLIENTS, units=st.integers(1, 6), rows=st.integers(1, 4), request=st.sampled_from("xy"), key=st.sampled_from([None, "k", "l"]))  # fmt: skip
+    @rule(
+        client=CLIENTS,
+        units=st.integers(1, 6),
+        rows=st.integers(1, 4),
+        request=st.sampled_from("xy"),
+        key=st.sampled_from([None, "k", "l"]),
+    )
     def spend(self, client: str, units: int, rows: int, request: str, key: str | None) -> None:
         held = self.held.get((client, key)) if key else None
         if held is not None and self.time - held[1] >= RULES.replay_seconds:

@@ -35,7 +35,7 @@ def fork(work: Callable[[], None]) -> int:
     try:
         work()
         os._exit(0)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - a child must not go on as its parent
         print(repr(error), file=sys.stderr, flush=True)
         os._exit(1)
 

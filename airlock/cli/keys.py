@@ -1,0 +1,124 @@
+"""`airlock keys`: who may ask a service, how much and until when."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from airlock.cli.ledger import LedgerOption, MarkOption, open_ledger
+from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_json, print_table, translate_errors
+from airlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airlock.serve import Key, Ledger
+
+keys = typer.Typer(no_args_is_help=True, help="Give, list and revoke the keys of a service.")
+
+
+@keys.command("add")
+@translate_errors
+def add(
+    client: str | None = typer.Argument(None, help="The client's name.", show_default=False),
+    quota: int | None = typer.Option(
+        None, "--quota", help="Units this client can spend in all; else only the budget limits it.", show_default=False
+    ),
+    expires: str | None = typer.Option(
+        None, "--expires", help="When the key ends: 90d, 12h or a date as 2030-12-31 (UTC).", show_default=False
+    ),
+    admin: bool = typer.Option(False, "--admin", help="An admin key in place of a client's; it cannot spend."),
+    place: str = LedgerOption,
+    mark: Path | None = MarkOption,
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Give a new key; its token is shown now and never again."""
+    if admin == (client is not None) or (admin and quota is not None):
+        raise ConfigError("a client's name, or --admin without name and quota", "something else")
+    until = _time(expires)
+    with open_ledger(place, mark, vault) as ledger:
+        from airlock.serve import KeyStore
+
+        store = KeyStore(ledger)
+        key, token = store.add_admin(until) if client is None else store.add(client, quota, until)
+        if as_json:
+            print_json(_plain(key, ledger) | {"token": token})
+            return
+    typer.echo(token)
+    err_console().print(f"Key {key.id} for {key.client or 'the admin'}. This is its token; it is not shown again.")
+
+
+@keys.command("list")
+@translate_errors
+def list_keys(
+    place: str = LedgerOption,
+    mark: Path | None = MarkOption,
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """List every key ever given, without its token."""
+    with open_ledger(place, mark, vault) as ledger:
+        from airlock.serve import KeyStore
+
+        found = [_plain(key, ledger) for key in KeyStore(ledger).all()]
+    if as_json:
+        print_json(found)
+        return
+    columns = ["id", "client", "state", "expires", "quota", "spent"]
+    print_table("Keys", columns, [["" if one[name] is None else str(one[name]) for name in columns] for one in found])
+
+
+@keys.command("revoke")
+@translate_errors
+def revoke(
+    key: str = typer.Argument(help="A key's id, or a client's name for all its keys.", show_default=False),
+    place: str = LedgerOption,
+    mark: Path | None = MarkOption,
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Revoke a key, or all keys of a client, at once and for good; what was spent stays spent."""
+    with open_ledger(place, mark, vault) as ledger:
+        from airlock.serve import KeyStore
+
+        revoked = KeyStore(ledger).revoke(key)
+    if as_json:
+        print_json([one.id for one in revoked])
+    else:
+        print_table("Revoked", ["id", "client"], [[one.id, one.client or "(admin)"] for one in revoked])
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    if span := re.fullmatch(r"(\d{1,5})([dh])", text):
+        hours = int(span[1]) * (24 if span[2] == "d" else 1)
+        return datetime.now(UTC) + timedelta(hours=hours)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError("90d, 12h or a date as 2030-12-31 after --expires", f"'{text[:40]}'") from error
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _plain(key: Key, ledger: Ledger) -> dict[str, Any]:
+    balance = ledger.balance(key.client) if key.client else None
+    return {
+        "id": key.id,
+        "client": key.client or "(admin)",
+        "admin": key.admin,
+        "state": key.state(ledger.now()),
+        "created": _iso(key.created),
+        "expires": _iso(key.expires),
+        "quota": balance.limit if balance else None,
+        "spent": balance.spent if balance else None,
+    }
+
+
+def _iso(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
