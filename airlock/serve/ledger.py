@@ -102,7 +102,7 @@ class Ledger:
             LedgerBroken: It was rewound or replaced, or it has spent and its mark is missing.
             LedgerUnavailable: Database or mark cannot be reached.
         """
-        engine = tables.connect(str(place))
+        engine = tables.connect(str(place), create=terms is not None)
         try:
             kept = Mark(mark)
             held = kept.read()
@@ -206,9 +206,6 @@ def verify_at(place: str | Path, mark: Path) -> verify.Verdict:
     Raises:
         ConfigError: There is no ledger.
     """
-    file = str(place).removeprefix("sqlite:///")
-    if "://" not in file and not Path(file).expanduser().is_file():
-        raise ConfigError("a ledger in this place", "none")
     engine = tables.connect(str(place))
     try:
         if not tables.has_ledger(engine):

@@ -82,11 +82,11 @@ keys = sa.Table(
 )
 
 
-def connect(place: str) -> sa.Engine:
-    """An engine for a SQLite file (a path or sqlite:///…) or for postgresql://….
+def connect(place: str, create: bool = False) -> sa.Engine:
+    """An engine for a SQLite file (a path or sqlite:///…), made if `create` says so, or for postgresql://….
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or there is no such file.
         LedgerUnavailable: The file's folder cannot be written to, or the server cannot be reached.
         LedgerError: The server does not wait for its disk.
     """
@@ -94,7 +94,7 @@ def connect(place: str) -> sa.Engine:
         return _postgresql(place)
     if "://" in place and not place.startswith("sqlite:///"):
         raise ConfigError("a file, sqlite:///… or postgresql://… as ledger", f"'{place.split('://')[0]}://…'")
-    return _sqlite(Path(place.removeprefix("sqlite:///")).expanduser().absolute())
+    return _sqlite(Path(place.removeprefix("sqlite:///")).expanduser().absolute(), create)
 
 
 def create_tables(connection: sa.Connection) -> None:
@@ -164,8 +164,10 @@ def translated(error: exc.SQLAlchemyError, committing: bool = False) -> LedgerEr
     return LedgerUnavailable("a database that answers", "one that fails", open_end, "Check it, then retry.", committing)
 
 
-def _sqlite(path: Path) -> sa.Engine:
+def _sqlite(path: Path, create: bool) -> sa.Engine:
     """A file readable by its owner alone; SQLite gives its journal the same mode."""
+    if not create and not path.is_file():
+        raise ConfigError("a ledger in this place", "none", do="A service opens it with the terms of its release.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -209,9 +211,14 @@ def _postgresql(place: str) -> sa.Engine:
             cursor.execute("SET idle_in_transaction_session_timeout = '60s'")
         raw.commit()
 
-    with reading(engine) as connection:
-        if connection.execute(sa.text("SHOW fsync")).scalar_one() != "on":
+    try:
+        with reading(engine) as connection:
+            waits = connection.execute(sa.text("SHOW fsync")).scalar_one() == "on"
+        if not waits:
             raise LedgerError(
                 "a PostgreSQL with fsync = on", "fsync = off", "A charge could be lost with the power.", "Turn it on."
             )
+    except BaseException:
+        engine.dispose()
+        raise
     return engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -340,6 +341,53 @@ def test_a_lost_connection_charges_nobody_and_the_next_spend_finds_a_new_one(new
         assert spent(ledger) == 0
         ledger.spend(Spend("ann", 1, ONE))
         assert spent(ledger) == 1
+
+
+def test_a_connection_lost_while_it_commits_leaves_open_whether_it_charged(
+    new_database,
+    mark: Path,
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
+) -> None:
+    """Nobody is told that nothing was charged, and nobody is charged a second time by trying again."""
+    with Ledger.open(new_database(), mark, TERMS) as ledger:
+        ledger.set_quota("ann", None)
+        flush, tries = Books.flush, []
+
+        def flush_and_lose(books: Books) -> None:
+            flush(books)
+            tries.append(books.connection.scalar(sa.text("SELECT pg_backend_pid()")))
+            with ledger.engine.connect() as other:
+                other.execute(sa.text(f"SELECT pg_terminate_backend({tries[-1]})"))
+
+        with paused(ledger):
+            monkeypatch.setattr(Books, "flush", flush_and_lose)
+            futures = [ledger.submit(Spend("ann", 1, ONE)) for _ in range(3)]
+        errors = [future.exception() for future in futures]
+        monkeypatch.setattr(Books, "flush", flush)
+        assert all(isinstance(error, LedgerUnavailable) and error.uncertain for error in errors)
+        assert "may have been made" in str(errors[0])
+        assert len(tries) <= 2, "the batch that held the writer, and the one with the spends"
+        ledger.spend(Spend("ann", 1, ONE))
+        assert ledger.verify().ok
+
+
+def test_a_server_that_does_not_wait_for_its_disk_is_made_to_or_refused(new_database, mark: Path) -> None:  # type: ignore[no-untyped-def]
+    place = new_database() + "%20-csynchronous_commit%3Doff"
+    with Ledger.open(place, mark, TERMS) as ledger, tables.writing(ledger.engine) as connection:
+        assert connection.scalar(sa.text("SHOW synchronous_commit")) == "on"
+    engine = sa.create_engine(place.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            for value in ("off", "on"):
+                connection.exec_driver_sql(f"ALTER SYSTEM SET fsync = {value}")
+                connection.exec_driver_sql("SELECT pg_reload_conf()")
+                while connection.exec_driver_sql("SHOW fsync").scalar() != value:
+                    time.sleep(0.01)
+                if value == "off":
+                    with pytest.raises(LedgerError, match="fsync = off"):
+                        Ledger.open(place, mark)
+    finally:
+        engine.dispose()
 
 
 def test_a_server_that_is_not_there(mark: Path, tmp_path: Path) -> None:

@@ -120,4 +120,4 @@ class Sequences(RuleBasedStateMachine):
 
 
 TestSequences = Sequences.TestCase
-TestSequences.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestSequences.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
