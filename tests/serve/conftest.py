@@ -20,6 +20,9 @@ import pytest
 from airlock.serve import Ledger, Terms
 
 _count = itertools.count()
+# Where there is room in memory tests need not wait for a disk: a killed process leaves the same there.
+_shared = Path("/dev/shm")
+MEMORY = _shared if _shared.is_dir() and shutil.disk_usage(_shared).free > 1 << 30 else None
 
 
 def programs() -> Path | None:
@@ -34,9 +37,7 @@ def programs() -> Path | None:
 @contextlib.contextmanager
 def running(binaries: Path) -> Iterator[Path]:
     """A server that listens on a socket in its own folder; as root it runs as `nobody`, since it refuses root."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    home = Path(tempfile.mkdtemp(prefix="airlock-pg-", dir=memory if roomy else None))
+    home = Path(tempfile.mkdtemp(prefix="airlock-pg-", dir=MEMORY))
     who = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
     if who:
         shutil.chown(home, "nobody", "nogroup")
@@ -81,18 +82,25 @@ def new_database() -> Iterator[Callable[[], str]]:
         yield make
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that is quick to write to."""
+    with tempfile.TemporaryDirectory(prefix="airlock-ledger-", dir=MEMORY) as name:
+        yield Path(name)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def place(request: pytest.FixtureRequest, folder: Path) -> str:
     """Where a new ledger can be, on either database."""
     if request.param == "sqlite":
-        return str(tmp_path / "ledger.db")
+        return str(folder / "ledger.db")
     address: str = request.getfixturevalue("new_database")()
     return address
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Path:
-    return tmp_path / "elsewhere" / "mark.json"
+def mark(folder: Path) -> Path:
+    return folder / "elsewhere" / "mark.json"
 
 
 @pytest.fixture

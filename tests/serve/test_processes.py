@@ -25,13 +25,13 @@ def work(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_eight_processes_never_overspend_by_a_unit(place: str, tmp_path: Path) -> None:
-    found = work("share", place, tmp_path / "mark", 8, 20)
+def test_eight_processes_never_overspend_by_a_unit(place: str, mark: Path) -> None:
+    found = work("share", place, mark, 8, 20)
     assert found == {"codes": [0] * 8, "cap": 120, "paid": 120, "refused": 40, "spent": 120, "ok": True}
 
 
-def test_killed_at_each_step_of_a_spend(place: str, tmp_path: Path) -> None:
-    found = work("steps", place, tmp_path / "mark")
+def test_killed_at_each_step_of_a_spend(place: str, mark: Path) -> None:
+    found = work("steps", place, mark)
     assert list(found) == list(STEPS)
     for name, (_, charges) in STEPS.items():
         killed, charged, again, ok = found[name]
@@ -42,9 +42,9 @@ def test_killed_at_each_step_of_a_spend(place: str, tmp_path: Path) -> None:
         assert ok, name
 
 
-def test_killed_at_random_moments_under_load(place: str, tmp_path: Path) -> None:
+def test_killed_at_random_moments_under_load(place: str, mark: Path) -> None:
     """The worker itself checks each round: charged is never less than answered, and the chain verifies."""
-    found = work("crash", place, tmp_path / "mark", 6)
+    found = work("crash", place, mark, 6)
     assert found["answered"] > 0
     assert found["replayed"] > 0
     assert found["most_lost"] <= 8 * 3, "no more than what eight threads had under way"

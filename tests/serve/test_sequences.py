@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from airlock.errors import Exhausted, KeyReused
 from airlock.serve import Charge, Ledger, Replay, Rules, Spend, Terms, digest
+from tests.serve.conftest import MEMORY
 
 CAP = 40
 CLIENTS = st.sampled_from(["ann", "bob"])
@@ -21,8 +22,7 @@ RULES = Rules(replay_seconds=100, answer_seconds=10)
 class Sequences(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        shared = Path("/dev/shm")
-        self.folder = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() else None))
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.time = 1e9
         self.spent = {"ann": 0, "bob": 0}
         self.quotas: dict[str, int | None] = {"ann": None, "bob": 15}
