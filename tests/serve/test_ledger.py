@@ -291,6 +291,30 @@ def test_closing_settles_what_waits(ledger: Ledger, place: str, mark: Path) -> N
         assert spent(again) == 5
 
 
+def test_a_lock_that_others_keep_is_waited_for_only_so_long(
+    place: str, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "LOCK_SECONDS", 1)
+    with Ledger.open(place, mark, TERMS) as ledger, Ledger.open(place, mark) as other:
+        ledger.set_quota("ann", None)
+        with tables.writing(other.engine) as connection:
+            Books.open(connection, 0, Rules())
+            with pytest.raises(LedgerUnavailable, match="lock"):
+                ledger.spend(Spend("ann", 1, ONE))
+        assert spent(ledger) == 0
+        ledger.spend(Spend("ann", 1, ONE))
+        assert spent(ledger) == 1
+
+
+def test_a_ledger_from_before_a_fork_refuses(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer did not come along, so whoever waited for it would wait for ever."""
+    with monkeypatch.context() as child:
+        child.setattr("os.getpid", lambda: 1)
+        with pytest.raises(LedgerUnavailable, match="fork"):
+            ledger.spend(Spend("ann", 1, ONE))
+    ledger.spend(Spend("ann", 1, ONE))
+
+
 class TestQueue:
     def settle(self, orders):  # type: ignore[no-untyped-def]
         if isinstance(orders[0], Blocking):
