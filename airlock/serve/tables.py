@@ -2,7 +2,8 @@
 
 Both: a writer holds one lock from its first read to its commit (`BEGIN IMMEDIATE`, or the one row of `ledger` for
 update), and a commit returns after the disk has it (`synchronous=FULL`; `fsync` and `synchronous_commit`). Limits stand
-as CHECK constraints too, so that a mistake in the code above cannot overdraw.
+as CHECK constraints too, so that a mistake in the code above cannot overdraw, and triggers keep the log append-only
+against accidents; against intent there are the hashes and the mark.
 """
 
 from __future__ import annotations
@@ -80,6 +81,26 @@ keys = sa.Table(
     sa.Column("expires", sa.BigInteger),
     sa.Column("revoked", sa.BigInteger),
 )
+
+_ONLY_APPENDED = {
+    "sqlite": [
+        f"CREATE TRIGGER airlock_log_no_{what} BEFORE {what} ON airlock_log "
+        "BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END"
+        for what in ("update", "delete")
+    ],
+    "postgresql": [
+        "CREATE FUNCTION airlock_log_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE EXCEPTION 'the log is append-only' USING ERRCODE = 'integrity_constraint_violation'; END $$",
+        "CREATE TRIGGER airlock_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON airlock_log "
+        "FOR EACH STATEMENT EXECUTE FUNCTION airlock_log_is_append_only()",
+    ],
+}
+
+
+@sa.event.listens_for(log, "after_create")
+def _append_only(_: sa.Table, connection: sa.Connection, **__: object) -> None:
+    for statement in _ONLY_APPENDED.get(connection.dialect.name, []):
+        connection.exec_driver_sql(statement)
 
 
 def connect(place: str, create: bool = False) -> sa.Engine:

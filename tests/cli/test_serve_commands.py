@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from airlock.cli import app
 from airlock.release import Vault
 from airlock.serve import KeyStore, Ledger, Spend, Terms, digest, mark_name, tables
+from tests.serve.conftest import forging
 
 runner = CliRunner()
 
@@ -79,7 +80,7 @@ def test_verify_and_what_it_says_of_a_forged_entry(place: str) -> None:
     whole = run("ledger", "verify")
     assert whole.exit_code == 0, whole.output
     assert "9 of 100 units" in whole.stdout
-    with opened(place) as ledger, tables.writing(ledger.engine) as connection:
+    with opened(place) as ledger, forging(ledger.engine) as connection:
         connection.execute(sa.update(tables.log).where(tables.log.c.seq == 4).values(units=1))
     found = run("ledger", "verify", "--json")
     assert found.exit_code == 1

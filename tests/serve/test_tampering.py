@@ -15,6 +15,7 @@ from airlock.errors import LedgerBroken, LedgerUnavailable
 from airlock.serve import Ledger, Spend, Terms, digest, tables
 from airlock.serve.chain import Entry, Position
 from airlock.serve.mark import Mark
+from tests.serve.conftest import forging
 
 REQUEST = digest("a request")
 TERMS = Terms("a-release", 100, "0.01 rho")
@@ -22,14 +23,14 @@ LOG, STATE, CLIENTS = tables.log, tables.ledger, tables.clients
 
 
 def change(ledger: Ledger, *statements: sa.Executable) -> None:
-    with tables.writing(ledger.engine) as connection:
+    with forging(ledger.engine) as connection:
         for statement in statements:
             connection.execute(statement)
 
 
 def rehash(ledger: Ledger, since: int) -> None:
     """What a forger does: make every hash from an entry on agree again."""
-    with tables.writing(ledger.engine) as connection:
+    with forging(ledger.engine) as connection:
         columns = [column for column in LOG.c if column.name != "hash"]
         rows = connection.execute(sa.select(*columns).order_by(LOG.c.seq)).mappings().all()
         head = connection.scalar(sa.select(LOG.c.hash).where(LOG.c.seq == since - 1))
@@ -42,7 +43,7 @@ def rehash(ledger: Ledger, since: int) -> None:
 
 def rewind(ledger: Ledger, entries: int) -> None:
     """Put the database back to where it stood after so many entries, as a restored backup does."""
-    with tables.writing(ledger.engine) as connection:
+    with forging(ledger.engine) as connection:
         connection.execute(sa.delete(LOG).where(LOG.c.seq > entries))
         head = connection.scalar(sa.select(LOG.c.hash).where(LOG.c.seq == entries))
         spent = connection.scalar(sa.select(sa.func.coalesce(sa.func.sum(LOG.c.units), 0)))
@@ -57,6 +58,13 @@ def used(ledger: Ledger) -> Ledger:
         ledger.spend(Spend("ann", units, REQUEST))
     assert ledger.verify().ok
     return ledger
+
+
+@pytest.mark.parametrize("statement", [sa.delete(LOG), sa.update(LOG).values(units=0)])
+def test_the_log_is_append_only(used: Ledger, statement: sa.Executable) -> None:
+    with pytest.raises(LedgerBroken), tables.writing(used.engine) as connection:
+        connection.execute(statement)
+    assert used.verify().ok
 
 
 FORGERIES: dict[str, tuple[Callable[[], list[sa.Executable]], int | None, str]] = {
