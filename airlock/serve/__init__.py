@@ -3,10 +3,6 @@
 In: a release's budget in whole units. Out: a `Charge` for each request, on the disk before noise is drawn.
 """
 
-from airlock.serve.books import Charge as Charge
-from airlock.serve.books import Replay as Replay
-from airlock.serve.books import Rules as Rules
-from airlock.serve.books import Spend as Spend
 from airlock.serve.chain import digest as digest
 from airlock.serve.keys import Key as Key
 from airlock.serve.keys import KeyStore as KeyStore
@@ -14,6 +10,10 @@ from airlock.serve.ledger import Balance as Balance
 from airlock.serve.ledger import Ledger as Ledger
 from airlock.serve.ledger import Terms as Terms
 from airlock.serve.mark import mark_name as mark_name
+from airlock.serve.orders import Charge as Charge
+from airlock.serve.orders import Replay as Replay
+from airlock.serve.orders import Rules as Rules
+from airlock.serve.orders import Spend as Spend
 from airlock.serve.units import budget_in_units as budget_in_units
 from airlock.serve.units import cost_in_units as cost_in_units
 from airlock.serve.verify import Verdict as Verdict

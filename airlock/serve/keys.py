@@ -18,9 +18,9 @@ import sqlalchemy as sa
 
 from airlock.errors import ConfigError, ExpiredKey, UnknownKey
 from airlock.serve import tables
-from airlock.serve.books import SetQuota
 from airlock.serve.chain import digest
 from airlock.serve.ledger import Ledger
+from airlock.serve.orders import SetQuota
 
 _TOKEN = re.compile(r"airlock_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = digest("")

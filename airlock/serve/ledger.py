@@ -22,9 +22,10 @@ import sqlalchemy as sa
 
 from airlock.errors import AirlockError, ConfigError, LedgerBroken, LedgerError, LedgerUnavailable
 from airlock.serve import tables, verify
-from airlock.serve.books import Books, Charge, Forget, Keep, Order, Replay, Rules, SetQuota, Spend
+from airlock.serve.books import Books
 from airlock.serve.chain import FIRST_HASH, OPENED, Entry, Position
 from airlock.serve.mark import Mark
+from airlock.serve.orders import Charge, Forget, Keep, Order, Replay, Rules, SetQuota, Spend
 from airlock.serve.units import LARGEST
 from airlock.serve.writer import Writer
 
