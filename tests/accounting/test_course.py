@@ -7,7 +7,7 @@ import json
 
 import dp_accounting as dpa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airlock.accounting import Course, Guarantee, compose, repeat, spend, trace
@@ -46,6 +46,7 @@ def on_the_way(course: Course, steps: int) -> dpa.DpEvent:
     st.integers(1, 3),
     st.sampled_from([None, 2.0, 30.0]),
 )
+@example(1.0, 1.0, 38, 1, 30.0)
 @settings(max_examples=8)
 def test_every_point_agrees_with_direct_accounting(q: float, z: float, k: int, runs: int, first: float | None) -> None:
     course = Course(step(q, z), k, dpa.GaussianDpEvent(first) if first else None, runs, "epochs", q)
@@ -59,7 +60,8 @@ def test_every_point_agrees_with_direct_accounting(q: float, z: float, k: int, r
     assert all(a.steps < b.steps and a.epsilon <= b.epsilon for a, b in itertools.pairwise(points))
     for point in (points[0], points[len(points) // 2]):
         direct = spend(on_the_way(course, point.steps), DELTA).epsilon
-        assert point.epsilon == pytest.approx(direct, rel=5e-3, abs=2e-4)
+        # one grid for the whole curve, as fine as its last ε asks: the first points are rounded up on that scale
+        assert point.epsilon == pytest.approx(direct, rel=5e-3, abs=2e-4 * max(1.0, guarantee.epsilon))
         assert point.epsilon >= direct * (1 - 1e-3) - 1e-5  # a bound: not below, but for the finer grid of the other
 
 
