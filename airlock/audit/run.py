@@ -35,7 +35,7 @@ from airlock.audit.attacks import (
     shadow_attack,
     train_shadows,
 )
-from airlock.audit.attacks.label_only import labels_of
+from airlock.audit.attacks.label_only import Kind, labels_of
 from airlock.audit.attacks.signals import Mask, loss
 from airlock.audit.bounds import Floats
 from airlock.audit.metrics import measure_all
@@ -193,7 +193,8 @@ def _try(work: Callable[[], list[Scores]], found: list[Scores], untested: list[s
     except Interrupted:
         raise
     except AirlockError as error:
-        untested.append(f"An attack that could not be made here: {error}")
+        # Not what was found instead: that may say something about the records.
+        untested.append(f"An attack that could not be made here: it needs {error.expected}.")
 
 
 def _quick(target: Target, sides: Sides) -> list[Scores]:
@@ -206,14 +207,18 @@ def _quick(target: Target, sides: Sides) -> list[Scores]:
 
 def _labels(target: Target, sides: Sides, settings: AuditSettings, seed: int, run: Run) -> list[Scores]:
     device = next(target.net.parameters()).device
-    chosen = LabelSettings(kind=_kind(sides.members), queries=settings.queries)
-    return [label_only(labels_of(target.net), sides.members, sides.others, chosen, seed, device, run.progress)]
+    answer = labels_of(target.net)
+    return [
+        label_only(answer, sides.members, sides.others, chosen, seed, device, run.progress)
+        for chosen in (LabelSettings(kind=kind, queries=settings.queries) for kind in _kinds(sides.others))
+    ]
 
 
-def _kind(records: Records) -> Literal["shift", "noise", "flip"]:
+def _kinds(records: Records) -> tuple[Kind, ...]:
+    """How records are altered; decided by some that no promise covers."""
     if records.x.ndim == 4:
-        return "shift"
-    return "flip" if np.isin(records.x[:1000], (0, 1)).all() else "noise"
+        return "shift", "noise"
+    return ("flip",) if np.isin(records.x[:1000], (0, 1)).all() else ("noise",)
 
 
 def _shadowed(

@@ -20,7 +20,7 @@ from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Facts, Split
-from airlock.errors import Refused
+from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Place, Randomness
 from airlock.training import Run
 
@@ -148,6 +148,18 @@ class Channel(ABC):
             "none",
             "Without records to put in or leave out there is nothing to guess.",
             "Give the method `canaries` (channels/case.py), or try it without --one-run.",
+        )
+
+
+def refuse_net(config: ReleaseConfig) -> None:
+    """For a method that trains nothing but a head on a public front end.
+
+    Raises:
+        ConfigError: A network is named.
+    """
+    if config.net != "auto":
+        raise ConfigError(
+            "no `net` for method 'head'", f"'{config.net}'", do="Name the front end in settings.features."
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -318,10 +318,15 @@ def _reporting(job: Job, chunk: range) -> Progress | None:
 
 def read(file: Path, mark: str | None = None) -> Named:
     """Models in a safetensors file; if a mark is given, they must have it."""
+    content = open_models(file, mark)
+    return {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+
+
+def open_models(file: Path, mark: str | None = None) -> Any:
+    """An open safetensors file of models, from which nothing is read yet."""
     try:
-        with safe_open(file, framework="pt") as content:
-            found: Named = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-            metadata = content.metadata() or {}
+        content: Any = safe_open(file, framework="pt")
+        metadata = content.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise OutputError("a readable file of models", f"an error ({error})") from error
     if mark is not None and metadata.get("mark") != mark:
@@ -331,4 +336,4 @@ def read(file: Path, mark: str | None = None) -> Named:
             "They would be taken for models that they are not.",
             "Use the settings they were trained with, or start without --resume.",
         )
-    return found
+    return content

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from airlock.errors import NetError, OutputError, TrainingError
+from airlock.errors import NetError, TrainingError
 from airlock.training import checkpoint
+from airlock.training.chunks import open_models
 from airlock.training.distributed import digest
 from airlock.training.ensemble import Ensemble, Make, train_chunks
 from airlock.training.layers import Named
@@ -227,7 +227,7 @@ class Slices:
         """Shards on disk, which stay there until a block is read."""
         parts, buffers = [], []
         for file in files:
-            content = _open(file, mark)
+            content = open_models(file, mark)
             parts.append(content.get_slice(_ROWS))
             names = [name for name in content.keys() if name.startswith(_BUFFER)]  # noqa: SIM118
             buffers.append({name.removeprefix(_BUFFER): content.get_tensor(name) for name in names})
@@ -308,19 +308,3 @@ def _fixed(net: nn.Module, buffers: Sequence[Named]) -> Named:
             )
         found[name] = values[0]
     return found
-
-
-def _open(file: Path, mark: str | None) -> Any:
-    try:
-        content: Any = safe_open(file, framework="pt")
-        metadata = content.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise OutputError("a readable shard of models", f"an error ({error})") from error
-    if mark is not None and metadata.get("mark") != mark:
-        raise TrainingError(
-            "models of this very run",
-            "some of other settings, another seed or other records",
-            "They would be taken for models that they are not.",
-            "Use the settings they were trained with, or start without --resume.",
-        )
-    return content

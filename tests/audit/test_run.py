@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from airlock import channels
-from airlock.audit import AuditSettings, Target, attack, fitting
-from airlock.audit.run import UNLIKE, draw
+from airlock.audit import AuditSettings, Scores, Target, attack, fitting
+from airlock.audit.run import UNLIKE, _kinds, _try, draw
 from airlock.config import SplitConfig, from_table, parse
 from airlock.data import Records, Split, describe, load
-from airlock.errors import ConfigError, Interrupted
+from airlock.errors import ConfigError, DataError, Interrupted
 from airlock.nets import create
 from airlock.nets.frontend import pixels_linear
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit
@@ -109,6 +109,22 @@ def test_an_attack_that_the_records_do_not_allow_is_told(split: Split) -> None:
     audit, _ = attack(target(split), classless, HALF, 0, SMALL, Run(CPU))
     assert "shadow models" not in {result.name for result in audit.attacks}
     assert any("could not be made" in line and "class" in line for line in audit.not_tested)
+
+
+def test_an_attack_that_is_not_made_tells_nothing_about_the_records() -> None:
+    def work() -> list[Scores]:
+        raise DataError("records of another kind", "17 of them with a secret")
+
+    untested: list[str] = []
+    _try(work, [], untested)
+    assert untested == ["An attack that could not be made here: it needs records of another kind."]
+
+
+def test_how_records_are_altered_follows_from_the_others_alone(split: Split) -> None:
+    bits = Records(np.zeros((60, 5), np.float32), np.zeros(60, np.int64))
+    assert _kinds(bits) == ("flip",)
+    assert _kinds(Records(bits.x + 0.5, bits.y)) == ("noise",)
+    assert _kinds(split.holdout) == ("shift", "noise")
 
 
 def test_shadows_by_the_method_itself(split: Split) -> None:

@@ -32,7 +32,7 @@ from airlock.accounting import Guarantee, calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.answers import case
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility, check_executed
+from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility, check_executed, refuse_net
 from airlock.config import Frozen, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
@@ -85,10 +85,7 @@ class Head(Channel):
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         self.settings = parse(HeadSettings, config.settings, where="settings")
-        if config.net != "auto":
-            raise ConfigError(
-                "no `net` for method 'head'", f"'{config.net}'", do="Name the front end in settings.features."
-            )
+        refuse_net(config)
         if self.settings.regularisation is not None and "logit_noise" in self.settings.model_fields_set:
             raise ConfigError(
                 "one of settings.logit_noise and settings.regularisation",

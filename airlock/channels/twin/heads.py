@@ -75,10 +75,6 @@ class Heads:
         with torch.no_grad():
             net.head.weight.copy_(weight)
 
-    def public_radius(self) -> float:
-        """Not needed: features have norm 1, and a rule gives the radius (`shard_settings`)."""
-        raise NotImplementedError
-
     def _head(self, net: Framed, own: Records, run: Run) -> Tensor:
         quiet = Run(device=run.device)
         with torch.no_grad():

@@ -27,11 +27,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import dp_accounting as dpa
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.accounting import Claim, Guarantee, repeat, spend
@@ -39,9 +38,10 @@ from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
 from airlock.channels.twin import case
-from airlock.channels.twin.generate import DensitySettings, Generated, generate
+from airlock.channels.twin.generate import Generated, generate
 from airlock.channels.twin.groups import GroupSettings, check_sizes, publish_layers
-from airlock.config import Fraction, Positive, ReleaseConfig, parse
+from airlock.channels.twin.settings import BY_NAME, TwinSettings
+from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
@@ -82,63 +82,6 @@ ASSUMPTIONS = (
 )
 JUDGED_ON_TEST = "The twin was chosen by its accuracy on the test records, so that its accuracy there is flattering."
 _NO_MODEL_LEVEL = {"model_level_epsilon": "none: what is significant is published without noise"}
-_BY_NAME: dict[str, dict[str, object]] = {
-    "digits": {"models": 20, "epochs": 20, "batch_size": 64, "learning_rate": 0.05},
-    "mnist": {"epochs": 9, "learning_rate": 0.01},
-}
-
-
-class TwinSettings(DensitySettings):
-    """The paper's training and sampling.
-
-    Args:
-        models: M.
-        epochs: How often every model goes through the records, by their public number.
-        batch_size: Of training.
-        learning_rate: Of training.
-        momentum: Of training.
-        weight_decay: Of training.
-        precision: Of training, on a GPU.
-        start: Whether all models start from the same weights. Starts of their own permute the units, and slices then
-            mix units that have nothing to do with each other.
-        sensitivity: Δu: "published", 1/(M(M−1)), or "correct", κ/M.
-        threshold: δ_d: the twin's accuracy has to be above; at 0 the first is taken.
-        tries: How often to draw at most.
-        judged_on: Which records the accuracy is taken on.
-        align: Bring the units of all models into one order before slicing (`training.align`): with it, models that
-            start apart can be used. Not in the paper.
-        generator: "dp-pg"; or "dp-pgp", which publishes the most significant parameters of each layer of the average
-            model by private clusters and noisy residuals, and draws the rest.
-        significant: γ of dp-pgp, the share of a layer's parameters that are significant.
-        clusters: k of dp-pgp, in a layer.
-        cluster_epsilon: ε2 of dp-pgp; a fifth of ε when left out. ε1 is ε.
-        residual_epsilon: ε3 of dp-pgp; four fifths of ε when left out.
-        printed: Line 21 of algorithm 2 of dp-pgp as printed, which reflects a parameter at its centroid.
-        bound: Of dp-pgp, a public bound of a parameter's magnitude; as published, the largest selected one.
-        residual_sensitivity: Δo of dp-pgp: the diameter of the "cluster" as published, or of the "range".
-    """
-
-    models: Annotated[int, Field(ge=2, le=10_000)] = 50
-    epochs: Positive = 60
-    batch_size: Annotated[int, Field(ge=1)] = 128
-    learning_rate: Positive = 0.001
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
-    start: Literal["shared", "independent"] = "shared"
-    sensitivity: Literal["published", "correct"] = "published"
-    threshold: Fraction = 0.0
-    tries: Annotated[int, Field(ge=1, le=10_000)] = 10
-    judged_on: Literal["test", "public"] = "test"
-    align: bool = False
-    generator: Literal["dp-pg", "dp-pgp"] = "dp-pg"
-    significant: Annotated[float, Field(ge=0, le=1)] = 0.2
-    clusters: Annotated[int, Field(ge=1)] = 8
-    cluster_epsilon: Positive | None = None
-    residual_epsilon: Positive | None = None
-    printed: bool = False
-    bound: Positive | None = None
-    residual_sensitivity: Literal["cluster", "range"] = "cluster"
 
 
 class Published(Channel):
@@ -159,7 +102,7 @@ class Published(Channel):
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
-        self.settings = parse(TwinSettings, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
+        self.settings = parse(TwinSettings, {**BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
         self.records = facts.expected("private", config.split)
         self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
         if self.settings.align and self.settings.range == "public":

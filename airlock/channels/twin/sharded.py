@@ -73,10 +73,6 @@ class Learner(Protocol):
         """Put a released vector into the network."""
         ...
 
-    def public_radius(self) -> float:
-        """R by public trainings, once started; for a learner whose radius follows from no other rule."""
-        ...
-
 
 class OfShards(Channel):
     """What `sharded` and `kde-sharded` share: shards, their vectors, the planner; unit record, relation add-remove."""
@@ -196,7 +192,10 @@ class OfShards(Channel):
         noise = float(plan.details["noise_multiplier"])
         public = public_records(self.settings, split, self.config.seed)
         net = self.learner.start(public, max(1, round(self.records / self.shards(noise))), run)
-        radius = self.radius(noise) or self.learner.public_radius()
+        radius = self.radius(noise)
+        if radius is None:
+            assert isinstance(self.learner, Subspace)  # heads have a rule
+            radius = self.learner.public_radius()
         vectors = self.answers(net, split.private, noise, run)
         vector, event = self.publish(vectors, noise, radius, randomness.privacy.child("vector"))
         executed = repeat(event, self.config.tuning_runs)

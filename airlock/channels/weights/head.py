@@ -34,14 +34,13 @@ from pydantic import Field
 from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed, refuse_net
 from airlock.channels.weights import canaries, head_case
 from airlock.channels.weights.case import FACTS
 from airlock.channels.weights.features import Features
 from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee, training_course
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Split
-from airlock.errors import ConfigError
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.nets.frontend import Framed
 from airlock.training import Poisson, PrivateGradients, Recipe, Run, count_correct, fit
@@ -99,10 +98,7 @@ class Head(Channel):
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         self.settings = parse(HeadSettings, config.settings, where="settings")
-        if config.net != "auto":
-            raise ConfigError(
-                "no `net` for method 'head'", f"'{config.net}'", do="Name the front end in settings.features."
-            )
+        refuse_net(config)
         self.records = facts.expected("private", config.split)
         self.sampling_probability = min(1.0, (self.settings.lot_size or self.records) / self.records)
         self.expected_lot = self.sampling_probability * self.records
