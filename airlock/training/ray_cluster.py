@@ -82,7 +82,7 @@ def _own(workers: int | None, size: int) -> Iterator[dict[str, object]]:
     secret = {} if any(name in os.environ for name in _AUTH) else {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with (
         tempfile.TemporaryDirectory(prefix="airlock-", dir=root, ignore_cleanup_errors=True) as folder,
-        _environment({"RAY_USAGE_STATS_ENABLED": "0", **secret}),
+        _environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", **secret}),
     ):
         _forget_secret()
         yield {
