@@ -18,6 +18,7 @@ from torch import nn
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
+from airlock.channels.interface import Answerer, Interface
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, Refused
@@ -138,6 +139,16 @@ class Channel(ABC):
             "none",
             "Without a pair of data sets and a score there is nothing to test.",
             "Give the method a `case` (channels/case.py).",
+        )
+
+    @classmethod
+    def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
+        """Whoever answers, from what left and what stayed in the vault; of methods whose release is an `Interface`."""
+        raise Refused(
+            f"answers from {cls.channel}/{cls.method}",
+            "a method that releases something else",
+            "It has nothing to answer from.",
+            "Ask what it released.",
         )
 
     @classmethod

@@ -1,0 +1,94 @@
+"""What leaves when no network does: the right to ask, and whoever answers from what stays inside.
+
+An `Interface` is public and goes into the bundle. An `Answerer` is built from it and from the arrays in the vault, and
+is asked by the service, by the audit and by the court alike. It never draws noise that was not paid for: whoever asks
+reserves, pays what the reservation says, and only then has it answered.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock.mechanisms import Stream
+
+Gives = Literal["logits", "probabilities", "label"]
+Figures = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What may be asked and what it costs; everything in it is public.
+
+    Args:
+        gives: What an answer is: a row of logits, a row of probabilities, or a label alone.
+        input_shape: Of one query.
+        classes: The class names, in the order of the outputs.
+        units: The whole budget, in units; None where answers cost nothing.
+        unit: What one unit pays for, in words.
+        figures: The public figures that the answerer needs, such as its noise.
+    """
+
+    gives: Gives
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    units: int | None
+    unit: str
+    figures: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Answers that were asked for.
+
+    Args:
+        rows: How many.
+        units: What must be paid before they are answered; 0 where they are free, or paid already.
+        held: Units that were paid earlier and not spent, set aside for these rows.
+    """
+
+    rows: int
+    units: int
+    held: int = 0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One row a query, as they leave.
+
+    Args:
+        labels: The class, −1 where the answer is that there is none.
+        values: Noisy logits or probabilities, a column a class; None where a label is all.
+    """
+
+    labels: NDArray[np.int64]
+    values: NDArray[np.float64] | None = None
+
+
+class Answerer(ABC):
+    """Answers queries from what stays inside; may be asked by several threads at once."""
+
+    def __init__(self, interface: Interface) -> None:
+        self.interface = interface
+
+    def reserve(self, rows: int) -> Reservation:
+        """What so many answers cost, at most; ends in `answer` or in `cancel`."""
+        return Reservation(rows, 0 if self.interface.units is None else rows)
+
+    def cancel(self, reservation: Reservation) -> None:  # noqa: B027 - nothing is set aside unless a method does it
+        """Nothing was paid and nothing will be answered; what was set aside is free again."""
+
+    @abstractmethod
+    def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
+        """Answer the queries of a reservation that was paid, once.
+
+        Args:
+            x: One query a row, of the interface's shape, finite.
+            reservation: Of as many rows.
+            stream: Fresh privacy randomness, for this call alone.
+        """
