@@ -23,7 +23,8 @@ from airlock.channels.twin.published import Published
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, Interrupted, Refused, TrainingError
 from airlock.mechanisms import Stream
-from airlock.mechanisms.density import DensityMechanism, silverman
+from airlock.mechanisms.density import DensityMechanism, published_sensitivity, silverman
+from airlock.training import Run
 from airlock.training.collection import Slices
 from tests.channels.contract import Contract
 
@@ -82,7 +83,13 @@ class TestPublished(Contract):
         assert float((values - centre).abs().max()) <= 0.02 * (1 - 1 / 512)
 
     @pytest.mark.parametrize(
-        "change", [{"start": "independent"}, {"bandwidth": "sheather-jones"}, {"sensitivity": "correct"}]
+        "change",
+        [
+            {"start": "independent"},
+            {"bandwidth": "sheather-jones", "smoothing": 2.0},
+            {"sensitivity": "correct", "schedule": "cosine"},
+            {"generator": "dp-pgp", "clusters": 2, "draw_epsilon": 0.5},
+        ],
     )
     def test_every_setting_gives_a_twin(self, split: Split, change: dict[str, Any]) -> None:
         released = self.release(split, settings={**self.settings, **change})
@@ -114,6 +121,11 @@ class TestPublished(Contract):
             ({"clusters": 100_000}, "one a cluster"),
             ({"cluster_epsilon": 2.0, "residual_epsilon": 2.0}, "up to epsilon"),
             ({"align": True, "range": "public"}, "aligned"),
+            ({"draw_epsilon": 9.0}, "draw_epsilon up to epsilon"),
+            ({"generator": "dp-pg", "draw_epsilon": 0.5}, "with dp-pgp"),
+            ({"bandwidth": 0.1, "smoothing": 2.0}, "a rule as bandwidth"),
+            ({"common_epochs": 1.0, "range": "public"}, "common_epochs"),
+            ({"common_epochs": 1.0, "start": "independent"}, "common_epochs"),
         ],
     )
     def test_bad_groups_are_refused_before_training(self, change: dict[str, Any], word: str) -> None:
@@ -171,14 +183,42 @@ class TestPublished(Contract):
             pipeline.make_release(wild, tmp_path / "out", accept_unproven=True, vault=tmp_path / "vault")
         assert not (tmp_path / "out").exists()
 
-    def test_a_release_leaves_no_collection_behind_and_resumes_to_the_same_twin(self, tmp_path: Path) -> None:
+    def test_smoothing_draws_nearer_to_the_middle(self) -> None:
+        """A wide kernel has its peak at the mean of a slice, a narrow one at one of the models."""
+        rows = torch.randn(50, 400, generator=torch.Generator().manual_seed(1))
+        far = []
+        for smoothing in (0.1, 6.0):
+            drawn, _ = draw(
+                rows,
+                DensitySettings(smoothing=smoothing),
+                DensityMechanism(1.0, published_sensitivity(50)),
+                torch.zeros(400),
+                Stream.from_seed(0),
+            )
+            far.append(float((drawn - rows.mean(0)).square().mean()))
+        assert far[1] < far[0] / 4
+
+    def test_models_with_a_common_start_differ_less(self, split: Split, tmp_path: Path) -> None:
+        def spread(name: str, **more: Any) -> float:
+            channel = self.build(settings={**self.settings, **more})
+            assert isinstance(channel, Published)
+            found = channel.collection(split, Run(), tmp_path / name).at()
+            return float(torch.cat([block for _, block in found.blocks()], 1).std(0).mean())
+
+        assert spread("a", common_epochs=3.0, epochs=1.0) < spread("b", epochs=4.0)
+        assert (tmp_path / "a-start/start.safetensors").stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize("common", [0.0, 1.0])
+    def test_a_release_leaves_no_collection_behind_and_resumes_to_the_same_twin(
+        self, tmp_path: Path, common: float
+    ) -> None:
         def press(label: str, done: int, total: int) -> None:
             if done >= 3 and label == "training the collection":
                 os.kill(os.getpid(), signal.SIGINT)
 
         def make(name: str, **more: Any) -> dict[str, bytes]:
             pipeline.make_release(
-                self.config(),
+                self.config(settings={**self.settings, "common_epochs": common}),
                 tmp_path / name,
                 accept_unproven=True,
                 vault=tmp_path / f"v-{name}",
@@ -221,11 +261,13 @@ def collection(rows: Tensor) -> Slices:
     return Slices(nn.Linear(rows.shape[1] - 1, 1), [rows])
 
 
-def test_constant_slices_are_kept_as_they_are_and_counted() -> None:
+def test_constant_slices_are_refused_or_kept_as_they_are_and_counted() -> None:
     rows = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
     rows[:, 3:5] = torch.tensor([0.25, -7.0])
-    mechanism = DensityMechanism(1.0, 1 / 30)
-    made = generate(collection(rows), DensitySettings(), mechanism, None, Stream.from_seed(0), torch.device("cpu"))
+    mechanism, keep, cpu = DensityMechanism(1.0, 1 / 30), DensitySettings(constant="keep"), torch.device("cpu")
+    with pytest.raises(TrainingError, match="differ between the models"):
+        generate(collection(rows), DensitySettings(), mechanism, None, Stream.from_seed(0), cpu)
+    made = generate(collection(rows), keep, mechanism, None, Stream.from_seed(0), cpu)
     assert made.constant == 2
     assert made.values[3:5].tolist() == [0.25, -7.0]
     reach = silverman(rows)

@@ -3,9 +3,9 @@
 What the paper leaves open are settings. Its range and its bandwidth come from the slices themselves, which no ε covers;
 both can be public instead: a fixed bandwidth, and a range around the weights that all models started from.
 
-A slice whose values are all equal has no density: its bandwidth is 0 and its range a point. That point is what is
-"drawn". Such slices are usual where all models start alike: a weight behind an input that is 0 in every record never
-moves. Whether one is constant follows from the records, so the number of them is no public figure.
+A slice whose values are all equal has no density: its bandwidth is 0 and its range a point. Such slices are usual where
+all models start alike: a weight behind an input that is 0 in every record never moves. They are refused, or kept as
+they are if that is asked for. Whether one is constant follows from the records, so their number is no public figure.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ class DensitySettings(Frozen):
 
     Args:
         bandwidth: A rule that looks at the slice (silverman, sheather-jones), or a public number for all slices.
+        smoothing: What a rule's bandwidth is multiplied with: the rules fit a density, and a twin wants its middle.
         window: The width of the score's window, in bandwidths.
         grid_points: How many values can be drawn.
         range: Where they lie: "data", from the smallest to the largest value of the slice and `margin` bandwidths
             beyond; "public", within `radius` of the shared start, or of 0 where models start apart.
         margin: With a range from data, in bandwidths.
         radius: With a public range.
+        constant: What to do where a slice has one value in all models: "refuse", or "keep" it, as it was trained.
     """
 
     bandwidth: Literal["silverman", "sheather-jones"] | Positive = "silverman"
+    smoothing: Positive = 1.0
     window: Positive = 1.0
     grid_points: Annotated[int, Field(ge=2, le=65_536)] = 256
     range: Literal["data", "public"] = "data"
     margin: Annotated[float, Field(ge=0)] = 1.0
     radius: Positive = 0.5
+    constant: Literal["refuse", "keep"] = "refuse"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def generate(
         device: Where to compute.
 
     Raises:
-        TrainingError: A parameter that is not finite, or models that are all the same.
+        TrainingError: A parameter that is not finite, a constant slice, or models that are all the same.
     """
     values = torch.empty(slices.parameters)
     constant = 0
@@ -90,6 +94,13 @@ def generate(
             "the same model so many times",
             "The twin would be that model, as it was trained.",
             "Train longer, or with a larger learning rate.",
+        )
+    if constant and settings.constant == "refuse":
+        raise TrainingError(
+            "parameters that differ between the models",
+            "some that are the same in all of them",
+            "Such a slice has no density to draw from: the twin would have the trained value itself.",
+            'Start models apart, train longer, or accept it with settings.constant = "keep".',
         )
     return Generated(values, constant)
 
@@ -111,9 +122,9 @@ def draw(
 def spread(block: Tensor, settings: DensitySettings, centre: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Bandwidth and range of every slice."""
     if settings.bandwidth == "silverman":
-        bandwidth = silverman(block)
+        bandwidth = settings.smoothing * silverman(block)
     elif settings.bandwidth == "sheather-jones":
-        bandwidth = sheather_jones(block)
+        bandwidth = settings.smoothing * sheather_jones(block)
     else:
         bandwidth = torch.full(block.shape[1:], settings.bandwidth, dtype=torch.float64, device=block.device)
     if settings.range == "public":

@@ -40,7 +40,7 @@ from airlock.channels.contract import Artefact, Channel, Details, Plan, Release,
 from airlock.channels.twin import case
 from airlock.channels.twin.generate import Generated, generate
 from airlock.channels.twin.groups import GroupSettings, check_sizes, publish_layers
-from airlock.channels.twin.settings import BY_NAME, TwinSettings
+from airlock.channels.twin.settings import BY_NAME, TwinSettings, check_together
 from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, Refused
@@ -52,6 +52,7 @@ from airlock.training.align import align
 from airlock.training.collection import Collection, Slices, collect
 from airlock.training.ensemble import makes
 from airlock.training.loop import Progress
+from airlock.training.trunk import common_start
 
 THEOREM = (
     "Corollary 1 of Mao et al. 2020, for one model of the collection, which does not hold: one parameter costs ε = "
@@ -105,18 +106,7 @@ class Published(Channel):
         self.settings = parse(TwinSettings, {**BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
         self.records = facts.expected("private", config.split)
         self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
-        if self.settings.align and self.settings.range == "public":
-            raise ConfigError(
-                'settings.range = "data" for aligned models',
-                '"public"',
-                "A range around the start means nothing once units have changed places.",
-            )
-        if self.judged and self.settings.judged_on == "public" and not config.split.public:
-            raise ConfigError(
-                'public records for settings.judged_on = "public"',
-                "none",
-                do="Set split.public, or judge on the test records.",
-            )
+        check_together(self.settings, config)
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
@@ -168,20 +158,24 @@ class Published(Channel):
         s = self.settings
         published = s.sensitivity == "published"
         delta_u = published_sensitivity(s.models) if published else sensitivity(s.models, s.window)
-        return DensityMechanism(self.config.epsilon / self.config.tuning_runs, delta_u, s.window, s.grid_points)
+        epsilon = s.draw_epsilon or self.config.epsilon / self.config.tuning_runs
+        return DensityMechanism(epsilon, delta_u, s.window, s.grid_points)
 
     @property
     def recipe(self) -> Recipe:
-        """How one model is trained; its steps follow from the public number of records."""
+        """How one model is trained by itself; its steps follow from the public number of records."""
         s = self.settings
-        steps = max(1, round(s.epochs * math.ceil(self.records / s.batch_size)))
         return Recipe(
-            steps=steps,
+            steps=self._steps(s.epochs),
             learning_rate=s.learning_rate,
             momentum=s.momentum,
             weight_decay=s.weight_decay,
+            schedule=s.schedule,
             precision=s.precision,
         )
+
+    def _steps(self, epochs: float) -> int:
+        return max(1, round(epochs * math.ceil(self.records / self.settings.batch_size)))
 
     def plan(self) -> Plan:
         """What is claimed and what it would really cost; touches no record."""
@@ -195,10 +189,13 @@ class Published(Channel):
             "parameters": parameters,
             "models": s.models,
             "start": s.start,
+            "common_epochs": s.common_epochs,
             "steps": self.recipe.steps,
             "batch_size": s.batch_size,
             "learning_rate": s.learning_rate,
+            "schedule": s.schedule,
             "bandwidth": s.bandwidth,
+            "smoothing": s.smoothing,
             "window": s.window,
             "grid_points": s.grid_points,
             "range": s.range,
@@ -284,6 +281,10 @@ class Published(Channel):
         s, seed = self.settings, self.config.seed
         make = makes(self.net_name, self.facts.shape, len(self.facts.classes), seed, shared=s.start == "shared")
         data = Resident(split.private, run.device)
+        if s.common_epochs:
+            first = self.recipe.model_copy(update={"steps": self._steps(s.common_epochs), "schedule": "constant"})
+            place = folder.with_name(f"{folder.name}-start")
+            make = common_start(make, data, first, seed, run, place, batch_size=s.batch_size)
         return collect(make, s.models, data, self.recipe, seed, run, folder, stages, batch_size=s.batch_size)
 
     def aligned(self, slices: Slices, device: torch.device) -> Slices:
@@ -367,5 +368,6 @@ def _folder(run: Run) -> Iterator[Path]:
     folder = run.checkpoint / "collection"
     yield folder
     shutil.rmtree(folder)
+    shutil.rmtree(folder.with_name(f"{folder.name}-start"), ignore_errors=True)
     if not any(run.checkpoint.iterdir()):
         run.checkpoint.rmdir()
