@@ -17,6 +17,7 @@ from airlock.cli.keys import keys
 from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
 from airlock.cli.release import release
+from airlock.cli.serve import serve
 from airlock.cli.show import show
 from airlock.cli.terminal import spell_out
 from airlock.cli.verify import verify
@@ -41,7 +42,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, bench):
+for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, bench):
     app.command()(_command)
 app.add_typer(keys, name="keys")
 app.add_typer(ledger, name="ledger")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from airlock.cli.ledger import LedgerOption, MarkOption, open_ledger
+from airlock.cli.ledger import BundleOption, LedgerOption, MarkOption, open_ledger
 from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_json, print_table, translate_errors
 from airlock.errors import ConfigError
 
@@ -30,7 +30,8 @@ def add(
         None, "--expires", help="When the key ends: 90d, 12h or a date as 2030-12-31 (UTC).", show_default=False
     ),
     admin: bool = typer.Option(False, "--admin", help="An admin key in place of a client's; it cannot spend."),
-    place: str = LedgerOption,
+    place: str | None = LedgerOption,
+    bundle: Path | None = BundleOption,
     mark: Path | None = MarkOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
@@ -39,7 +40,7 @@ def add(
     if admin == (client is not None) or (admin and quota is not None):
         raise ConfigError("a client's name, or --admin without name and quota", "something else")
     until = _time(expires)
-    with open_ledger(place, mark, vault) as ledger:
+    with open_ledger(place, bundle, mark, vault) as ledger:
         from airlock.serve import KeyStore
 
         store = KeyStore(ledger)
@@ -54,13 +55,14 @@ def add(
 @keys.command("list")
 @translate_errors
 def list_keys(
-    place: str = LedgerOption,
+    place: str | None = LedgerOption,
+    bundle: Path | None = BundleOption,
     mark: Path | None = MarkOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
     """List every key ever given, without its token."""
-    with open_ledger(place, mark, vault) as ledger:
+    with open_ledger(place, bundle, mark, vault) as ledger:
         from airlock.serve import KeyStore
 
         found = [_plain(key, ledger) for key in KeyStore(ledger).all()]
@@ -75,13 +77,14 @@ def list_keys(
 @translate_errors
 def revoke(
     key: str = typer.Argument(help="A key's id, or a client's name for all its keys.", show_default=False),
-    place: str = LedgerOption,
+    place: str | None = LedgerOption,
+    bundle: Path | None = BundleOption,
     mark: Path | None = MarkOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
     """Revoke a key, or all keys of a client, at once and for good; what was spent stays spent."""
-    with open_ledger(place, mark, vault) as ledger:
+    with open_ledger(place, bundle, mark, vault) as ledger:
         from airlock.serve import KeyStore
 
         revoked = KeyStore(ledger).revoke(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
     from airlock.serve import Ledger
 
 LedgerOption = typer.Option(
-    ...,
+    None,
     "--ledger",
     envvar="AIRLOCK_LEDGER",
-    help="The ledger: a SQLite file or postgresql://… (else $AIRLOCK_LEDGER).",
+    help="The ledger: a SQLite file or postgresql://… (else $AIRLOCK_LEDGER, else the one beside the vault).",
     show_default=False,
+)
+BundleOption = typer.Option(
+    None, "--bundle", help="The bundle whose ledger it is; begun if there is none.", show_default=False
 )
 MarkOption = typer.Option(
     None, "--mark", help="The file of the high-water mark, else one in the vault.", show_default=False
@@ -30,7 +34,8 @@ ledger = typer.Typer(no_args_is_help=True, help="Look at the ledger that a servi
 @ledger.command("verify")
 @translate_errors
 def verify(
-    place: str = LedgerOption,
+    place: str | None = LedgerOption,
+    bundle: Path | None = BundleOption,
     mark: Path | None = MarkOption,
     new_mark: bool = typer.Option(
         False, "--new-mark", help="First begin a mark on this machine: for a new replica, or where it was lost."
@@ -39,11 +44,13 @@ def verify(
     as_json: bool = JsonOption,
 ) -> None:
     """Walk the whole log: every hash, every total, every limit, and the high-water mark."""
+    if new_mark:
+        open_ledger(place, bundle, mark, vault, new_mark=True).close()
+    where = _place(place, bundle, vault)
+    path = mark_of(where, mark, vault)
     from airlock.serve.ledger import verify_at
 
-    if new_mark:
-        open_ledger(place, mark, vault, new_mark=True).close()
-    verdict = verify_at(place, _mark(place, mark, vault))
+    verdict = verify_at(where, path)
     if as_json:
         print_json(verdict.to_dict())
     else:
@@ -61,23 +68,57 @@ def verify(
     raise typer.Exit(0 if verdict.ok else 1)
 
 
-def open_ledger(place: str, mark: Path | None, vault: Path | None, new_mark: bool = False) -> Ledger:
-    """The ledger with its mark, for commands."""
-    path = _mark(place, mark, vault)
+def open_ledger(
+    place: str | None, bundle: Path | None, mark: Path | None, vault: Path | None, new_mark: bool = False
+) -> Ledger:
+    """The ledger with its mark, for commands; that of a bundle is begun if there is none."""
+    where = _place(place, bundle, vault)
+    path = mark_of(where, mark, vault)
     from airlock.serve import Ledger
 
-    return Ledger.open(place, path, new_mark=new_mark)
+    if bundle is None:
+        return Ledger.open(where, path, new_mark=new_mark)
+    from airlock.release import Vault
+    from airlock.release.answering import open_answerer
+    from airlock.serve.sale import terms_of
+
+    card, answerer = open_answerer(bundle, Vault.open(vault))
+    return Ledger.open(where, path, terms_of(card, answerer.interface), new_mark=new_mark)
 
 
-def _mark(place: str, mark: Path | None, vault: Path | None) -> Path:
-    try:
-        from airlock.serve import mark_name
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "the extra 'serve'", f"no {error.name}", do="Install it: pip install 'airlock-ml[serve]'."
-        ) from error
+def mark_of(place: str, mark: Path | None, vault: Path | None) -> Path:
+    """The file of a ledger's mark."""
+    check_extra()
     if mark is not None:
         return mark
     from airlock.release import Vault
+    from airlock.serve import mark_name
 
     return Vault.open(vault).mark_folder() / mark_name(place)
+
+
+def check_extra() -> None:
+    """Say how to get what a service needs, where it is missing."""
+    for module in ("sqlalchemy", "fastapi", "uvicorn", "prometheus_client"):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError("the extra 'serve'", f"no {module}", do="Install it: pip install 'airlock-ml[serve]'.")
+
+
+def _place(place: str | None, bundle: Path | None, vault: Path | None) -> str:
+    """Where the ledger is: as told, else the bundle's, else the only one there is."""
+    if place is not None:
+        return place
+    check_extra()
+    from airlock.release import Vault, read
+    from airlock.serve.places import ledger_place, ledgers_there
+
+    if bundle is not None:
+        return str(ledger_place(Vault.open(vault), read(bundle).card.release_id))
+    there = ledgers_there(Vault.open(vault))
+    if len(there) != 1:
+        raise ConfigError(
+            "one ledger beside the vault, or --bundle or --ledger to say which",
+            "none" if not there else f"{len(there)} of them",
+            do="Name the bundle that is served: --bundle BUNDLE.",
+        )
+    return str(there[0])

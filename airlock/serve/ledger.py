@@ -134,7 +134,11 @@ class Ledger:
 
     def keep(self, charge: Charge, body: bytes) -> bool:
         """Store an answer for replays; False where its key was charged again, or there is no key."""
-        return bool(self._submit(Keep(charge, body)).result()) if charge.key else False
+        return self.submit_keep(charge, body).result() if charge.key else False
+
+    def submit_keep(self, charge: Charge, body: bytes) -> Future[bool]:
+        """`keep` without waiting, for a charge that has a key."""
+        return cast("Future[bool]", self._submit(Keep(charge, body)))
 
     def set_quota(self, client: str, quota: int | None) -> None:
         """Make a client known, or change its limit; None is no limit below the cap."""

@@ -1,0 +1,62 @@
+"""`airlock serve`: answers over HTTP, each paid for before it is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from airlock.cli.ledger import LedgerOption, MarkOption, check_extra, mark_of
+from airlock.cli.terminal import VaultOption, err_console, translate_errors
+
+if TYPE_CHECKING:
+    from airlock.serve.service import Service
+
+
+@translate_errors
+def serve(
+    bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
+    host: str = typer.Option("127.0.0.1", "--host", help="The address to listen at."),
+    port: int = typer.Option(8080, "--port", min=0, max=65535, help="The port; 0 takes a free one."),
+    name: str | None = typer.Option(
+        None, "--name", help="What the protocol calls the model, else the folder's name.", show_default=False
+    ),
+    no_keys: bool = typer.Option(False, "--no-keys", help="Ask for no key; only at an address of this machine alone."),
+    max_rows: int = typer.Option(256, "--max-rows", min=1, help="Rows in one request at most."),
+    max_requests: int = typer.Option(256, "--max-requests", min=1, help="Requests at once at most."),
+    place: str | None = LedgerOption,
+    mark: Path | None = MarkOption,
+    vault: Path | None = VaultOption,
+) -> None:
+    """Answer queries over HTTP by the Open Inference Protocol, each paid for before it is made."""
+    check_extra()
+    from airlock.release import Vault
+    from airlock.release.answering import open_answerer
+    from airlock.serve import KeyStore, Ledger
+    from airlock.serve.access import LOCAL
+    from airlock.serve.places import ledger_place
+    from airlock.serve.run import address, bind, check_address
+    from airlock.serve.run import serve as run
+    from airlock.serve.sale import terms_of
+    from airlock.serve.service import Limits, Service, read_page
+
+    limits = Limits(rows=max_rows, concurrent=max_requests)
+    with bind(host, port) as bound:
+        check_address(bound.getsockname()[0], keys=not no_keys)
+        card, answerer = open_answerer(bundle, Vault.open(vault))
+        where = place or str(ledger_place(Vault.open(vault), card.release_id))
+        with Ledger.open(where, mark_of(where, mark, vault), terms_of(card, answerer.interface)) as ledger:
+            if no_keys:
+                ledger.set_quota(LOCAL, None)
+            keys = None if no_keys else KeyStore(ledger)
+            called = name if name is not None else bundle.resolve().name
+            service = Service(called, card, read_page(bundle), answerer, ledger, keys, limits)
+            run(service, bound, lambda: _announce(service, address(bound), bundle))
+
+
+def _announce(service: Service, where: str, bundle: Path) -> None:
+    """The address on stdout, for programs; what is worth knowing on stderr."""
+    typer.echo(where)
+    if service.keys is not None and not service.keys.all():
+        err_console().print(f"There are no keys yet: airlock keys add CLIENT --bundle {bundle}", markup=False)

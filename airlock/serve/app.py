@@ -1,0 +1,239 @@
+"""The service over HTTP: which address does what, in which order.
+
+For an answer: who asks, the body under its limits, everything in it checked, then the sale (`sale`). Problems are told
+in `problems`, requests are counted and logged in `guard`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from airlock._version import VERSION
+from airlock.errors import AirlockError
+from airlock.serve import pages, protocol, schema
+from airlock.serve.access import Access
+from airlock.serve.body import parse_json, read_body
+from airlock.serve.guard import Guard, Meters
+from airlock.serve.ledger import Balance
+from airlock.serve.problems import MEDIA_TYPE, Problem, from_error
+from airlock.serve.sale import Sale
+from airlock.serve.service import Service
+
+_FORGET_SECONDS = 3600.0
+_READY_SECONDS = 1.0
+ANYONE, CLIENT, ADMIN, KEY = "anyone", "a client", "the admin", "any key"
+ROUTES = [
+    ("GET", "/v2/health/live", ANYONE, "whether the process runs"),
+    ("GET", "/v2/health/ready", ANYONE, "whether it can answer now"),
+    ("GET", "/v2", ANYONE, "the server's name and version"),
+    ("GET", "/v2/models/{name}", ANYONE, "what the model takes and gives"),
+    ("GET", "/v2/models/{name}/ready", ANYONE, "whether it can answer now"),
+    ("POST", "/v2/models/{name}/infer", CLIENT, "answers, paid for before they are made"),
+    ("GET", "/budget", KEY, "what is left: of a client, or with the admin's key of all"),
+    ("GET", "/card", ANYONE, "the release card"),
+    ("GET", "/metrics", ADMIN, "totals for Prometheus"),
+    ("GET", "/openapi.json", ANYONE, "this, for programs"),
+    ("GET", "/docs", ANYONE, "this page"),
+]
+
+
+class App:
+    """The routes of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.meters = service, Meters()
+        self.access, self.sale = Access(service.keys), Sale(service.answerer, service.ledger)
+        self._ready_until = 0.0
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Forget stored answers whose time is over, now and then; end the threads at the end."""
+        forgetting = asyncio.create_task(self._forget())
+        try:
+            yield
+        finally:
+            forgetting.cancel()
+            self.sale.close()
+            self.access.close()
+
+    async def live(self) -> dict[str, Any]:
+        """Whether the process runs."""
+        return {"live": True}
+
+    async def ready(self) -> dict[str, Any]:
+        """Whether it can answer now: the ledger is there and in order."""
+        await self._check_ready()
+        return {"ready": True}
+
+    async def server(self) -> dict[str, Any]:
+        """The server's name and version."""
+        return protocol.server_metadata()
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """What the model takes and gives."""
+        self._check_name(name)
+        card = self.service.card
+        platform = f"airlock_{card.channel}_{card.method}"
+        return protocol.model_metadata(name, self.service.version, platform, self.service.answerer.interface)
+
+    async def model_ready(self, name: str) -> dict[str, Any]:
+        """Whether the model can answer now."""
+        self._check_name(name)
+        await self._check_ready()
+        return {"name": name, "ready": True}
+
+    async def infer(self, name: str, request: Request) -> Response:
+        """Answers to a batch of queries: all of them, paid for before they are made, or none."""
+        told = request.state.told
+        client = told["client"] = await self.access.client(request)
+        self._check_name(name)
+        key = _idempotency_key(request)
+        limits = self.service.limits
+        content = await read_body(request, limits.body_bytes, limits.body_seconds)
+        query = protocol.read_query(parse_json(content), self.service.answerer.interface, limits.rows, name)
+        told["rows"] = len(query.x)
+        sold = await self.sale.sell(client, query, key)
+        told["units"] = sold.units
+        self.meters.rows.inc(len(query.x))
+        self.meters.units.inc(sold.units)
+        self.meters.replays.inc(sold.replayed)
+        headers = {"Airlock-Units": str(sold.units), "Airlock-Replayed": "true" if sold.replayed else "false"}
+        if sold.left is not None:
+            headers["Airlock-Units-Left"] = str(sold.left)
+        body = protocol.write_answer(name, self.service.version, query.id, sold.outputs)
+        return Response(body, media_type="application/json", headers=headers)
+
+    async def budget(self, request: Request) -> Response:
+        """What is left of the budget: a client's own, or with the admin's key all of it."""
+        client = await self.access.looker(request)
+        priced = self.service.answerer.interface.units is not None
+        balance = await asyncio.to_thread(self.service.ledger.balance, client or "") if priced else None
+        figures = pages.budget_figures(self.service, client, balance)
+        if _wants_page(request):
+            return pages.page(pages.budget_page(self.service, figures))
+        return JSONResponse(figures, headers={"Vary": "Accept"})
+
+    async def card(self) -> Response:
+        """The release card, as a page."""
+        return pages.page(self.service.page)
+
+    async def docs(self) -> Response:
+        """How to ask, as a page that loads nothing from elsewhere."""
+        return pages.page(pages.docs_page(self.service, ROUTES))
+
+    async def metrics(self, request: Request) -> Response:
+        """Totals for Prometheus; no inputs, no answers."""
+        await self.access.admin(request)
+        if self.service.answerer.interface.units is not None:
+            whole: Balance = await asyncio.to_thread(self.service.ledger.balance)
+            self.meters.budget.labels("spent").set(whole.spent)
+            self.meters.budget.labels("left").set(whole.left)
+        return Response(generate_latest(self.meters.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _check_ready(self) -> None:
+        """Ask the ledger, at most once a second."""
+        if time.monotonic() >= self._ready_until:
+            await asyncio.to_thread(self.service.ledger.balance)
+            self._ready_until = time.monotonic() + _READY_SECONDS
+
+    def _check_name(self, name: str) -> None:
+        if name != self.service.name:
+            raise Problem("not-found", "the name of the model that is served", "another", "", "See /docs.")
+
+    async def _forget(self) -> None:
+        while True:
+            with contextlib.suppress(AirlockError):
+                await asyncio.to_thread(self.service.ledger.forget_answers)
+            await asyncio.sleep(_FORGET_SECONDS)
+
+
+def build(service: Service) -> ASGIApp:
+    """The whole service as an ASGI application."""
+    app = App(service)
+    web = FastAPI(
+        title=f"Airlock: {service.name}",
+        version=VERSION,
+        description="Private answers by the Open Inference Protocol, version 2, each paid for before it is made.",
+        lifespan=app.lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    _add_routes(web, app)
+    for kind in (Problem, AirlockError, HTTPException, Exception):
+        web.add_exception_handler(kind, _problem)
+    return Guard(web, list(web.router.routes), app.meters, service.limits.concurrent)
+
+
+def _add_routes(web: FastAPI, app: App) -> None:
+    interface, text = app.service.answerer.interface, {"type": "string"}
+    yes, page = {"type": "boolean"}, schema.gives(text, "A page.", "text/html")
+    told = {"/v2/health/live": schema.gives(schema.table(live=yes), "It runs."),
+            "/v2/health/ready": schema.gives(schema.table(ready=yes), "It is ready.") | schema.problems(503),
+            "/v2": schema.gives(schema.table(name=text, version=text, extensions={"type": "array"}), "The server."),
+            "/v2/models/{name}": schema.gives(schema.metadata(), "The model.") | schema.problems(404),
+            "/v2/models/{name}/ready": schema.gives(schema.table(name=text, ready=yes), "It is ready.")
+            | schema.problems(404, 503),
+            "/v2/models/{name}/infer": schema.gives(schema.answer(interface), "The answers.")
+            | schema.problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503),
+            "/budget": schema.gives(schema.budget(), "What is left.") | schema.problems(401, 403, 503),
+            "/card": page,
+            "/docs": page,
+            "/metrics": schema.gives(text, "In Prometheus' format.", "text/plain") | schema.problems(401, 403, 503),
+            "/openapi.json": schema.gives({"type": "object"}, "This.")}  # fmt: skip
+    extra = {"/v2/models/{name}/infer": schema.infer(interface, app.service.limits)}
+    extra |= {"/budget": schema.guarded(), "/metrics": schema.guarded()}
+
+    async def openapi() -> Response:
+        """The description of this service for programs."""
+        return JSONResponse(described)
+
+    calls: list[Callable[..., Any]] = [
+        app.live,
+        app.ready,
+        app.server,
+        app.model,
+        app.model_ready,
+        app.infer,
+        app.budget,
+        app.card,
+        app.metrics,
+    ]
+    for (method, path, _, _), call in zip(ROUTES, [*calls, openapi, app.docs], strict=True):
+        web.add_api_route(
+            path, call, methods=[method], response_model=None, responses=told[path], openapi_extra=extra.get(path)
+        )
+    described = web.openapi()
+    parts = described.setdefault("components", {})
+    parts.setdefault("securitySchemes", {})["key"] = schema.BEARER
+    parts.setdefault("schemas", {})["Problem"] = schema.PROBLEM
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    problem = from_error(error)
+    body = problem.body(request.state.told["request_id"])
+    return Response(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= 255:
+        raise Problem("bad-request", "an Idempotency-Key of 1 to 255 characters", "another", "Nothing was charged.")
+    return key
+
+
+def _wants_page(request: Request) -> bool:
+    """A browser asks for HTML before anything else; programs ask for JSON or for anything."""
+    accepted = [part.split(";")[0].strip() for part in request.headers.get("accept", "").split(",")]
+    return "text/html" in accepted and "application/json" not in accepted

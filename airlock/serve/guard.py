@@ -1,0 +1,154 @@
+"""Around every request: an identity, a limit on how many at once, the headers that all answers have, one line of log.
+
+No exception passes it: what was not foreseen is a 500 without details. HEAD is GET without its body; OPTIONS says what
+can be done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from airlock.serve.problems import MEDIA_TYPE, Problem, failed
+
+_log = logging.getLogger("airlock.serve")
+_ALWAYS = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+}
+
+
+class Meters:
+    """What `/metrics` tells: totals and times, nothing of inputs or answers."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "airlock_requests_total", "Requests by route and status.", ["route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "airlock_request_seconds", "Seconds from the first byte to the last.", ["route"], registry=self.registry
+        )
+        self.rows = Counter("airlock_rows_answered_total", "Rows that were answered.", registry=self.registry)
+        self.units = Counter("airlock_units_charged_total", "Units that were charged.", registry=self.registry)
+        self.replays = Counter("airlock_replays_total", "Answers that were given again.", registry=self.registry)
+        self.in_flight = Gauge("airlock_requests_in_flight", "Requests being answered now.", registry=self.registry)
+        self.budget = Gauge("airlock_budget_units", "The whole budget.", ["state"], registry=self.registry)
+
+
+class Guard:
+    """The outermost layer of the service.
+
+    Args:
+        app: What it guards, with `router.routes`.
+        routes: Its routes, for their names and methods.
+        meters: Where requests are counted.
+        concurrent: At most so many requests at once; health is always answered.
+    """
+
+    def __init__(self, app: ASGIApp, routes: list[Any], meters: Meters, concurrent: int) -> None:
+        self._app, self._routes, self._meters, self._concurrent = app, routes, meters, concurrent
+        self._now = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Guard one request; whatever is no request is passed on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        told: dict[str, Any] = {"request_id": secrets.token_hex(8), "status": 500}
+        state = scope.setdefault("state", {})
+        state["told"] = told
+        reply = _Reply(send, told)
+        route, allowed = self._find(scope)
+        self._now += 1
+        self._meters.in_flight.set(self._now)
+        try:
+            await self._handle(scope, receive, reply, route, allowed)
+        except asyncio.CancelledError:
+            told["status"] = 499
+            raise
+        finally:
+            self._now -= 1
+            self._meters.in_flight.set(self._now)
+            self._note(route, told, time.perf_counter() - begun)
+
+    async def _handle(self, scope: Scope, receive: Receive, reply: _Reply, route: str, allowed: set[str]) -> None:
+        if scope["method"] == "OPTIONS" and allowed:
+            await reply.whole(204, b"", {"Allow": ", ".join(sorted(allowed))})
+            return
+        try:
+            if self._now > self._concurrent and not route.startswith("/v2/health"):
+                raise Problem(
+                    "busy", f"at most {self._concurrent:,} requests at once", "more", do="Retry in a second.",
+                    headers={"Retry-After": "1"},
+                )  # fmt: skip
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            await self._app({**scope, "method": method}, receive, reply)
+        except Problem as problem:
+            await reply.problem(problem)
+        except Exception as error:  # noqa: BLE001 - it may hold an input: its kind is all that is told
+            _log.error("unforeseen: %s", type(error).__name__)
+            await reply.problem(failed())
+
+    def _find(self, scope: Scope) -> tuple[str, set[str]]:
+        """The route's pattern, which names no client's input, and the methods that it takes."""
+        name, methods = "(none)", set()
+        for route in self._routes:
+            match, _ = route.matches(scope)
+            if match is not Match.NONE:
+                name = route.path
+                methods |= set(route.methods or ())
+        if "GET" in methods:
+            methods.add("HEAD")
+        return name, methods | {"OPTIONS"} if methods else methods
+
+    def _note(self, route: str, told: dict[str, Any], seconds: float) -> None:
+        self._meters.requests.labels(route, told["status"]).inc()
+        self._meters.seconds.labels(route).observe(seconds)
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "route": route, **told}
+        sys.stderr.write(json.dumps(line | {"ms": round(1000 * seconds, 2)}) + "\n")
+
+
+class _Reply:
+    """Sends what the service says, with the headers that everything has."""
+
+    def __init__(self, send: Send, told: dict[str, Any]) -> None:
+        self._send, self._told, self._begun = send, told, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            self._told["status"] = message["status"]
+            headers = list(message.get("headers", []))
+            there = {name.lower() for name, _ in headers}
+            headers += [(name, value) for name, value in _ALWAYS.items() if name not in there]
+            headers.append((b"x-request-id", self._told["request_id"].encode()))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    async def whole(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        """A whole answer; nothing if one was begun."""
+        if self._begun:
+            return
+        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        if status != 204:
+            raw.append((b"content-length", str(len(body)).encode()))
+        await self({"type": "http.response.start", "status": status, "headers": raw})
+        await self({"type": "http.response.body", "body": body})
+
+    async def problem(self, problem: Problem) -> None:
+        """A problem as the answer."""
+        body = problem.body(self._told["request_id"])
+        await self.whole(problem.status, body, {"Content-Type": MEDIA_TYPE, **problem.headers})

@@ -1,0 +1,75 @@
+"""The pages of a service: what is left of the budget, and how to ask. They need no network and no script."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+from airlock.serve.ledger import Balance
+from airlock.serve.protocol import INPUT, output_names
+from airlock.serve.service import Service
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # noqa: E501
+
+
+def page(content: str | bytes) -> HTMLResponse:
+    """A page that may load nothing and run nothing."""
+    return HTMLResponse(content, headers={"Content-Security-Policy": POLICY, "X-Frame-Options": "DENY"})
+
+
+def budget_figures(service: Service, client: str | None, balance: Balance | None) -> dict[str, Any]:
+    """`GET /budget` for programs: of a client, or of all; nulls where answers cost nothing."""
+    interface = service.answerer.interface
+    return {
+        "model": service.name,
+        "release": service.version,
+        "client": client,
+        "unit": interface.unit,
+        "limit": balance.limit if balance else None,
+        "spent": balance.spent if balance else None,
+        "left": balance.left if balance else None,
+    }
+
+
+def budget_page(service: Service, figures: dict[str, Any]) -> str:
+    """`GET /budget` for people."""
+    left, spent = figures["left"], figures["spent"]
+    share = None if left is None else (round(100 * left / (left + spent), 1) if left + spent else 0.0)
+    state = "good" if share is None or share > 20 else ("warn" if left else "bad")
+    return _render("budget.html.j2", service, figures=figures, share=share, state=state)
+
+
+def docs_page(service: Service, routes: list[tuple[str, str, str, str]]) -> str:
+    """`GET /docs`: each route as method, path, who may, what it does; and an example that works."""
+    interface = service.answerer.interface
+    example = {"inputs": [{"name": INPUT, "datatype": "FP32", "shape": [1, *interface.input_shape], "data": [0, 0.5]}]}
+    return _render(
+        "docs.html.j2",
+        service,
+        routes=routes,
+        example=json.dumps(example).replace("0, 0.5]", "0, 0.5, …]"),
+        numbers=math.prod(interface.input_shape),
+        outputs=output_names(interface),
+    )
+
+
+def _render(template: str, service: Service, **values: Any) -> str:
+    return _environment().get_template(template).render(service=service, **values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("airlock.serve", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["count"] = lambda number: f"{number:,}"
+    return environment

@@ -1,0 +1,135 @@
+"""What goes wrong, as RFC 9457 tells programs and in words for people; `error` is the Open Inference Protocol's member.
+
+Nothing of a request is repeated, and no path or traceback is told.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from airlock.errors import (
+    AirlockError,
+    Exhausted,
+    ExpiredKey,
+    KeyReused,
+    LedgerBroken,
+    LedgerUnavailable,
+    UnknownKey,
+)
+
+MEDIA_TYPE = "application/problem+json"
+
+# What each kind is called, and the status it has.
+KINDS: dict[str, tuple[int, str]] = {
+    "bad-request": (400, "The request cannot be read"),
+    "no-key": (401, "A key is needed"),
+    "unknown-key": (401, "This key is not known"),
+    "expired-key": (401, "This key has expired"),
+    "exhausted": (403, "The budget cannot pay for this"),
+    "not-allowed": (403, "This key may not do that"),
+    "not-found": (404, "There is nothing here"),
+    "wrong-method": (405, "Not with this method"),
+    "too-slow": (408, "The body took too long"),
+    "key-reused": (409, "The idempotency key is taken"),
+    "too-large": (413, "The body is too large"),
+    "wrong-type": (415, "Not in this format"),
+    "wrong-inputs": (422, "The inputs do not fit"),
+    "failed": (500, "Answering failed"),
+    "busy": (503, "Not now"),
+    "ledger-broken": (503, "The ledger is not in order"),
+}
+
+
+class Problem(Exception):
+    """A request that is not answered.
+
+    Args:
+        kind: One of `KINDS`.
+        expected: As in `AirlockError`.
+        found: As in `AirlockError`.
+        why: As in `AirlockError`.
+        do: As in `AirlockError`.
+        headers: To be sent along.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        expected: str,
+        found: str,
+        why: str = "",
+        do: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.kind, self.headers = kind, headers or {}
+        self.status, self.title = KINDS[kind]
+        self.parts = {"expected": expected, "found": found, "why": why, "do": do}
+        self.detail = str(AirlockError(expected, found, why, do))
+        super().__init__(self.detail)
+
+    def body(self, request_id: str) -> bytes:
+        """The members of RFC 9457, `error`, and the parts of the sentence."""
+        content: dict[str, Any] = {
+            "type": f"urn:airlock:problem:{self.kind}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "instance": f"urn:airlock:request:{request_id}",
+            "error": self.detail,
+        }
+        return json.dumps(content | {name: part for name, part in self.parts.items() if part}).encode()
+
+
+def from_error(error: Exception) -> Problem:
+    """Whatever was raised, for whoever asked; what they cannot act on is not explained to them."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, HTTPException):
+        return _from_http(error)
+    return _from_ours(error) if isinstance(error, AirlockError) else failed()
+
+
+def _from_http(error: HTTPException) -> Problem:
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another one")
+        return Problem("wrong-method", f"the method {allowed}", "another", headers={"Allow": allowed})
+    if error.status_code == 404:
+        return Problem("not-found", "an address of this service", "another", "", "See /docs.")
+    return failed() if error.status_code >= 500 else Problem("bad-request", "a request of this service", "another")
+
+
+def _from_ours(error: AirlockError) -> Problem:
+    parts = (error.expected, error.found, error.why, error.do)
+    if isinstance(error, Exhausted):
+        return Problem("exhausted", *parts[:3], "Ask for fewer rows, or ask whoever runs the service.")
+    if isinstance(error, UnknownKey):
+        return Problem("unknown-key", *parts[:3], "Ask whoever runs the service for a key.", _CHALLENGE)
+    if isinstance(error, ExpiredKey):
+        return Problem("expired-key", *parts[:3], "Ask whoever runs the service for a new key.", _CHALLENGE)
+    if isinstance(error, KeyReused):
+        return Problem("key-reused", *parts)
+    if isinstance(error, LedgerUnavailable):
+        why = "A charge may have been made; nothing was answered." if error.uncertain else "Nothing was answered."
+        return Problem("busy", "a ledger that answers", "one that does not", why, "Retry later.", {"Retry-After": "5"})
+    if isinstance(error, LedgerBroken):
+        return Problem(
+            "ledger-broken", "a ledger in order", "one that is not", "Nothing is answered until someone has looked."
+        )
+    return failed()
+
+
+def failed() -> Problem:
+    """Something that should not happen; what was charged stays charged."""
+    return Problem(
+        "failed",
+        "an answer",
+        "a failure of the service",
+        "If it was charged, it stays charged: noise that was drawn may have been seen.",
+        "Tell whoever runs the service the instance of this problem.",
+    )
+
+
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="airlock", error="invalid_token"'}

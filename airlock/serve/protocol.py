@@ -1,0 +1,206 @@
+"""The Open Inference Protocol, version 2, in JSON: what is asked, checked to the last number, and what is answered.
+
+One input tensor, `input`, of datatype FP32 (the numbers as they are) or, for images, UINT8 (0 … 255, which stand for
+0 … 1). Its shape is the number of rows and the shape of one; its data are nested by that shape, or flat. Parameters are
+taken and ignored, but for those of the binary extension, which is not spoken here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock._version import VERSION
+from airlock.channels.interface import Answers, Interface
+from airlock.serve.chain import digest
+from airlock.serve.problems import Problem
+
+INPUT = "input"
+LABEL, CLASS, VALUES = "label", "class", "values"
+_IMAGE_AXES = 3
+_NUMBERS = {int, float}
+_REQUEST = {"id", "parameters", "inputs", "outputs"}
+_TENSOR = {"name", "shape", "datatype", "parameters", "data"}
+_OUTPUT = {"name", "parameters"}
+
+
+@dataclass(frozen=True)
+class Query:
+    """A request that can be answered.
+
+    Attributes:
+        x: One query a row.
+        outputs: Names of the tensors that are wanted.
+        id: What the client calls it; the answer says it again.
+        digest: Of all that the answer depends on.
+    """
+
+    x: NDArray[np.float32]
+    outputs: tuple[str, ...]
+    id: str | None
+    digest: str
+
+
+def output_names(interface: Interface) -> tuple[str, ...]:
+    """The tensors that there are."""
+    return (LABEL, CLASS) if interface.gives == "label" else (LABEL, CLASS, VALUES)
+
+
+def server_metadata() -> dict[str, Any]:
+    """`GET /v2`."""
+    return {"name": "airlock", "version": VERSION, "extensions": []}
+
+
+def model_metadata(name: str, version: str, platform: str, interface: Interface) -> dict[str, Any]:
+    """`GET /v2/models/{name}`."""
+    shapes = {LABEL: ("INT64", [-1]), CLASS: ("BYTES", [-1]), VALUES: ("FP64", [-1, len(interface.classes)])}
+    return {
+        "name": name,
+        "versions": [version],
+        "platform": platform,
+        "inputs": [{"name": INPUT, "datatype": "FP32", "shape": [-1, *interface.input_shape]}],
+        "outputs": [
+            {"name": one, "datatype": shapes[one][0], "shape": shapes[one][1]} for one in output_names(interface)
+        ],
+    }
+
+
+def read_query(body: Any, interface: Interface, most_rows: int, model: str) -> Query:
+    """Check a parsed body as a whole.
+
+    Raises:
+        Problem: It is no request of the protocol, or not one for this interface.
+    """
+    table = _table(body, "a request", _REQUEST, {"inputs"})
+    identity = table.get("id")
+    if identity is not None and not (isinstance(identity, str) and len(identity) <= 255):
+        raise _bad("a text of at most 255 characters as id", "something else")
+    inputs = table["inputs"]
+    if not (isinstance(inputs, list) and len(inputs) == 1):
+        raise _bad("one tensor in inputs", "another number of them, or no list")
+    outputs = _outputs(table.get("outputs"), interface)
+    x = _tensor(_table(inputs[0], "a tensor", _TENSOR, {"name", "shape", "datatype", "data"}), interface, most_rows)
+    content = json.dumps([model, outputs, x.shape]).encode() + b"\0" + x.tobytes()
+    return Query(x, outputs, identity, digest(content))
+
+
+def write_outputs(answers: Answers, query: Query, interface: Interface) -> bytes:
+    """The tensors of an answer, as JSON; this is what a replay gives again."""
+    labels = answers.labels.tolist()
+    rows, tensors = len(labels), []
+    for name in query.outputs:
+        if name == LABEL:
+            tensors.append(_output(LABEL, "INT64", [rows], labels))
+        elif name == CLASS:
+            tensors.append(_output(CLASS, "BYTES", [rows], [_class(label, interface) for label in labels]))
+        elif answers.values is not None:
+            tensors.append(_output(VALUES, "FP64", list(answers.values.shape), answers.values.ravel().tolist()))
+    return json.dumps(tensors, allow_nan=False, separators=(",", ":")).encode()
+
+
+def write_answer(model: str, version: str, identity: str | None, outputs: bytes) -> bytes:
+    """The whole answer around its tensors."""
+    head: dict[str, Any] = {"model_name": model, "model_version": version}
+    head |= {"id": identity} if identity is not None else {}
+    return json.dumps(head).encode()[:-1] + b', "outputs": ' + outputs + b"}"
+
+
+def _output(name: str, datatype: str, shape: Sequence[int], data: list[Any]) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+def _class(label: int, interface: Interface) -> str:
+    return interface.classes[label] if label >= 0 else ""
+
+
+def _outputs(wanted: Any, interface: Interface) -> tuple[str, ...]:
+    there = output_names(interface)
+    if wanted is None:
+        return there
+    if not (isinstance(wanted, list) and 1 <= len(wanted) <= len(there)):
+        raise _bad(f"outputs to be a list of {', '.join(there)}", "something else")
+    names = [_table(one, "an output", _OUTPUT, {"name"})["name"] for one in wanted]
+    if any(not isinstance(name, str) or name not in there for name in names) or len(set(names)) != len(names):
+        raise _bad(f"outputs among {', '.join(there)}, each once", "another name, or one twice")
+    return tuple(names)
+
+
+def _table(value: Any, what: str, known: set[str], needed: set[str]) -> dict[str, Any]:
+    """An object with these names and no others; a name that is not known may have been meant to change the answer."""
+    if not isinstance(value, dict):
+        raise _bad(f"{what} as an object", "something else")
+    if missing := sorted(needed - set(value)):
+        raise _bad(f"{', '.join(missing)} in {what}", "nothing of that name")
+    if set(value) - known:
+        raise _bad(f"only {', '.join(sorted(known))} in {what}", "another name")
+    parameters = value.get("parameters", {})
+    if not isinstance(parameters, dict) or any(str(name).startswith("binary_data") for name in parameters):
+        raise _bad("parameters as an object, without the binary extension", "something else")
+    return value
+
+
+def _tensor(table: dict[str, Any], interface: Interface, most_rows: int) -> NDArray[np.float32]:
+    wanted = ", ".join(map(str, interface.input_shape))
+    if table["name"] != INPUT:
+        raise _unfit(f"the tensor '{INPUT}'", "another name")
+    shape = table["shape"]
+    if not (isinstance(shape, list) and all(type(n) is int for n in shape)) or shape[1:] != list(interface.input_shape):
+        raise _unfit(f"the shape [rows, {wanted}]", "another")
+    if not 1 <= shape[0] <= most_rows:
+        raise _unfit(f"1 to {most_rows:,} rows", "another number of them", "A batch is answered whole or not at all.")
+    numbers = _flat(table["data"], shape)
+    if table["datatype"] == "FP32":
+        return _floats(numbers, shape)
+    if table["datatype"] == "UINT8" and len(interface.input_shape) == _IMAGE_AXES:
+        return _pixels(numbers, shape)
+    images = " or, for images, UINT8" if len(interface.input_shape) == _IMAGE_AXES else ""
+    raise _unfit(f"datatype FP32{images}", "another")
+
+
+def _flat(nested: Any, shape: Sequence[int]) -> list[Any]:
+    """The numbers in one list, nested by the shape or flat already; nothing but numbers."""
+    if not isinstance(nested, list):
+        raise _unfit("data as a list", "something else")
+    data: list[Any] = nested
+    count = math.prod(shape)
+    if data and isinstance(data[0], list):
+        for size in shape[1:]:
+            if not all(isinstance(one, list) and len(one) == size for one in data):
+                raise _unfit("data nested as its shape says, or flat", "another nesting")
+            data = [number for one in data for number in one]
+    if len(data) != count:
+        raise _unfit(f"{count:,} numbers, as the shape says", "another number of them")
+    if not set(map(type, data)) <= _NUMBERS:
+        raise _unfit("nothing but numbers in data", "something else")
+    return data
+
+
+def _floats(numbers: list[Any], shape: Sequence[int]) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):
+            x = np.array(numbers, np.float64).astype(np.float32)
+    except OverflowError:
+        x = np.full(1, np.inf, np.float32)
+    if not np.isfinite(x).all():
+        raise _unfit("numbers that FP32 can hold", "one that is larger")
+    return x.reshape(shape)
+
+
+def _pixels(numbers: list[Any], shape: Sequence[int]) -> NDArray[np.float32]:
+    if set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers) > 255:
+        raise _unfit("whole numbers from 0 to 255 as UINT8", "others")
+    return (np.array(numbers, np.float32) / np.float32(255)).reshape(shape)
+
+
+def _bad(expected: str, found: str) -> Problem:
+    return Problem("bad-request", expected, found, "Nothing was charged.", "See /docs.")
+
+
+def _unfit(expected: str, found: str, why: str = "Nothing was charged.") -> Problem:
+    return Problem("wrong-inputs", expected, found, why, "See /v2/models for what the model takes.")

@@ -1,0 +1,136 @@
+"""The process of a service: an address, a server, and an end in good order.
+
+SIGTERM and SIGINT stop it: no new connections, what was charged is answered, the ledger is closed. Its log is one line
+of JSON a request on stderr, without inputs and answers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import uvicorn
+
+from airlock.errors import ConfigError, OutputError
+from airlock.serve.app import build
+from airlock.serve.service import Service
+
+_BACKLOG = 2048
+_GRACE_SECONDS = 60
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; a name counts as what it stands for, all of it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_address(host: str, *, keys: bool) -> None:
+    """Refuse to answer everyone.
+
+    Raises:
+        ConfigError: No keys are asked for, and others than this machine could ask.
+    """
+    if not keys and not is_loopback(host):
+        raise ConfigError(
+            "an address of this machine alone (127.0.0.1, ::1, localhost) with --no-keys",
+            f"'{host[:80]}'",
+            "Whoever reaches it could spend the whole budget.",
+            "Leave --no-keys out and give keys with airlock keys add.",
+        )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at the address, not yet listening; port 0 takes a free one.
+
+    Raises:
+        OutputError: It cannot be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else "no such address"
+        raise OutputError(
+            f"a free address at port {port}", reason, do="Choose another with --host or --port."
+        ) from error
+    return bound
+
+
+def address(bound: socket.socket) -> str:
+    """As a browser takes it."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(service: Service, bound: socket.socket, started: Callable[[], None]) -> None:
+    """Serve until a signal comes; then finish what was begun. The ledger is the caller's to close.
+
+    Args:
+        service: What is served.
+        bound: Where.
+        started: Called once requests are taken.
+    """
+    _set_up_log()
+    config = uvicorn.Config(
+        build(service),
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        backlog=_BACKLOG,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    server = _Server(config, started)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # uvicorn raises again what it caught; an end on request is no failure
+        signal.signal(number, server.stop)
+    server.run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._started = started
+
+    def stop(self, *_: object) -> None:
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._started()
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON; never a traceback, which may hold an input."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": when, "level": record.levelname.lower(), "says": record.getMessage()})
+
+
+def _set_up_log() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    for name, level in (("airlock.serve", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

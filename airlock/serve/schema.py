@@ -1,0 +1,130 @@
+"""What `/openapi.json` says beyond what FastAPI finds out: bodies, answers, problems and who may."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from airlock.channels.interface import Interface
+from airlock.serve.problems import KINDS, MEDIA_TYPE
+from airlock.serve.protocol import INPUT, output_names
+from airlock.serve.service import Limits
+
+BEARER = {"type": "http", "scheme": "bearer", "description": "A token from `airlock keys add`."}
+_TEXT = {"type": "string"}
+_SCALARS = {"type": "object", "additionalProperties": True}
+PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance", "error"],
+    "properties": dict.fromkeys(("type", "title", "detail", "instance", "error"), _TEXT)
+    | {"status": {"type": "integer"}}
+    | dict.fromkeys(("expected", "found", "why", "do"), _TEXT),
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Problems that a route may answer with, for FastAPI's `responses`."""
+    titles = {status: " / ".join(title for s, title in KINDS.values() if s == status) for status in statuses}
+    reference = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": titles[status], "content": {MEDIA_TYPE: {"schema": reference}}} for status in titles
+    }
+
+
+def gives(schema: dict[str, Any], description: str, media: str = "application/json") -> dict[int | str, dict[str, Any]]:
+    """What a route answers if all is well."""
+    return {200: {"description": description, "content": {media: {"schema": schema}}}}
+
+
+def table(**members: dict[str, Any]) -> dict[str, Any]:
+    """An object with these members."""
+    return {"type": "object", "required": sorted(members), "properties": members}
+
+
+def guarded() -> dict[str, Any]:
+    """A route that needs a key."""
+    return {"security": [{"key": []}]}
+
+
+def infer(interface: Interface, limits: Limits) -> dict[str, Any]:
+    """The request of `infer`, as exactly as JSON Schema can say it."""
+    count = math.prod(interface.input_shape)
+    images = len(interface.input_shape) == 3
+    tensor = _object(
+        {
+            "name": {"const": INPUT},
+            "datatype": {"enum": ["FP32", "UINT8"] if images else ["FP32"]},
+            "shape": {
+                "type": "array",
+                "prefixItems": [
+                    {"type": "integer", "minimum": 1, "maximum": limits.rows},
+                    *({"const": n} for n in interface.input_shape),
+                ],
+                "minItems": 1 + len(interface.input_shape),
+                "maxItems": 1 + len(interface.input_shape),
+            },
+            "data": {
+                "type": "array",
+                "description": f"{count:,} numbers a row, nested by the shape or in one list.",
+                "minItems": 1,
+                "maxItems": count * limits.rows,
+            },
+            "parameters": _SCALARS,
+        },
+        ["name", "datatype", "shape", "data"],
+    )
+    output = _object({"name": {"enum": list(output_names(interface))}, "parameters": _SCALARS}, ["name"])
+    request = _object(
+        {
+            "id": {"type": "string", "maxLength": 255},
+            "parameters": _SCALARS,
+            "inputs": {"type": "array", "items": tensor, "minItems": 1, "maxItems": 1},
+            "outputs": {"type": "array", "items": output, "minItems": 1, "maxItems": len(output_names(interface))},
+        },
+        ["inputs"],
+    )
+    key = {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": False,
+        "description": "Ask again with the same key, and the same answer comes back, free, for a day.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    }
+    body = {"required": True, "content": {"application/json": {"schema": request}}}
+    return guarded() | {"requestBody": body, "parameters": [key]}
+
+
+def answer(interface: Interface) -> dict[str, Any]:
+    """What `infer` answers."""
+    tensor = table(
+        name={"enum": list(output_names(interface))}, datatype=_TEXT, shape=_list("integer"), data={"type": "array"}
+    )
+    return table(model_name=_TEXT, model_version=_TEXT, outputs={"type": "array", "items": tensor})
+
+
+def metadata() -> dict[str, Any]:
+    """What `GET /v2/models/{name}` answers."""
+    tensors = {"type": "array", "items": table(name=_TEXT, datatype=_TEXT, shape=_list("integer"))}
+    return table(name=_TEXT, versions=_list("string"), platform=_TEXT, inputs=tensors, outputs=tensors)
+
+
+def budget() -> dict[str, Any]:
+    """What `GET /budget` answers to a program."""
+    number = {"type": ["integer", "null"]}
+    return table(
+        model=_TEXT,
+        release=_TEXT,
+        client={"type": ["string", "null"]},
+        unit=_TEXT,
+        limit=number,
+        spent=number,
+        left=number,
+    )
+
+
+def _object(members: dict[str, Any], needed: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": needed, "additionalProperties": False}
+
+
+def _list(kind: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": kind}}

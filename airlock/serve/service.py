@@ -1,0 +1,77 @@
+"""Everything that one service is made of, before it has an address."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from airlock.channels.interface import Answerer
+from airlock.errors import ConfigError
+from airlock.release import Card
+from airlock.release.bundle import HTML, LIMITS
+from airlock.release.files import read_file
+from airlock.serve.keys import KeyStore
+from airlock.serve.ledger import Ledger
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take.
+
+    Attributes:
+        rows: In one batch.
+        body_bytes: Of a body.
+        body_seconds: For the body to arrive.
+        concurrent: Requests at once.
+    """
+
+    rows: int = 256
+    body_bytes: int = 8 << 20
+    body_seconds: float = 10.0
+    concurrent: int = 256
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.body_bytes, self.body_seconds, self.concurrent) <= 0:
+            raise ConfigError("limits above 0", "another")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What is served: a bundle, who answers for it, who is paid, who may ask.
+
+    Attributes:
+        name: What the protocol calls the model.
+        card: The bundle's.
+        page: Its card as a page.
+        answerer: Who answers.
+        ledger: Who is paid first.
+        keys: Who may ask; None: everyone on this machine.
+        limits: What one request may take.
+    """
+
+    name: str
+    card: Card
+    page: bytes
+    answerer: Answerer
+    ledger: Ledger
+    keys: KeyStore | None
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                "1 to 64 letters, digits and . _ - as the model's name", "something else", do="Give one with --name."
+            )
+
+    @property
+    def version(self) -> str:
+        """The release's identity is its version."""
+        return self.card.release_id
+
+
+def read_page(folder: Path) -> bytes:
+    """The page of a bundle that was verified."""
+    return read_file(Path(folder) / HTML, LIMITS[HTML])
