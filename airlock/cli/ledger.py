@@ -83,7 +83,7 @@ def open_ledger(
     from airlock.serve.sale import terms_of
 
     card, answerer = open_answerer(bundle, Vault.open(vault))
-    return Ledger.open(where, path, terms_of(card, answerer.interface), new_mark=new_mark)
+    return Ledger.open(where, path, terms_of(card.release_id, answerer.interface), new_mark=new_mark)
 
 
 def mark_of(place: str, mark: Path | None, vault: Path | None) -> Path:

@@ -33,25 +33,28 @@ def serve(
     check_extra()
     from airlock.release import Vault
     from airlock.release.answering import open_answerer
+    from airlock.release.page import render_html
     from airlock.serve import KeyStore, Ledger
     from airlock.serve.access import LOCAL
     from airlock.serve.places import ledger_place
     from airlock.serve.run import address, bind, check_address
     from airlock.serve.run import serve as run
     from airlock.serve.sale import terms_of
-    from airlock.serve.service import Limits, Service, read_page
+    from airlock.serve.service import Limits, Service
 
     limits = Limits(rows=max_rows, concurrent=max_requests)
     with bind(host, port) as bound:
         check_address(bound.getsockname()[0], keys=not no_keys)
         card, answerer = open_answerer(bundle, Vault.open(vault))
+        page = render_html(card).encode()  # verification compared it with the file
         where = place or str(ledger_place(Vault.open(vault), card.release_id))
-        with Ledger.open(where, mark_of(where, mark, vault), terms_of(card, answerer.interface)) as ledger:
+        with Ledger.open(where, mark_of(where, mark, vault), terms_of(card.release_id, answerer.interface)) as ledger:
             if no_keys:
                 ledger.set_quota(LOCAL, None)
             keys = None if no_keys else KeyStore(ledger)
             called = name if name is not None else bundle.resolve().name
-            service = Service(called, card, read_page(bundle), answerer, ledger, keys, limits)
+            method = f"airlock_{card.channel}_{card.method}"
+            service = Service(called, card.release_id, method, page, answerer, ledger, keys, limits)
             run(service, bound, lambda: _announce(service, address(bound), bundle))
 
 

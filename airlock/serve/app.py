@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -29,6 +30,7 @@ from airlock.serve.problems import MEDIA_TYPE, Problem, from_error
 from airlock.serve.sale import Sale
 from airlock.serve.service import Service
 
+_log = logging.getLogger("airlock.serve")
 _FORGET_SECONDS = 3600.0
 _READY_SECONDS = 1.0
 ANYONE, CLIENT, ADMIN, KEY = "anyone", "a client", "the admin", "any key"
@@ -82,9 +84,8 @@ class App:
     async def model(self, name: str) -> dict[str, Any]:
         """What the model takes and gives."""
         self._check_name(name)
-        card = self.service.card
-        platform = f"airlock_{card.channel}_{card.method}"
-        return protocol.model_metadata(name, self.service.version, platform, self.service.answerer.interface)
+        service = self.service
+        return protocol.model_metadata(name, service.release, service.method, service.answerer.interface)
 
     async def model_ready(self, name: str) -> dict[str, Any]:
         """Whether the model can answer now."""
@@ -110,7 +111,7 @@ class App:
         headers = {"Airlock-Units": str(sold.units), "Airlock-Replayed": "true" if sold.replayed else "false"}
         if sold.left is not None:
             headers["Airlock-Units-Left"] = str(sold.left)
-        body = protocol.write_answer(name, self.service.version, query.id, sold.outputs)
+        body = protocol.write_answer(name, self.service.release, query.id, sold.outputs)
         return Response(body, media_type="application/json", headers=headers)
 
     async def budget(self, request: Request) -> Response:
@@ -125,7 +126,7 @@ class App:
 
     async def card(self) -> Response:
         """The release card, as a page."""
-        return pages.page(self.service.page)
+        return pages.page(self.service.card)
 
     async def docs(self) -> Response:
         """How to ask, as a page that loads nothing from elsewhere."""
@@ -222,6 +223,8 @@ def _add_routes(web: FastAPI, app: App) -> None:
 
 async def _problem(request: Request, error: Exception) -> Response:
     problem = from_error(error)
+    if problem.status >= 500 and isinstance(error, AirlockError):
+        _log.error("%s", type(error).__name__)  # its message may hold an input
     body = problem.body(request.state.told["request_id"])
     return Response(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 

@@ -70,12 +70,12 @@ class Guard:
         told: dict[str, Any] = {"request_id": secrets.token_hex(8), "status": 500}
         state = scope.setdefault("state", {})
         state["told"] = told
-        reply = _Reply(send, told)
         route, allowed = self._find(scope)
+        reply = _Reply(send, told, ", ".join(sorted(allowed)))
         self._now += 1
         self._meters.in_flight.set(self._now)
         try:
-            await self._handle(scope, receive, reply, route, allowed)
+            await self._handle(scope, receive, reply, route)
         except asyncio.CancelledError:
             told["status"] = 499
             raise
@@ -84,9 +84,9 @@ class Guard:
             self._meters.in_flight.set(self._now)
             self._note(route, told, time.perf_counter() - begun)
 
-    async def _handle(self, scope: Scope, receive: Receive, reply: _Reply, route: str, allowed: set[str]) -> None:
-        if scope["method"] == "OPTIONS" and allowed:
-            await reply.whole(204, b"", {"Allow": ", ".join(sorted(allowed))})
+    async def _handle(self, scope: Scope, receive: Receive, reply: _Reply, route: str) -> None:
+        if scope["method"] == "OPTIONS" and reply.allowed:
+            await reply.whole(204, b"", {})
             return
         try:
             if self._now > self._concurrent and not route.startswith("/v2/health"):
@@ -124,14 +124,17 @@ class Guard:
 class _Reply:
     """Sends what the service says, with the headers that everything has."""
 
-    def __init__(self, send: Send, told: dict[str, Any]) -> None:
+    def __init__(self, send: Send, told: dict[str, Any], allowed: str) -> None:
         self._send, self._told, self._begun = send, told, False
+        self.allowed = allowed
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._begun = True
             self._told["status"] = message["status"]
-            headers = list(message.get("headers", []))
+            headers = [(name, value) for name, value in message.get("headers", []) if name != b"allow"]
+            if message["status"] in (204, 405):
+                headers.append((b"allow", self.allowed.encode()))
             there = {name.lower() for name, _ in headers}
             headers += [(name, value) for name, value in _ALWAYS.items() if name not in there]
             headers.append((b"x-request-id", self._told["request_id"].encode()))

@@ -27,7 +27,7 @@ def budget_figures(service: Service, client: str | None, balance: Balance | None
     interface = service.answerer.interface
     return {
         "model": service.name,
-        "release": service.version,
+        "release": service.release,
         "client": client,
         "unit": interface.unit,
         "limit": balance.limit if balance else None,

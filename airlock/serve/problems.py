@@ -94,8 +94,7 @@ def from_error(error: Exception) -> Problem:
 
 def _from_http(error: HTTPException) -> Problem:
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another one")
-        return Problem("wrong-method", f"the method {allowed}", "another", headers={"Allow": allowed})
+        return Problem("wrong-method", "one of the methods in Allow", "another", "", "See /docs.")
     if error.status_code == 404:
         return Problem("not-found", "an address of this service", "another", "", "See /docs.")
     return failed() if error.status_code >= 500 else Problem("bad-request", "a request of this service", "another")

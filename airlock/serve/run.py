@@ -94,6 +94,7 @@ def serve(service: Service, bound: socket.socket, started: Callable[[], None]) -
         server_header=False,
         proxy_headers=False,
         lifespan="on",
+        ws="none",
         backlog=_BACKLOG,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE_SECONDS,

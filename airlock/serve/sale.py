@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from airlock.channels.interface import Answerer, Interface, Reservation
 from airlock.errors import AirlockError
-from airlock.release import Card
 from airlock.serve.gather import Gatherer
 from airlock.serve.ledger import Ledger, Terms
 from airlock.serve.orders import Charge, Replay, Spend
@@ -40,11 +39,11 @@ class Sold:
     replayed: bool = False
 
 
-def terms_of(card: Card, interface: Interface) -> Terms:
+def terms_of(release: str, interface: Interface) -> Terms:
     """What the ledger of a bundle is opened for; one that sells nothing has a ledger too, for its keys."""
     if interface.units is None:
-        return Terms(card.release_id, 1, FREE)
-    return Terms(card.release_id, interface.units, interface.unit)
+        return Terms(release, 1, FREE)
+    return Terms(release, interface.units, interface.unit)
 
 
 class Sale:

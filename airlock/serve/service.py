@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from airlock.channels.interface import Answerer
 from airlock.errors import ConfigError
-from airlock.release import Card
-from airlock.release.bundle import HTML, LIMITS
-from airlock.release.files import read_file
 from airlock.serve.keys import KeyStore
 from airlock.serve.ledger import Ledger
 
@@ -44,8 +40,9 @@ class Service:
 
     Attributes:
         name: What the protocol calls the model.
-        card: The bundle's.
-        page: Its card as a page.
+        release: The release's identity, which is the model's version.
+        method: The channel and the method behind it.
+        card: The bundle's card as a page.
         answerer: Who answers.
         ledger: Who is paid first.
         keys: Who may ask; None: everyone on this machine.
@@ -53,8 +50,9 @@ class Service:
     """
 
     name: str
-    card: Card
-    page: bytes
+    release: str
+    method: str
+    card: bytes
     answerer: Answerer
     ledger: Ledger
     keys: KeyStore | None
@@ -65,13 +63,3 @@ class Service:
             raise ConfigError(
                 "1 to 64 letters, digits and . _ - as the model's name", "something else", do="Give one with --name."
             )
-
-    @property
-    def version(self) -> str:
-        """The release's identity is its version."""
-        return self.card.release_id
-
-
-def read_page(folder: Path) -> bytes:
-    """The page of a bundle that was verified."""
-    return read_file(Path(folder) / HTML, LIMITS[HTML])
