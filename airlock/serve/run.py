@@ -87,6 +87,15 @@ def serve(service: Service, bound: socket.socket, started: Callable[[], None]) -
         started: Called once requests are taken.
     """
     _set_up_log()
+    server = make_server(service, started)
+    # uvicorn raises again what it caught; an end on request is no failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, server.stop)
+    server.run(sockets=[bound])
+
+
+def make_server(service: Service, started: Callable[[], None]) -> Server:
+    """The server alone, for a process that has signals and a log of its own."""
     config = uvicorn.Config(
         build(service),
         access_log=False,
@@ -99,24 +108,22 @@ def serve(service: Service, bound: socket.socket, started: Callable[[], None]) -
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    server = _Server(config, started)
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # uvicorn raises again what it caught; an end on request is no failure
-        signal.signal(number, server.stop)
-    server.run(sockets=[bound])
+    return Server(config, started)
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
+    """Says when it takes requests, and ends on request."""
+
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._started = started
 
     def stop(self, *_: object) -> None:
+        """Take no more requests, finish those that were begun, end."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, then say so."""
         await super().startup(sockets)
         self._started()
 

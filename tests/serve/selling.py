@@ -1,0 +1,116 @@
+"""A small service with a price, in this process or (`python -m tests.serve.selling FOLDER CAP SECONDS`) in its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock.channels.interface import Answerer, Answers, Interface, Reservation
+from airlock.mechanisms import Stream
+from airlock.mechanisms.discrete import GridNoise
+from airlock.serve import KeyStore, Ledger
+from airlock.serve.run import address, bind, make_server, serve
+from airlock.serve.sale import terms_of
+from airlock.serve.service import Limits, Service
+
+SHAPE, CLASSES = (1, 2, 2), ("cat", "dog", "owl")
+CARD = b"<!doctype html><html lang=en><title>A card</title><link rel=icon href='data:,'><p>A card."
+RELEASE = "0" * 32
+
+
+class Priced(Answerer):
+    """Sums of the pixels and their opposite, with exact noise; one unit a row. `held` rows were paid before."""
+
+    def __init__(self, units: int | None = 20, seconds: float = 0.0) -> None:
+        super().__init__(Interface("logits", SHAPE, CLASSES, units, "one answer"))
+        self.noise = GridNoise("gaussian", 1.0, 2.0, len(CLASSES))
+        self.seconds, self.held, self.cancelled, self.fails = seconds, 0, 0, False
+
+    def reserve(self, rows: int) -> Reservation:
+        taken = min(self.held, rows)
+        self.held -= taken
+        return Reservation(rows, rows - taken, taken)
+
+    def cancel(self, reservation: Reservation) -> None:
+        self.held += reservation.held
+        self.cancelled += 1
+
+    def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
+        if self.fails:
+            raise RuntimeError(f"secret {x[0, 0, 0, 0]} in /home/secret/place")
+        time.sleep(self.seconds)
+        total = x.reshape(len(x), -1).sum(axis=1)
+        rows = [self.noise.add(np.array([t, -t, 0.0]), stream.child(n)) for n, t in enumerate(total)]
+        values = np.stack(rows)
+        return Answers(values.argmax(axis=1).astype(np.int64), values)
+
+
+def question(rows: int = 1, value: float = 0.5, **changes: Any) -> dict[str, Any]:
+    data = np.full((rows, *SHAPE), value).tolist()
+    return {"inputs": [{"name": "input", "datatype": "FP32", "shape": [rows, *SHAPE], "data": data} | changes]}
+
+
+def make(folder: Path, answerer: Answerer, *, keys: bool = True, **limits: Any) -> Service:
+    ledger = Ledger.open(folder / "ledger.db", folder / "mark", terms_of(RELEASE, answerer.interface))
+    store = KeyStore(ledger) if keys else None
+    return Service("pets", RELEASE, "airlock_answers_test", CARD, answerer, ledger, store, Limits(**limits))
+
+
+@contextlib.contextmanager
+def running(service: Service) -> Iterator[str]:
+    """The service at an address, in a thread of this process."""
+    ready = threading.Event()
+    server = make_server(service, ready.set)
+    with bind("127.0.0.1", 0) as bound:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            assert ready.wait(30)
+            yield address(bound)
+        finally:
+            server.stop()
+            thread.join(30)
+
+
+@contextlib.contextmanager
+def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that prints its address once it takes requests."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            where = process.stdout.readline().strip()
+            if not where:
+                raise AssertionError(process.communicate(timeout=10)[1])
+            yield process, where
+        finally:
+            process.kill()
+
+
+def ask(connection: HTTPConnection, token: str, body: Any, key: str = "") -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    headers |= {"Idempotency-Key": key} if key else {}
+    connection.request("POST", "/v2/models/pets/infer", json.dumps(body), headers)
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read())
+
+
+def connect(where: str) -> HTTPConnection:
+    return HTTPConnection(where.removeprefix("http://"), timeout=30)
+
+
+if __name__ == "__main__":
+    with bind("127.0.0.1", 0) as bound:
+        selling = make(Path(sys.argv[1]), Priced(int(sys.argv[2]), float(sys.argv[3])))
+        with selling.ledger:
+            serve(selling, bound, lambda: print(address(bound), flush=True))

@@ -1,0 +1,322 @@
+"""The service over HTTP, address by address: who may, what it gives, what it costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from airlock.errors import LedgerBroken, LedgerUnavailable
+from airlock.serve import Ledger
+from airlock.serve.app import ROUTES
+from airlock.serve.problems import MEDIA_TYPE
+from airlock.serve.service import Service
+from tests.serve.selling import CARD, CLASSES, SHAPE, Priced, make, question, running
+
+INFER = "/v2/models/pets/infer"
+
+
+class Shop:
+    """A service, someone who asks it, and an admin."""
+
+    def __init__(self, service: Service, web: httpx.Client) -> None:
+        self.service, self.web = service, web
+        assert isinstance(service.answerer, Priced)
+        self.answerer = service.answerer
+        if service.keys is not None:
+            self.key, self.token = service.keys.add("ann")
+            self.admin = service.keys.add_admin()[1]
+
+    def ask(self, body: Any = None, token: str | None = None, **headers: str) -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body or question()).encode()
+        sent = {"Authorization": f"Bearer {token or self.token}", "Content-Type": "application/json"}
+        return self.web.post(
+            INFER, content=content, headers=sent | {k.replace("_", "-"): v for k, v in headers.items()}
+        )
+
+    def look(self, path: str, token: str, **headers: str) -> httpx.Response:
+        return self.web.get(path, headers={"Authorization": f"Bearer {token}"} | headers)
+
+    @property
+    def spent(self) -> int:
+        return self.service.ledger.balance().spent
+
+
+@pytest.fixture
+def options() -> dict[str, Any]:
+    """What a test changes about the service."""
+    return {}
+
+
+@pytest.fixture
+def shop(folder: Path, options: dict[str, Any]) -> Iterator[Shop]:
+    units = options.pop("units", 20)
+    service = make(folder, Priced(units), **options)
+    with service.ledger, running(service) as where, httpx.Client(base_url=where, timeout=30) as web:
+        yield Shop(service, web)
+
+
+def check_problem(reply: httpx.Response, status: int, kind: str) -> dict[str, Any]:
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == MEDIA_TYPE
+    told: dict[str, Any] = reply.json()
+    assert told["type"] == f"urn:airlock:problem:{kind}"
+    assert told["status"] == status
+    assert told["error"] == told["detail"]
+    assert told["detail"].startswith(f"Expected {told['expected']}, found {told['found']}.")
+    assert told["instance"].endswith(reply.headers["x-request-id"])
+    assert told["title"]
+    return told
+
+
+def test_health_and_metadata_need_no_key(shop: Shop) -> None:
+    assert shop.web.get("/v2/health/live").json() == {"live": True}
+    assert shop.web.get("/v2/health/ready").json() == {"ready": True}
+    assert shop.web.get("/v2").json()["name"] == "airlock"
+    assert shop.web.get("/v2/models/pets/ready").json() == {"name": "pets", "ready": True}
+    told = shop.web.get("/v2/models/pets").json()
+    assert told["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, *SHAPE]}]
+    assert [(one["name"], one["datatype"], one["shape"]) for one in told["outputs"]] == [
+        ("label", "INT64", [-1]),
+        ("class", "BYTES", [-1]),
+        ("values", "FP64", [-1, 3]),
+    ]
+
+
+def test_answers_are_paid_by_the_row(shop: Shop) -> None:
+    reply = shop.ask(question(3) | {"id": "mine"})
+    assert reply.status_code == 200, reply.text
+    told = reply.json()
+    assert (told["model_name"], told["id"]) == ("pets", "mine")
+    by_name = {one["name"]: one for one in told["outputs"]}
+    labels = by_name["label"]["data"]
+    assert by_name["class"]["data"] == [CLASSES[label] for label in labels]
+    assert by_name["values"]["shape"] == [3, 3]
+    values = np.array(by_name["values"]["data"]).reshape(3, 3)
+    assert values.argmax(axis=1).tolist() == labels
+    assert len({tuple(row) for row in values.tolist()}) == 3  # equal rows, each with noise of its own
+    assert (reply.headers["airlock-units"], reply.headers["airlock-units-left"]) == ("3", "17")
+    assert reply.headers["cache-control"] == "no-store"
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert shop.spent == 3
+
+
+def test_outputs_can_be_chosen_and_images_sent_as_bytes(shop: Shop) -> None:
+    body = question(1, datatype="UINT8", data=[255, 0, 255, 255], shape=[1, *SHAPE])
+    told = shop.ask(body | {"outputs": [{"name": "label"}]}).json()
+    assert [one["name"] for one in told["outputs"]] == ["label"]
+    assert told["outputs"][0]["data"][0] in (0, 1, 2)
+
+
+def test_an_exhausted_budget_answers_nothing_and_charges_nothing(shop: Shop) -> None:
+    assert shop.ask(question(18)).status_code == 200
+    told = check_problem(shop.ask(question(3)), 403, "exhausted")
+    assert "2 units" in told["expected"]
+    assert shop.spent == 18
+    assert shop.ask(question(2)).status_code == 200
+    check_problem(shop.ask(question(1)), 403, "exhausted")
+    assert shop.spent == 20
+    assert shop.answerer.cancelled == 2
+
+
+def test_a_quota_is_the_clients_own(shop: Shop) -> None:
+    assert shop.service.keys is not None
+    token = shop.service.keys.add("bob", 2)[1]
+    assert shop.ask(question(2), token).status_code == 200
+    told = check_problem(shop.ask(question(1), token), 403, "exhausted")
+    assert "this client's quota" in told["expected"]
+    assert shop.look("/budget", token).json() | {"unit": ""} == {
+        "model": "pets", "release": "0" * 32, "client": "bob", "unit": "", "limit": 2, "spent": 2, "left": 0,
+    }  # fmt: skip
+    whole = shop.look("/budget", shop.admin).json()
+    assert (whole["client"], whole["limit"], whole["spent"], whole["left"]) == (None, 20, 2, 18)
+
+
+def test_an_idempotency_key_replays_the_same_answer_free(shop: Shop) -> None:
+    first = shop.ask(question(2) | {"id": "one"}, Idempotency_Key="k")
+    again = shop.ask(question(2) | {"id": "two"}, Idempotency_Key="k")
+    assert first.json()["outputs"] == again.json()["outputs"]
+    assert again.json()["id"] == "two"
+    assert (again.headers["airlock-units"], again.headers["airlock-replayed"]) == ("0", "true")
+    assert shop.spent == 2
+    check_problem(shop.ask(question(2, value=0.25), Idempotency_Key="k"), 409, "key-reused")
+    check_problem(shop.ask(question(2), Idempotency_Key="k" * 256), 400, "bad-request")
+    assert shop.ask(question(2)).json()["outputs"] != first.json()["outputs"]
+    assert shop.spent == 4
+
+
+def test_what_was_paid_before_is_not_paid_again(shop: Shop) -> None:
+    shop.answerer.held = 4
+    assert shop.ask(question(3)).headers["airlock-units"] == "0"
+    assert shop.spent == 0
+    assert shop.ask(question(3)).headers["airlock-units"] == "2"  # one of them was held, so two for three rows
+    assert shop.spent == 2
+
+
+@pytest.mark.parametrize("options", [{"units": 2}])
+def test_what_was_set_aside_is_free_again_after_a_refusal(shop: Shop) -> None:
+    shop.answerer.held = 1
+    check_problem(shop.ask(question(4)), 403, "exhausted")
+    assert shop.answerer.held == 1
+
+
+def test_an_answer_that_fails_stays_charged_and_tells_nothing(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
+    shop.answerer.fails = True
+    reply = shop.ask(question(2, value=0.123))
+    check_problem(reply, 500, "failed")
+    assert shop.spent == 2
+    seen = reply.text + "".join(capfd.readouterr())
+    assert "secret" not in seen
+    assert "0.123" not in seen
+    assert "Traceback" not in seen
+
+
+def test_keys(shop: Shop) -> None:
+    assert shop.service.keys is not None
+    check_problem(shop.web.post(INFER, json=question()), 401, "no-key")
+    reply = shop.ask(token="airlock_000000000000_" + "x" * 43)
+    check_problem(reply, 401, "unknown-key")
+    assert reply.headers["www-authenticate"].startswith("Bearer")
+    check_problem(shop.ask(token=shop.admin), 403, "not-allowed")
+    soon = datetime.now(UTC) + timedelta(seconds=0.5)
+    brief = shop.service.keys.add("bob", expires=soon)[1]
+    assert shop.ask(token=brief).status_code == 200
+    while datetime.now(UTC) < soon:
+        time.sleep(0.05)
+    check_problem(shop.ask(token=brief), 401, "expired-key")
+    assert shop.ask().status_code == 200
+    shop.service.keys.revoke("ann")
+    time.sleep(1.05)  # the second for which a key is believed
+    check_problem(shop.ask(), 401, "unknown-key")
+    assert shop.spent == 2
+
+
+def test_who_may_look(shop: Shop) -> None:
+    check_problem(shop.web.get("/budget"), 401, "no-key")
+    check_problem(shop.web.get("/metrics"), 401, "no-key")
+    check_problem(shop.look("/metrics", shop.token), 403, "not-allowed")
+    shop.ask(question(2))
+    text = shop.look("/metrics", shop.admin).text
+    assert 'airlock_budget_units{state="spent"} 2.0' in text
+    assert "airlock_rows_answered_total 2.0" in text
+    assert 'airlock_requests_total{route="/v2/models/{name}/infer",status="200"} 1.0' in text
+
+
+def test_pages(shop: Shop) -> None:
+    card = shop.web.get("/card")
+    assert card.content == CARD
+    budget = shop.web.get("/budget", auth=("", shop.token), headers={"Accept": "text/html,*/*;q=0.8"})
+    assert "20 units are left" in budget.text
+    docs = shop.web.get("/docs")
+    for _, path, _, _ in ROUTES:
+        assert path in docs.text
+    for page in (card, budget, docs):
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "http://" not in page.text.replace("http://www.w3.org", "")
+        assert "https://" not in page.text
+    asked = shop.web.get("/budget", headers={"Accept": "text/html"})
+    assert asked.headers["www-authenticate"].startswith("Basic")
+    refused = shop.web.post(INFER, json=question(), auth=("", shop.token))
+    check_problem(refused, 401, "no-key")  # a browser's password looks and never spends
+
+
+def test_head_options_and_wrong_methods(shop: Shop) -> None:
+    head = shop.web.head("/card")
+    assert (head.status_code, head.headers["content-length"]) == (200, str(len(CARD)))
+    options = shop.web.options(INFER)
+    assert (options.status_code, options.headers["allow"]) == (204, "OPTIONS, POST")
+    reply = shop.web.delete("/budget")
+    check_problem(reply, 405, "wrong-method")
+    assert reply.headers["allow"] == "GET, HEAD, OPTIONS"
+    check_problem(shop.web.get("/nowhere"), 404, "not-found")
+    check_problem(shop.web.get("/v2/models/other"), 404, "not-found")
+    assert shop.web.head(INFER).status_code == 405
+
+
+@pytest.mark.parametrize("options", [{"body_bytes": 300, "rows": 4}])
+def test_bodies_that_are_too_large(shop: Shop) -> None:
+    reply = shop.ask(b" " * 301)
+    check_problem(reply, 413, "too-large")
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(10):
+            yield b" " * 100
+
+    headers = {"Authorization": f"Bearer {shop.token}", "Content-Type": "application/json"}
+    check_problem(shop.web.post(INFER, content=parts(), headers=headers), 413, "too-large")
+    check_problem(shop.ask(question(5, data=[0.0] * 20)), 422, "wrong-inputs")
+    assert shop.spent == 0
+
+
+def test_other_formats(shop: Shop) -> None:
+    for changes in ({"Content-Type": "text/plain"}, {"Content-Encoding": "gzip"}):
+        headers = {"Authorization": f"Bearer {shop.token}", "Content-Type": "application/json"} | changes
+        check_problem(shop.web.post(INFER, content=b"{}", headers=headers), 415, "wrong-type")
+
+
+def test_a_ledger_that_fails(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: Exception) -> Any:
+        def submit(*_: object) -> None:
+            raise error
+
+        return submit
+
+    monkeypatch.setattr(Ledger, "submit", fail(LedgerUnavailable("/a/path", "x", uncertain=True)))
+    told = check_problem(shop.ask(), 503, "busy")
+    assert "may have been made" in told["why"]
+    assert "/a/path" not in json.dumps(told)
+    monkeypatch.setattr(Ledger, "submit", fail(LedgerBroken("x", "y")))
+    check_problem(shop.ask(), 503, "ledger-broken")
+    monkeypatch.setattr(Ledger, "balance", fail(LedgerBroken("x", "y")))
+    check_problem(shop.web.get("/v2/health/ready"), 503, "ledger-broken")
+    assert shop.web.get("/v2/health/live").status_code == 200
+    assert shop.answerer.cancelled == 2
+
+
+@pytest.mark.parametrize("options", [{"concurrent": 2, "units": 100}])
+def test_too_many_at_once(shop: Shop) -> None:
+    shop.answerer.seconds = 0.2
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: shop.ask(), range(8)))
+    refused = [reply for reply in replies if reply.status_code == 503]
+    assert refused
+    assert all(reply.headers["retry-after"] == "1" for reply in refused)
+    assert shop.spent == 8 - len(refused)
+
+
+@pytest.mark.parametrize("options", [{"units": None}])
+def test_answers_that_cost_nothing_are_gathered(shop: Shop) -> None:
+    shop.answerer.held = 1000  # a free answerer reserves nothing
+    shop.answerer.seconds = 0.02
+    with ThreadPoolExecutor(6) as pool:
+        replies = list(pool.map(lambda rows: shop.ask(question(rows)), [1, 2, 3, 1, 2, 3]))
+    assert [reply.json()["outputs"][0]["shape"] for reply in replies] == [[1], [2], [3], [1], [2], [3]]
+    assert shop.look("/budget", shop.token).json()["left"] is None
+    page = shop.web.get("/budget", auth=("", shop.token), headers={"Accept": "text/html"}).text
+    assert "cost nothing" in page
+
+
+@pytest.mark.parametrize("options", [{"keys": False}])
+def test_without_keys_only_this_machine_asks(shop: Shop) -> None:
+    shop.service.ledger.set_quota("local", None)
+    assert shop.web.post(INFER, json=question()).status_code == 200
+    assert shop.web.get("/budget").json()["spent"] == 1
+    rebound = shop.web.post(INFER, json=question(), headers={"Host": "evil.example:8080"})
+    check_problem(rebound, 403, "not-allowed")
+
+
+def test_the_log_names_who_and_how_much_and_no_inputs(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
+    shop.ask(question(2, value=0.321), Idempotency_Key="my-own-affair")
+    line = json.loads(capfd.readouterr().err.splitlines()[-1])
+    assert set(line) == {"time", "route", "request_id", "status", "client", "rows", "units", "ms"}
+    assert (line["client"], line["rows"], line["units"], line["status"]) == ("ann", 2, 2, 200)
+    assert "0.321" not in json.dumps(line)
