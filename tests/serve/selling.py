@@ -1,9 +1,10 @@
-"""A small service with a price, in this process or (`python -m tests.serve.selling FOLDER CAP SECONDS`) in its own."""
+"""A small service with a price, in this process or (`Nursery`) in its own."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -109,8 +110,53 @@ def connect(where: str) -> HTTPConnection:
     return HTTPConnection(where.removeprefix("http://"), timeout=30)
 
 
-if __name__ == "__main__":
+class Nursery:
+    """A process that has imported everything and forks a service when asked to: that costs no seconds."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.serve.selling"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, folder: Path, cap: int, seconds: float = 0.0) -> tuple[int, str]:
+        """A new service on a ledger in this folder: its process and its address."""
+        pid, where = self._say([str(folder), cap, seconds])
+        return int(pid), where
+
+    def end(self, pid: int, number: int) -> None:
+        os.kill(pid, number)
+
+    def wait(self, pid: int) -> int:
+        """How it ended."""
+        return int(self._say(pid)[0])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def _say(self, what: Any) -> list[str]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(what), file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().split()
+
+
+def _serve(folder: str, cap: int, seconds: float) -> None:
+    with open(Path(folder) / "log", "a") as log:
+        os.dup2(log.fileno(), 2)
     with bind("127.0.0.1", 0) as bound:
-        selling = make(Path(sys.argv[1]), Priced(int(sys.argv[2]), float(sys.argv[3])))
+        selling = make(Path(folder), Priced(cap, seconds))
         with selling.ledger:
-            serve(selling, bound, lambda: print(address(bound), flush=True))
+            serve(selling, bound, lambda: print(os.getpid(), address(bound), flush=True))
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        order = json.loads(line)
+        if isinstance(order, int):
+            print(os.waitstatus_to_exitcode(os.waitpid(order, 0)[1]), flush=True)
+        elif not os.fork():
+            code = 1
+            with contextlib.suppress(BaseException):
+                _serve(*order)
+                code = 0
+            os._exit(code)

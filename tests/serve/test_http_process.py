@@ -1,0 +1,182 @@
+"""Real processes: one budget for many clients, an end on request, and ends that nobody asked for."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from airlock.cli import app
+from airlock.release import Vault, make_card, write
+from airlock.serve import KeyStore, Ledger, Verdict
+from airlock.serve.places import ledger_place
+from airlock.serve.sale import terms_of
+from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
+from tests.serve.selling import RELEASE, Nursery, Priced, ask, connect, question, started
+
+runner = CliRunner()
+
+
+def prepared(folder: Path, cap: int) -> str:
+    """A ledger of so many units, and ann's token."""
+    with Ledger.open(folder / "ledger.db", folder / "mark", terms_of(RELEASE, Priced(cap).interface)) as ledger:
+        return KeyStore(ledger).add("ann")[1]
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+def spent(folder: Path) -> tuple[int, Verdict]:
+    with Ledger.open(folder / "ledger.db", folder / "mark") as ledger:
+        return ledger.balance().spent, ledger.verify()
+
+
+def keep_asking(where: str, token: str, name: str) -> tuple[int, list[tuple[str, int, Any]]]:
+    """Ask until the service is gone: how many units were answered, and the answers by key."""
+    answered, kept = 0, list[tuple[str, int, Any]]()
+    connection = connect(where)
+    try:
+        for count in range(10**6):
+            rows, key = random.randint(1, 3), f"{name}-{count}"
+            status, body = ask(connection, token, question(rows), key)
+            if status != 200:
+                raise AssertionError(body)
+            answered += rows
+            kept.append((key, rows, body["outputs"]))
+    except (OSError, HTTPException, json.JSONDecodeError):
+        pass
+    finally:
+        connection.close()
+    return answered, kept
+
+
+def test_one_small_budget_for_many_clients(nursery: Nursery, folder: Path) -> None:
+    token = prepared(folder, 60)
+
+    def spree(number: int) -> tuple[int, int]:
+        connection, paid, refused = connect(where), 0, 0
+        for count in range(20):
+            rows = 1 + (number + count) % 2
+            status, _ = ask(connection, token, question(rows))
+            assert status in (200, 403)
+            paid, refused = (paid + rows, refused) if status == 200 else (paid, refused + 1)
+        connection.close()
+        return paid, refused
+
+    pid, where = nursery.start(folder, 60)
+    with ThreadPoolExecutor(8) as pool:
+        sums = list(pool.map(spree, range(8)))
+    nursery.end(pid, signal.SIGTERM)
+    assert nursery.wait(pid) == 0
+    assert sum(paid for paid, _ in sums) == 60
+    assert all(refused for _, refused in sums)
+    assert spent(folder)[0] == 60
+
+
+def test_what_was_charged_is_answered_before_the_end(nursery: Nursery, folder: Path) -> None:
+    token = prepared(folder, 10**6)
+    pid, where = nursery.start(folder, 10**6, 0.02)
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(keep_asking, where, token, str(n)) for n in range(8)]
+        time.sleep(0.7)
+        nursery.end(pid, signal.SIGTERM)
+        answered = sum(one.result()[0] for one in asking)
+    assert nursery.wait(pid) == 0
+    assert "Traceback" not in (folder / "log").read_text()
+    charged, verdict = spent(folder)
+    assert verdict.ok
+    assert charged == answered > 0
+
+
+def test_killed_under_load(nursery: Nursery, folder: Path) -> None:
+    token = prepared(folder, 10**6)
+    total = 0
+    for number in range(5):
+        pid, where = nursery.start(folder, 10**6)
+        with ThreadPoolExecutor(8) as pool:
+            asking = [pool.submit(keep_asking, where, token, f"{number}-{n}") for n in range(8)]
+            time.sleep(random.uniform(0.2, 0.6))
+            nursery.end(pid, signal.SIGKILL)
+            found = [one.result() for one in asking]
+        assert nursery.wait(pid) == -signal.SIGKILL
+        total += sum(units for units, _ in found)
+        charged, verdict = spent(folder)
+        assert verdict.ok
+        assert charged >= total > 0
+    before = charged
+    pid, where = nursery.start(folder, 10**6)
+    connection = connect(where)
+    for _, kept in found:
+        for key, rows, outputs in kept[-2:]:
+            status, body = ask(connection, token, question(rows), key)
+            assert (status, body["outputs"]) == (200, outputs)
+    connection.close()
+    nursery.end(pid, signal.SIGTERM)
+    assert nursery.wait(pid) == 0
+    assert spent(folder)[0] == before
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from airlock.config import from_table
+
+    config = from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
+    release = make_release(guarantee())
+    return write(
+        tmp_path_factory.mktemp("b") / "digits", config, release, make_card(config, FACTS, release, AUDIT)
+    ).folder
+
+
+def run(*arguments: object) -> Any:
+    return runner.invoke(app, [str(a) for a in arguments])
+
+
+def test_airlock_serve_on_a_bundle(bundle: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRLOCK_VAULT", str(folder / "vault"))
+    added = run("keys", "add", "ann", "--bundle", bundle)
+    assert added.exit_code == 0, added.output
+    token = added.stdout.strip()
+    assert run("keys", "list").exit_code == 0  # the only ledger there is
+    with started([sys.executable, "-m", "airlock", "serve", str(bundle), "--port", "0"]) as (process, where):
+        connection = HTTPConnection(where.removeprefix("http://"), timeout=30)
+        body = {"inputs": [{"name": "input", "datatype": "UINT8", "shape": [2, 1, 8, 8], "data": [7] * 128}]}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        connection.request("POST", "/v2/models/digits/infer", json.dumps(body), headers)
+        reply = connection.getresponse()
+        told = json.loads(reply.read())
+        assert reply.status == 200, told
+        labels, classes, values = told["outputs"]
+        assert [str(label) for label in labels["data"]] == classes["data"]
+        assert values["shape"] == [2, 10]
+        connection.request("GET", "/card")
+        assert connection.getresponse().read() == (bundle / "card.html").read_bytes()
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert ledger_place(Vault.open(), told["model_version"]).is_file()
+
+
+def test_what_is_not_served(bundle: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRLOCK_VAULT", str(folder / "vault"))
+    public = run("serve", bundle, "--host", "0.0.0.0", "--no-keys", "--port", 0)
+    assert public.exit_code == 2
+    assert "--no-keys" in public.output
+    assert run("serve", folder, "--port", 0).exit_code in (1, 2)
+    assert run("serve", bundle, "--port", 0, "--name", "a b").exit_code == 2
+    none = run("keys", "list", "--vault", folder / "other")
+    assert none.exit_code == 2
+    assert "--bundle" in none.output
