@@ -1,0 +1,75 @@
+"""The pages of a service in Chromium: light and dark, on a phone and on a desk; nothing from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airlock.config import from_table
+from airlock.release import make_card
+from airlock.release.page import render_html
+from airlock.serve import Spend, digest
+from airlock.serve.service import Service
+from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
+from tests.release.test_browser import browser as browser
+from tests.release.test_browser import contrast
+from tests.serve.selling import Priced, make, running
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Service]]:
+    config = from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
+    card = render_html(make_card(config, FACTS, make_release(guarantee()), AUDIT)).encode()
+    service = replace(make(tmp_path_factory.mktemp("pages"), Priced(5000)), card=card)
+    with service.ledger, running(service) as where:
+        assert service.keys is not None
+        token = service.keys.add("ann", 1000)[1]
+        service.ledger.spend(Spend("ann", 1, digest("x"), rows=620))
+        yield where, token, service
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/budget", "/docs", "/card"])
+def test_pages_are_readable(
+    browser: Any, shop: tuple[str, str, Service], path: str, scheme: str, width: int, tmp_path: Path
+) -> None:
+    where, token, _ = shop
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        http_credentials={"username": "", "password": token},
+    )
+    page = context.new_page()
+    requests: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    reply = page.goto(where + path)
+    assert reply.status == 200
+    assert {request for request in requests if not request.startswith("data:")} == {where + path}
+    assert complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert contrast(page) >= 7
+    page.screenshot(path=tmp_path / f"{path[1:]}-{scheme}-{width}.png", full_page=True)
+    context.close()
+
+
+def test_the_budget_page_says_what_is_left(browser: Any, shop: tuple[str, str, Service]) -> None:
+    where, token, _ = shop
+    context = browser.new_context(http_credentials={"username": "", "password": token})
+    page = context.new_page()
+    page.goto(f"{where}/budget")
+    text = page.inner_text("body")
+    assert "380 units are left" in text
+    assert "620 spent" in text
+    bars = [page.locator(f".meter .{name}").bounding_box()["width"] for name in ("left", "whole")]
+    assert bars[0] / bars[1] == pytest.approx(0.38, abs=0.01)
+    context.close()
