@@ -100,7 +100,7 @@ def test_every_command_and_option_is_documented() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert (
         set(commands)
-        == {"audit", "bench", "court", "datasets", "demo", "gate", "plan", "release", "show", "verify"} | GROUPS
+        == {"audit", "bench", "court", "datasets", "demo", "gate", "plan", "release", "serve", "show", "verify"} | GROUPS
     )
     for name, command in commands.items():
         section = page.split(f"## airlock {name}\n")
@@ -123,7 +123,7 @@ def test_help_imports_nothing_heavy() -> None:
     import subprocess
     import sys
 
-    heavy = ("torch", "scipy", "dp_accounting", "onnx", "sqlalchemy")
+    heavy = ("torch", "scipy", "dp_accounting", "onnx", "sqlalchemy", "fastapi", "uvicorn")
     code = f"import sys, airlock.cli; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -16,6 +16,24 @@ from airlock.serve import tables
 from airlock.serve.chain import QUOTA, SPENT, Entry, Position
 from airlock.serve.orders import NAME, Charge, Order, Replay, Rules, SetQuota, Spend
 
+# Built once: to build a statement costs as much as to run it.
+_LOCKED = sa.select(tables.ledger).with_for_update()
+_APPEND = sa.insert(tables.log)
+_ADVANCE = (
+    sa.update(tables.ledger)
+    .where(
+        tables.ledger.c.entries == sa.bindparam("entries_before"), tables.ledger.c.head == sa.bindparam("head_before")
+    )
+    .values({name: sa.bindparam(name) for name in ("spent", "entries", "head")})
+)
+_REPLACE = {
+    table.name: (
+        sa.delete(table).where(*(column == sa.bindparam(f"its_{column.name}") for column in table.primary_key)),
+        sa.insert(table),
+    )
+    for table in (tables.clients, tables.answers)
+}
+
 
 @dataclass(frozen=True)
 class _Account:
@@ -57,7 +75,7 @@ class Books:
     @classmethod
     def open(cls, connection: sa.Connection, now: int, rules: Rules, orders: Sequence[Order] = ()) -> Books:
         """Take the lock, then read what the orders need."""
-        row = connection.execute(sa.select(tables.ledger).with_for_update()).one_or_none()
+        row = connection.execute(_LOCKED).one_or_none()
         if row is None:
             raise LedgerBroken("a ledger in this database", "none", "It was removed.", "Restore it, or begin anew.")
         books = cls(connection, now, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
@@ -157,27 +175,24 @@ class Books:
     def flush(self) -> None:
         """Write what changed; the state's row only if nobody else changed it, which the lock excludes."""
         if self._touched_accounts:
-            self._replace_rows(tables.clients, ("name",), [self._accounts[name] for name in self._touched_accounts])
+            self._replace_rows(tables.clients, [self._accounts[name] for name in self._touched_accounts])
         if self._touched_answers:
-            self._replace_rows(tables.answers, ("client", "key"), [self._answers[key] for key in self._touched_answers])
+            self._replace_rows(tables.answers, [self._answers[key] for key in self._touched_answers])
         if not self._log or self._before is None:
             return
-        self.connection.execute(sa.insert(tables.log), [vars(entry) | {"hash": entry.hash} for entry in self._log])
-        state = tables.ledger
-        changed = self.connection.execute(
-            sa.update(state)
-            .where(state.c.entries == self._before.entries, state.c.head == self._before.head)
-            .values(spent=self.spent, entries=self.entries, head=self.head)
-        )
+        self.connection.execute(_APPEND, [vars(entry) | {"hash": entry.hash} for entry in self._log])
+        before = {"entries_before": self._before.entries, "head_before": self._before.head}
+        after = {"spent": self.spent, "entries": self.entries, "head": self.head}
+        changed = self.connection.execute(_ADVANCE, before | after)
         if changed.rowcount != 1:
             raise LedgerBroken("the ledger's lock to hold", "that another changed the ledger", "Nothing was charged.")
 
-    def _replace_rows(self, table: sa.Table, keys: Sequence[str], rows: Sequence[_Account | _Answer]) -> None:
-        match = [table.c[key] == sa.bindparam(f"its_{key}") for key in keys]
+    def _replace_rows(self, table: sa.Table, rows: Sequence[_Account | _Answer]) -> None:
+        delete, insert = _REPLACE[table.name]
         self.connection.execute(
-            sa.delete(table).where(*match), [{f"its_{key}": getattr(row, key) for key in keys} for row in rows]
+            delete, [{f"its_{key.name}": getattr(row, key.name) for key in table.primary_key} for row in rows]
         )
-        self.connection.execute(sa.insert(table), [vars(row) for row in rows])
+        self.connection.execute(insert, [vars(row) for row in rows])
 
     def _load(self, orders: Sequence[Order]) -> None:
         if names := {order.client for order in orders if NAME.fullmatch(order.client)}:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 
 FIRST_HASH = "0" * 64
 OPENED, QUOTA, SPENT = "opened", "quota", "spent"
@@ -43,10 +44,10 @@ class Entry:
     note: str
     previous: str
 
-    @property
+    @cached_property
     def hash(self) -> str:
-        """SHA-256 over the canonical content, `previous` included."""
-        content = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        """SHA-256 over the canonical content, `previous` included; computed once, as nothing of an entry changes."""
+        content = json.dumps(vars(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(content.encode("ascii")).hexdigest()
 
 
