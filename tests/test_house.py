@@ -100,7 +100,8 @@ def test_every_command_and_option_is_documented() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert (
         set(commands)
-        == {"audit", "bench", "court", "datasets", "demo", "gate", "plan", "release", "serve", "show", "verify"} | GROUPS
+        == {"audit", "bench", "court", "datasets", "demo", "gate", "plan", "release", "serve", "show", "verify"}
+        | GROUPS
     )
     for name, command in commands.items():
         section = page.split(f"## airlock {name}\n")
