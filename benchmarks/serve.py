@@ -1,9 +1,9 @@
 """Requests a second over HTTP with the durable ledger, as a ratio to the same service with the ledger off.
 
 Two servers, each a process of its own, differ in one thing: in one a charge is on the disk before noise is drawn, in
-the other nobody is charged. Both check keys, parse the same body (a row of 784 numbers) and draw exact noise on a grid for
-ten logits. 32 clients ask over real sockets, each its next question when the last is answered; the servers take turns,
-so that a busy machine slows both alike, and the median of the rounds' ratios is given.
+the other nobody is charged. Both check keys, parse the same body (a row of 784 numbers) and draw exact noise on a grid
+for ten logits. 32 clients ask over real sockets, each its next question when the last is answered; the servers take
+turns, so that a busy machine slows both alike, and the median of the rounds' ratios is given.
 """
 
 from __future__ import annotations
