@@ -7,6 +7,7 @@ can be done.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import secrets
@@ -59,7 +60,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, routes: list[Any], meters: Meters, concurrent: int) -> None:
         self._app, self._routes, self._meters, self._concurrent = app, routes, meters, concurrent
-        self._now = 0
+        self._now, self._name, self._count = 0, secrets.token_hex(4), itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Guard one request; whatever is no request is passed on."""
@@ -67,7 +68,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         begun = time.perf_counter()
-        told: dict[str, Any] = {"request_id": secrets.token_hex(8), "status": 500}
+        told: dict[str, Any] = {"request_id": f"{self._name}{next(self._count):08x}", "status": 500}
         state = scope.setdefault("state", {})
         state["told"] = told
         route, allowed = self._find(scope)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from airlock.errors import LedgerBroken, LedgerUnavailable
-from airlock.serve import Ledger
+from airlock.serve import KeyStore, Ledger
 from airlock.serve.app import ROUTES
 from airlock.serve.problems import MEDIA_TYPE
+from airlock.serve.sale import terms_of
 from airlock.serve.service import Service
-from tests.serve.selling import CARD, CLASSES, SHAPE, Priced, make, question, running
+from tests.serve.selling import CARD, CLASSES, RELEASE, SHAPE, Priced, make, question, running
 
 INFER = "/v2/models/pets/infer"
 
@@ -320,3 +321,17 @@ def test_the_log_names_who_and_how_much_and_no_inputs(shop: Shop, capfd: pytest.
     assert set(line) == {"time", "route", "request_id", "status", "client", "rows", "units", "ms"}
     assert (line["client"], line["rows"], line["units"], line["status"]) == ("ann", 2, 2, 200)
     assert "0.321" not in json.dumps(line)
+
+
+def test_on_postgresql(new_database: Callable[[], str], folder: Path) -> None:
+    answerer = Priced(5)
+    place = new_database()
+    with Ledger.open(place, folder / "mark", terms_of(RELEASE, answerer.interface)) as ledger:
+        service = Service("pets", RELEASE, "test", CARD, answerer, ledger, KeyStore(ledger))
+        with running(service) as where, httpx.Client(base_url=where, timeout=30) as web:
+            shop = Shop(service, web)
+            first = shop.ask(question(2), Idempotency_Key="k")
+            assert shop.ask(question(2), Idempotency_Key="k").json() == first.json()
+            assert shop.ask(question(3)).status_code == 200
+            check_problem(shop.ask(question(1)), 403, "exhausted")
+            assert shop.look("/budget", shop.admin).json()["left"] == 0
