@@ -91,6 +91,14 @@ class Books:
         books._load([SetQuota(client, None)] if client else [])
         return books
 
+    @classmethod
+    def look_up(cls, connection: sa.Connection, now: int, rules: Rules, spend: Spend) -> Replay | None:
+        """The answer that a request had before, without the lock; raises `KeyReused` as `charge` does."""
+        books = cls(connection, now, rules)
+        books._load([spend])
+        held = books._held(spend)
+        return Replay(held.entry, held.body) if held is not None and held.body is not None else None
+
     def balance(self, client: str = "") -> tuple[int | None, int, int]:
         """The limit, what was spent of it and what can still be spent, of a client or (empty) of all."""
         if not client:

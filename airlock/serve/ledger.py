@@ -132,6 +132,15 @@ class Ledger:
         """`spend` without waiting: the future is set once the charge is on the disk."""
         return cast("Future[Charge | Replay]", self._submit(spend))
 
+    def look_up(self, spend: Spend) -> Replay | None:
+        """The answer that the same request had before, if it can still be had; nothing is charged.
+
+        Raises:
+            KeyReused: As `spend` does.
+        """
+        with tables.reading(self.engine) as connection:
+            return Books.look_up(connection, self.now(), self._rules, spend)
+
     def keep(self, charge: Charge, body: bytes) -> bool:
         """Store an answer for replays; False where its key was charged again, or there is no key."""
         return self.submit_keep(charge, body).result() if charge.key else False

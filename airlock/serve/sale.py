@@ -66,11 +66,8 @@ class Sale:
             Problem: Answering failed after the charge, which stays.
         """
         reservation = self._answerer.reserve(len(query.x))
-        if not reservation.units:
-            return Sold(await self._answer(query, reservation), 0)
         try:
-            spend = _spend(client, reservation, query, key)
-            outcome = await asyncio.wrap_future(self._ledger.submit(spend))
+            outcome = await self._pay(client, reservation, query, key)
         except BaseException:
             self._answerer.cancel(reservation)
             raise
@@ -78,8 +75,21 @@ class Sale:
             self._answerer.cancel(reservation)
             return Sold(outcome.body, 0, replayed=True)
         outputs = await self._answer(query, reservation)
+        if outcome is None:
+            return Sold(outputs, 0)
         await self._keep(outcome, outputs)
         return Sold(outputs, outcome.units, outcome.left)
+
+    async def _pay(
+        self, client: str, reservation: Reservation, query: Query, key: str | None
+    ) -> Charge | Replay | None:
+        """A charge, or the answer that the key had before; None where there is nothing to pay and no such answer."""
+        if reservation.units:
+            return await asyncio.wrap_future(self._ledger.submit(_spend(client, reservation, query, key)))
+        if key is None or self._answerer.interface.units is None:
+            return None
+        asked = Spend(client, 1, query.digest, reservation.rows, key)
+        return await asyncio.to_thread(self._ledger.look_up, asked)
 
     async def _answer(self, query: Query, reservation: Reservation) -> bytes:
         try:

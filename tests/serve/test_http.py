@@ -154,6 +154,17 @@ def test_an_idempotency_key_replays_the_same_answer_free(shop: Shop) -> None:
     assert shop.spent == 4
 
 
+def test_a_key_replays_also_where_nothing_is_left_to_pay(shop: Shop) -> None:
+    first = shop.ask(question(2), Idempotency_Key="k")
+    shop.answerer.held = 4
+    again = shop.ask(question(2), Idempotency_Key="k")
+    assert again.json() == first.json()
+    check_problem(shop.ask(question(1), Idempotency_Key="k"), 409, "key-reused")
+    assert shop.answerer.held == 4
+    assert shop.ask(question(2), Idempotency_Key="new").headers["airlock-replayed"] == "false"
+    assert shop.answerer.held == 2
+
+
 def test_what_was_paid_before_is_not_paid_again(shop: Shop) -> None:
     shop.answerer.held = 4
     assert shop.ask(question(3)).headers["airlock-units"] == "0"
