@@ -29,8 +29,8 @@ from airlock.channels.interface import Answerer, Answers, Interface, Reservation
 from airlock.mechanisms import Stream
 from airlock.mechanisms.discrete import GridNoise
 from airlock.serve import Charge, KeyStore, Ledger, Replay, Spend
+from airlock.serve.places import terms_of
 from airlock.serve.run import address, bind, serve
-from airlock.serve.sale import terms_of
 from airlock.serve.service import Service
 
 CLIENTS, ROUNDS, SECONDS, WARM_UP = 32, 7, 4.0, 1.0

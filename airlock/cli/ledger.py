@@ -80,10 +80,10 @@ def open_ledger(
         return Ledger.open(where, path, new_mark=new_mark)
     from airlock.release import Vault
     from airlock.release.answering import open_answerer
-    from airlock.serve.sale import terms_of
+    from airlock.serve.places import open_only
 
     card, answerer = open_answerer(bundle, Vault.open(vault))
-    return Ledger.open(where, path, terms_of(card.release_id, answerer.interface), new_mark=new_mark)
+    return open_only(where, path, Vault.open(vault), card.release_id, answerer.interface, new_mark=new_mark)
 
 
 def mark_of(place: str, mark: Path | None, vault: Path | None) -> Path:

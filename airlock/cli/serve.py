@@ -34,12 +34,11 @@ def serve(
     from airlock.release import Vault
     from airlock.release.answering import open_answerer
     from airlock.release.page import render_html
-    from airlock.serve import KeyStore, Ledger
+    from airlock.serve import KeyStore
     from airlock.serve.access import LOCAL
-    from airlock.serve.places import ledger_place
+    from airlock.serve.places import ledger_place, open_only
     from airlock.serve.run import address, bind, check_address
     from airlock.serve.run import serve as run
-    from airlock.serve.sale import terms_of
     from airlock.serve.service import Limits, Service
 
     limits = Limits(rows=max_rows, concurrent=max_requests)
@@ -48,7 +47,8 @@ def serve(
         card, answerer = open_answerer(bundle, Vault.open(vault))
         page = render_html(card).encode()  # verification compared it with the file
         where = place or str(ledger_place(Vault.open(vault), card.release_id))
-        with Ledger.open(where, mark_of(where, mark, vault), terms_of(card.release_id, answerer.interface)) as ledger:
+        path = mark_of(where, mark, vault)
+        with open_only(where, path, Vault.open(vault), card.release_id, answerer.interface) as ledger:
             if no_keys:
                 ledger.set_quota(LOCAL, None)
             keys = None if no_keys else KeyStore(ledger)

@@ -171,6 +171,11 @@ class Ledger:
         """Walk the whole log: hashes, totals, limits and the mark."""
         return verify.walk(self.engine, self.mark)
 
+    @property
+    def id(self) -> str:
+        """Random, from its beginning; no other ledger has it."""
+        return self._seen.ledger
+
     def now(self) -> int:
         """Milliseconds since 1970."""
         return int(self._clock() * 1000)

@@ -10,16 +10,15 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from airlock.channels.interface import Answerer, Interface, Reservation
+from airlock.channels.interface import Answerer, Reservation
 from airlock.errors import AirlockError
 from airlock.serve.gather import Gatherer
-from airlock.serve.ledger import Ledger, Terms
+from airlock.serve.ledger import Ledger
 from airlock.serve.orders import Charge, Replay, Spend
 from airlock.serve.problems import failed
 from airlock.serve.protocol import Query, write_outputs
 
 _log = logging.getLogger("airlock.serve")
-FREE = "answers cost nothing"
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,6 @@ class Sold:
     units: int
     left: int | None = None
     replayed: bool = False
-
-
-def terms_of(release: str, interface: Interface) -> Terms:
-    """What the ledger of a bundle is opened for; one that sells nothing has a ledger too, for its keys."""
-    if interface.units is None:
-        return Terms(release, 1, FREE)
-    return Terms(release, interface.units, interface.unit)
 
 
 class Sale:

@@ -21,8 +21,8 @@ from airlock.channels.interface import Answerer, Answers, Interface, Reservation
 from airlock.mechanisms import Stream
 from airlock.mechanisms.discrete import GridNoise
 from airlock.serve import KeyStore, Ledger
+from airlock.serve.places import terms_of
 from airlock.serve.run import address, bind, make_server, serve
-from airlock.serve.sale import terms_of
 from airlock.serve.service import Limits, Service
 
 SHAPE, CLASSES = (1, 2, 2), ("cat", "dog", "owl")

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 from airlock.cli import app
 from airlock.release import Vault, make_card, write
 from airlock.serve import KeyStore, Ledger, Verdict
-from airlock.serve.places import ledger_place
-from airlock.serve.sale import terms_of
+from airlock.serve.places import ledger_place, terms_of
 from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
 from tests.serve.selling import RELEASE, Nursery, Priced, ask, connect, question, started
 
