@@ -83,7 +83,7 @@ class Access:
             self._believed[name] = (key, begun + BELIEVED_SECONDS)
             while len(self._believed) > _MOST_BELIEVED:
                 self._believed.popitem(last=False)
-        if key.state(int(time.time() * 1000)) == "expired":
+        if key.state(self._store.now()) == "expired":
             raise ExpiredKey("a key whose time is not over", "one that has expired", "Nothing was charged.")
         return key
 

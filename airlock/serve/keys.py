@@ -109,6 +109,10 @@ class KeyStore:
             raise ExpiredKey("a key whose time is not over", "one that has expired", "Nothing was charged.")
         return key
 
+    def now(self) -> int:
+        """The time by which keys expire, in milliseconds since 1970."""
+        return self._ledger.now()
+
     def _insert(self, client: str, admin: bool, expires: int | None) -> tuple[Key, str]:
         key = Key(secrets.token_hex(6), client, admin, self._ledger.now(), expires, None)
         token = f"airlock_{key.id}_{secrets.token_urlsafe(32)}"

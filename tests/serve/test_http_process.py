@@ -44,7 +44,7 @@ def spent(folder: Path) -> tuple[int, Verdict]:
         return ledger.balance().spent, ledger.verify()
 
 
-def keep_asking(where: str, token: str, name: str) -> tuple[int, list[tuple[str, int, Any]]]:
+def keep_asking(where: str, token: str, name: str, tally: list[int]) -> tuple[int, list[tuple[str, int, Any]]]:
     """Ask until the service is gone: how many units were answered, and the answers by key."""
     answered, kept = 0, list[tuple[str, int, Any]]()
     connection = connect(where)
@@ -56,11 +56,20 @@ def keep_asking(where: str, token: str, name: str) -> tuple[int, list[tuple[str,
                 raise AssertionError(body)
             answered += rows
             kept.append((key, rows, body["outputs"]))
+            tally.append(rows)
     except (OSError, HTTPException, json.JSONDecodeError):
         pass
     finally:
         connection.close()
     return answered, kept
+
+
+def wait_for(tally: list[int], answers: int) -> None:
+    for _ in range(6000):
+        if len(tally) >= answers:
+            return
+        time.sleep(0.01)
+    raise AssertionError("nothing was answered")
 
 
 def test_one_small_budget_for_many_clients(nursery: Nursery, folder: Path) -> None:
@@ -88,10 +97,11 @@ def test_one_small_budget_for_many_clients(nursery: Nursery, folder: Path) -> No
 
 def test_what_was_charged_is_answered_before_the_end(nursery: Nursery, folder: Path) -> None:
     token = prepared(folder, 10**6)
+    tally: list[int] = []
     pid, where = nursery.start(folder, 10**6, 0.02)
     with ThreadPoolExecutor(8) as pool:
-        asking = [pool.submit(keep_asking, where, token, str(n)) for n in range(8)]
-        time.sleep(0.7)
+        asking = [pool.submit(keep_asking, where, token, str(n), tally) for n in range(8)]
+        wait_for(tally, 20)
         nursery.end(pid, signal.SIGTERM)
         answered = sum(one.result()[0] for one in asking)
     assert nursery.wait(pid) == 0
@@ -105,10 +115,11 @@ def test_killed_under_load(nursery: Nursery, folder: Path) -> None:
     token = prepared(folder, 10**6)
     total = 0
     for number in range(5):
+        tally: list[int] = []
         pid, where = nursery.start(folder, 10**6)
         with ThreadPoolExecutor(8) as pool:
-            asking = [pool.submit(keep_asking, where, token, f"{number}-{n}") for n in range(8)]
-            time.sleep(random.uniform(0.2, 0.6))
+            asking = [pool.submit(keep_asking, where, token, f"{number}-{n}", tally) for n in range(8)]
+            wait_for(tally, random.randint(1, 60))
             nursery.end(pid, signal.SIGKILL)
             found = [one.result() for one in asking]
         assert nursery.wait(pid) == -signal.SIGKILL
