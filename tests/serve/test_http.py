@@ -128,6 +128,23 @@ def test_an_exhausted_budget_answers_nothing_and_charges_nothing(shop: Shop) -> 
     assert shop.answerer.cancelled == 2
 
 
+def test_noise_is_drawn_after_the_charge_and_for_nothing_else(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    answer = shop.answerer.answer
+
+    def watched(x: Any, reservation: Any, stream: Any) -> Any:
+        seen.append((len(x), shop.spent))
+        return answer(x, reservation, stream)
+
+    monkeypatch.setattr(shop.answerer, "answer", watched)
+    shop.ask(question(2), Idempotency_Key="k")
+    shop.ask(question(2), Idempotency_Key="k")
+    check_problem(shop.ask(question(19)), 403, "exhausted")
+    check_problem(shop.ask(question(1), token=shop.admin), 403, "not-allowed")
+    shop.ask(question(3))
+    assert seen == [(2, 2), (3, 5)]
+
+
 def test_a_quota_is_the_clients_own(shop: Shop) -> None:
     assert shop.service.keys is not None
     token = shop.service.keys.add("bob", 2)[1]
