@@ -202,13 +202,15 @@ def _require_same_data(made: card.Card, split: Split) -> None:
 
 
 def _target(folder: Path, made: card.Card, net: str | None) -> audit.Target:
-    name, shape, classes = made.network.name, made.network.input_shape, len(made.network.classes)
+    network = made.network
+    assert network is not None
+    name, shape, classes = network.name, network.input_shape, len(network.classes)
     own = nets.create(net, shape, classes, seed=0) if net is not None else None
-    opened = models.open_net(folder, made.network, own)
+    opened = models.open_net(folder, network, own)
     return audit.Target(
         opened,
         lambda model: nets.create(net or name, shape, classes, model),
-        made.network.classes,
+        network.classes,
         made.guarantee.delta,
     )
 

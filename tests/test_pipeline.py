@@ -147,7 +147,7 @@ def test_onnx_and_torch_agree_on_real_records(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(tmp_path / "bundle/model.onnx", providers=["CPUExecutionProvider"])
     records: Records = airlock.pipeline.data.load(config()).test  # type: ignore[attr-defined]
     got = session.run(None, {"input": records.x})[0]
-    expected = outcome.release.artefact.net(torch.from_numpy(records.x)).numpy()
+    expected = outcome.release.network.net(torch.from_numpy(records.x)).numpy()
     assert np.abs(got - expected).max() < 1e-4
 
 

@@ -64,7 +64,7 @@ def _one(
     known = pool.take(np.flatnonzero(row))
     own = Records(np.concatenate([known.x, rest.x]), np.concatenate([known.y, rest.y]))
     made = channel.release(replace(split, private=own), Randomness.make(seed), Run(device=run.device))
-    net = made.artefact.net
+    net = made.network.net
     return {name: torch.from_numpy(ask(net, part)).float() for name, part in (("pool", pool), ("beside", beside))}
 
 

@@ -124,8 +124,8 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tu
     sides = draw(split, fractions, seed, _MOST)
     if sides is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
-    net = release.artefact.net
-    target = Target(net, lambda model: net, release.artefact.classes, release.guarantee.delta)
+    net = release.network.net
+    target = Target(net, lambda model: net, release.network.classes, release.guarantee.delta)
     return _measured(target, _quick(target, sides), (NO_SHADOWS, *NOT_TESTED))
 
 

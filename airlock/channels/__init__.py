@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility
+from airlock.channels.interface import Answerer, Interface
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
@@ -53,15 +54,16 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
 
 def open_case(name: str, epsilon: float, delta: float) -> Case:
     """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ)."""
-    return _tried(name).case(epsilon, delta)
+    return named(name).case(epsilon, delta)
 
 
 def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canaries:
     """The same for a trial by one run with so many canaries."""
-    return _tried(name).canaries(epsilon, delta, count)
+    return named(name).canaries(epsilon, delta, count)
 
 
-def _tried(name: str) -> type[Channel]:
+def named(name: str) -> type[Channel]:
+    """The class of a method by its name as CHANNEL/METHOD."""
     table = {f"{channel}/{method}": where for channel, methods in METHODS.items() for method, where in methods.items()}
     module, _, found = _pick(table, name, "method that can be tried").partition(":")
     method: type[Channel] = getattr(importlib.import_module(module), found)
@@ -78,15 +80,18 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
 
 __all__ = [
     "METHODS",
+    "Answerer",
     "Artefact",
     "Canaries",
     "Case",
     "Channel",
+    "Interface",
     "Plan",
     "Release",
     "Utility",
     "build",
     "find",
+    "named",
     "open_canaries",
     "open_case",
 ]

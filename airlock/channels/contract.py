@@ -90,7 +90,7 @@ class Release:
 
     Args:
         plan: What was planned.
-        artefact: What leaves.
+        artefact: What leaves: a network, or where none does the right to ask.
         guarantee: The promise that the executed events support.
         utility: Measured on the test records.
         secure_noise: Whether the privacy randomness came from the operating system.
@@ -100,12 +100,28 @@ class Release:
     """
 
     plan: Plan
-    artefact: Artefact
+    artefact: Artefact | Interface
     guarantee: Guarantee
     utility: Utility
     secure_noise: bool
     noise_made_on: tuple[Place, ...]
     secrets: Secrets = field(default_factory=dict, repr=False)
+
+    @property
+    def network(self) -> Artefact:
+        """The network that leaves.
+
+        Raises:
+            Refused: None does.
+        """
+        if isinstance(self.artefact, Artefact):
+            return self.artefact
+        raise Refused(
+            "a release with a network",
+            f"{self.plan.channel}/{self.plan.method}, of which answers leave",
+            "What answers stays inside.",
+            "Ask it through its interface.",
+        )
 
 
 class Channel(ABC):

@@ -15,10 +15,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from airlock.errors import DataError
 from airlock.mechanisms import Stream
 
 Gives = Literal["logits", "probabilities", "label"]
 Figures = Mapping[str, str | int | float]
+
+ONE_ANSWER = "one answer"  # the unit of an interface whose answers all cost the same
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,19 @@ class Interface:
     units: int | None
     unit: str
     figures: Figures = field(default_factory=dict)
+
+    def checked(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Queries as they may be answered: finite float32, one a row.
+
+        Raises:
+            DataError: They are something else.
+        """
+        if x.shape[1:] != self.input_shape or x.dtype != np.float32:
+            wanted = " × ".join(map(str, self.input_shape))
+            raise DataError(f"float32 queries of shape {wanted}, one a row", f"{x.dtype} of shape {x.shape}")
+        if not np.isfinite(x).all():
+            raise DataError("finite numbers in a query", "NaN or infinity")
+        return np.ascontiguousarray(x, np.float32)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ def verify(
 
     module = None
     if net is not None:
-        shape, classes = read(bundle).card.network.input_shape, read(bundle).card.network.classes
-        module = create(net, shape, len(classes), seed=0)
+        asked = read(bundle).card.asked
+        module = create(net, asked.input_shape, len(asked.classes), seed=0)
     verdict = check(bundle, vault=Vault.open(vault), net=module, gated=gate)
     if as_json:
         print_json(verdict.to_dict())

@@ -1,7 +1,7 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of eight files, or nine where the card has curves of attacks to
-draw, that no one has to execute to inspect.
+In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, and
+one more where the card has curves of attacks to draw; no one has to execute any to inspect it.
 `docs/bundle.md` describes it; `verify.py` checks it.
 """
 
@@ -19,7 +19,8 @@ from typing import Any
 import tomli_w
 
 from airlock.channels.contract import Plan, Release
-from airlock.config import ReleaseConfig
+from airlock.channels.interface import Interface
+from airlock.config import Frozen, ReleaseConfig
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.release import export, page
@@ -31,8 +32,8 @@ from airlock.release.vault import MARKER
 
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG, AUDIT = "model.safetensors", "model.onnx", "config.toml", "audit.json"
-SUMS, ROC = "SHA256SUMS", "roc.svg"
-# Every file that a bundle must have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
+SUMS, ROC, INTERFACE = "SHA256SUMS", "roc.svg", "interface.json"
+# Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 LIMITS = {
     CARD: 16 << 20,
     HTML: 32 << 20,
@@ -41,9 +42,11 @@ LIMITS = {
     ONNX: 2 << 30,
     CONFIG: 4 << 20,
     AUDIT: 16 << 20,
+    INTERFACE: 16 << 20,
     SUMS: 64 << 10,
+    ROC: 1 << 20,
 }
-OPTIONAL = {ROC: 1 << 20}  # there exactly if the card says so
+MODELS = (SAFETENSORS, ONNX)  # of a network that leaves
 PATH_REMOVED = "(a path, removed)"
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
 
@@ -72,12 +75,26 @@ def write(folder: Path, config: ReleaseConfig, release: Release, card: Card, *, 
     folder = Path(folder).absolute()
     check_output(folder, force=force)
     _check_same(card, release)
-    models = {
-        SAFETENSORS: export.to_safetensors(release.artefact),
-        ONNX: export.to_onnx(release.artefact),
-        CONFIG: config_text(config, release.plan, release.artefact.net_name).encode(),
+    kept = _kept(config, release)
+    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force)
+
+
+def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
+    """What does not follow from the card."""
+    artefact = release.artefact
+    if isinstance(artefact, Interface):
+        return {CONFIG: config_text(config, release.plan, config.net).encode()}
+    return {
+        SAFETENSORS: export.to_safetensors(artefact),
+        ONNX: export.to_onnx(artefact),
+        CONFIG: config_text(config, release.plan, artefact.net_name).encode(),
     }
-    return _put(folder, models, card.model_copy(update={"hashes": hashes(models)}), force=force)
+
+
+def required(answers: bool) -> tuple[str, ...]:
+    """The files of a bundle of answers, or of a network; each may have its figure beside."""
+    away = (*MODELS, ROC) if answers else (INTERFACE, ROC)
+    return tuple(name for name in LIMITS if name not in away)
 
 
 def update(folder: Path, card: Card) -> Bundle:
@@ -88,7 +105,8 @@ def update(folder: Path, card: Card) -> Bundle:
         OutputError: Writing failed; the bundle is as it was.
     """
     folder = Path(folder).absolute()
-    kept = {name: read_file(folder / name, LIMITS[name]) for name in (SAFETENSORS, ONNX, CONFIG)}
+    names = (CONFIG,) if card.network is None else (*MODELS, CONFIG)
+    kept = {name: read_file(folder / name, LIMITS[name]) for name in names}
     if card.hashes != hashes(kept):
         raise FormatError(
             "the files that this card was made for", f"others in {folder}", "A card speaks of one release alone."
@@ -142,6 +160,8 @@ def texts(card: Card) -> dict[str, str]:
         README: page.render_readme(card),
         AUDIT: audit_text(card),
     }
+    if card.interface is not None:
+        files[INTERFACE] = _json_text(card.interface)
     return files | ({ROC: draw_roc(card.audit.attacks)} if has_curve(card.audit.attacks) else {})
 
 
@@ -163,14 +183,17 @@ def read(folder: Path) -> Bundle:
 
 def hashes(models: Mapping[str, bytes]) -> Hashes:
     """The hashes that stand on the card."""
-    return Hashes(
-        model_safetensors=_sha(models[SAFETENSORS]), model_onnx=_sha(models[ONNX]), config_toml=_sha(models[CONFIG])
-    )
+    found = {name: _sha(content) for name, content in models.items()}
+    return Hashes(model_safetensors=found.get(SAFETENSORS), model_onnx=found.get(ONNX), config_toml=found[CONFIG])
 
 
 def audit_text(card: Card) -> str:
     """audit.json: the card's audit, for programs that want nothing else."""
-    return json.dumps(card.audit.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return _json_text(card.audit)
+
+
+def _json_text(table: Frozen) -> str:
+    return json.dumps(table.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def sums_text(sums: Mapping[str, str]) -> str:
@@ -236,7 +259,7 @@ def _replaceable(folder: Path) -> bool:
         raise output_error(error, folder) from error
     if not entries:
         return True
-    if any(entry.name not in LIMITS | OPTIONAL or not entry.is_file(follow_symlinks=False) for entry in entries):
+    if any(entry.name not in LIMITS or not entry.is_file(follow_symlinks=False) for entry in entries):
         return False
     try:
         read(folder)

@@ -7,22 +7,27 @@ figures only: no records, no count of private records, no path, no host name, no
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
 
 from airlock._version import VERSION
 from airlock.accounting import compose, from_json, spend
 from airlock.audit.bounds import proportion_interval
 from airlock.audit.result import Audit
 from airlock.channels.contract import Artefact, Release, Utility
+from airlock.channels.interface import Interface
 from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.release import words
 from airlock.release.fields import (
+    Asking,
     Attacks,
     Data,
     Decision,
@@ -40,8 +45,9 @@ from airlock.release.fields import (
 )
 from airlock.release.words import Verdict
 
-SCHEMA_VERSION = 3  # 2 says where the noise was computed, 3 what an attacker has and finds
-SCHEMA_ID = "urn:airlock:card:3"
+SCHEMA_VERSION = 4  # 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked
+SCHEMA_ID = "urn:airlock:card:4"
+OLDEST = 3  # of a network that leaves, format 3 says the same as format 4
 CONFIDENCE = 0.95
 
 Scalar = str | int | float
@@ -59,7 +65,8 @@ class Card(Frozen):
         leaves: What leaves, in one sentence.
         channel: Which of the five things leaves.
         method: By which method.
-        network: The network that leaves.
+        network: The network that leaves; null where answers do.
+        interface: What may be asked, where answers leave; null where a network does.
         data: What is public about the data.
         target: The ε and δ that were asked for.
         guarantee: What is promised, with the events it was computed from.
@@ -75,7 +82,7 @@ class Card(Frozen):
         decision: For the reviewer.
     """
 
-    schema_version: Literal[3]
+    schema_version: Literal[3, 4]
     headline: str
     release_id: ReleaseId
     airlock_version: str
@@ -83,7 +90,8 @@ class Card(Frozen):
     leaves: str
     channel: str
     method: str
-    network: Network
+    network: Network | None
+    interface: Asking | None = None
     data: Data
     target: Target
     guarantee: Promise
@@ -101,6 +109,19 @@ class Card(Frozen):
     def to_json(self) -> str:
         """Strict JSON: no NaN, no infinity; a missing bound is null."""
         return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @model_validator(mode="after")
+    def _one_thing_leaves(self) -> Self:
+        if (self.network is None) == (self.interface is None) or (self.interface and self.schema_version == OLDEST):
+            raise ValueError("a card is of a network or of an interface")
+        return self
+
+    @property
+    def asked(self) -> Network | Asking:
+        """What takes inputs and names classes: the network, or the interface."""
+        found = self.network or self.interface
+        assert found is not None
+        return found
 
     @property
     def verdict(self) -> Verdict:
@@ -133,16 +154,18 @@ def make(
     promise = Promise.model_validate(release.guarantee.to_dict())
     data, attacks, tuning = _data(facts), Attacks.model_validate(audit.to_dict()), Tuning(runs=config.tuning_runs)
     utility, total = usefulness(release.utility), _total(promise, others)
+    network, asking = _leaving(release.artefact)
     return Card(
         schema_version=SCHEMA_VERSION,
-        headline=words.headline(promise, release.secure_noise, attacks),
+        headline=words.headline(promise, release.secure_noise, attacks, asking),
         release_id=secrets.token_hex(16),
         airlock_version=VERSION,
         created=created or datetime.datetime.now(datetime.UTC).date(),
         leaves=release.plan.leaves,
         channel=release.plan.channel,
         method=release.plan.method,
-        network=_network(release.artefact),
+        network=network,
+        interface=asking,
         data=data,
         target=Target(epsilon=config.epsilon, delta=config.delta),
         guarantee=promise,
@@ -153,7 +176,9 @@ def make(
         audit=attacks,
         total=total,
         tuning=tuning,
-        words=words.write(promise, release.secure_noise, release.noise_made_on, data, utility, attacks, total, tuning),
+        words=words.write(
+            promise, release.secure_noise, release.noise_made_on, data, utility, attacks, total, tuning, asking
+        ),
         hashes=None,
         decision=Decision(),
     )
@@ -163,10 +188,13 @@ def with_audit(card: Card, audit: Audit) -> Card:
     """The card of the same release after another audit; a decision about the old card does not hold for the new one."""
     attacks = Attacks.model_validate(audit.to_dict())
     own = card.guarantee, card.secure_noise
-    sentences = words.write(*own, card.noise_made_on, card.data, card.utility, attacks, card.total, card.tuning)
+    sentences = words.write(
+        *own, card.noise_made_on, card.data, card.utility, attacks, card.total, card.tuning, card.interface
+    )
     return card.model_copy(
         update={
-            "headline": words.headline(*own, attacks),
+            "schema_version": SCHEMA_VERSION,
+            "headline": words.headline(*own, attacks, card.interface),
             "airlock_version": VERSION,
             "audit": attacks,
             "words": sentences,
@@ -186,8 +214,10 @@ def _data(facts: Facts) -> Data:
     )
 
 
-def _network(artefact: Artefact) -> Network:
-    return Network(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes)
+def _leaving(artefact: Artefact | Interface) -> tuple[Network | None, Asking | None]:
+    if isinstance(artefact, Interface):
+        return None, Asking.model_validate(dataclasses.asdict(artefact))
+    return Network(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes), None
 
 
 def usefulness(utility: Utility) -> Usefulness:

@@ -32,7 +32,11 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
     def on(test: Callable[[Card], Defects]) -> Callable[[], Defects]:
         return lambda: test(card) if card is not None else _skip()
 
+    asked: list[Test] = []
+    if card is not None and card.interface is not None:
+        asked = [("interface", "What interface.json allows is what the card says.", on(lambda c: _interface(files, c)))]
     return [
+        *asked,
         ("epsilon", "The recorded events give the stated ε.", on(_epsilon)),
         ("total", "The events of all declared releases give the stated total.", on(_total)),
         ("words", "Headline and sentences follow from the figures.", on(_words)),
@@ -113,13 +117,14 @@ def _words(card: Card) -> Defects:
         card.audit,
         card.total,
         card.tuning,
+        card.interface,
     )
     defects = [
         f"The sentences about '{name}' are not those that follow from the figures."
         for name in type(written).model_fields
         if getattr(written, name) != getattr(card.words, name)
     ]
-    if card.headline != words.headline(card.guarantee, card.secure_noise, card.audit):
+    if card.headline != words.headline(card.guarantee, card.secure_noise, card.audit, card.interface):
         defects.insert(0, "The headline is not the one that follows from the figures.")
     return _with_version(defects, card)
 
@@ -139,6 +144,12 @@ def _with_version(defects: list[str], card: Card) -> Defects:
 def _audit(files: Contents, card: Card) -> Defects:
     same = parse_json(files.read(bundle.AUDIT)) == card.audit.model_dump(mode="json")
     return [] if same else ["audit.json is not the audit on the card."]
+
+
+def _interface(files: Contents, card: Card) -> Defects:
+    stated = card.interface.model_dump(mode="json") if card.interface else None
+    same = parse_json(files.read(bundle.INTERFACE)) == stated
+    return [] if same else [f"{bundle.INTERFACE} is not the interface on the card."]
 
 
 def _figure(files: Contents, card: Card) -> Defects:
@@ -172,6 +183,10 @@ def _hashes(files: Contents, card: Card) -> Defects:
         bundle.ONNX: card.hashes.model_onnx,
         bundle.CONFIG: card.hashes.config_toml,
     }
+    if card.network is None:
+        if recorded[bundle.SAFETENSORS] or recorded[bundle.ONNX]:
+            return ["The card names model files, and no model leaves."]
+        recorded = {bundle.CONFIG: card.hashes.config_toml}
     wrong = [name for name, sha in recorded.items() if files.digest(name) != sha]
     return [f"{name} is not the file that the card names." for name in wrong]
 
@@ -186,9 +201,10 @@ def _config(files: Contents, card: Card) -> Defects:
         "method": card.method,
         "epsilon": card.target.epsilon,
         "delta": card.target.delta,
-        "net": card.network.name,
         "tuning_runs": card.tuning.runs,
     }
+    if card.network is not None:
+        wanted["net"] = card.network.name
     defects = [f"{key} in config.toml is not the one on the card." for key, v in wanted.items() if table.get(key) != v]
     data = table.get("data")
     if isinstance(data, dict) and (data.get("source", "digits") not in SOURCES or "test" in data):

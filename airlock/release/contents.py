@@ -41,7 +41,7 @@ class Contents:
                 if path.is_symlink():
                     links.append(names[-1])
             if len(names) > _MANY:
-                raise FormatError(f"{len(bundle.LIMITS)} files in a bundle", "thousands")
+                raise FormatError("a handful of files in a bundle", "thousands")
         return tuple(sorted(names)), tuple(sorted(links))
 
     @property
@@ -66,7 +66,7 @@ class Contents:
 
     def read(self, name: str) -> bytes:
         """The content of one of a bundle's files, up to its limit."""
-        return read_file(self.folder / name, (bundle.LIMITS | bundle.OPTIONAL)[name])
+        return read_file(self.folder / name, bundle.LIMITS[name])
 
     def sums(self) -> tuple[dict[str, str], list[str]]:
         """SHA256SUMS by file name, and what is wrong with it."""

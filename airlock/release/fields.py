@@ -13,6 +13,7 @@ from pydantic import Field
 from airlock.accounting.guarantee import Status, Unit
 from airlock.accounting.spend import Relation
 from airlock.audit.result import Aim, View
+from airlock.channels.interface import Gives
 from airlock.config import Frozen
 from airlock.mechanisms import Place
 
@@ -39,6 +40,26 @@ class Network(Frozen):
     name: str
     input_shape: Shape
     classes: tuple[str, ...]
+
+
+class Asking(Frozen):
+    """What may be asked, where answers leave and no network; `interface.json` holds the same.
+
+    Args:
+        gives: What an answer is.
+        input_shape: Of one query.
+        classes: The class names, in the order of the outputs.
+        units: The whole budget; null where answers cost nothing.
+        unit: What one unit pays for.
+        figures: Public figures of whoever answers.
+    """
+
+    gives: Gives
+    input_shape: Shape
+    classes: tuple[str, ...]
+    units: Annotated[int, Field(ge=1)] | None
+    unit: str
+    figures: dict[str, str | int | float]
 
 
 class Data(Frozen):
@@ -219,10 +240,10 @@ class Tuning(Frozen):
 
 
 class Hashes(Frozen):
-    """SHA-256 of the files whose content the card does not repeat."""
+    """SHA-256 of the files whose content the card does not repeat; null for those that are not there."""
 
-    model_safetensors: Hash
-    model_onnx: Hash
+    model_safetensors: Hash | None = None
+    model_onnx: Hash | None = None
     config_toml: Hash
 
 

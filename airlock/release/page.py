@@ -40,8 +40,13 @@ VIEWS = {
     "white-box": "The attacker holds the model with all its weights.",
     "black-box": "The attacker sees how sure the model is of each class, and not its weights.",
     "labels": "The attacker sees only which class the model names.",
-    "interface": "The attacker asks through the released interface, with its noise and its budget.",
+    "interface": "The attacker asks through the released interface and sees its answers, with their noise.",
     "features": "The attacker holds the released features.",
+}
+GIVES = {
+    "logits": "one noisy number a class (logits)",
+    "probabilities": "one noisy probability a class",
+    "label": "a class and nothing else",
 }
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -88,6 +93,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         units=UNITS,
         relations=RELATIONS,
         views=VIEWS,
+        gives=GIVES,
         code=_code,
         figures=figures,
     )

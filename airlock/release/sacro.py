@@ -54,7 +54,7 @@ def target(card: Card) -> dict[str, Any]:
     """target.yaml: what is public about the model. The number of its training records is not."""
     return {
         "dataset_name": card.data.name,
-        "model_name": card.network.name,
+        "model_name": _model(card),
         "model_params": {},
         "train_params": dict(card.details),
         "safemodel": [],
@@ -70,7 +70,7 @@ def _entry(card: Card, attack: Attack) -> dict[str, Any]:
             "attack_name": attack.name,
             "attack_params": {"view": attack.view, "confidence": attack.confidence, "delta": card.guarantee.delta},
             "global_metrics": _global(attack),
-            "target_model": card.network.name,
+            "target_model": _model(card),
             "target_model_params": {},
             "target_train_params": dict(card.details),
             "written_by": f"Airlock {VERSION}",
@@ -85,6 +85,10 @@ def _entry(card: Card, attack: Attack) -> dict[str, Any]:
         },
         "attack_experiment_logger": {"attack_instance_logger": {"instance_0": _instance(attack)}},
     }
+
+
+def _model(card: Card) -> str:
+    return card.network.name if card.network else f"{card.channel}/{card.method}, answers only"
 
 
 def _global(attack: Attack) -> dict[str, str]:

@@ -83,6 +83,32 @@ class Vault:
             raise output_error(error, folder) from error
         return folder
 
+    def load(self, release_id: str) -> Secrets:
+        """The arrays of one release, each file checked against its remembered hash.
+
+        Raises:
+            FormatError: This vault does not have them, or one was changed.
+        """
+        folder = self.root / _checked(release_id)
+        try:
+            index = parse_json(read_file(folder / _INDEX, _INDEX_LIMIT))
+            changed = [name for name, sha in index.items() if digest(folder / _checked(name)) != sha]
+            if not changed:
+                return {name.removesuffix(".safetensors"): safetensors.numpy.load_file(folder / name) for name in index}
+        except (OSError, ValueError, FormatError) as error:
+            raise FormatError(
+                f"what release {release_id[:8]} left in the vault",
+                f"nothing that can be read in {self.root}",
+                "What answers never leaves the vault it was made with.",
+                "Give that vault with --vault or AIRLOCK_VAULT.",
+            ) from error
+        raise FormatError(
+            f"what release {release_id[:8]} left in the vault, as it was",
+            f"a change in {changed[0]}",
+            "Whoever answers from it would answer from something else.",
+            "Restore the vault, or make the release again.",
+        )
+
     def checkpoint_folder(self, run_key: str) -> Path:
         """A folder for the checkpoints of one run, readable by its owner alone."""
         return self._prepare(_CHECKPOINTS, _checked(run_key))

@@ -17,7 +17,7 @@ from torch import nn
 
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.release import bundle, consistency, gate, models
-from airlock.release.card import SCHEMA_VERSION, Card, schema
+from airlock.release.card import OLDEST, SCHEMA_VERSION, Card, schema
 from airlock.release.contents import Contents, Defects, Skip
 from airlock.release.files import parse_json
 from airlock.release.vault import MARKER, Vault
@@ -76,7 +76,9 @@ def verify(
         _run("card", "The card follows its published schema.", lambda: _schema(files)),
     ]
     card = _card(files, checks[-1])
-    tests = consistency.tests(files, card) + models.tests(files, card.network if card else None, net)
+    tests = consistency.tests(files, card)
+    if card is None or card.network is not None:
+        tests += models.tests(files, card.network if card else None, net)
     tests += gate.tests(card) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
 
@@ -111,9 +113,10 @@ def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
 
 
 def _files(files: Contents) -> Defects:
-    missing = [f"{name} is missing." for name in bundle.LIMITS if name not in files.names]
+    known = bundle.required(answers=bundle.INTERFACE in files.names)
+    missing = [f"{name} is missing." for name in known if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
-    known = bundle.LIMITS | bundle.OPTIONAL
+    known = (*known, bundle.ROC)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 
@@ -162,9 +165,10 @@ def _schema(files: Contents) -> Defects:
 
 def _format(table: object) -> list[str]:
     written = table.get("schema_version") if isinstance(table, dict) else None
-    if written not in range(1, SCHEMA_VERSION):
+    if written not in range(1, OLDEST):
         return []
-    return [f"card.json has format {written} and this Airlock reads {SCHEMA_VERSION}: verify it with the one it names."]
+    reads = f"{OLDEST} to {SCHEMA_VERSION}"
+    return [f"card.json has format {written} and this Airlock reads {reads}: verify it with the one it names."]
 
 
 def _defect(where: Iterable[str | int], what: str) -> str:

@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from airlock.channels.interface import ONE_ANSWER
 from airlock.mechanisms import Place
-from airlock.release.fields import Attacks, Data, Promise, Total, Tuning, Usefulness, Words
+from airlock.release.fields import Asking, Attacks, Data, Promise, Total, Tuning, Usefulness, Words
 from airlock.release.figures import best_guess, one_in, percent_up, size, times
 
 Verdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
@@ -56,6 +57,10 @@ MODEL_HEADLINE = (
     "NOT proven for records: the promise ({size}) hides one trained model among others "
     "and says nothing about any one record in the data."
 )
+
+NO_MODEL = " No model leaves: what leaves are answers to questions, {count}, {cost}"
+IN_ALL = "for {size} in all."
+NO_BOUND = "with no bound on what all of them tell."
 
 ODDS = {
     "add-remove": (
@@ -124,9 +129,17 @@ UTILITY = (
     "records of this kind lies between {low} and {high} (Clopper–Pearson). The test records are not covered by the "
     "guarantee: this figure was computed from them without noise."
 )
+ASKED = (
+    " Every one was asked about once, through the interface and with its noise, apart from its budget. What got no "
+    "answer counts as wrong."
+)
 AUDIT = (
     "The attack figures were computed with private records, are rounded, and are not covered by the guarantee. An "
     "attack that finds nothing proves nothing: a better one may find more."
+)
+AUDIT_ASKED = (
+    " The attacker asked through the interface and saw what a client sees: answers with noise of their own. About one "
+    "record it asked no more often than the whole budget allows; about all of them together, more often."
 )
 NO_AUDIT = "No attack was run on this release."
 NO_OTHERS = (
@@ -160,8 +173,26 @@ def verdict(promise: Promise, secure_noise: bool, audit: Attacks) -> Verdict:
     return "weak" if promise.epsilon > MODERATE else "proven"
 
 
-def headline(promise: Promise, secure_noise: bool, audit: Attacks) -> str:
-    """The truth in one sentence, which stands first on everything that is printed."""
+def headline(promise: Promise, secure_noise: bool, audit: Attacks, asking: Asking | None = None) -> str:
+    """The truth in one sentence, which stands first on everything that is printed; where no model leaves, in two."""
+    return _promised(promise, secure_noise, audit) + (_answers(promise, asking) if asking else "")
+
+
+def _answers(promise: Promise, asking: Asking) -> str:
+    """That answers leave, how many, and what all of them cost."""
+    units = f"{asking.units or 0:,}"
+    if asking.units is None:
+        count = "any number of them"
+    elif asking.unit == ONE_ANSWER:
+        count = f"{units} of them at most" if asking.units > 1 else "one"
+    else:
+        count = f"until {units} unit{'s are' if asking.units > 1 else ' is'} spent (one unit pays for {asking.unit})"
+    proven = promise.status == "proven" and promise.epsilon is not None
+    cost = IN_ALL.format(size=size(promise.epsilon or 0.0, promise.delta)) if proven else NO_BOUND
+    return NO_MODEL.format(count=count, cost=cost)
+
+
+def _promised(promise: Promise, secure_noise: bool, audit: Attacks) -> str:
     kind = verdict(promise, secure_noise, audit)
     if kind == "insecure":
         return INSECURE if promise.status == "proven" else f"{INSECURE} Even with secret noise it would be NOT proven."
@@ -204,6 +235,7 @@ def write(
     audit: Attacks,
     total: Total,
     tuning: Tuning,
+    asking: Asking | None = None,
 ) -> Words:
     """Every sentence below the headline."""
     return Words(
@@ -215,8 +247,9 @@ def write(
             low=f"{utility.low:.1%}",
             high=f"{utility.high:.1%}",
             confidence=f"{utility.confidence:.0%}",
-        ),
-        audit=AUDIT if audit.attacks else NO_AUDIT,
+        )
+        + (ASKED if asking else ""),
+        audit=AUDIT + (AUDIT_ASKED if asking else "") if audit.attacks else NO_AUDIT,
         others=_others(promise, secure_noise, total),
         tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
     )

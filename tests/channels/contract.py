@@ -111,13 +111,13 @@ class Contract:
     def test_what_leaves_works_on_test_records(self, released: Release, split: Split) -> None:
         assert released.utility.records == len(split.test)
         assert 0 <= released.utility.accuracy <= 1
-        assert not released.artefact.net.training
-        assert all(not p.requires_grad for p in released.artefact.net.parameters())
+        assert not released.network.net.training
+        assert all(not p.requires_grad for p in released.network.net.parameters())
 
     def test_the_seed_of_the_noise_changes_what_leaves(self, released: Release, split: Split) -> None:
         other = self.release(split, seed=2)
         same = self.release(split, seed=1)
-        first, second, third = (list(r.artefact.net.state_dict().values()) for r in (released, other, same))
+        first, second, third = (list(r.network.net.state_dict().values()) for r in (released, other, same))
         assert any(not a.equal(b) for a, b in zip(first, second, strict=True))
         assert all(a.equal(b) for a, b in zip(first, third, strict=True))
 

@@ -111,7 +111,7 @@ class TestHead(Contract):
         nobody = Records(np.zeros((0, 1, 8, 8), np.float32), np.zeros(0, np.int64))
         one = Records(np.zeros((1, 1, 8, 8), np.float32), np.zeros(1, np.int64))
         split = Split(channel.facts, nobody, nobody, one, nobody)
-        net = channel.release(split, Randomness.make(0, insecure_seed=3), Run()).artefact.net
+        net = channel.release(split, Randomness.make(0, insecure_seed=3), Run()).network.net
         assert isinstance(net, Framed)
         assert 0.16 < float(net.head.weight.std()) < 0.24
 

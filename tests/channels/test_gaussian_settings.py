@@ -90,7 +90,7 @@ class TestAdaptive(Contract):
         plain = self.release(split, settings=settings)
         shaped = self.release(split, method="shaped", settings={**settings, "shape_from": "none"})
         assert shaped.plan.details["final_clip_norm"] == pytest.approx(plain.plan.details["final_clip_norm"], rel=1e-3)
-        for one, other in zip(plain.artefact.net.parameters(), shaped.artefact.net.parameters(), strict=True):
+        for one, other in zip(plain.network.net.parameters(), shaped.network.net.parameters(), strict=True):
             assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)
 
 

@@ -101,7 +101,7 @@ class TestHead(Contract):
         channel = self.build(settings=settings, epsilon=0.05)
         empty = Records(np.zeros((1, 1, 8, 8), np.float32), np.zeros(1, np.int64))
         nothing = Split(channel.facts, empty, empty, empty, empty)
-        net = channel.release(nothing, Randomness.make(0, insecure_seed=3), Run()).artefact.net
+        net = channel.release(nothing, Randomness.make(0, insecure_seed=3), Run()).network.net
         assert isinstance(net, Framed)
         assert 0.8 < float(net.head.weight.std()) < 1.2
         assert not net.centre.mean.any()
@@ -122,7 +122,7 @@ class TestHead(Contract):
     def test_the_released_mean_is_the_mean_with_noise(self, split: Split) -> None:
         channel = self.build()
         assert isinstance(channel, Head)
-        net = channel.release(split, Randomness.make(0, insecure_seed=1), Run()).artefact.net
+        net = channel.release(split, Randomness.make(0, insecure_seed=1), Run()).network.net
         assert isinstance(net, Framed)
         total = Features(channel.front.ready(None, Run()), split.private, Run()).total() / channel.records
         error = np.linalg.norm(net.centre.mean.numpy() - total)
@@ -139,7 +139,7 @@ class TestHead(Contract):
     def test_a_users_frozen_front_end_may_hold_batchnorm(self, own: str, tmp_path: Path) -> None:
         asked = self.config(settings={"steps": 2, "features": f"{own}:normed"})
         outcome = make_release(asked, tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
-        assert outcome.release.artefact.net_name == f"{own}:normed"
+        assert outcome.release.network.net_name == f"{own}:normed"
         assert verify(tmp_path / "bundle").ok
 
     @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ class TestHead(Contract):
         with pytest.raises(Interrupted):
             channel.release(split, Randomness.make(0), Run(checkpoint=tmp_path, progress=press))
         released = load_file(tmp_path / "checkpoint.safetensors")["net/mean"]
-        net = channel.release(split, Randomness.make(0), Run(checkpoint=tmp_path, resume=True)).artefact.net
+        net = channel.release(split, Randomness.make(0), Run(checkpoint=tmp_path, resume=True)).network.net
         assert isinstance(net, Framed)
         assert torch.equal(net.centre.mean, released)
 

@@ -58,7 +58,7 @@ class TestTrainedOnSyntheticImages(Contract):
         )
         verdict = verify(tmp_path / "bundle")
         assert all(check.outcome == "ok" for check in verdict.checks), verdict
-        assert outcome.release.artefact.net_name == "trained-16-mirror-white-linear"
+        assert outcome.release.network.net_name == "trained-16-mirror-white-linear"
         details = outcome.release.plan.details
         assert (details["public_data"], details["public_records"]) == ("Synthetic images", 600)
         assert str(details["public_sha256"]) in outcome.release.guarantee.assumptions[-1]

@@ -76,7 +76,7 @@ class TestPublished(Contract):
     @pytest.mark.parametrize("change", [{"solver": "projected", "refresh": 2}, {"noise_on": "mean"}])
     def test_every_setting_trains(self, split: Split, change: dict[str, Any]) -> None:
         released = self.release(split, settings={**self.settings, **change})
-        assert all(torch.isfinite(p).all() for p in released.artefact.net.parameters())
+        assert all(torch.isfinite(p).all() for p in released.network.net.parameters())
         assert len(released.secrets["noise"]["smallest_factor"]) == (1 if "refresh" in change else 2)
 
     def test_an_order_that_leaves_no_noise_to_choose_is_refused_with_the_least_that_does(self) -> None:

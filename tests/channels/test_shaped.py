@@ -49,7 +49,7 @@ class TestShaped(Contract):
     def test_without_a_shape_it_is_gaussian_bit_for_bit(self, split: Split) -> None:
         plain = self.release(split, method="gaussian", settings={**self.settings, "clip_norm": 1.0})
         same = self.release(split, settings={**self.settings, "clip_norm": 1.0, "shape_from": "none"})
-        for one, other in zip(plain.artefact.net.parameters(), same.artefact.net.parameters(), strict=True):
+        for one, other in zip(plain.network.net.parameters(), same.network.net.parameters(), strict=True):
             assert torch.equal(one, other)
         assert "shape_gain" not in same.plan.details
 
@@ -99,7 +99,7 @@ class TestShaped(Contract):
     def test_every_objective_trains_by_channel(self, split: Split, objective: str) -> None:
         change = {"granularity": "channel", "objective": objective}
         released = self.release(split, settings={**self.settings, **change})
-        assert all(torch.isfinite(p).all() for p in released.artefact.net.parameters())
+        assert all(torch.isfinite(p).all() for p in released.network.net.parameters())
 
 
 def problems(count: int = 3, groups: int = 6) -> Any:

@@ -105,7 +105,7 @@ class TestSharded(OfShardsContract):
         settings = {"shards": 250, "radius": 0.5}
         channel = self.build(settings=settings, epsilon=8.0)
         assert isinstance(channel, OfShards)
-        net = channel.release(split, Randomness.make(0, insecure_seed=1), Run()).artefact.net
+        net = channel.release(split, Randomness.make(0, insecure_seed=1), Run()).network.net
         noise = channel.noise_multiplier()
         vectors = channel.answers(channel.learner.start(None, 5, Run()), split.private, noise, Run()).double()
         clipped = vectors * (0.5 / vectors.norm(dim=1, keepdim=True).clamp_min(1e-9)).clamp_max(1.0)
@@ -150,7 +150,7 @@ class TestSharded(OfShardsContract):
         assert learner._basis is not None
         assert torch.allclose(learner._basis.T @ learner._basis, torch.eye(6), atol=1e-4)
         before, after = (
-            torch.cat([p.detach().flatten() for p in net.parameters()]) for net in (learner._net, released.artefact.net)
+            torch.cat([p.detach().flatten() for p in net.parameters()]) for net in (learner._net, released.network.net)
         )
         move = (after - before).double()
         inside = learner._basis.double() @ (learner._basis.double().T @ move)

@@ -79,7 +79,7 @@ class TestPublished(Contract):
         assert centre is not None
         released = self.release(split, settings=public)
         assert published.NOT_PUBLIC not in released.guarantee.assumptions
-        values = torch.cat([p.flatten() for p in released.artefact.net.parameters()])
+        values = torch.cat([p.flatten() for p in released.network.net.parameters()])
         assert float((values - centre).abs().max()) <= 0.02 * (1 - 1 / 512)
 
     @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ class TestPublished(Contract):
     )
     def test_every_setting_gives_a_twin(self, split: Split, change: dict[str, Any]) -> None:
         released = self.release(split, settings={**self.settings, **change})
-        assert all(torch.isfinite(p).all() for p in released.artefact.net.parameters())
+        assert all(torch.isfinite(p).all() for p in released.network.net.parameters())
 
     def test_dp_pgp_with_nothing_significant_is_dp_pg_exactly(self, split: Split) -> None:
         plain = self.release(split)
         none = self.release(split, settings={**self.settings, "generator": "dp-pgp", "significant": 0.0})
-        pairs = zip(plain.artefact.net.parameters(), none.artefact.net.parameters(), strict=True)
+        pairs = zip(plain.network.net.parameters(), none.network.net.parameters(), strict=True)
         assert all(torch.equal(p, q) for p, q in pairs)
 
     def test_dp_pgp_publishes_the_significant_parameters_by_clusters(self, split: Split) -> None:
         groups = {**self.settings, "generator": "dp-pgp", "clusters": 2}
         plain, grouped = self.release(split), self.release(split, settings=groups)
-        one, other = (torch.cat([p.flatten() for p in r.artefact.net.parameters()]) for r in (plain, grouped))
+        one, other = (torch.cat([p.flatten() for p in r.network.net.parameters()]) for r in (plain, grouped))
         changed = int((one != other).sum())
-        places = layers(plain.artefact.net)
+        places = layers(plain.network.net)
         assert changed == sum(count_selected(len(own), 0.2) for own in places)
         assert grouped.plan.details["claimed_cluster_epsilon"] == self.epsilon / 5
         assert str(grouped.plan.details["model_level_epsilon"]).startswith("none")

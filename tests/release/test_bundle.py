@@ -14,7 +14,7 @@ from airlock.channels.contract import Release
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import FormatError, OutputError
 from airlock.release import Bundle, Card, Vault, read, write
-from airlock.release.bundle import LIMITS, OPTIONAL, PATH_REMOVED, config_text
+from airlock.release.bundle import LIMITS, PATH_REMOVED, ROC, config_text, required
 
 pytestmark = pytest.mark.usefixtures("fast_export")
 
@@ -23,7 +23,7 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-ALL = sorted([*LIMITS, *OPTIONAL])
+ALL = sorted([*required(answers=False), ROC])
 
 
 def test_a_bundle_is_its_eight_files_and_the_figure(original: Bundle):

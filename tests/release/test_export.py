@@ -48,7 +48,7 @@ class Idle(nn.Module):
 
 def test_safetensors_holds_every_tensor(original: Bundle, release):
     tensors = safetensors.torch.load_file(original.folder / "model.safetensors")
-    state = release.artefact.net.state_dict()
+    state = release.network.net.state_dict()
     assert tensors.keys() == state.keys()
     assert all(torch.equal(tensors[name], state[name]) for name in state)
 

@@ -22,7 +22,7 @@ from airlock.channels.contract import Artefact, Release
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
 from airlock.release import Bundle, Card, Vault, make_card, read_verified, verify, write
-from airlock.release.bundle import LIMITS, OPTIONAL, texts
+from airlock.release.bundle import ROC, required, texts
 from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
 
 Seal = Callable[[Path], None]
@@ -58,7 +58,7 @@ def test_an_untouched_bundle_passes_every_check(original: Bundle):
     assert read_verified(original.folder) == original
 
 
-@pytest.mark.parametrize("name", sorted([*LIMITS, *OPTIONAL]))
+@pytest.mark.parametrize("name", sorted([*required(answers=False), ROC]))
 def test_a_flipped_byte_is_found_and_named(folder: Path, name: str):
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -72,7 +72,7 @@ def test_a_flipped_byte_is_found_and_named(folder: Path, name: str):
         read_verified(folder)
 
 
-@pytest.mark.parametrize("name", sorted(LIMITS))
+@pytest.mark.parametrize("name", sorted(required(answers=False)))
 def test_a_missing_file_is_named(folder: Path, name: str):
     (folder / name).unlink()
     assert f"{name} is missing" in failed(folder)["files"]
@@ -162,7 +162,7 @@ def test_a_card_of_an_older_format_is_told_from_a_broken_one(folder: Path, resea
     del table["noise_made_on"]
     (folder / "card.json").write_text(json.dumps(table | {"schema_version": 1}))
     reseal(folder)
-    assert "has format 1 and this Airlock reads 3" in failed(folder)["card"]
+    assert "has format 1 and this Airlock reads 3 to 4" in failed(folder)["card"]
 
 
 def test_edited_audit_and_config_with_new_checksums(folder: Path, reseal: Seal):

@@ -322,7 +322,7 @@ def released(group: Group, method: str) -> Tensor:
     asked = config(method=method, accountant="rdp")  # quick to plan
     channel = channels.build(asked, data.describe(asked))
     made = channel.release(data.load(asked), Randomness.make(0, insecure_seed=1 + group.rank), Run(group=group))
-    return torch.cat([value.flatten().double() for value in made.artefact.net.state_dict().values()])
+    return torch.cat([value.flatten().double() for value in made.network.net.state_dict().values()])
 
 
 @pytest.mark.parametrize("method", ["gaussian", "shaped", "head"])

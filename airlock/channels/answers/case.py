@@ -103,7 +103,7 @@ def canaries_of(channel: Head, count: int) -> Canaries:
     def run(coins: Coins, stream: Stream) -> Scores:
         nobody = every.take(np.arange(0))
         split = Split(channel.facts, every.take(np.flatnonzero(coins)), nobody, every.take(np.arange(1)), nobody)
-        net = channel.release(split, Randomness(0, stream), Run()).artefact.net
+        net = channel.release(split, Randomness(0, stream), Run()).network.net
         assert isinstance(net, Framed)
         weight = net.head.weight.double().numpy()[:, :count]
         return np.asarray(np.where(every.y == 0, 1.0, -1.0) * (weight[0] - weight[1]))

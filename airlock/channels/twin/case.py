@@ -121,7 +121,7 @@ def of_records(channel: Published) -> Canaries:
     def run(coins: Coins, stream: Stream) -> Scores:
         nobody = every.take(np.arange(0))
         split = Split(channel.facts, every.take(np.flatnonzero(coins)), nobody, every.take(np.arange(1)), nobody)
-        net = channel.release(split, Randomness(0, stream), Run()).artefact.net
+        net = channel.release(split, Randomness(0, stream), Run()).network.net
         weight: Tensor = next(net.parameters()).detach().double()
         towards = (weight[0] - weight[1]).numpy()
         return np.asarray(np.where(every.y == 0, towards, -towards))

@@ -49,7 +49,7 @@ def of_mean(channel: Sharded) -> Canaries:
     def run(coins: Coins, stream: Stream) -> Scores:
         private, nobody = every.take(np.flatnonzero(coins)), every.take(np.arange(0))
         split = Split(channel.facts, private, nobody, every.take(np.arange(1)), nobody)
-        net = channel.release(split, Randomness(0, stream), Run()).artefact.net
+        net = channel.release(split, Randomness(0, stream), Run()).network.net
         assert isinstance(net, Framed)
         weight = net.head.weight.double().numpy()[:, :-1]  # the last one is the bias
         return np.asarray((weight[0] - weight[1]) * toward)

@@ -127,7 +127,7 @@ def released(channel: Channel, every: Records, coins: Coins, stream: Stream) -> 
     """What leaves when these canaries are the private records."""
     private, nobody = every.take(np.flatnonzero(coins)), every.take(np.arange(0))
     split = Split(channel.facts, private, nobody, every.take(np.arange(1)), nobody)
-    return channel.release(split, Randomness(0, stream), Run()).artefact.net
+    return channel.release(split, Randomness(0, stream), Run()).network.net
 
 
 def _first(net: nn.Module) -> Tensor:

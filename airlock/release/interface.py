@@ -1,0 +1,40 @@
+"""From a bundle of answers and the vault to whoever answers.
+
+In: a bundle whose card names an interface, and the vault it was made with. Out: an `Answerer`. Both are checked first:
+the bundle verifies, and the vault holds what this very release left there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airlock import channels
+from airlock.channels.interface import Answerer, Interface
+from airlock.errors import Refused
+from airlock.release.fields import Asking
+from airlock.release.vault import Vault
+from airlock.release.verify import read_verified
+
+
+def open_interface(folder: Path, vault: Vault) -> Answerer:
+    """Whoever answers for this bundle; nothing is answered or paid yet.
+
+    Raises:
+        Refused: The bundle does not verify, or a network leaves by it.
+        FormatError: The vault does not have what answers.
+    """
+    card = read_verified(folder, vault).card
+    if card.interface is None:
+        raise Refused(
+            f"a bundle of answers in {folder}",
+            "one of a network",
+            "Whoever holds the network needs nobody to answer.",
+            "Open the network itself.",
+        )
+    kept = vault.load(card.release_id)
+    return channels.named(f"{card.channel}/{card.method}").answerer(as_interface(card.interface), kept)
+
+
+def as_interface(stated: Asking) -> Interface:
+    """What a card says may be asked, as the channel made it."""
+    return Interface(**stated.model_dump())
