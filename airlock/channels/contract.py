@@ -186,7 +186,9 @@ def refuse_net(config: ReleaseConfig) -> None:
     """
     if config.net != "auto":
         raise ConfigError(
-            "no `net` for method 'head'", f"'{config.net}'", do="Name the front end in settings.features."
+            f"no `net` for method '{config.method or 'head'}'",
+            f"'{config.net}'",
+            do="Name the front end in settings.features.",
         )
 
 

@@ -1,6 +1,7 @@
 """Randomised primitives, each small, cited, and with its guarantee in the docstring."""
 
 from airlock.mechanisms.aggregate import ShardDensity, ShardMean, bounded
+from airlock.mechanisms.choice import Choice
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
 from airlock.mechanisms.discrete import GridNoise
 from airlock.mechanisms.gaussian import GaussianNoise
@@ -11,6 +12,7 @@ from airlock.mechanisms.randomness import Place, Randomness, Stream
 
 __all__ = [
     "BALANCE",
+    "Choice",
     "Clip",
     "GaussianNoise",
     "GridNoise",

@@ -44,7 +44,7 @@ _FARTHEST = 2.0**51  # steps from zero at which a value is cut off: value plus n
 _BLOCK = 1 << 15  # words that are drawn at once at least
 
 
-class _Coins:
+class Coins:
     """Exact uniform whole numbers and coins, from the children of one stream, which can be used once."""
 
     def __init__(self, stream: Stream) -> None:
@@ -113,7 +113,7 @@ def sample(kind: Kind, scale: int, count: int, stream: Stream) -> Whole:
     """
     if not 1 <= scale <= LARGEST_SCALE or int(scale) != scale:
         raise ValueError("the scale of discrete noise is a whole number of grid steps, from 1 to 2^30")
-    coins, found, have = _Coins(stream), [np.empty(0, np.int64)], 0
+    coins, found, have = Coins(stream), [np.empty(0, np.int64)], 0
     stream.note_drawn("cpu")
     while have < count:
         tries = max(64, int(1.1 * (count - have) / (0.5 if kind == "gaussian" else 0.6)))
@@ -122,7 +122,7 @@ def sample(kind: Kind, scale: int, count: int, stream: Stream) -> Whole:
     return np.concatenate(found)[:count]
 
 
-def _attempt(kind: Kind, scale: int, tries: int, coins: _Coins) -> Whole:
+def _attempt(kind: Kind, scale: int, tries: int, coins: Coins) -> Whole:
     """What is kept of so many independent tries; each is kept or not by its own coins alone."""
     rest = coins.below(scale, tries)
     if kind == "laplace":
@@ -202,6 +202,15 @@ class GridNoise:
         """The value on the grid plus noise on the grid; exact in float64."""
         if value.size != self.dimension:
             raise ValueError("the sensitivity was computed for another number of coordinates")
+        return self._noisy(value, stream)
+
+    def add_rows(self, values: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
+        """As `add`, for every row by itself: as many calls as rows."""
+        if values.ndim != 2 or values.shape[1] != self.dimension:
+            raise ValueError("the sensitivity was computed for another number of coordinates")
+        return self._noisy(values, stream)
+
+    def _noisy(self, value: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
         if not np.isfinite(value).all():
             raise ValueError("a value that is not finite has no bounded sensitivity")
         steps = np.rint(np.clip(value.astype(np.float64) / self.grid, -_FARTHEST, _FARTHEST)).astype(np.int64)

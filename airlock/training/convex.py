@@ -79,13 +79,32 @@ class LogisticHead:
     def sharpest(self, width: int, records: int | None = None) -> float:
         """The error bound of a computed gradient at the largest head there can be; τ has to be well above it.
 
-        The minimiser has λ‖W‖ ≤ √2 R n/n0, because its gradient is zero, and (λ/2)‖W‖² ≤ (n/n0) ln C, because F is no
-        larger there than at zero: the bound follows from sizes alone.
+        It follows from sizes alone, as `largest_norm` does.
         """
         count = records or self.records
-        share = count / self.records / self.regularisation
-        norm = 1.1 * min(math.sqrt(2) * self.bound * share, math.sqrt(2 * math.log(self.classes) * share))
+        norm = self.largest_norm(count)
         return self._error(width, count, norm, norm)
+
+    def largest_norm(self, records: int) -> float:
+        """No head of so many records is longer.
+
+        The minimiser has λ‖W‖ ≤ √2 R n/n0, because its gradient is zero, and (λ/2)‖W‖² ≤ (n/n0) ln C, because F is no
+        larger there than at zero.
+        """
+        share = records / self.records / self.regularisation
+        return 1.1 * min(math.sqrt(2) * self.bound * share, math.sqrt(2 * math.log(self.classes) * share))
+
+    def projected(self, head: Tensor, radius: float) -> Tensor:
+        """The head, or the nearest one of this norm: a projection, which brings no two further apart."""
+        nearest: Tensor = head * (radius / head.norm().clamp_min(1e-300)).clamp_max(1.0)
+        return nearest
+
+    def logit_error(self, width: int, norm: float) -> float:
+        """How far a computed logit of a head of at most this norm is from the true one, in any order of summation.
+
+        By the standard model of rounding (Higham 2002) γ(width) ‖w‖ R; a few units more for `projected`.
+        """
+        return 1.01 * _gamma(width + 8) * norm * self.bound
 
     def _error(self, width: int, count: int, norm: float, largest_row: float) -> float:
         """How far a computed gradient is from the true one at a head of this norm, in L2.

@@ -17,7 +17,8 @@ from airlock import channels, data
 from airlock.accounting import spend
 from airlock.audit.fitting import missing
 from airlock.channels.answers import case
-from airlock.channels.answers.head import Head, _embed
+from airlock.channels.answers.fitted import embed
+from airlock.channels.answers.head import Head
 from airlock.channels.answers.planner import compare
 from airlock.data import Records, Split
 from airlock.errors import ConfigError
@@ -85,7 +86,7 @@ class TestHead(Contract):
     def test_features_depend_on_their_own_record_and_have_norm_one(self, split: Split, features: str) -> None:
         net = self.head(settings={"features": features}).ready()
         some = split.private.take(np.arange(260))
-        whole, less = (_embed(net, some.take(np.arange(first, 260)), Run()) for first in (0, 1))
+        whole, less = (embed(net, some.take(np.arange(first, 260)), Run()) for first in (0, 1))
         assert float((whole[1:] - less).abs().max()) < 1e-13
         assert (whole.norm(dim=1) <= 1).all()
 

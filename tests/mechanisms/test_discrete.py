@@ -15,7 +15,7 @@ from scipy import stats
 
 from airlock.accounting import spend
 from airlock.mechanisms import GridNoise, Stream
-from airlock.mechanisms.discrete import LARGEST_SCALE, Kind, _Coins, sample
+from airlock.mechanisms.discrete import LARGEST_SCALE, Coins, Kind, sample
 
 KINDS: tuple[Kind, ...] = ("gaussian", "laplace")
 
@@ -63,7 +63,7 @@ def test_large_scales_are_near_the_continuous_distribution_down_to_the_last_bit(
 def test_uniform_numbers_are_uniform_where_words_have_to_be_drawn_again() -> None:
     """Of 2^63 + 2^62 numbers a plain remainder would hit the lower third twice as often."""
     bound = 3 * 2**61
-    found = _Coins(Stream.from_seed(1)).below(bound, 30_000)
+    found = Coins(Stream.from_seed(1)).below(bound, 30_000)
     assert stats.chisquare(np.bincount((found // 2**61).astype(int), minlength=3)).pvalue > 1e-4
     assert found.min() >= 0
     assert found.max() < bound
@@ -71,7 +71,7 @@ def test_uniform_numbers_are_uniform_where_words_have_to_be_drawn_again() -> Non
 
 @pytest.mark.parametrize(("a", "b"), [(0, 3), (1, 1), (1, 2), (355, 1000), (2**59, 2**61)])
 def test_coins_have_their_probability(a: int, b: int) -> None:
-    up = int(_Coins(Stream.from_seed(a % 97)).exponential(np.full(40_000, a), b).sum())
+    up = int(Coins(Stream.from_seed(a % 97)).exponential(np.full(40_000, a), b).sum())
     assert stats.binomtest(up, 40_000, math.exp(-a / b)).pvalue > 1e-4
 
 

@@ -1,0 +1,92 @@
+"""The exponential mechanism: exactly the stated probabilities, its ε kept by all of them, half the noise noticed."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from airlock.accounting import pure
+from airlock.mechanisms import Choice, Stream
+
+Floats = NDArray[np.float64]
+
+
+def chances(choice: Choice, scores: Floats) -> Floats:
+    """The exact probabilities on the grid."""
+    steps = np.rint(scores / choice.grid)
+    weights = np.exp((steps - steps.max()) / choice.scale)
+    return np.asarray(weights / weights.sum())
+
+
+@pytest.mark.parametrize(
+    "scores", [[0.0, 0.0], [0.3, -0.2, 1.1], [-40.0, 0.0, 0.5, 0.5, 2.0, -3.0, 0.1, 0.0, 1.0, 1.5]]
+)
+def test_options_have_their_probabilities_and_half_the_noise_is_noticed(scores: list[float]) -> None:
+    choice, count = Choice(1.0, 0.8, True), 40_000
+    found = choice.pick(np.tile(scores, (count, 1)), Stream.from_seed(len(scores)))
+
+    def fits(expected: Floats) -> bool:
+        often = expected * count >= 10
+        counts = np.bincount(found, minlength=len(scores))
+        wanted = np.append(expected[often], expected[~often].sum() + 1e-9) * count
+        return bool(
+            stats.chisquare(np.append(counts[often], counts[~often].sum()), wanted, sum_check=False).pvalue > 1e-4
+        )
+
+    assert fits(chances(choice, np.array(scores)))
+    if len(set(scores)) > 1:
+        assert not fits(chances(Choice(1.0, 1.6, True), np.array(scores)))
+
+
+@given(st.integers(2, 12), st.floats(1e-3, 1e3), st.floats(0.01, 5), st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon(
+    options: int, spread: float, epsilon: float, seed: int
+) -> None:
+    chance, choice = np.random.default_rng(seed), Choice(spread, epsilon, True)
+    scores, move = chance.normal(size=(2, options)) * spread
+    move *= spread / (move.max() - move.min())
+    losses = np.log(chances(choice, scores)) - np.log(chances(choice, scores + move))
+    assert losses.max() - losses.min() <= epsilon * (1 + 1e-9)
+    assert losses.max() - losses.min() >= epsilon * (1 - 1e-3)
+    assert np.abs(losses).max() <= epsilon
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=8), st.floats(0.05, 4), st.floats(1.01, 50), st.integers(0, 99))
+def test_the_concentrated_bound_holds_at_every_order(
+    scores: list[float], epsilon: float, alpha: float, seed: int
+) -> None:
+    choice = Choice(1.0, epsilon, True)
+    move = np.random.default_rng(seed).uniform(size=len(scores))
+    p, q = chances(choice, np.array(scores)), chances(choice, np.array(scores) + move)
+    divergence = math.log(float((p**alpha * q ** (1 - alpha)).sum())) / (alpha - 1)
+    assert divergence <= alpha * epsilon**2 / 8 + 1e-12
+
+
+def test_events() -> None:
+    assert Choice(1.0, 0.4, True).event == dpa.ZCDpEvent(0.4**2 / 8, 0.0)
+    assert Choice(1.0, 0.4, False).event == pure(0.4)
+
+
+def test_what_cannot_be_weighed_is_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        Choice(0.0, 1.0, True)
+    with pytest.raises(ValueError, match="too small"):
+        Choice(1.0, 1e-10, True)
+    for wrong in (math.nan, math.inf, 1e300):
+        with pytest.raises(ValueError, match="2\\^51"):
+            Choice(1.0, 1.0, True).pick(np.array([[0.0, wrong]]), Stream.from_seed(0))
+
+
+def test_a_stream_gives_the_same_answers_and_no_rows_give_none() -> None:
+    choice, scores = Choice(1.0, 1.0, False), np.zeros((50, 3))
+    first, second = (choice.pick(scores, Stream.from_seed(4)) for _ in range(2))
+    assert np.array_equal(first, second)
+    assert len(choice.pick(scores[:0], Stream.from_seed(5))) == 0
