@@ -24,6 +24,7 @@ from airlock.data import Facts, Split
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness
 from airlock.release import Bundle, Vault, bundle, card, models, words
+from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit, losses
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
@@ -158,15 +159,19 @@ def audit_bundle(
     channel, _ = _open(config, data_dir)
     split = _load(config, channel, data_dir)
     _require_same_data(card_before, split)
-    target = _target(folder, card_before, net)
-    target.net.to(choose_device(device))
     run = Run(
         device=choose_device(device),
         progress=progress,
         checkpoint=safe.checkpoint_folder(f"{card_before.release_id}-audit"),
         resume=resume,
     )
-    found, scores = audit.attack(target, split, config.split, seed, chosen, run, channel)
+    if card_before.interface is not None:
+        answerer, delta = open_interface(folder, safe), card_before.guarantee.delta
+        found, scores = audit.attack_answers(answerer, delta, split, config.split, seed, chosen, run)
+    else:
+        target = _target(folder, card_before, net)
+        target.net.to(run.device)
+        found, scores = audit.attack(target, split, config.split, seed, chosen, run, channel)
     safe.store(f"{card_before.release_id}-audit-{secrets.token_hex(4)}", scores)
     made = bundle.update(folder, card.with_audit(card_before, found))
     safe.forget_checkpoint(f"{card_before.release_id}-audit")

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from pydantic import AfterValidator, Field
 
+from airlock import channels
+from airlock.audit import asking
 from airlock.audit.attacks import (
     Answers,
     LabelSettings,
@@ -43,11 +45,12 @@ from airlock.audit.releases import Logits, release_shadows
 from airlock.audit.result import Audit
 from airlock.audit.scores import Scores
 from airlock.audit.target import Target
-from airlock.channels import Channel, Release
+from airlock.channels import Answerer, Channel, Interface, Release
 from airlock.channels.contract import Secrets
 from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split
 from airlock.errors import AirlockError, Interrupted
+from airlock.mechanisms import Stream
 from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
 from airlock.training.chunks import read
 from airlock.training.distributed import digest
@@ -121,6 +124,10 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tu
     Returns:
         The audit, and the single records' scores, which belong into the vault.
     """
+    if isinstance(release.artefact, Interface):
+        method = channels.named(f"{release.plan.channel}/{release.plan.method}")
+        answerer = method.answerer(release.artefact, release.secrets)
+        return attack_answers(answerer, release.guarantee.delta, split, fractions, seed)
     sides = draw(split, fractions, seed, _MOST)
     if sides is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
@@ -165,6 +172,42 @@ def attack(
     return _measured(target, found, (*untested, *NOT_TESTED))
 
 
+def attack_answers(
+    answerer: Answerer,
+    delta: float,
+    split: Split,
+    fractions: SplitConfig,
+    seed: int,
+    settings: AuditSettings | None = None,
+    run: Run | None = None,
+) -> tuple[Audit, Secrets]:
+    """Attack answers through their interface, with fresh noise: what a client could do.
+
+    Args:
+        answerer: Whoever answers.
+        delta: At which its ε is stated.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks.
+        settings: How hard; without them, what takes seconds.
+        run: Progress.
+
+    Returns:
+        The audit, and the single records' scores, which belong into the vault.
+    """
+    sides = draw(split, fractions, seed, settings.most if settings else asking.MOST)
+    most = max(asking.ASKED, settings.queries + 1 if settings else 0)
+    untested = asking.untested(answerer, most)
+    if sides is None:
+        return Audit((), (TOO_FEW, *untested)), {}
+    stream = Stream.from_system()
+    found = [asking.repeated(answerer, sides.members, sides.others, stream.child("again"))]
+    if settings:
+        kinds, own = _kinds(sides.others), stream.child("altered")
+        found += asking.altered(answerer, sides.members, sides.others, kinds, settings.queries, seed, own, run or Run())
+    return _scored(found, delta, answerer.interface.classes, untested)
+
+
 def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | None:
     """As many members as others, a public number of them; None if that is too small or there are fewer."""
     expected = min(split.facts.expected("private", fractions), split.facts.expected("holdout", fractions))
@@ -178,7 +221,13 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | 
 
 
 def _measured(target: Target, found: Sequence[Scores], untested: tuple[str, ...]) -> tuple[Audit, Secrets]:
-    results = measure_all(found, target.delta, classes=target.classes)
+    return _scored(found, target.delta, target.classes, untested)
+
+
+def _scored(
+    found: Sequence[Scores], delta: float, classes: tuple[str, ...], untested: tuple[str, ...]
+) -> tuple[Audit, Secrets]:
+    results = measure_all(found, delta, classes=classes)
     arrays: dict[str, Floats] = {}
     for scores in found:
         name = scores.name.replace(",", "").replace(" ", "-").lower()

@@ -34,6 +34,7 @@ METHODS: dict[str, dict[str, str]] = {
     },
     "answers": {
         "head": "airlock.channels.answers.head:Head",
+        "per-query": "airlock.channels.answers.per_query:PerQuery",
     },
 }
 

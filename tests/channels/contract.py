@@ -6,15 +6,18 @@ import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from airlock import channels, data
 from airlock.accounting import from_json, spend, to_json
-from airlock.channels import Channel, Plan, Release
+from airlock.channels import Channel, Interface, Plan, Release
+from airlock.channels.interface import as_queries, ask
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Split
 from airlock.errors import ConfigError, Refused
-from airlock.mechanisms import Randomness
+from airlock.mechanisms import Randomness, Stream
 from airlock.training import Run
 
 
@@ -50,6 +53,14 @@ class Contract:
     @classmethod
     def release(cls, split: Split, seed: int = 1, **changes: Any) -> Release:
         return cls.build(**changes).release(split, Randomness.make(0, insecure_seed=seed), Run())
+
+    @classmethod
+    def answers(cls, release: Release, split: Split, seed: int) -> NDArray[np.generic]:
+        """What an interface that leaves says about test records."""
+        assert isinstance(release.artefact, Interface)
+        desk = channels.find(cls.config()).answerer(release.artefact, release.secrets)
+        found = ask(desk, as_queries(split.test), Stream.from_seed(seed))
+        return found.labels if found.values is None else found.values
 
     def test_it_is_in_the_table_and_named_alike(self) -> None:
         found = channels.find(self.config())
@@ -111,12 +122,20 @@ class Contract:
     def test_what_leaves_works_on_test_records(self, released: Release, split: Split) -> None:
         assert released.utility.records == len(split.test)
         assert 0 <= released.utility.accuracy <= 1
+        if isinstance(released.artefact, Interface):
+            assert released.artefact.input_shape == split.facts.shape
+            return
         assert not released.network.net.training
         assert all(not p.requires_grad for p in released.network.net.parameters())
 
     def test_the_seed_of_the_noise_changes_what_leaves(self, released: Release, split: Split) -> None:
         other = self.release(split, seed=2)
         same = self.release(split, seed=1)
+        if isinstance(released.artefact, Interface):
+            says = [self.answers(r, split, seed) for r, seed in ((released, 1), (other, 2), (same, 1))]
+            assert not np.array_equal(says[0], says[1])
+            assert np.array_equal(says[0], says[2])
+            return
         first, second, third = (list(r.network.net.state_dict().values()) for r in (released, other, same))
         assert any(not a.equal(b) for a, b in zip(first, second, strict=True))
         assert all(a.equal(b) for a, b in zip(first, third, strict=True))
