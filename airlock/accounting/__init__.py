@@ -5,7 +5,7 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
 
 from airlock.accounting.calibrate import calibrate
 from airlock.accounting.course import Course, Curve, trace
-from airlock.accounting.events import compose, from_json, pure, repeat, to_json
+from airlock.accounting.events import FailureDpEvent, compose, from_json, pure, repeat, to_json
 from airlock.accounting.guarantee import Claim, Guarantee
 from airlock.accounting.spend import Spent, spend
 
@@ -13,6 +13,7 @@ __all__ = [
     "Claim",
     "Course",
     "Curve",
+    "FailureDpEvent",
     "Guarantee",
     "Spent",
     "calibrate",

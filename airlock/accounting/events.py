@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dp_accounting as dpa
@@ -18,6 +19,19 @@ from airlock.errors import AccountingError
 
 Json = dict[str, Any]
 
+
+@dataclass(frozen=True)
+class FailureDpEvent(dpa.DpEvent):  # type: ignore[misc]
+    """Something that happens with at most this probability, whichever of two neighbours the data set is.
+
+    What leaves is accounted for by the other events where it does not happen, and nothing is said where it does. If
+    P[M(D) ∈ S] ≤ P[M(D) ∈ S and no failure] + p, and without failure M is what (ε, δ) was computed for, then M is
+    (ε, δ + p): so p is taken off δ before ε is read.
+    """
+
+    probability: float
+
+
 _TABLE: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "no-op": (dpa.NoOpDpEvent, ()),
     "non-private": (dpa.NonPrivateDpEvent, ()),
@@ -25,6 +39,7 @@ _TABLE: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "laplace": (dpa.LaplaceDpEvent, ("noise_multiplier",)),
     "discrete-laplace": (DiscreteLaplaceDpEvent, ("noise_parameter", "sensitivity")),
     "zcdp": (dpa.ZCDpEvent, ("rho", "xi")),
+    "failure": (FailureDpEvent, ("probability",)),
     "poisson-sampled": (dpa.PoissonSampledDpEvent, ("sampling_probability", "event")),
     "repeated": (dpa.SelfComposedDpEvent, ("event", "count")),
     "composed": (dpa.ComposedDpEvent, ("events",)),
@@ -72,7 +87,7 @@ def _field_from_json(field: str, value: object, depth: int) -> object:
         return [from_json(inner, depth) for inner in value]
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
     whole = field not in ("count", "sensitivity") or (isinstance(value, int) and value >= 1)
-    share = field != "sampling_probability" or (number and value <= 1)  # type: ignore[operator]
+    share = field not in ("sampling_probability", "probability") or (number and value <= 1)  # type: ignore[operator]
     if not (number and whole and share):
         raise AccountingError(f"a usable number as '{field}' of an event", f"{value!r}"[:60], _WHY)
     return value
@@ -97,6 +112,27 @@ def compose(events: Sequence[dpa.DpEvent]) -> dpa.DpEvent:
     if len(events) == 1:
         return events[0]
     return dpa.ComposedDpEvent(list(events)) if events else dpa.NoOpDpEvent()
+
+
+def without_failure(event: dpa.DpEvent) -> tuple[dpa.DpEvent, float]:
+    """The event without its failures, and a bound on the probability of any of them.
+
+    Raises:
+        AccountingError: One lies below a sampled event, where it is not known what it means.
+    """
+    if isinstance(event, FailureDpEvent):
+        return dpa.NoOpDpEvent(), event.probability
+    if isinstance(event, dpa.SelfComposedDpEvent):
+        rest, failed = without_failure(event.event)
+        return (dpa.SelfComposedDpEvent(rest, event.count), event.count * failed) if failed else (event, 0.0)
+    if isinstance(event, dpa.ComposedDpEvent):
+        parts = [without_failure(one) for one in event.events]
+        failed = sum(part[1] for part in parts)
+        return (compose([part[0] for part in parts]), failed) if failed else (event, 0.0)
+    inner = getattr(event, "event", None)
+    if inner is not None and without_failure(inner)[1]:
+        raise AccountingError("no failure below a sampled event", "one", _WHY)
+    return event, 0.0
 
 
 def contains_sampling(event: dpa.DpEvent) -> bool:

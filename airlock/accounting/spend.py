@@ -20,7 +20,7 @@ import dp_accounting as dpa
 from absl import logging as absl_logging
 from dp_accounting import pld, rdp
 
-from airlock.accounting.events import contains_sampling, repeat, to_json
+from airlock.accounting.events import contains_sampling, repeat, to_json, without_failure
 from airlock.errors import AccountingError
 
 Accountant = Literal["auto", "pld", "rdp"]
@@ -63,6 +63,10 @@ def spend(
             "Its ε would depend on how dp-accounting reads the noise multiplier.",
             "State the guarantee under add-remove.",
         )
+    event, failed = without_failure(event)
+    delta -= failed
+    if delta <= 0:
+        return Spent(math.inf, "PLD" if accountant != "rdp" else "RDP", accounting_version())
     if accountant != "rdp" and pld.PLDAccountant().supports(event):
         return Spent(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
     if accountant != "pld" and rdp.RdpAccountant().supports(event):
@@ -72,6 +76,10 @@ def spend(
 
 def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
     """An upper bound on ε in a fraction of the time, for a search that ends with `spend`."""
+    event, failed = without_failure(event)
+    delta -= failed
+    if delta <= 0:
+        return math.inf
     if accountant != "rdp" and pld.PLDAccountant().supports(event):
         scale = _scale(event, delta)
         if math.isinf(scale):
@@ -96,6 +104,8 @@ def spend_along(
         accountant: "PLD" or "RDP": the one that bounded the end.
         end: The ε after the last step, finite.
     """
+    before, failed = without_failure(before)
+    delta -= failed
     if accountant == "RDP":
         return [_rdp_epsilon(_followed(before, step, count), delta) for count in counts]
     interval = max(_ALONG_FINEST, _ALONG * end)
@@ -114,13 +124,14 @@ def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
         AccountingError: Neither takes the event.
     """
     to_json(event)
+    event, failed = without_failure(event)
     if pld.PLDAccountant().supports(event):
         by_losses = pld.PLDAccountant(value_discretization_interval=_COARSE).compose(event)
-        return [float(by_losses.get_delta(epsilon)) for epsilon in epsilons]
+        return [float(by_losses.get_delta(epsilon)) + failed for epsilon in epsilons]
     if rdp.RdpAccountant().supports(event):
         with _quiet():
             by_orders = rdp.RdpAccountant().compose(event)
-            return [float(by_orders.get_delta(epsilon)) for epsilon in epsilons]
+            return [float(by_orders.get_delta(epsilon)) + failed for epsilon in epsilons]
     raise AccountingError("an event that PLD or RDP takes", type(event).__name__)
 
 

@@ -62,7 +62,7 @@ def repeated(answerer: Answerer, members: Records, others: Records, stream: Stre
 def _score(answerer: Answerer, records: Records, count: int, stream: Stream) -> Floats:
     answers = [ask(answerer, as_queries(records), stream.child(i)) for i in range(count)]
     if answerer.interface.gives == "label":
-        return np.mean([one.labels == records.y for one in answers], 0)
+        return np.asarray(np.mean([one.labels == records.y for one in answers], 0))
     mean = np.mean([one.values for one in answers if one.values is not None], 0)
     return -loss(from_probabilities(mean) if answerer.interface.gives == "probabilities" else mean, records.y)
 

@@ -9,9 +9,11 @@ from airlock.mechanisms.kmeans import PrivateKMeans
 from airlock.mechanisms.laplace import LaplaceNoise
 from airlock.mechanisms.quantile import QuantileBound
 from airlock.mechanisms.randomness import Place, Randomness, Stream
+from airlock.mechanisms.sparse import AboveThreshold
 
 __all__ = [
     "BALANCE",
+    "AboveThreshold",
     "Choice",
     "Clip",
     "GaussianNoise",

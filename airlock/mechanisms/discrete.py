@@ -41,7 +41,7 @@ Mask = NDArray[np.bool_]
 LARGEST_SCALE = 2**30  # in steps of the grid: 2s² and k·s stay far below 2^63
 _GRID_BITS = 20  # grid steps in one scale of noise, as a power of two: rounding adds a millionth
 _FARTHEST = 2.0**51  # steps from zero at which a value is cut off: value plus noise stay exact in float64
-_BLOCK = 1 << 15  # words that are drawn at once at least
+_FIRST, _BLOCK = 1 << 9, 1 << 15  # words that are drawn at once at least: at first, and in the end
 
 
 class Coins:
@@ -96,7 +96,8 @@ class Coins:
     def _take(self, count: int) -> NDArray[np.uint64]:
         """Words that were never used."""
         if len(self._words) < count:
-            more = self._stream.child("discrete", self._opened).key_stream(8 * max(count, _BLOCK)).view(np.uint64)
+            size = max(count, min(_BLOCK, _FIRST << (2 * self._opened)))
+            more = self._stream.child("discrete", self._opened).key_stream(8 * size).view(np.uint64)
             self._words, self._opened = np.concatenate([self._words, more]), self._opened + 1
         taken, self._words = self._words[:count], self._words[count:]
         return taken

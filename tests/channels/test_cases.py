@@ -16,6 +16,8 @@ from torch import Tensor
 from airlock import channels
 from airlock.audit import Verdict, judge
 from airlock.channels import Case
+from airlock.channels.answers import answers_case, savings, votes_case
+from airlock.channels.answers.per_query import PerQuery
 from airlock.channels.contract import Channel
 from airlock.channels.twin import case as twin_case
 from airlock.channels.twin import shard_case, sharded
@@ -24,7 +26,7 @@ from airlock.channels.weights import case as cases
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.data import Records
 from airlock.errors import ConfigError, Refused
-from airlock.mechanisms import Clip, GaussianNoise, ShardDensity, Stream, aggregate
+from airlock.mechanisms import AboveThreshold, Choice, Clip, GaussianNoise, GridNoise, ShardDensity, Stream, aggregate
 from airlock.training import Poisson, PrivateGradients, convex, private
 from airlock.training.convex import LogisticHead
 from airlock.training.private import clipped_sum
@@ -180,6 +182,32 @@ def published_sensitivity(patch: Patch) -> None:
     patch.setattr(ShardDensity, "sensitivity", property(lambda self: 1.0 / (self.shards * (self.shards - 1))))
 
 
+def grid_noise_over(divisor: int) -> Callable[[Patch], None]:
+    def plant(patch: Patch) -> None:
+        for mechanism in (GridNoise, Choice):
+            scale = mechanism.scale.fget  # type: ignore[attr-defined]
+            patch.setattr(mechanism, "scale", property(lambda self, scale=scale: max(1, scale(self) // divisor)))
+
+    return plant
+
+
+def a_vote_in_two_shards(patch: Patch) -> None:
+    """The record that differs, which has a shard of its own, enters another empty one as well."""
+    divide = savings.shard
+
+    def doubled(records: Records, count: int, seed: int) -> list[np.ndarray]:
+        own, last = divide(records, count, seed), len(records) - 1
+        if any(list(places) == [last] for places in own) and len(records) % votes_case.PER_HEAD == 1:
+            own[[len(places) for places in own].index(0)] = np.array([last])
+        return own
+
+    patch.setattr(savings, "shard", doubled)
+
+
+def no_noise_on_the_threshold(patch: Patch) -> None:
+    patch.setattr(AboveThreshold, "start_many", lambda self, count, stream: np.full(count, float(self.threshold)))
+
+
 def longer_features(patch: Patch) -> None:
     """Features of norm 3 where 1 is accounted for."""
     patch.setattr(LogisticHead, "bounded", lambda self, features: 3 * features.double())
@@ -213,7 +241,13 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "answers/head, noise over 2": ("answers/head", noise_over(2.0)),
     "answers/head, longer features": ("answers/head", longer_features),
     "answers/head, a mean over the real number of records": ("answers/head", mean_over_the_real_number),
+    "answers/per-query, noise over 2": ("answers/per-query", grid_noise_over(2)),
+    "answers/per-query, longer features": ("answers/per-query", longer_features),
+    "answers/savings, noise over 2": ("answers/savings", grid_noise_over(2)),
+    "answers/savings, a record in two shards": ("answers/savings", a_vote_in_two_shards),
+    "answers/savings, no noise on the threshold": ("answers/savings", no_noise_on_the_threshold),
 }
+MORE_PAIRS = {"answers/per-query": 20_000, "answers/savings": 20_000}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -221,8 +255,19 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: Patch) -> None:
     name, plant = FAULTS[fault]
     opened(name)
     plant(monkeypatch)
-    verdict = tried(name, 6000)
+    verdict = tried(name, MORE_PAIRS.get(name, 6000))
     assert verdict.refuted, verdict.to_dict()
+
+
+@pytest.mark.parametrize(("classes", "gives"), [(3, "logits"), (10, "logits"), (2, "label"), (10, "label")])
+def test_answers_with_any_number_of_classes_stand_and_with_a_fraction_of_the_noise_fall(
+    classes: int, gives: answers_case.Gives, monkeypatch: Patch
+) -> None:
+    """Of ten labels the record's own is rare, so that it takes an eighth of the noise to see it in these answers."""
+    case = answers_case.of_answers(PerQuery, 1.0, 1e-5, classes, gives)
+    assert not judge(case, Stream.from_seed(1), 1200, seconds=600).refuted
+    grid_noise_over(8 if (classes, gives) == (10, "label") else 2)(monkeypatch)
+    assert judge(case, Stream.from_seed(1), 20_000, seconds=600).refuted
 
 
 def test_an_unknown_method_and_one_without_a_case_are_refused() -> None:

@@ -2,7 +2,7 @@
 
 The records are those of `head`'s case, of which one moves the head by nine tenths of what is accounted for, almost all
 of it along its own features: no query shows more of it than the record itself. Both heads are known to the court, so
-the best score of logits with Gaussian noise is their projection on the difference; of labels, how often each was given.
+the best score of logits is their projection on the difference, and of labels their likelihood.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from airlock.accounting import Claim
 from airlock.channels.answers import case
@@ -30,48 +31,44 @@ from airlock.training.convex import LogisticHead
 if TYPE_CHECKING:
     from airlock.channels.answers.per_query import PerQuery
 
-QUERIES = 4
-STATISTICS = ("all answers on the difference of both heads' logits", "how many answers name the record's class")
+Gives = Literal["logits", "label"]
+QUERIES: dict[Gives, int] = {"logits": 4, "label": 100}
+NAMED = "how many answers name the record's class"
+STATISTICS: dict[Gives, tuple[str, ...]] = {
+    "logits": ("all answers on the difference of both heads' logits", NAMED),
+    "label": ("how much likelier the labels are with the record than without", NAMED),
+}
 ACCOUNTED = "dp-accounting's bound on the events of all answers together"
 
 
-def of_answers(
-    method: type[PerQuery],
-    epsilon: float,
-    delta: float,
-    classes: int = 2,
-    gives: Literal["logits", "label"] = "logits",
-) -> Case:
+def of_answers(method: type[PerQuery], epsilon: float, delta: float, classes: int = 2, gives: Gives = "logits") -> Case:
     """The real heads, the real noise, the whole budget; classes that no record has change nothing but the noise."""
     channel = _channel(method, epsilon, delta, classes, gives)
     plan, net, noise, sides = channel.plan(), channel.ready(), channel.noise(), case.neighbours()
     nobody = sides[0].take(np.arange(0))
     kept = [channel.kept(net, Split(channel.facts, side, nobody, nobody, nobody), noise, Run()) for side in sides]
-    desks = [method.answerer(channel.interface(net, noise), own) for own in kept]
-    query = sides[0].x[-1:].astype(np.float32)
+    interface = channel.interface(net, noise)
+    desks = [method.answerer(interface, own) for own in kept]
+    query, often = sides[0].x[-1:].astype(np.float32), QUERIES[gives]
     with_it, without = (_logits(net, own, query) for own in kept)
     toward = np.asarray((with_it - without) / np.linalg.norm(with_it - without))
+    scale = float(interface.figures["spread"]) / noise.epsilon
+    likelier = log_softmax(with_it / scale) - log_softmax(without / scale)
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
-        found = ask(desks[0 if with_record else 1], np.repeat(query, QUERIES * count, 0), stream)
-        named = (found.labels == 0).reshape(count, QUERIES).sum(1, dtype=np.float64)
-        if found.values is None:
-            return np.asarray(named[:, None])
-        along = (found.values @ toward).reshape(count, QUERIES).sum(1)
-        return np.asarray(np.stack([along, named], 1))
+        found = ask(desks[0 if with_record else 1], np.repeat(query, often * count, 0), stream)
+        along = likelier[found.labels] if found.values is None else found.values @ toward
+        return np.stack([np.asarray(each).reshape(count, often).sum(1) for each in (along, found.labels == 0)], 1)
 
     claim = Claim(plan.guarantee.epsilon, delta, ACCOUNTED)
-    statistics = STATISTICS if gives == "logits" else STATISTICS[1:]
-    pair = f"{case.PAIR}; {QUERIES} answers about that record"
-    return Case(claim, pair, statistics, run, curve_of(plan.guarantee.events, claim.epsilon))
+    pair = f"{case.PAIR}; {often} answers about that record"
+    return Case(claim, pair, STATISTICS[gives], run, curve_of(plan.guarantee.events, claim.epsilon))
 
 
-def _channel(
-    method: type[PerQuery], epsilon: float, delta: float, classes: int, gives: Literal["logits", "label"]
-) -> PerQuery:
+def _channel(method: type[PerQuery], epsilon: float, delta: float, classes: int, gives: Gives) -> PerQuery:
     """The record itself as features."""
     table: dict[str, Any] = case.config_for(epsilon, delta).model_dump(mode="json", exclude_none=True)
-    settings = {"features": "pixels", "regularisation": 1e-3, "queries": QUERIES, "gives": gives}
+    settings = {"features": "pixels", "regularisation": 1e-3, "queries": QUERIES[gives], "gives": gives}
     names = tuple(map(str, range(classes)))
     facts = Facts("court", (2,), names, case.FACTS.records, 1, case.FACTS.origin)
     return method(from_table(table | {"method": method.method, "settings": settings}), facts)

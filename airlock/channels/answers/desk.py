@@ -26,6 +26,7 @@ from airlock.nets.frontend import Framed
 from airlock.training.convex import LogisticHead
 
 FRONT, HEAD = "front", "head"  # files in the vault
+ONE_LEDGER = "Every answer is paid for in one ledger: whoever answers without it, or from two of them, gives away more."
 
 
 class Desk(Answerer):

@@ -43,55 +43,45 @@ ASSUMPTIONS = (
 _BATCH = 250
 
 
-class HeadSettings(Frozen):
+class FrontSettings(Frozen):
+    """Which public front end.
+
+    Args:
+        features: scattering, pixels, or auto (scattering for images of at least 8 pixels a side).
+    """
+
+    features: Literal["auto", "scattering", "pixels"] = "auto"
+
+
+class HeadSettings(FrontSettings):
     """How the head is solved; everything left out follows from public facts.
 
     Args:
-        features: The front end: scattering, pixels, or auto (scattering for images of at least 8 pixels a side).
         logit_noise: The standard deviation of the noise on a logit; sets the regularisation.
         regularisation: λ itself, instead.
         tolerance: How much the solver's distance from the minimiser may add to the sensitivity, as a fraction.
     """
 
-    features: Literal["auto", "scattering", "pixels"] = "auto"
     logit_noise: Positive = 0.2
     regularisation: Positive | None = None
     tolerance: Annotated[float, Field(ge=1e-6, le=1)] = 1e-3
 
 
-class Fitted(Channel):
-    """The front end, the objective and the certified head; unit record, relation add-remove."""
+class Featured(Channel):
+    """A frozen public front end and the promise of a method that fits heads on it; unit record, add-remove."""
 
-    settings_type: ClassVar[type[HeadSettings]] = HeadSettings
+    settings_type: ClassVar[type[FrontSettings]] = FrontSettings
     assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         self.settings = parse(self.settings_type, config.settings, where="settings")
         refuse_net(config)
-        if self.settings.regularisation is not None and "logit_noise" in self.settings.model_fields_set:
-            raise ConfigError(
-                "one of settings.logit_noise and settings.regularisation",
-                "both",
-                "A key that is ignored hides a mistake.",
-            )
         self.records = facts.expected("private", config.split)
         picture = len(facts.shape) == 3 and min(facts.shape[1:]) >= SMALLEST
         automatic = "scattering" if picture else "pixels"
         self.features = automatic if self.settings.features == "auto" else self.settings.features
         self.net_name = f"{self.features}-linear"
-
-    def objective(self, noise_multiplier: float) -> LogisticHead:
-        """What is minimised, by public figures; λ from the noise that a logit may have."""
-        fixed, tolerance = self.settings.regularisation, self.settings.tolerance
-        per_unit = LogisticHead(len(self.facts.classes), 1.0, self.records, tolerance).sensitivity()
-        regularisation = noise_multiplier * per_unit / self.settings.logit_noise if fixed is None else fixed
-        return LogisticHead(len(self.facts.classes), regularisation, self.records, tolerance)
-
-    def solve(self, net: Framed, records: Records, noise_multiplier: float, run: Run) -> Tensor:
-        """The certified head of these records, without noise; it must not leave."""
-        labels = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
-        return solve([(embed(net, records, run), labels)], self.objective(noise_multiplier))[0]
 
     def sized(self) -> Framed:
         """The network before anything public was computed for it."""
@@ -104,9 +94,9 @@ class Fitted(Channel):
             pretrain(net, self.facts.shape, self.config.seed)
         return net
 
-    def check(self, objective: LogisticHead, width: int) -> None:
+    def check(self, objective: LogisticHead, width: int, records: int | None = None) -> None:
         """Refuse figures at which rounding alone could keep a head from being certified, whatever the records are."""
-        if objective.largest_gradient < 2 * objective.sharpest(width, 2 * objective.records):
+        if objective.largest_gradient < 2 * objective.sharpest(width, records or 2 * objective.records):
             raise ConfigError(
                 "a head that float64 can certify whatever the records are",
                 f"a regularisation of {objective.regularisation:.2g} at a tolerance of {objective.tolerance:.2g}",
@@ -125,6 +115,35 @@ class Fitted(Channel):
             assumptions=self.assumptions,
             accountant=self.config.accountant,
         )
+
+
+class Fitted(Featured):
+    """One certified head of all private records, with noise on it or on its answers."""
+
+    settings_type: ClassVar[type[FrontSettings]] = HeadSettings
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        assert isinstance(self.settings, HeadSettings)
+        self.solving = self.settings
+        if self.solving.regularisation is not None and "logit_noise" in self.solving.model_fields_set:
+            raise ConfigError(
+                "one of settings.logit_noise and settings.regularisation",
+                "both",
+                "A key that is ignored hides a mistake.",
+            )
+
+    def objective(self, noise_multiplier: float) -> LogisticHead:
+        """What is minimised, by public figures; λ from the noise that a logit may have."""
+        fixed, tolerance = self.solving.regularisation, self.solving.tolerance
+        per_unit = LogisticHead(len(self.facts.classes), 1.0, self.records, tolerance).sensitivity()
+        regularisation = noise_multiplier * per_unit / self.solving.logit_noise if fixed is None else fixed
+        return LogisticHead(len(self.facts.classes), regularisation, self.records, tolerance)
+
+    def solve(self, net: Framed, records: Records, noise_multiplier: float, run: Run) -> Tensor:
+        """The certified head of these records, without noise; it must not leave."""
+        labels = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
+        return solve([(embed(net, records, run), labels)], self.objective(noise_multiplier))[0]
 
 
 def front_of(net: Framed, device: torch.device) -> nn.Module:

@@ -18,8 +18,8 @@ from pydantic import Field
 from airlock.accounting import Course, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.answers import answers_case
-from airlock.channels.answers.desk import FRONT, HEAD, front_arrays
-from airlock.channels.answers.fitted import ASSUMPTIONS, Fitted, HeadSettings
+from airlock.channels.answers.desk import FRONT, HEAD, ONE_LEDGER, front_arrays
+from airlock.channels.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, HeadSettings
 from airlock.channels.answers.noisy import Noise, Noisy, least_noise
 from airlock.channels.case import Case
 from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
@@ -30,8 +30,6 @@ from airlock.mechanisms import Randomness
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
-
-ONE_LEDGER = "Every answer is paid for in one ledger: whoever answers without it, or from two of them, gives away more."
 
 
 class PerQuerySettings(HeadSettings):
@@ -55,7 +53,7 @@ class PerQuery(Fitted):
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
     )
-    settings_type: ClassVar[type[HeadSettings]] = PerQuerySettings
+    settings_type: ClassVar[type[FrontSettings]] = PerQuerySettings
     assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, ONE_LEDGER)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:

@@ -1,0 +1,214 @@
+"""`answers`/`savings`: many heads on disjoint records vote; what they agree on is free, the rest costs a unit each.
+
+`votes` has the proof. Heads stay in the vault; what leaves is the right to ask until T questions were too close to
+call. A head needs no certificate and no noise, because nothing but its vote is ever used; the noise is on how sure the
+vote was. So a head may fit its few records well, and how many heads there are is the one figure that matters: more of
+them are surer together and know less each.
+
+Settings, by one rule: a vote is sure if the first class leads the second by 2t heads or so, t the threshold; with 4t
+heads that is half of them. `planner` compares this with the other methods before a record is read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from airlock.accounting import Course, FailureDpEvent, calibrate, pure
+from airlock.accounting.guarantee import Status
+from airlock.channels.answers import votes_case
+from airlock.channels.answers.desk import FRONT, ONE_LEDGER, front_arrays
+from airlock.channels.answers.fitted import ASSUMPTIONS, Featured, FrontSettings, embed
+from airlock.channels.answers.votes import HEADS, NONE, Voters
+from airlock.channels.case import Case
+from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
+from airlock.channels.interface import Answerer, Interface, as_queries
+from airlock.config import Positive, ReleaseConfig
+from airlock.data import Facts, Records, Split
+from airlock.data.shards import shard
+from airlock.errors import ConfigError
+from airlock.mechanisms import AboveThreshold, Randomness, Stream
+from airlock.nets.frontend import Framed
+from airlock.training import Run
+from airlock.training.convex import LogisticHead, solve
+
+FEWEST = 5  # records of a head, on average, that the automatic number of heads keeps to
+_TOLERANCE = 0.05
+_SHARE = 0.5  # of δ that sure answers which should not be may use
+UNIT = "one question that is too close to call, or {queries:,} that are not"
+
+
+class SavingsSettings(FrontSettings):
+    """Who votes and what may be asked.
+
+    Args:
+        queries: The most questions that one unit can pay for; all of them if none is too close to call.
+        unsure: T, how many questions may be too close to call before it is over.
+        heads: K, how many heads vote; by the rule above if left out.
+        regularisation: λ of a head.
+    """
+
+    queries: Annotated[int, Field(ge=1, le=10**7)] = 1000
+    unsure: Annotated[int, Field(ge=1, le=10**5)] = 10
+    heads: Annotated[int, Field(ge=3, le=10**5)] | None = None
+    regularisation: Positive = 0.01
+
+
+class Savings(Featured):
+    """Votes with a threshold; status proven, unit record, relation add-remove."""
+
+    channel: ClassVar[str] = "answers"
+    method: ClassVar[str] = "savings"
+    status: ClassVar[Status] = "proven"
+    leaves: ClassVar[str] = (
+        "Answers to questions on which many models, each trained on other records, agree clearly. The models stay "
+        "inside, and it ends after a fixed number of questions on which they do not."
+    )
+    settings_type: ClassVar[type[FrontSettings]] = SavingsSettings
+    assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, ONE_LEDGER)
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        assert isinstance(self.settings, SavingsSettings)
+        self.asking = self.settings
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """Questions that one record makes surer, and others that it makes less sure."""
+        return votes_case.of_votes(cls, epsilon, delta)
+
+    @classmethod
+    def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
+        """Whoever answers, from the interface's figures and the vault's heads."""
+        return Voters(interface, kept)
+
+    def plan(self) -> Plan:
+        """Calibrate the noise of T sessions to (ε, δ) and fix threshold and heads; touches no record."""
+        rule, net = self.rule(), self.sized()
+        heads = self.heads(rule)
+        objective = self.objective(heads)
+        self.check(objective, net.head.in_features, 2 * self.records)
+        course = self.course(rule.first + rule.second)
+        return Plan(
+            self.channel,
+            self.method,
+            self.leaves,
+            self.guarantee(course.events()),
+            {
+                "net": self.net_name,
+                "features": net.centre.mean.numel(),
+                "queries_a_unit": self.asking.queries,
+                "units": self.asking.unsure,
+                "heads": heads,
+                "regularisation": objective.regularisation,
+                "threshold": rule.threshold,
+                "lead_that_is_sure": min(1.0, 2 * (rule.threshold + 1) / heads),
+                "noise_multiplier": 1 / (rule.first + rule.second),
+                "epsilon_of_a_unit": rule.first + rule.second,
+            },
+            course,
+        )
+
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Compute features once, solve a head a shard, put them away, and ask about test records."""
+        plan, rule = self.plan(), self.rule()
+        net = self.ready().to(run.device)
+        kept = self.kept(net, split.private, self.heads(rule), run)
+        interface = self.interface(rule)
+        desk = Voters(interface, kept)
+        check_executed(plan, self.course(0.0, desk.event).events())
+        return Release(
+            plan=plan,
+            artefact=interface,
+            guarantee=self.guarantee(plan.guarantee.events),
+            utility=self.utility(desk, split.test, randomness.privacy.child("utility")),
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+            secrets=kept,
+        )
+
+    def utility(self, desk: Voters, test: Records, stream: Stream) -> Utility:
+        """As many test records as one unit pays for at most, until all units are spent; no answer is a wrong one."""
+        some = test.take(np.arange(min(len(test), self.asking.queries)))
+        labels = desk.answer(as_queries(some), desk.reserve(len(some)), stream).labels
+        over = np.cumsum(labels == NONE) >= self.asking.unsure
+        return Utility(int(((labels == some.y) & ~over).sum()), len(some))
+
+    def kept(self, net: Framed, records: Records, heads: int, run: Run) -> Secrets:
+        """What stays in the vault: one head a shard, each from its own records alone, and the front end."""
+        features, labels = embed(net, records, run), torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
+        objective, found = self.objective(heads), []
+        for i, own in enumerate(shard(records, heads, self.config.seed)):
+            place = torch.from_numpy(own).to(run.device)
+            found.append(_fit(features[place], labels[place], objective).float().cpu())
+            if run.progress:
+                run.progress("heads", i + 1, heads)
+        return {HEADS: {"weight": np.ascontiguousarray(torch.stack(found).numpy())}, FRONT: front_arrays(net)}
+
+    def interface(self, rule: AboveThreshold) -> Interface:
+        """What may be asked, and the figures that whoever answers needs."""
+        figures: dict[str, str | int | float] = {
+            "net": self.net_name,
+            "queries": self.asking.queries,
+            "heads": self.heads(rule),
+            "threshold": rule.threshold,
+            "epsilon_threshold": rule.first,
+            "epsilon_numbers": rule.second,
+        }
+        unit = UNIT.format(queries=self.asking.queries)
+        return Interface("label", self.facts.shape, self.facts.classes, self.asking.unsure, unit, figures)
+
+    def rule(self) -> AboveThreshold:
+        """The sessions' noise and threshold, by public figures."""
+        config, asking = self.config, self.asking
+        multiplier = calibrate(
+            lambda z: self.course(1 / z).events(), config.epsilon, config.delta, accountant=config.accountant
+        )
+        return AboveThreshold.above_zero(1 / multiplier, asking.unsure, asking.queries, self._failure)
+
+    def heads(self, rule: AboveThreshold) -> int:
+        """K.
+
+        Raises:
+            ConfigError: So few that no vote of theirs could ever be sure.
+        """
+        fewest, chosen = 2 * rule.threshold + 4, self.asking.heads
+        heads = min(4 * rule.threshold, self.records // FEWEST) if chosen is None else chosen
+        if heads < fewest:
+            raise ConfigError(
+                f"at least {fewest:,} heads, or no vote could be sure",
+                f"{heads:,}" if chosen else f"{self.records:,} records, enough for {max(0, heads):,}",
+                "The smaller ε and the more unsure questions, the more votes the noise hides.",
+                'Raise epsilon, lower settings.unsure, or take method = "head".',
+            )
+        return heads
+
+    def objective(self, heads: int) -> LogisticHead:
+        """Of one head."""
+        records = max(1, round(self.records / heads))
+        return LogisticHead(len(self.facts.classes), self.asking.regularisation, records, _TOLERANCE)
+
+    def course(self, epsilon: float, step: dpa.DpEvent | None = None) -> Course:
+        """T sessions, and beside them that a vote which is not sure passes for one."""
+        runs = self.config.tuning_runs
+        return Course(step or pure(epsilon), self.asking.unsure, FailureDpEvent(self._failure), runs, "units")
+
+    @property
+    def _failure(self) -> float:
+        return _SHARE * self.config.delta / self.config.tuning_runs
+
+
+def _fit(features: Tensor, labels: Tensor, objective: LogisticHead) -> Tensor:
+    """One head from its own records; solved in the space that they span, which is all it can use."""
+    if len(labels) == 0:
+        return features.new_zeros(objective.classes, features.shape[1])
+    if len(labels) >= features.shape[1]:
+        return solve([(features, labels)], objective)[0]
+    basis, inner = torch.linalg.qr(objective.bounded(features).mT)
+    head: Tensor = solve([(inner.mT.contiguous(), labels)], objective)[0] @ basis.mT
+    return head
