@@ -120,7 +120,8 @@ class Contract:
         assert spend(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon == plain["epsilon"]
 
     def test_what_leaves_works_on_test_records(self, released: Release, split: Split) -> None:
-        assert released.utility.records == len(split.test)
+        assert 0 < released.utility.records <= len(split.test)
+        assert released.utility.records == len(split.test) or isinstance(released.artefact, Interface)
         assert 0 <= released.utility.accuracy <= 1
         if isinstance(released.artefact, Interface):
             assert released.artefact.input_shape == split.facts.shape

@@ -238,3 +238,24 @@ def test_digits_at_epsilon_8_with_ten_queries_reaches_80_percent() -> None:
 def test_the_noise_does_not_grow_with_queries_faster_than_their_root() -> None:
     one, many = (least_noise(False, queries, 1, 1.0, 1e-5).multiplier for queries in (1, 400))
     assert many == pytest.approx(one * math.sqrt(400), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "queries", "gives", "first", "inside"),
+    [
+        ({}, 1000, "logits", "head", "per-query"),
+        ({}, 1, "label", "per-query", "per-query"),
+        ({"epsilon": 8.0, "data": "mnist"}, 1000, "logits", "head", "savings"),
+    ],
+)
+def test_the_plan_says_which_method_to_take(
+    changes: dict[str, Any], queries: int, gives: str, first: str, inside: str
+) -> None:
+    facts = data.Facts("made up", (4,), tuple("0123456789"), 70_000 if changes else 2000, 10, "x")
+    config = TestLogits.config(settings={"queries": queries, "gives": gives}, **changes)
+    details = channels.build(config, facts).plan().details
+    advice = str(details["advice"])
+    assert f"take '{first}'" in advice
+    assert f"If no model may leave: '{inside}'" in advice
+    noise, alone = float(details["noise_on_a_logit"]), float(details["noise_of_one_head"])
+    assert (noise > alone) == (first == "head")

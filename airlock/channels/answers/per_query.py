@@ -21,6 +21,7 @@ from airlock.channels.answers import answers_case
 from airlock.channels.answers.desk import FRONT, HEAD, ONE_LEDGER, front_arrays
 from airlock.channels.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, HeadSettings
 from airlock.channels.answers.noisy import Noise, Noisy, least_noise
+from airlock.channels.answers.planner import advise
 from airlock.channels.case import Case
 from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
 from airlock.channels.interface import ONE_ANSWER, Answerer, Interface, count_right
@@ -77,6 +78,14 @@ class PerQuery(Fitted):
         objective = self.objective(noise.multiplier)
         self.check(objective, net.head.in_features)
         interface = self.interface(net, noise)
+        advice = advise(
+            self.queries,
+            noise.multiplier,
+            float(interface.figures["sensitivity"]),
+            self.records,
+            self.config.epsilon,
+            self.config.delta,
+        )
         course = Course(noise.event, self.queries, runs=self.config.tuning_runs, unit="queries")
         return Plan(
             self.channel,
@@ -93,7 +102,9 @@ class PerQuery(Fitted):
                 "largest_gradient": objective.largest_gradient,
                 "sensitivity": interface.figures["sensitivity"],
                 "noise_multiplier": noise.multiplier,
-                "noise_on_a_logit": noise.multiplier * float(interface.figures["sensitivity"]),
+                "noise_on_a_logit": advice.comparison.per_query_noise,
+                "noise_of_one_head": advice.comparison.head_noise,
+                "advice": advice.says,
             },
             course,
         )

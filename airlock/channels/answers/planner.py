@@ -4,8 +4,11 @@ Both have the same sensitivity: a head that moves by Δ in L2 moves the logits W
 With a budget of μ in terms of Gaussian differential privacy (Dong, Roth and Su 2022), where one Gaussian mechanism has
 μ = 1/z, the head gets noise Δ/μ on every weight, which is ΔR/μ on a logit, for any number of queries. Q answers with
 noise of their own share the budget, each gets μ/√Q: noise ΔR√Q/μ on every logit. So the head is never worse; at Q = 1
-both have the same noise on a logit, and beyond it the head wins by √Q. What answers one by one can do better is to
-charge less than planned where the records agree, which this comparison leaves out.
+both have the same noise on a logit, and beyond it the head wins by √Q.
+
+What answers one by one can do better is to charge nothing where the records agree: `savings`. Whether they do depends
+on the records, so it cannot be known before; what is known is how many heads it takes to be sure under the noise, and
+so how few records each of them has to learn from.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Literal
+
+from airlock.accounting import calibrate
+from airlock.channels.answers.votes import rule_for
+from airlock.mechanisms import GaussianNoise
 
 
 @dataclass(frozen=True)
@@ -42,12 +49,16 @@ class Comparison:
     @property
     def says(self) -> str:
         """The advice, in one sentence."""
-        if self.queries == 1:
+        if self.queries == 1 and self.ratio == 1:
             return "One query: as much noise either way; 'head' answers more of them at no further cost."
-        return (
-            f"{self.queries:,} queries: noise of {self.per_query_noise:.3g} on every logit if each is answered by "
-            f"itself, {self.head_noise:.3g} with one head, which has no limit: take 'head'."
+        noises = (
+            f"noise of {self.per_query_noise:.3g} on every logit if each is answered by itself, "
+            f"{self.head_noise:.3g} with one head, which has no limit"
         )
+        count = f"{self.queries:,} {'query' if self.queries == 1 else 'queries'}"
+        if self.recommended == "head":
+            return f"{count}: {noises}: take 'head'."
+        return f"{count}: {noises}: take 'per-query' if so few are enough, else 'head'."
 
 
 def compare(sensitivity: float, noise_multiplier: float, queries: int, bound: float = 1.0) -> Comparison:
@@ -63,3 +74,57 @@ def compare(sensitivity: float, noise_multiplier: float, queries: int, bound: fl
         raise ValueError("there is at least one query")
     one = noise_multiplier * sensitivity * bound
     return Comparison(queries, one, one * math.sqrt(queries))
+
+
+UNSURE = 10  # questions that may be too close to call, where nothing else is said
+ENOUGH = 50  # records of a head below which its vote is taken to be worth little
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All three ways at the same (ε, δ), by public figures.
+
+    Args:
+        comparison: One head, or noise on every answer.
+        threshold: The lead that `savings` needs, in heads on either side.
+        records: n0.
+    """
+
+    comparison: Comparison
+    threshold: int
+    records: int
+
+    @property
+    def records_per_head(self) -> int:
+        """Of `savings`, with heads enough that a lead of half of them is sure."""
+        return self.records // (4 * self.threshold)
+
+    @property
+    def inside(self) -> Literal["per-query", "savings"]:
+        """The better of those by which no model leaves."""
+        return "savings" if self.records_per_head >= ENOUGH and self.comparison.queries > 1 else "per-query"
+
+    @property
+    def says(self) -> str:
+        """What to take."""
+        voters = f"{4 * self.threshold:,} heads with {self.records_per_head:,} records each"
+        return (
+            f"{self.comparison.says} If no model may leave: '{self.inside}'; 'savings' would need {voters} "
+            f"for {UNSURE} unsure questions."
+        )
+
+
+def advise(queries: int, noise: float, sensitivity: float, records: int, epsilon: float, delta: float) -> Advice:
+    """Compare `head`, `per-query` and `savings` before a record is read.
+
+    Args:
+        queries: Q.
+        noise: Noise multiplier of one of Q answers.
+        sensitivity: Δ R.
+        records: n0.
+        epsilon: Of all that leaves.
+        delta: The δ it is stated at.
+    """
+    alone = calibrate(lambda z: GaussianNoise(1.0, z).event, epsilon, delta)
+    comparison = Comparison(queries, alone * sensitivity, noise * sensitivity)
+    return Advice(comparison, rule_for(epsilon, delta, UNSURE, queries).threshold, records)

@@ -6,7 +6,8 @@ vote was. So a head may fit its few records well, and how many heads there are i
 them are surer together and know less each.
 
 Settings, by one rule: a vote is sure if the first class leads the second by 2t heads or so, t the threshold; with 4t
-heads that is half of them. `planner` compares this with the other methods before a record is read.
+heads that is half of them. λ was looked up on digits, where 0.001 has the largest leads. `planner` compares this with
+the other methods before a record is read.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from airlock.accounting import Course, FailureDpEvent, calibrate, pure
+from airlock.accounting import Course
 from airlock.accounting.guarantee import Status
 from airlock.channels.answers import votes_case
 from airlock.channels.answers.desk import FRONT, ONE_LEDGER, front_arrays
 from airlock.channels.answers.fitted import ASSUMPTIONS, Featured, FrontSettings, embed
-from airlock.channels.answers.votes import HEADS, NONE, Voters
+from airlock.channels.answers.votes import HEADS, NONE, Voters, course, rule_for
 from airlock.channels.case import Case
 from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
 from airlock.channels.interface import Answerer, Interface, as_queries
@@ -39,7 +40,6 @@ from airlock.training.convex import LogisticHead, solve
 
 FEWEST = 5  # records of a head, on average, that the automatic number of heads keeps to
 _TOLERANCE = 0.05
-_SHARE = 0.5  # of δ that sure answers which should not be may use
 UNIT = "one question that is too close to call, or {queries:,} that are not"
 
 
@@ -56,7 +56,7 @@ class SavingsSettings(FrontSettings):
     queries: Annotated[int, Field(ge=1, le=10**7)] = 1000
     unsure: Annotated[int, Field(ge=1, le=10**5)] = 10
     heads: Annotated[int, Field(ge=3, le=10**5)] | None = None
-    regularisation: Positive = 0.01
+    regularisation: Positive = 1e-3
 
 
 class Savings(Featured):
@@ -93,12 +93,12 @@ class Savings(Featured):
         heads = self.heads(rule)
         objective = self.objective(heads)
         self.check(objective, net.head.in_features, 2 * self.records)
-        course = self.course(rule.first + rule.second)
+        spent = self.course(rule.event)
         return Plan(
             self.channel,
             self.method,
             self.leaves,
-            self.guarantee(course.events()),
+            self.guarantee(spent.events()),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -111,7 +111,7 @@ class Savings(Featured):
                 "noise_multiplier": 1 / (rule.first + rule.second),
                 "epsilon_of_a_unit": rule.first + rule.second,
             },
-            course,
+            spent,
         )
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
@@ -121,7 +121,7 @@ class Savings(Featured):
         kept = self.kept(net, split.private, self.heads(rule), run)
         interface = self.interface(rule)
         desk = Voters(interface, kept)
-        check_executed(plan, self.course(0.0, desk.event).events())
+        check_executed(plan, self.course(desk.event).events())
         return Release(
             plan=plan,
             artefact=interface,
@@ -166,10 +166,8 @@ class Savings(Featured):
     def rule(self) -> AboveThreshold:
         """The sessions' noise and threshold, by public figures."""
         config, asking = self.config, self.asking
-        multiplier = calibrate(
-            lambda z: self.course(1 / z).events(), config.epsilon, config.delta, accountant=config.accountant
-        )
-        return AboveThreshold.above_zero(1 / multiplier, asking.unsure, asking.queries, self._failure)
+        runs, accountant = config.tuning_runs, config.accountant
+        return rule_for(config.epsilon, config.delta, asking.unsure, asking.queries, runs, accountant)
 
     def heads(self, rule: AboveThreshold) -> int:
         """K.
@@ -193,14 +191,9 @@ class Savings(Featured):
         records = max(1, round(self.records / heads))
         return LogisticHead(len(self.facts.classes), self.asking.regularisation, records, _TOLERANCE)
 
-    def course(self, epsilon: float, step: dpa.DpEvent | None = None) -> Course:
-        """T sessions, and beside them that a vote which is not sure passes for one."""
-        runs = self.config.tuning_runs
-        return Course(step or pure(epsilon), self.asking.unsure, FailureDpEvent(self._failure), runs, "units")
-
-    @property
-    def _failure(self) -> float:
-        return _SHARE * self.config.delta / self.config.tuning_runs
+    def course(self, session: dpa.DpEvent) -> Course:
+        """All that is spent, by sessions of this kind."""
+        return course(session, self.asking.unsure, self.config.delta, self.config.tuning_runs)
 
 
 def _fit(features: Tensor, labels: Tensor, objective: LogisticHead) -> Tensor:

@@ -39,6 +39,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from airlock.accounting import Course, FailureDpEvent, calibrate, pure
+from airlock.accounting.spend import Accountant
 from airlock.channels.answers.desk import Desk
 from airlock.channels.contract import Secrets
 from airlock.channels.interface import Answers, Interface
@@ -46,9 +48,34 @@ from airlock.mechanisms import AboveThreshold, Stream
 
 HEADS = "heads"  # file in the vault
 NONE = -1
+_SHARE = 0.5  # of δ that sure answers which should not be may use
 _BLOCK = 100  # queries whose votes are counted at once
 
 Whole = NDArray[np.int64]
+
+
+def course(step: dpa.DpEvent, unsure: int, delta: float, runs: int) -> Course:
+    """T sessions, and beside them that a vote which is not sure passes for one; both in every run."""
+    return Course(step, unsure, FailureDpEvent(_SHARE * delta / runs), runs, "units")
+
+
+def rule_for(
+    epsilon: float, delta: float, unsure: int, queries: int, runs: int = 1, accountant: Accountant = "auto"
+) -> AboveThreshold:
+    """The sessions' noise and threshold, by public figures.
+
+    Args:
+        epsilon: The target of all T sessions.
+        delta: The δ it is stated at.
+        unsure: T.
+        queries: Q, the most questions of a session.
+        runs: How often all of this is done before one result is picked.
+        accountant: As in `spend`.
+    """
+    multiplier = calibrate(
+        lambda z: course(pure(1 / z), unsure, delta, runs).events(), epsilon, delta, accountant=accountant
+    )
+    return AboveThreshold.above_zero(1 / multiplier, unsure, queries, _SHARE * delta / runs)
 
 
 def distances(votes: Whole, classes: int) -> tuple[Whole, Whole]:
