@@ -107,7 +107,8 @@ class Advice:
     @property
     def says(self) -> str:
         """What to take."""
-        voters = f"{4 * self.threshold:,} heads with {self.records_per_head:,} records each"
+        each = f"of {self.records_per_head:,} records each" if self.records_per_head else "more than there are records,"
+        voters = f"{4 * self.threshold:,} heads {each}"
         return (
             f"{self.comparison.says} If no model may leave: '{self.inside}'; 'savings' would need {voters} "
             f"for {UNSURE} unsure questions."
