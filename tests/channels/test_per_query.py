@@ -251,7 +251,7 @@ def test_the_noise_does_not_grow_with_queries_faster_than_their_root() -> None:
 def test_the_plan_says_which_method_to_take(
     changes: dict[str, Any], queries: int, gives: str, first: str, inside: str
 ) -> None:
-    facts = data.Facts("made up", (4,), tuple("0123456789"), 10**7 if changes else 2000, 10, "x")
+    facts = data.Facts("made up", (4,), tuple("0123456789"), 10**6 if changes else 2000, 10, "x")
     config = TestLogits.config(settings={"queries": queries, "gives": gives}, **changes)
     details = channels.build(config, facts).plan().details
     advice = str(details["advice"])
