@@ -252,7 +252,7 @@ def test_the_plan_says_which_method_to_take(
     changes: dict[str, Any], queries: int, gives: str, first: str, inside: str
 ) -> None:
     facts = data.Facts("made up", (4,), tuple("0123456789"), 10**6 if changes else 2000, 10, "x")
-    config = TestLogits.config(settings={"queries": queries, "gives": gives}, **changes)
+    config = TestLogits.config(settings={"queries": queries, "gives": gives, "tolerance": 0.1}, **changes)
     details = channels.build(config, facts).plan().details
     advice = str(details["advice"])
     assert f"take '{first}'" in advice
