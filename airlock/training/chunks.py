@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from airlock.errors import Interrupted, OutputError, TrainingError
 from airlock.training import checkpoint
+from airlock.training.convexified import MEAN, Objective
 from airlock.training.distributed import digest
 from airlock.training.layers import Named
 from airlock.training.loop import Augment, Progress, Recipe, Run, Watch, fit, forked_generator, interruption, mix
@@ -129,6 +130,7 @@ class Task:
         batch_size: Of one model.
         fingerprint: Of the records; computed where it is left out.
         watches: Gives what watches a chunk in training.
+        objective: What each model minimises.
     """
 
     def __init__(
@@ -142,10 +144,11 @@ class Task:
         batch_size: int,
         fingerprint: bytes | None = None,
         watches: Watches | None = None,
+        objective: Objective = MEAN,
     ) -> None:
         self.make, self.data, self.members, self.recipe = make, data, members, recipe
         self.seed, self.augment, self.batch_size, self._given = seed, augment, batch_size, fingerprint
-        self.watches = watches
+        self.watches, self.objective = watches, objective
         self._engine: Looped | Vmapped | None = None
 
     def train(self, chunk: range, run: Run, wanted: str | None = None) -> tuple[Named, str]:
@@ -168,7 +171,8 @@ class Task:
             )
         if self._engine is None:
             with forked_generator(run.device):
-                self._engine = choose([nets[0], nets[-1]], tuple(self.data.x.shape[1:]), run.device)
+                shape = tuple(self.data.x.shape[1:])
+                self._engine = choose([nets[0], nets[-1]], shape, run.device, self.objective)
         del nets
         batches = Together([self.members[i] for i in chunk], self.batch_size, [model_seed(self.seed, i) for i in chunk])
         gradients = TogetherGradients(self._engine, batches, self.augment, mark)
@@ -181,6 +185,7 @@ class Task:
         first = tensors(held or stack([self.make(i) for i in chunk]))
         found = hashlib.sha256(self.fingerprint + digest(first.values()))
         settings = [self.recipe.model_dump(), self.seed, self.batch_size, chunk.start, chunk.stop, self.augment is None]
+        settings.append(self.objective.mark)
         found.update(json.dumps(settings, sort_keys=True).encode())
         for i in chunk:
             found.update(len(self.members[i]).to_bytes(8, "little") + self.members[i].tobytes())

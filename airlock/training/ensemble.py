@@ -29,6 +29,7 @@ from airlock.training import checkpoint
 from airlock.training.chunks import Engine, Job, Task, Watches, budget, read, train_here
 from airlock.training.chunks import Make as Make
 from airlock.training.chunks import model_seed as model_seed
+from airlock.training.convexified import MEAN, Objective
 from airlock.training.layers import Named
 from airlock.training.loop import Augment, Recipe, Run, watch_interrupt
 from airlock.training.resident import Resident, to_input
@@ -62,6 +63,7 @@ def train_together(
     batch_size: int = 64,
     chunk_bytes: int | None = None,
     engine: EngineName | Engine = "local",
+    objective: Objective = MEAN,
 ) -> Ensemble:
     """Train `count` models at once, in chunks that fit into memory.
 
@@ -82,6 +84,7 @@ def train_together(
         chunk_bytes: How much memory models that are trained at once may take; by default, what suits the device.
         engine: Who trains the chunks: "local", this process; "ray", the workers of a Ray cluster (`ray_engine.Ray`
             has its settings).
+        objective: What each model minimises; the mean cross-entropy unless it is said.
 
     Raises:
         Interrupted: Ctrl-C; with a checkpoint folder, the same call goes on from there if `run.resume`.
@@ -89,7 +92,7 @@ def train_together(
     ensemble = Ensemble.empty(make(0), count)
     train_chunks(
         make, count, data, membership, recipe, seed, run, augment, label,
-        batch_size=batch_size, chunk_bytes=chunk_bytes, engine=engine, put=ensemble.put,
+        batch_size=batch_size, chunk_bytes=chunk_bytes, engine=engine, put=ensemble.put, objective=objective,
     )  # fmt: skip
     return ensemble
 
@@ -110,6 +113,7 @@ def train_chunks(
     engine: EngineName | Engine = "local",
     put: Put | None = None,
     watches: Watches | None = None,
+    objective: Objective = MEAN,
 ) -> None:
     """What `train_together` does, by the same arguments, with no more models in memory than are trained at once.
 
@@ -121,7 +125,7 @@ def train_chunks(
         raise ConfigError("the engine 'local' for models that are watched in training", f"'{engine}'")
     members = dict(enumerate(_members(membership, count, len(data))))
     descent = recipe.model_copy(update={"channels_last": False})
-    task = Task(make, data, members, descent, seed, augment, batch_size, watches=watches)
+    task = Task(make, data, members, descent, seed, augment, batch_size, watches=watches, objective=objective)
     per_model = bytes_per_model(make(0), data, batch_size, recipe)
     train = open_engine(engine)
     with watch_interrupt() as interrupted:

@@ -121,7 +121,9 @@ class _Driver:
 
     def _packed(self, cuda: bool) -> bytes:
         task = self.job.task
-        spec = Spec(task.make, task.recipe, task.seed, task.augment, task.batch_size, task.fingerprint, cuda)
+        spec = Spec(
+            task.make, task.recipe, task.seed, task.augment, task.batch_size, task.fingerprint, cuda, task.objective
+        )
         try:
             packed: bytes = self.ray.cloudpickle.dumps(spec)
         except Exception as error:  # pickling runs code of whatever it meets

@@ -21,6 +21,7 @@ from airlock.data import Records
 from airlock.errors import AirlockError, Interrupted, NetError, TrainingError
 from airlock.training import checkpoint
 from airlock.training.chunks import Make, Task
+from airlock.training.convexified import Objective
 from airlock.training.distributed import Group
 from airlock.training.loop import Augment, Recipe, Run
 from airlock.training.ray_cluster import first_line, import_ray
@@ -42,6 +43,7 @@ class Spec:
     batch_size: int
     fingerprint: bytes
     cuda: bool
+    objective: Objective
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,10 @@ def _train_chunk(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the store's arrays cannot be written to, and nobody does
         data = Resident(Records(*arrays), device)
-    task = Task(spec.make, data, members, spec.recipe, spec.seed, spec.augment, spec.batch_size, spec.fingerprint)
+    task = Task(
+        spec.make, data, members, spec.recipe, spec.seed, spec.augment, spec.batch_size, spec.fingerprint,
+        objective=spec.objective,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "steps"
         if steps is not None:

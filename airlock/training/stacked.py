@@ -22,6 +22,7 @@ from torch.func import functional_call, vmap
 from airlock.errors import NetError
 from airlock.nets.check import check_independence
 from airlock.training import stacked_layers
+from airlock.training.convexified import MEAN, Objective
 from airlock.training.layers import Named
 from airlock.training.stacked_graphs import Part, Replays
 
@@ -175,11 +176,12 @@ class Looped:
     Args:
         net: One of the networks.
         dropouts: Where the masks come from; left out, its dropouts draw for themselves.
+        objective: What each network minimises.
     """
 
-    def __init__(self, net: nn.Module, dropouts: Dropouts | None = None) -> None:
+    def __init__(self, net: nn.Module, dropouts: Dropouts | None = None, objective: Objective = MEAN) -> None:
         self.tape: list[Tensor] = []
-        self.dropouts = dropouts
+        self.dropouts, self.objective = dropouts, objective
         self.net = (_masked(copy.deepcopy(net), self.tape) if dropouts else copy.deepcopy(net)).train()
 
     def __call__(self, held: nn.Module, x: Tensor, y: Tensor, sizes: Sequence[int], chances: Sequence[int]) -> None:
@@ -194,7 +196,9 @@ class Looped:
             if self.dropouts:
                 self.tape[:] = self.dropouts.masks(chance, size)
             seed_chance(chance, x.device)
-            loss = F.cross_entropy(functional_call(self.net, state, (x[i, :size],)).float(), y[i, :size])
+            logits = functional_call(self.net, state, (x[i, :size],)).float()
+            weights, stacked = _mean_weights([size], size, y.device), {name: own[name][None] for name in trainable}
+            loss = self.objective(logits[None], y[i : i + 1, :size], weights, stacked)
             found = torch.autograd.grad(loss, [own[name] for name in trainable], allow_unused=True)
             for name, gradient in zip(trainable, found, strict=True):
                 _put(held.get_parameter(name), i, gradient)
@@ -224,10 +228,14 @@ class Vmapped:
         dropouts: Where the masks come from.
         fills: Whether a short batch may be filled up: only where one record's output depends on it alone.
         fused: Put the GPU's own kernels where they fit.
+        objective: What each network minimises.
     """
 
-    def __init__(self, net: nn.Module, dropouts: Dropouts, fills: bool, fused: bool = False) -> None:
+    def __init__(
+        self, net: nn.Module, dropouts: Dropouts, fills: bool, fused: bool = False, objective: Objective = MEAN
+    ) -> None:
         self.tape: list[Tensor] = []
+        self.objective = objective
         self.net, self.dropouts, self.fills = _masked(copy.deepcopy(net), self.tape).train(), dropouts, fills
         self.fused = fused and stacked_layers.fuse(self.net)
         self.replays = Replays(self._gradients) if fills and not any(True for _ in net.buffers()) else None
@@ -257,8 +265,8 @@ class Vmapped:
             parameters = named if every else {name: p[part.where] for name, p in named.items()}
             buffers = {name: value[part.where].clone() for name, value in held.named_buffers()}
             logits, moved = vmap(self._forward, randomness="error")(parameters, buffers, part.x, part.masks)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), part.y.flatten(), reduction="none")
-            total = total + (loss.view_as(part.y) * part.weights).sum()
+            trainable = {name: p for name, p in parameters.items() if p.requires_grad}
+            total = total + self.objective(logits.float(), part.y, part.weights, trainable)
             for name, value in held.named_buffers():
                 value[part.where] = moved[name].detach()
         found = torch.autograd.grad(total, _trainable(held), allow_unused=True)
@@ -301,7 +309,9 @@ def _masked(net: nn.Module, tape: list[Tensor]) -> nn.Module:
     return net
 
 
-def choose(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device) -> Looped | Vmapped:
+def choose(
+    nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device, objective: Objective = MEAN
+) -> Looped | Vmapped:
     """Through vmap if that gives what a loop gives on random records and is not slower, else the loop.
 
     Which of the two, and why, is logged where it is the loop. It depends on the network and the device alone, so that a
@@ -309,11 +319,11 @@ def choose(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.devi
     """
     if _loops_faster(nets[0], device):
         _log.info("Networks are trained one after another: on a CPU, convolutions are slower in groups.")
-        return Looped(nets[0])
+        return Looped(nets[0], objective=objective)
     why = ""
     for fused in (True, False) if stacked_layers.available(device) else (False,):
         try:
-            engine = _try_vmap(nets, shape, device, fused)
+            engine = _try_vmap(nets, shape, device, fused, objective)
         except _NO_VMAP as error:
             why = f"vmap does not take them ({_first_line(error)})"
         else:
@@ -323,7 +333,7 @@ def choose(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.devi
         if fused:
             _log.info("Kernels for many networks at once are not used: %s.", why)
     _log.warning("Networks are trained one after another: %s.", why)
-    return Looped(nets[0])
+    return Looped(nets[0], objective=objective)
 
 
 def _loops_faster(net: nn.Module, device: torch.device) -> bool:
@@ -339,16 +349,18 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _try_vmap(nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device, fused: bool) -> Vmapped | None:
+def _try_vmap(
+    nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device, fused: bool, objective: Objective
+) -> Vmapped | None:
     nets, records = [copy.deepcopy(net) for net in (nets[0], nets[-1])], 4
     dropouts = Dropouts(nets[0], shape, device)
     fills = not _mixes(nets[0], shape) and all(call[2][0] == records for call in dropouts.calls(records))
-    engine = Vmapped(nets[0], dropouts, fills, fused)
+    engine = Vmapped(nets[0], dropouts, fills, fused, objective)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand((2, records, *shape), generator=generator).to(device)
     y = torch.zeros((2, records), dtype=torch.int64, device=device)
     found = []
-    for way in (engine, Looped(nets[0], dropouts)):
+    for way in (engine, Looped(nets[0], dropouts, objective)):
         held = stack(nets).to(device)
         way(held, x, y, [records, records - 1], [1, 2])
         found.append({name: p.grad for name, p in held.named_parameters()} | dict(held.named_buffers()))
