@@ -36,6 +36,7 @@ METHODS: dict[str, dict[str, str]] = {
         "head": "airlock.channels.answers.head:Head",
         "per-query": "airlock.channels.answers.per_query:PerQuery",
         "savings": "airlock.channels.answers.savings:Savings",
+        "published": "airlock.channels.answers.published:Published",
     },
 }
 

@@ -95,6 +95,13 @@ def test_the_published_twin_is_refuted_within_a_hundred_pairs() -> None:
         assert verdict.pairs < 100
 
 
+def test_the_published_answers_are_refuted_within_a_hundred_pairs() -> None:
+    for seed in range(2):
+        verdict = tried("answers/published", 200, seed)
+        assert verdict.refuted_at == (1.0, 1e-5)
+        assert verdict.pairs < 100
+
+
 def test_the_published_twin_would_stand_with_as_little_as_its_claim_allows() -> None:
     """The case finds what is wrong with the calibration, not that anything was drawn: ε so small that N of it fit."""
     case = opened("twin/published")

@@ -13,6 +13,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from scipy.optimize import brentq
+from scipy.stats import norm
+
 HIDDEN = 128
 STRONG_CONVEXITY = 5e-4
 
@@ -25,11 +28,13 @@ class Sensitivities:
         inputs: m, the number of features.
         classes: C.
         records: n.
+        strong_convexity: λ, half of what the squared weights are multiplied with.
     """
 
     inputs: int
     classes: int
     records: int
+    strong_convexity: float = STRONG_CONVEXITY
 
     @property
     def lipschitz(self) -> float:
@@ -44,7 +49,7 @@ class Sensitivities:
     @property
     def of_all_weights(self) -> float:
         """Δ₂W = 2ρ/(λn), by Theorem 4: true for the exact minimiser of a strongly convex objective."""
-        return 2 * self.lipschitz / (STRONG_CONVEXITY * self.records)
+        return 2 * self.lipschitz / (self.strong_convexity * self.records)
 
     @property
     def of_one_weight(self) -> float:
@@ -84,3 +89,14 @@ def neuron_budget(epsilon: float, classes: int, noise: Literal["laplace", "gauss
         "gaussian-code": 2 * math.sqrt(classes) + 1,
     }
     return epsilon / parts[noise]
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The ε at δ of μ-GDP (Dong, Roth and Su 2022, Corollary 1): what the paper calls ε = μ with Gaussian noise."""
+
+    def excess(epsilon: float) -> float:
+        far = math.exp(epsilon + float(norm.logcdf(-mu / 2 - epsilon / mu)))
+        return float(norm.cdf(mu / 2 - epsilon / mu)) - far - delta
+
+    most = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1
+    return float(brentq(excess, 0.0, most)) if excess(0.0) > 0 else 0.0
