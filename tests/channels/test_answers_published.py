@@ -293,16 +293,24 @@ def _one_thread() -> Any:
     torch.set_num_threads(before)
 
 
+def channel_for(classes: int, epsilon: float = 1.0) -> Published:
+    return Published(published_case.config_for(epsilon, 1e-5), published_case.facts(classes))
+
+
 @cache
+def networks(classes: int) -> published_case.Kept:
+    return published_case.train(channel_for(classes))
+
+
 def case(classes: int) -> Case:
-    return published_case.of_answer(Published, 1.0, 1e-5, classes)
+    return published_case.of_networks(channel_for(classes), networks(classes))
 
 
 @pytest.mark.parametrize("classes", [3, 10])
 def test_with_three_classes_or_more_one_answer_tells_the_network_without_error(classes: int) -> None:
     scores = [case(classes).run(known, 1000, Stream.from_seed(known)) for known in (True, False)]
-    assert (scores[0] > 0).all()
-    assert (scores[1] < 0).all()
+    assert (scores[0][:, 1] > 0).all()
+    assert (scores[1][:, 1] < 0).all()
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
@@ -314,8 +322,8 @@ def test_the_claim_of_an_answer_is_refuted(classes: int) -> None:
 
 def test_with_two_classes_the_trained_networks_are_further_apart_than_the_noise_was_made_for() -> None:
     """With Laplace noise on z_0 − z_1 alone, ε is exactly its move over the noise's scale."""
-    channel = Published(published_case.config_for(1.0, 1e-5), published_case.facts(2))
-    sides = [published_case._answerer(channel, side) for side in published_case.neighbours()]
+    channel = channel_for(2)
+    sides = [NeuronAnswerer(channel.interface(), networks(2)[known]) for known in (True, False)]
     z = [side.logits(published_case.QUERY)[0] for side in sides]
     move = abs((z[0][0] - z[0][1]) - (z[1][0] - z[1][1]))
     assert move > 2 * channel.sensitivities.of_a_logit  # what the paper's sensitivity allows
@@ -325,13 +333,13 @@ def test_with_two_classes_the_trained_networks_are_further_apart_than_the_noise_
 
 def test_with_two_classes_and_noise_for_the_real_move_the_claim_would_stand() -> None:
     """The court sees the sensitivity, not that anything was answered: ε so small that the move fits."""
-    small = published_case.of_answer(Published, 0.3, 1e-5, 2)
+    small = published_case.of_networks(channel_for(2, 0.3), networks(2))
     bold = Case(case(2).claim, small.pair, small.statistics, small.run)
     assert not judge(bold, Stream.from_seed(0), 1000, seconds=600).refuted
 
 
 def test_the_events_of_a_claim_are_not_private() -> None:
-    plan = Published(published_case.config_for(1.0, 1e-5), published_case.facts(2)).plan()
+    plan = channel_for(2).plan()
     assert to_json(plan.guarantee.events) == to_json(dpa.NonPrivateDpEvent())
     assert published.NOT_NOISY not in plan.guarantee.assumptions
     assert plan.details["epsilon_per_answer"] == "none: the sensitivity is no bound"

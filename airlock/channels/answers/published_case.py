@@ -12,6 +12,7 @@ The claim is the paper's for one answer; for Gaussian noise, which it states as 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from airlock.accounting import Claim
 from airlock.channels.answers.formulas import gaussian_epsilon
 from airlock.channels.answers.neuron import NETWORK, NeuronAnswerer
 from airlock.channels.case import Case, Scores
+from airlock.channels.contract import Secrets
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records
 from airlock.mechanisms import Stream
@@ -30,6 +32,8 @@ from airlock.training import Run
 
 if TYPE_CHECKING:
     from airlock.channels.answers.published import Published
+
+Kept = Mapping[bool, Secrets]  # what stays inside, with the record and without
 
 CLASSES = 3
 _RECORDS = 10_000
@@ -40,8 +44,8 @@ PAIR = (
     f"{_RECORDS:,} records, with and without one that has a feature and a class of its own; the network is trained on "
     "either, and asked about that record"
 )
-TOLD = ("how much closer the closest log-ratio of two probabilities is to the network with the record",)
-LOG_ODDS = ("the log-odds of both classes in the answer",)
+LOG_ODDS = "the log-odds of the first two classes in the answer"
+TOLD = "how much closer the closest log-ratio of two probabilities is to the network with the record"
 
 
 def facts(classes: int) -> Facts:
@@ -76,30 +80,39 @@ def neighbours() -> tuple[Records, Records]:
 def of_answer(method: type[Published], epsilon: float, delta: float, classes: int = CLASSES, **settings: Any) -> Case:
     """One answer about the record; the networks are trained here, once a side."""
     channel = method(config_for(epsilon, delta, **settings), facts(classes))
-    answerers = {known: _answerer(channel, side) for known, side in zip((True, False), neighbours(), strict=True)}
+    return of_networks(channel, train(channel))
+
+
+def train(channel: Published) -> Kept:
+    """The networks with and without the record, by the method's own training."""
+    assert channel.alpha != "search"
+    objective = channel.objective(channel.alpha)
+    with torch.random.fork_rng(devices=[]):
+        nets = [channel.train(side, objective, Run()) for side in neighbours()]
+    kept = [{NETWORK: {name: value.numpy() for name, value in net.state_dict().items()}} for net in nets]
+    return dict(zip((True, False), kept, strict=True))
+
+
+def of_networks(channel: Published, kept: Kept) -> Case:
+    """One answer from either network."""
+    answerers = {known: NeuronAnswerer(channel.interface(), kept[known]) for known in (True, False)}
     both, others = (answerers[known].logits(QUERY)[0] for known in (True, False))
+    classes, epsilon, delta = len(channel.facts.classes), channel.config.epsilon, channel.config.delta
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
         asked = answerers[with_record]
         values = asked.answer(QUERY.repeat(count, 0), asked.reserve(count), stream).values
         assert values is not None
         told = np.log(np.maximum(values, _TINY))
-        if classes == 2:
-            return np.asarray(told[:, :1] - told[:, 1:])
-        return (_apart(told, others) - _apart(told, both))[:, None]
+        scores = [told[:, 0] - told[:, 1]]
+        if classes > 2:
+            scores.append(_apart(told, others) - _apart(told, both))
+        return np.stack(scores, 1)
 
     gaussian = channel.settings.noise == "gaussian"
     stated = gaussian_epsilon(epsilon, delta) if gaussian else epsilon
     theorem = "Theorem 6 of Lu et al. 2021, for one answer" + (", as Gaussian DP" if gaussian else "")
-    return Case(Claim(stated, delta, theorem), PAIR, LOG_ODDS if classes == 2 else TOLD, run)
-
-
-def _answerer(channel: Published, records: Records) -> NeuronAnswerer:
-    assert channel.alpha != "search"
-    with torch.random.fork_rng(devices=[]):
-        net = channel.train(records, channel.objective(channel.alpha), Run())
-    kept = {name: value.numpy() for name, value in net.state_dict().items()}
-    return NeuronAnswerer(channel.interface(), {NETWORK: kept})
+    return Case(Claim(stated, delta, theorem), PAIR, (LOG_ODDS,) if classes == 2 else (LOG_ODDS, TOLD), run)
 
 
 def _apart(told: NDArray[np.float64], logits: NDArray[np.float64]) -> NDArray[np.float64]:
