@@ -44,7 +44,7 @@ PAIR = (
     f"{_RECORDS:,} records, with and without one that has a feature and a class of its own; the network is trained on "
     "either, and asked about that record"
 )
-LOG_ODDS = "the log-odds of the first two classes in the answer"
+LOG_ODDS = "the log-odds of the first class in the answer"
 TOLD = "how much closer the closest log-ratio of two probabilities is to the network with the record"
 
 
@@ -104,7 +104,7 @@ def of_networks(channel: Published, kept: Kept) -> Case:
         values = asked.answer(QUERY.repeat(count, 0), asked.reserve(count), stream).values
         assert values is not None
         told = np.log(np.maximum(values, _TINY))
-        scores = [told[:, 0] - told[:, 1]]
+        scores = [told[:, 0] - np.log(np.maximum(values[:, 1:].sum(1), _TINY))]
         if classes > 2:
             scores.append(_apart(told, others) - _apart(told, both))
         return np.stack(scores, 1)
