@@ -1,0 +1,103 @@
+"""Accuracy of the networks behind `answers`/`published`, and what its noise costs by ε, for one config of runs/.
+
+python docs/results/answers_published.py runs/answers-published-location30.toml --data-dir DATA --seeds 0,1,2
+
+For every seed (of the split, the first weights and the batches) and every loss one network is trained. Prints one JSON
+object each: accuracy on its own records and on the test records, and with --epsilons the accuracy loss of noisy
+answers, 1 − (accuracy with noise)/(without), in the mean of --rounds answers to every test record, by the answerer of a
+release. What it prints follows from the records without protection: it is for public benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from airlock import data
+from airlock.channels.answers.neuron import NETWORK, NeuronAnswerer
+from airlock.channels.answers.published import Published, kept_weights, measure
+from airlock.config import ReleaseConfig, load
+from airlock.data import Facts, Records, Split
+from airlock.data.adult import COLUMNS
+from airlock.mechanisms import Stream
+from airlock.training import Run, count_correct
+from airlock.training.resident import choose_device
+
+
+def main() -> None:
+    """Train, answer, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--losses", type=_words, default=["elements", "mean"])
+    parser.add_argument("--epsilons", type=_words, default=[])
+    parser.add_argument("--seeds", type=_words, default=["0"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--data-dir", type=Path, default=None)
+    parser.add_argument("--codes", action="store_true", help="Adult with 14 numbers: categories as codes, not one-hot")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as in airlock release")
+    asked = parser.parse_args()
+    changes = {key: json.loads(value) for key, _, value in (item.partition("=") for item in asked.set)}
+    for seed in asked.seeds:
+        for loss in asked.losses:
+            config = load(asked.config, {**changes, "seed": int(seed), "settings.loss": loss})
+            print(json.dumps(_measure(config, asked)), flush=True)
+
+
+def _words(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def _measure(config: ReleaseConfig, asked: argparse.Namespace) -> dict[str, object]:
+    facts, split = data.describe(config, asked.data_dir), data.load(config, asked.data_dir)
+    if asked.codes:
+        facts, split = _with_codes(facts, split)
+    channel = Published(config, facts)
+    assert channel.alpha != "search"
+    run = Run(device=choose_device(config.device), progress=_bar if sys.stderr.isatty() else None)
+    begin = time.monotonic()
+    net = channel.train(split.private, channel.objective(channel.alpha), run)
+    own, others = (count_correct(net, part) / len(part) for part in (split.private, split.test))
+    row: dict[str, object] = {"seed": config.seed, "loss": channel.settings.loss, "alpha": channel.alpha}
+    row |= {"records": len(split.private), "train": round(own, 4), "test": round(others, 4)}
+    row["seconds"] = round(time.monotonic() - begin)
+    kept = {NETWORK: kept_weights(net)}
+    for noise in ("laplace", "gaussian"):
+        for epsilon in asked.epsilons:
+            stream = Stream.from_seed(config.seed).child(noise, epsilon)
+            changed = {**config.settings, "noise": noise}
+            made = Published(config.model_copy(update={"epsilon": float(epsilon), "settings": changed}), facts)
+            answerer = NeuronAnswerer(made.interface(), kept)
+            rounds = [measure(answerer, split.test, stream.child(i)).accuracy for i in range(asked.rounds)]
+            row[f"{noise} {epsilon}"] = round(1 - float(np.mean(rounds)) / others, 4)
+    return row
+
+
+def _with_codes(facts: Facts, split: Split) -> tuple[Facts, Split]:
+    """Adult as the paper had it, 14 numbers: a category's place in the public schema, scaled to [0, 1]."""
+
+    def coded(records: Records) -> Records:
+        columns, place = [], 0
+        for column in COLUMNS.values():
+            width = len(column.categories or (None,))
+            block = records.x[:, place : place + width]
+            columns.append(block.argmax(1) / (width - 1) if column.categories else block[:, 0])
+            place += width
+        return Records(np.stack(columns, 1).astype(np.float32), records.y)
+
+    parts = {name: coded(getattr(split, name)) for name in ("private", "public", "test", "holdout")}
+    facts = replace(facts, shape=(len(COLUMNS),))
+    return facts, replace(split, facts=facts, **parts)
+
+
+def _bar(label: str, done: int, total: int) -> None:
+    print(f"\r{label} {done}/{total}", end="" if done < total else "\n", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
