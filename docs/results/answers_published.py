@@ -5,7 +5,9 @@ python docs/results/answers_published.py runs/answers-published-location30.toml 
 For every seed (of the split, the first weights and the batches) and every loss one network is trained. Prints one JSON
 object each: accuracy on its own records and on the test records, and with --epsilons the accuracy loss of noisy
 answers, 1 − (accuracy with noise)/(without), in the mean of --rounds answers to every test record, by the answerer of a
-release. What it prints follows from the records without protection: it is for public benchmarks.
+release. With --shadows so many shadow models are trained alike on the public and holdout records, and the leakage of
+the network without noise is printed: TPR − FPR of one attack network for all classes, on as many others as members.
+What it prints follows from the records without protection: it is for public benchmarks.
 """
 
 from __future__ import annotations
@@ -18,15 +20,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from airlock import data
+from airlock.audit.attacks import Answers, Shadows, ShadowSettings, shadow_attack, subsets
 from airlock.channels.answers.neuron import NETWORK, NeuronAnswerer
 from airlock.channels.answers.published import Published, kept_weights, measure
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
 from airlock.data.adult import COLUMNS
 from airlock.mechanisms import Stream
-from airlock.training import Run, count_correct
+from airlock.training import Resident, Run, count_correct, predict, train_together
+from airlock.training.convexified import start_as_keras
+from airlock.training.ensemble import model_seed
 from airlock.training.resident import choose_device
 
 
@@ -38,6 +44,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=_words, default=[])
     parser.add_argument("--seeds", type=_words, default=["0"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shadows", type=int, default=0)
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--codes", action="store_true", help="Adult with 14 numbers: categories as codes, not one-hot")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as in airlock release")
@@ -66,6 +73,8 @@ def _measure(config: ReleaseConfig, asked: argparse.Namespace) -> dict[str, obje
     row: dict[str, object] = {"seed": config.seed, "loss": channel.settings.loss, "alpha": channel.alpha}
     row |= {"records": len(split.private), "train": round(own, 4), "test": round(others, 4)}
     row["seconds"] = round(time.monotonic() - begin)
+    if asked.shadows:
+        row["leakage"] = round(_leakage(channel, net, split, asked.shadows, run), 4)
     kept = {NETWORK: kept_weights(net)}
     for noise in ("laplace", "gaussian"):
         for epsilon in asked.epsilons:
@@ -76,6 +85,32 @@ def _measure(config: ReleaseConfig, asked: argparse.Namespace) -> dict[str, obje
             rounds = [measure(answerer, split.test, stream.child(i)).accuracy for i in range(asked.rounds)]
             row[f"{noise} {epsilon}"] = round(1 - float(np.mean(rounds)) / others, 4)
     return row
+
+
+def _leakage(channel: Published, net: nn.Module, split: Split, count: int, run: Run) -> float:
+    """TPR − FPR at the attack network's own decision; it learns from records that nobody is scored by."""
+    assert channel.alpha != "search"
+    rest = Records(*(np.concatenate([getattr(p, k) for p in (split.public, split.holdout)]) for k in ("x", "y")))
+    size, seed = len(split.private), channel.config.seed
+    away = subsets(count, len(rest), size, seed)
+
+    def make(model: int) -> nn.Module:
+        fresh = channel.start()
+        start_as_keras(fresh, model_seed(seed, model))
+        return fresh
+
+    models = train_together(
+        make, count, Resident(rest, run.device), away, channel.recipe, seed, run,
+        batch_size=channel.settings.batch_size, objective=channel.objective(channel.alpha),
+    )  # fmt: skip
+    there = Shadows(away, models.logits(Resident(rest, run.device)).numpy(), rest.y)
+    few = min(size, len(split.test))
+    members, others = (
+        Answers(part, predict(net, part).numpy())
+        for part in (split.private.take(np.arange(few)), split.test.take(np.arange(few)))
+    )
+    scores = shadow_attack(there, rest, members, others, seed, run, ShadowSettings(repeats=1, by_class=False))
+    return float((scores.members > 0).mean() - (scores.others > 0).mean())
 
 
 def _with_codes(facts: Facts, split: Split) -> tuple[Facts, Split]:
@@ -90,9 +125,9 @@ def _with_codes(facts: Facts, split: Split) -> tuple[Facts, Split]:
             place += width
         return Records(np.stack(columns, 1).astype(np.float32), records.y)
 
-    parts = {name: coded(getattr(split, name)) for name in ("private", "public", "test", "holdout")}
     facts = replace(facts, shape=(len(COLUMNS),))
-    return facts, replace(split, facts=facts, **parts)
+    private, public, test, holdout = map(coded, (split.private, split.public, split.test, split.holdout))
+    return facts, Split(facts, private, public, test, holdout)
 
 
 def _bar(label: str, done: int, total: int) -> None:
