@@ -24,8 +24,8 @@ from torch import nn
 
 from airlock import data
 from airlock.audit.attacks import Answers, Shadows, ShadowSettings, shadow_attack, subsets
-from airlock.channels.answers.neuron import NETWORK, NeuronAnswerer
-from airlock.channels.answers.published import Published, kept_weights, measure
+from airlock.channels.answers.neuron import NeuronAnswerer, keep
+from airlock.channels.answers.published import Published, measure
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
 from airlock.data.adult import COLUMNS
@@ -70,12 +70,13 @@ def _measure(config: ReleaseConfig, asked: argparse.Namespace) -> dict[str, obje
     begin = time.monotonic()
     net = channel.train(split.private, channel.objective(channel.alpha), run)
     own, others = (count_correct(net, part) / len(part) for part in (split.private, split.test))
-    row: dict[str, object] = {"seed": config.seed, "loss": channel.settings.loss, "alpha": channel.alpha}
+    row: dict[str, object] = {"seed": config.seed, "loss": channel.settings.loss}
+    row |= {} if channel.settings.loss == "mean" else {"alpha": channel.alpha}
     row |= {"records": len(split.private), "train": round(own, 4), "test": round(others, 4)}
     row["seconds"] = round(time.monotonic() - begin)
     if asked.shadows:
         row["leakage"] = round(_leakage(channel, net, split, asked.shadows, run), 4)
-    kept = {NETWORK: kept_weights(net)}
+    kept = keep(net)
     for noise in ("laplace", "gaussian"):
         for epsilon in asked.epsilons:
             stream = Stream.from_seed(config.seed).child(noise, epsilon)

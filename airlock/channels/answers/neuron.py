@@ -20,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from airlock.channels.contract import Secrets
 from airlock.channels.interface import Answerer, Answers, Figures, Interface, Reservation
@@ -110,6 +111,11 @@ def softmax(logits: Floats) -> Floats:
     powers = np.exp(logits - logits.max(1, keepdims=True))
     found: Floats = powers / powers.sum(1, keepdims=True)
     return found
+
+
+def keep(net: nn.Module) -> Secrets:
+    """The network as arrays for the vault."""
+    return {NETWORK: {name: value.detach().cpu().numpy().copy() for name, value in net.state_dict().items()}}
 
 
 class NeuronAnswerer(Answerer):

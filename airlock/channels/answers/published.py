@@ -31,7 +31,7 @@ from airlock.accounting import Claim, Guarantee, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.answers import published_case
 from airlock.channels.answers.formulas import Sensitivities, gaussian_epsilon, neuron_budget
-from airlock.channels.answers.neuron import NETWORK, NeuronAnswerer, NeuronNoise
+from airlock.channels.answers.neuron import NeuronAnswerer, NeuronNoise, keep
 from airlock.channels.answers.published_settings import ALPHAS, PublishedSettings, check
 from airlock.channels.case import Case
 from airlock.channels.contract import Channel, Details, Plan, Release, Secrets, Utility, check_executed
@@ -159,15 +159,15 @@ class Published(Channel):
     def interface(self) -> Interface:
         """What may be asked; all of it public."""
         unit = f"one answer, for which ε = {self.config.epsilon:g} is claimed and not proven"
-        figures = self.noise.figures
-        return Interface("probabilities", self.facts.shape, self.facts.classes, self.settings.queries, unit, figures)
+        shape, classes, figures = self.facts.shape, self.facts.classes, self.noise.figures
+        return Interface("probabilities", shape, classes, self.settings.queries, unit, figures)
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Train the network, keep it, and let one answer to every test record show what answers are worth."""
         plan = self.plan()
         alpha = self.search(split, run) if self.alpha == "search" else self.alpha
         net = self.train(split.private, self.objective(alpha), run)
-        interface, kept = self.interface(), {NETWORK: kept_weights(net)}
+        interface, kept = self.interface(), keep(net)
         check_executed(plan, self._events())
         if self.alpha == "search":
             told: Details = {"alpha": f"{alpha:g}; chosen by the private records, not protected"}
@@ -250,11 +250,6 @@ class Published(Channel):
         total = gaussian_epsilon(epsilon * math.sqrt(queries), delta) if gaussian else queries * epsilon
         one = gaussian_epsilon(epsilon, delta)
         return THEOREMS[self.settings.noise].format(why=why, queries=queries, one=one, total=total, delta=delta)
-
-
-def kept_weights(net: nn.Module) -> dict[str, NDArray[np.float32]]:
-    """For the vault."""
-    return {name: value.detach().cpu().numpy().copy() for name, value in net.state_dict().items()}
 
 
 def measure(answerer: Answerer, records: Records, stream: Stream) -> Utility:

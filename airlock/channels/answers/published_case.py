@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from airlock.accounting import Claim
 from airlock.channels.answers.formulas import gaussian_epsilon
-from airlock.channels.answers.neuron import NETWORK, NeuronAnswerer
+from airlock.channels.answers.neuron import NeuronAnswerer, keep
 from airlock.channels.case import Case, Scores
 from airlock.channels.contract import Secrets
 from airlock.config import ReleaseConfig, from_table
@@ -88,8 +88,7 @@ def train(channel: Published) -> Kept:
     assert channel.alpha != "search"
     objective = channel.objective(channel.alpha)
     with torch.random.fork_rng(devices=[]):
-        nets = [channel.train(side, objective, Run()) for side in neighbours()]
-    kept = [{NETWORK: {name: value.numpy() for name, value in net.state_dict().items()}} for net in nets]
+        kept = [keep(channel.train(side, objective, Run())) for side in neighbours()]
     return dict(zip((True, False), kept, strict=True))
 
 
