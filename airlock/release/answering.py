@@ -7,9 +7,8 @@ price (`airlock.channels.interface`).
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +18,9 @@ from airlock.mechanisms import Stream
 from airlock.release import bundle, export
 from airlock.release.card import Card
 from airlock.release.files import read_file
+from airlock.release.interface import from_vault
 from airlock.release.vault import Vault
 from airlock.release.verify import read_verified
-
-INTERFACE = "interface.json"
 
 
 class NetAnswerer(Answerer):
@@ -56,16 +54,12 @@ def open_answerer(folder: Path, vault: Vault | None = None) -> tuple[Card, Answe
 
     Raises:
         Refused: The bundle does not verify.
+        FormatError: The vault does not have what answers.
     """
     found = read_verified(folder, vault)
-    if (found.folder / INTERFACE).is_file():
-        return found.card, _from_vault(found.folder, vault or Vault.open())
     net = found.card.network
+    if net is None:
+        return found.card, from_vault(found.card, vault or Vault.open())
     interface = Interface("logits", net.input_shape, net.classes, None, "an answer, which costs nothing")
     content = read_file(found.folder / bundle.ONNX, bundle.LIMITS[bundle.ONNX])
     return found.card, NetAnswerer(interface, export.open_onnx(content))
-
-
-def _from_vault(folder: Path, vault: Vault) -> Answerer:
-    """Whoever answers for a bundle without a network."""
-    return cast("Answerer", importlib.import_module("airlock.release.interface").open_interface(folder, vault))

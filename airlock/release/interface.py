@@ -11,6 +11,7 @@ from pathlib import Path
 from airlock import channels
 from airlock.channels.interface import Answerer, Interface
 from airlock.errors import Refused
+from airlock.release.card import Card
 from airlock.release.fields import Asking
 from airlock.release.vault import Vault
 from airlock.release.verify import read_verified
@@ -23,10 +24,19 @@ def open_interface(folder: Path, vault: Vault) -> Answerer:
         Refused: The bundle does not verify, or a network leaves by it.
         FormatError: The vault does not have what answers.
     """
-    card = read_verified(folder, vault).card
+    return from_vault(read_verified(folder, vault).card, vault)
+
+
+def from_vault(card: Card, vault: Vault) -> Answerer:
+    """Whoever answers for a release whose bundle verified.
+
+    Raises:
+        Refused: A network leaves by it.
+        FormatError: The vault does not have what answers.
+    """
     if card.interface is None:
         raise Refused(
-            f"a bundle of answers in {folder}",
+            "a bundle of answers",
             "one of a network",
             "Whoever holds the network needs nobody to answer.",
             "Open the network itself.",

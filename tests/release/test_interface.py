@@ -19,6 +19,7 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.errors import DataError, FormatError, Refused
 from airlock.mechanisms import Stream
 from airlock.release import Bundle, Card, Vault, make_card, read, verify, weigh, write
+from airlock.release.answering import open_answerer
 from airlock.release.bundle import required, texts, update
 from airlock.release.card import with_audit
 from airlock.release.gate import tests as gate_tests
@@ -199,6 +200,14 @@ def test_whoever_answers_comes_from_bundle_and_vault(bundle: Bundle, vault: Vaul
     assert isinstance(answerer, Constant)
     assert np.array_equal(answerer.kept["head"]["weight"], np.eye(3))
     assert answerer.reserve(5) == Reservation(5, 5)
+
+
+def test_the_service_opens_such_a_bundle_too(bundle: Bundle, vault: Vault, toy: None) -> None:
+    vault.store(bundle.card.release_id, KEPT)
+    card, answerer = open_answerer(bundle.folder, vault)
+    assert card.interface is not None
+    assert answerer.interface.units == card.interface.units
+    assert answerer.reserve(2).units == 2
 
 
 def test_a_changed_vault_is_refused(bundle: Bundle, vault: Vault, toy: None) -> None:
