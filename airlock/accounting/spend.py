@@ -10,9 +10,11 @@ events are only accountable under add-remove.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Literal
 
@@ -20,7 +22,7 @@ import dp_accounting as dpa
 from absl import logging as absl_logging
 from dp_accounting import pld, rdp
 
-from airlock.accounting.events import contains_sampling, repeat, to_json, without_failure
+from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
 from airlock.errors import AccountingError
 
 Accountant = Literal["auto", "pld", "rdp"]
@@ -55,7 +57,7 @@ def spend(
     """
     if not 0 < delta < 1:
         raise AccountingError("a δ between 0 and 1", f"{delta}", "At δ ≥ 1 every mechanism is private.")
-    to_json(event)  # refuses what is not in the table
+    content = json.dumps(to_json(event))  # refuses what is not in the table
     if relation == "replace-one" and contains_sampling(event):
         raise AccountingError(
             "unsampled events under replace-one",
@@ -63,7 +65,13 @@ def spend(
             "Its ε would depend on how dp-accounting reads the noise multiplier.",
             "State the guarantee under add-remove.",
         )
-    event, failed = without_failure(event)
+    return _spent(content, delta, accountant)
+
+
+@lru_cache(maxsize=256)
+def _spent(content: str, delta: float, accountant: Accountant) -> Spent:
+    """Remembered: plan, release, card and verification ask for the same ε, and it takes seconds."""
+    event, failed = without_failure(from_json(json.loads(content)))
     delta -= failed
     if delta <= 0:
         return Spent(math.inf, "PLD" if accountant != "rdp" else "RDP", accounting_version())
