@@ -254,15 +254,16 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "answers/savings, a record in two shards": ("answers/savings", a_vote_in_two_shards),
     "answers/savings, no noise on the threshold": ("answers/savings", no_noise_on_the_threshold),
 }
+FITTED_ONCE = ("answers/savings",)  # its first run fits what all others use
 MORE_PAIRS = {"answers/per-query": 20_000, "answers/savings": 20_000}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str, monkeypatch: Patch) -> None:
     name, plant = FAULTS[fault]
-    opened(name)
+    case = channels.open_case(name, 1.0, 1e-5) if name in FITTED_ONCE else opened(name)
     plant(monkeypatch)
-    verdict = tried(name, MORE_PAIRS.get(name, 6000))
+    verdict = judge(case, Stream.from_seed(1), MORE_PAIRS.get(name, 6000), seconds=600)
     assert verdict.refuted, verdict.to_dict()
 
 
