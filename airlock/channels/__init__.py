@@ -35,6 +35,7 @@ METHODS: dict[str, dict[str, str]] = {
     "answers": {
         "head": "airlock.channels.answers.head:Head",
         "per-query": "airlock.channels.answers.per_query:PerQuery",
+        "poll": "airlock.channels.answers.poll:Poll",
         "savings": "airlock.channels.answers.savings:Savings",
         "published": "airlock.channels.answers.published:Published",
     },

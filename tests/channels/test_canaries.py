@@ -22,7 +22,7 @@ from tests.channels import test_cases
 from tests.channels.test_cases import no_clipping, noise_over
 
 COUNT = 400
-_WITHOUT = ("twin/kde-sharded", "answers/per-query", "answers/savings", "answers/published")
+_WITHOUT = ("twin/kde-sharded", "answers/per-query", "answers/poll", "answers/savings", "answers/published")
 NAMES, SOUND = ([n for n in names if n not in _WITHOUT] for names in (test_cases.NAMES, test_cases.SOUND))
 Patch = pytest.MonkeyPatch
 

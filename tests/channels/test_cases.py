@@ -16,7 +16,7 @@ from torch import Tensor
 from airlock import channels
 from airlock.audit import Verdict, judge
 from airlock.channels import Case
-from airlock.channels.answers import answers_case, savings, votes_case
+from airlock.channels.answers import answers_case, shards, votes_case
 from airlock.channels.answers.per_query import PerQuery
 from airlock.channels.contract import Channel
 from airlock.channels.twin import case as twin_case
@@ -200,7 +200,7 @@ def grid_noise_over(divisor: int) -> Callable[[Patch], None]:
 
 def a_vote_in_two_shards(patch: Patch) -> None:
     """The record that differs, which has a shard of its own, enters another empty one as well."""
-    divide = savings.shard
+    divide = shards.shard
 
     def doubled(records: Records, count: int, seed: int) -> list[np.ndarray]:
         own, last = divide(records, count, seed), len(records) - 1
@@ -208,7 +208,7 @@ def a_vote_in_two_shards(patch: Patch) -> None:
             own[[len(places) for places in own].index(0)] = np.array([last])
         return own
 
-    patch.setattr(savings, "shard", doubled)
+    patch.setattr(shards, "shard", doubled)
 
 
 def no_noise_on_the_threshold(patch: Patch) -> None:
@@ -250,12 +250,14 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "answers/head, a mean over the real number of records": ("answers/head", mean_over_the_real_number),
     "answers/per-query, noise over 2": ("answers/per-query", grid_noise_over(2)),
     "answers/per-query, longer features": ("answers/per-query", longer_features),
+    "answers/poll, noise over 2": ("answers/poll", grid_noise_over(2)),
+    "answers/poll, a record in two shards": ("answers/poll", a_vote_in_two_shards),
     "answers/savings, noise over 2": ("answers/savings", grid_noise_over(2)),
     "answers/savings, a record in two shards": ("answers/savings", a_vote_in_two_shards),
     "answers/savings, no noise on the threshold": ("answers/savings", no_noise_on_the_threshold),
 }
-FITTED_ONCE = ("answers/savings",)  # its first run fits what all others use
-MORE_PAIRS = {"answers/per-query": 20_000, "answers/savings": 20_000}
+FITTED_ONCE = ("answers/poll", "answers/savings")  # their first run fits what all others use
+MORE_PAIRS = {"answers/per-query": 20_000, "answers/poll": 20_000, "answers/savings": 20_000}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

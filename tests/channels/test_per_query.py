@@ -75,7 +75,7 @@ class TestLogits(Contract):
 
     @staticmethod
     def logits(desk: Noisy, query: NDArray[np.float32]) -> NDArray[np.float64]:
-        features = embed_queries(desk._body, query, LogisticHead(10, 1.0, 1))
+        features = embed_queries(desk.body, query, LogisticHead(10, 1.0, 1))
         return np.asarray((features @ desk._head.mT).numpy())
 
     @pytest.mark.parametrize("features", ["pixels", "scattering"])
@@ -243,7 +243,8 @@ def test_the_noise_does_not_grow_with_queries_faster_than_their_root() -> None:
 @pytest.mark.parametrize(
     ("changes", "queries", "gives", "first", "inside"),
     [
-        ({}, 1000, "logits", "head", "per-query"),
+        ({}, 1000, "logits", "head", "poll"),
+        ({}, 10**6, "logits", "head", "per-query"),
         ({}, 1, "label", "per-query", "per-query"),
         ({"epsilon": 8.0, "data": "mnist"}, 1000, "logits", "head", "savings"),
     ],

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from airlock import data
 from airlock.accounting import FailureDpEvent, pure, spend
-from airlock.channels.answers.savings import Savings, _fit
-from airlock.channels.answers.votes import HEADS, NONE, Voters, distances
+from airlock.channels.answers.savings import Savings
+from airlock.channels.answers.shards import HEADS, fit_head
+from airlock.channels.answers.votes import NONE, Voters, distances
 from airlock.channels.interface import Interface, as_queries
 from airlock.data import Records, Split
 from airlock.errors import ConfigError
@@ -75,9 +76,9 @@ class TestSavings(Contract):
         features /= features.norm(dim=1, keepdim=True)
         labels = torch.randint(0, 10, (9,), generator=chance)
         tight = objective.__class__(10, objective.regularisation, objective.records, 1e-4)
-        short, long = _fit(features, labels, tight), solve([(features, labels)], tight)[0]
+        short, long = fit_head(features, labels, tight), solve([(features, labels)], tight)[0]
         assert float((short - long).norm()) < 1e-3 * float(long.norm())
-        assert not _fit(features[:0], labels[:0], tight).any()
+        assert not fit_head(features[:0], labels[:0], tight).any()
 
     def desk(self, numbers: list[int], most: int = 1000, sharp: bool = True) -> Voters:
         """Without noise: 0 is unsure, 1 is sure, and queries come in this order."""
@@ -188,7 +189,7 @@ def _features(desk: Voters, x: Any) -> Any:
     from airlock.channels.answers.fitted import embed_queries
     from airlock.training.convex import LogisticHead
 
-    return embed_queries(desk._body, x, LogisticHead(10, 1.0, 1))
+    return embed_queries(desk.body, x, LogisticHead(10, 1.0, 1))
 
 
 @given(st.integers(2, 5), st.integers(1, 30), st.integers(0, 2**32))
@@ -197,13 +198,17 @@ def test_one_changed_vote_moves_the_distance_by_one_at_most_and_the_winner_only_
 ) -> None:
     chance = np.random.default_rng(seed)
     votes = np.minimum(chance.integers(0, classes, (1, heads)), chance.integers(0, classes, (1, heads)))
-    (winner,), (sure,) = distances(votes, classes)
+
+    def counted(cast: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return distances((cast[:, :, None] == np.arange(classes)).sum(1))
+
+    (winner,), (sure,) = counted(votes)
     assert 0 <= sure <= heads // 2
     for head in range(heads):
         for vote in range(classes):
             other = votes.copy()
             other[0, head] = vote
-            (won,), (apart,) = distances(other, classes)
+            (won,), (apart,) = counted(other)
             assert abs(int(apart) - int(sure)) <= 1
             assert won == winner or sure == apart == 0
 

@@ -36,7 +36,7 @@ class Desk(Answerer):
         super().__init__(interface)
         net = build_front(str(interface.figures["net"]), interface.input_shape, len(interface.classes))
         net.front.load_state_dict({name: torch.from_numpy(array) for name, array in kept[FRONT].items()})
-        self._body, self._bound = front_of(net, torch.device("cpu")), LogisticHead(len(interface.classes), 1.0, 1)
+        self.body, self._bound = front_of(net, torch.device("cpu")), LogisticHead(len(interface.classes), 1.0, 1)
         self._lock, self._pot = threading.Lock(), 0
         self._open: dict[int, Reservation] = {}
 
@@ -66,7 +66,7 @@ class Desk(Answerer):
         """Answer once what was paid for."""
         if len(x) != reservation.rows:
             raise DataError(f"the {reservation.rows} queries that were reserved", f"{len(x)}")
-        features = embed_queries(self._body, self.interface.checked(x), self._bound)
+        features = embed_queries(self.body, self.interface.checked(x), self._bound)
         with self._lock:
             self._close(reservation)
             answers, left = self._decide(features, reservation.held + reservation.units, stream)

@@ -1,13 +1,11 @@
 """`answers`/`savings`: many heads on disjoint records vote; what they agree on is free, the rest costs a unit each.
 
 `votes` has the proof. Heads stay in the vault; what leaves is the right to ask until T questions were too close to
-call. A head needs no certificate and no noise, because nothing but its vote is ever used; the noise is on how sure the
-vote was. So a head may fit its few records well, and how many heads there are is the one figure that matters: more of
-them are surer together and know less each.
+call. The noise is on how sure a vote was, so that how many heads there are is the one figure that matters: more of them
+are surer together and know less each.
 
 Settings, by one rule: a vote is sure if the first class leads the second by 2t heads or so, t the threshold; with 4t
-heads that is half of them. λ was looked up on digits, where 0.001 has the largest leads. `planner` compares this with
-the other methods before a record is read.
+heads that is half of them. `planner` compares this with the other methods before a record is read.
 """
 
 from __future__ import annotations
@@ -16,50 +14,39 @@ from typing import Annotated, ClassVar
 
 import dp_accounting as dpa
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from airlock.accounting import Course
 from airlock.accounting.guarantee import Status
 from airlock.channels.answers import votes_case
-from airlock.channels.answers.desk import FRONT, ONE_LEDGER, front_arrays
-from airlock.channels.answers.fitted import ASSUMPTIONS, Featured, FrontSettings, embed
-from airlock.channels.answers.votes import HEADS, NONE, Voters, course, rule_for
+from airlock.channels.answers.fitted import FrontSettings
+from airlock.channels.answers.shards import FEWEST, Sharded, ShardSettings
+from airlock.channels.answers.votes import NONE, Voters, course, rule_for
 from airlock.channels.case import Case
 from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
 from airlock.channels.interface import Answerer, Interface, as_queries
-from airlock.config import Positive, ReleaseConfig
+from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
-from airlock.data.shards import shard
 from airlock.errors import ConfigError
 from airlock.mechanisms import AboveThreshold, Randomness, Stream
-from airlock.nets.frontend import Framed
 from airlock.training import Run
-from airlock.training.convex import LogisticHead, solve
 
-FEWEST = 5  # records of a head, on average, that the automatic number of heads keeps to
-_TOLERANCE = 0.05
 UNIT = "one question that is too close to call, or {queries:,} that are not"
 
 
-class SavingsSettings(FrontSettings):
+class SavingsSettings(ShardSettings):
     """Who votes and what may be asked.
 
     Args:
         queries: The most questions that one unit can pay for; all of them if none is too close to call.
         unsure: T, how many questions may be too close to call before it is over.
-        heads: K, how many heads vote; by the rule above if left out.
-        regularisation: λ of a head.
     """
 
     queries: Annotated[int, Field(ge=1, le=10**7)] = 1000
     unsure: Annotated[int, Field(ge=1, le=10**5)] = 10
-    heads: Annotated[int, Field(ge=3, le=10**5)] | None = None
-    regularisation: Positive = 1e-3
 
 
-class Savings(Featured):
+class Savings(Sharded):
     """Votes with a threshold; status proven, unit record, relation add-remove."""
 
     channel: ClassVar[str] = "answers"
@@ -70,7 +57,6 @@ class Savings(Featured):
         "inside, and it ends after a fixed number of questions on which they do not."
     )
     settings_type: ClassVar[type[FrontSettings]] = SavingsSettings
-    assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, ONE_LEDGER)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
@@ -139,17 +125,6 @@ class Savings(Featured):
         over = np.cumsum(labels == NONE) >= self.asking.unsure
         return Utility(int(((labels == some.y) & ~over).sum()), len(some))
 
-    def kept(self, net: Framed, records: Records, heads: int, run: Run) -> Secrets:
-        """What stays in the vault: one head a shard, each from its own records alone, and the front end."""
-        features, labels = embed(net, records, run), torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
-        objective, found = self.objective(heads), []
-        for i, own in enumerate(shard(records, heads, self.config.seed)):
-            place = torch.from_numpy(own).to(run.device)
-            found.append(_fit(features[place], labels[place], objective).float().cpu())
-            if run.progress:
-                run.progress("heads", i + 1, heads)
-        return {HEADS: {"weight": np.ascontiguousarray(torch.stack(found).numpy())}, FRONT: front_arrays(net)}
-
     def interface(self, rule: AboveThreshold) -> Interface:
         """What may be asked, and the figures that whoever answers needs."""
         figures: dict[str, str | int | float] = {
@@ -186,22 +161,6 @@ class Savings(Featured):
             )
         return heads
 
-    def objective(self, heads: int) -> LogisticHead:
-        """Of one head."""
-        records = max(1, round(self.records / heads))
-        return LogisticHead(len(self.facts.classes), self.asking.regularisation, records, _TOLERANCE)
-
     def course(self, session: dpa.DpEvent) -> Course:
         """All that is spent, by sessions of this kind."""
         return course(session, self.asking.unsure, self.config.delta, self.config.tuning_runs)
-
-
-def _fit(features: Tensor, labels: Tensor, objective: LogisticHead) -> Tensor:
-    """One head from its own records; solved in the space that they span, which is all it can use."""
-    if len(labels) == 0:
-        return features.new_zeros(objective.classes, features.shape[1])
-    if len(labels) >= features.shape[1]:
-        return solve([(features, labels)], objective)[0]
-    basis, inner = torch.linalg.qr(objective.bounded(features).mT)
-    head: Tensor = solve([(inner.mT.contiguous(), labels)], objective)[0] @ basis.mT
-    return head

@@ -35,23 +35,17 @@ from __future__ import annotations
 
 import dp_accounting as dpa
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.accounting import Course, FailureDpEvent, calibrate, pure
 from airlock.accounting.spend import Accountant
-from airlock.channels.answers.desk import Desk
+from airlock.channels.answers.shards import Council, Whole
 from airlock.channels.contract import Secrets
 from airlock.channels.interface import Answers, Interface
 from airlock.mechanisms import AboveThreshold, Stream
 
-HEADS = "heads"  # file in the vault
 NONE = -1
 _SHARE = 0.5  # of δ that sure answers which should not be may use
-_BLOCK = 100  # queries whose votes are counted at once
-
-Whole = NDArray[np.int64]
 
 
 def course(step: dpa.DpEvent, unsure: int, delta: float, runs: int) -> Course:
@@ -78,21 +72,19 @@ def rule_for(
     return AboveThreshold.above_zero(1 / multiplier, unsure, queries, _SHARE * delta / runs)
 
 
-def distances(votes: Whole, classes: int) -> tuple[Whole, Whole]:
-    """The winner of every query and d, from (queries, heads) votes; of several winners the first."""
-    counts = (votes[:, :, None] == np.arange(classes)).sum(1)
+def distances(counts: Whole) -> tuple[Whole, Whole]:
+    """The winner of every query and d, from (queries, classes) counts; of several winners the first."""
     ordered = np.sort(counts, 1)
     gap = ordered[:, -1] - ordered[:, -2]
     return counts.argmax(1), np.maximum(0, -(-gap // 2) - 1)
 
 
-class Voters(Desk):
+class Voters(Council):
     """Heads that vote, and the session that is open; one unit a session."""
 
     def __init__(self, interface: Interface, kept: Secrets) -> None:
         super().__init__(interface, kept)
         figures = interface.figures
-        self._heads = torch.from_numpy(kept[HEADS]["weight"]).flatten(0, 1)
         self.rule = AboveThreshold(
             int(figures["threshold"]), float(figures["epsilon_threshold"]), float(figures["epsilon_numbers"])
         )
@@ -106,12 +98,7 @@ class Voters(Desk):
 
     def tally(self, features: Tensor) -> tuple[Whole, Whole]:
         """The winner and d of queries with these features; neither may leave as it is."""
-        found = []
-        for start in range(0, len(features), _BLOCK):
-            block = features[start : start + _BLOCK].float()
-            logits = (block @ self._heads.mT).reshape(len(block), -1, len(self.interface.classes))
-            found.append(distances(logits.argmax(2).numpy(), len(self.interface.classes)))
-        return np.concatenate([w for w, _ in found]), np.concatenate([d for _, d in found])
+        return distances(self.counts(features))
 
     def _decide(self, features: Tensor, units: int, stream: Stream) -> tuple[Answers, int]:
         winners, sure = self.tally(features)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FIRST = 6  # questions that the record makes less sure, before one that it makes surer
 ABOVE_FIRST, ABOVE_LAST = 0, -3  # d of either without the record, less the threshold
 PER_HEAD = 4
-_PLAIN = LogisticHead(2, 1.0, 1)
+PLAIN = LogisticHead(2, 1.0, 1)
 STATISTICS = ("how many questions were answered, ties by a coin", "whether the last one and no other ended it")
 PAIR = "votes of heads on a quarter circle, with and without a record that moves one of them"
 ACCOUNTED = "the sparse vector technique: one session is as private as its two budgets together"
@@ -44,7 +44,7 @@ def of_votes(method: type[Savings], epsilon: float, delta: float) -> Case:
     channel = _channel(method, epsilon, delta)
     plan, net, rule = channel.plan(), channel.ready(), channel.rule()
     heads = channel.heads(rule)
-    sides = _neighbours(heads, channel.config.seed)
+    sides = neighbours(heads, channel.config.seed)
 
     @cache
     def voters(with_record: bool) -> Voters:
@@ -57,7 +57,7 @@ def of_votes(method: type[Savings], epsilon: float, delta: float) -> Case:
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
         desk = voters(with_record)
-        _, sure = desk.tally(embed_queries(desk._body, questions, _PLAIN))
+        _, sure = desk.tally(embed_queries(desk.body, questions, PLAIN))
         levels = desk.rule.start_many(count, stream.child("threshold"))
         answered = desk.rule.passed_many(levels, np.tile(sure, (count, 1)), stream.child("numbers"))
         coins = stream.child("ties").uniform(count)
@@ -74,12 +74,12 @@ def _channel(method: type[Savings], epsilon: float, delta: float) -> Savings:
     return method(from_table(table | {"method": method.method, "settings": settings}), facts)
 
 
-def _neighbours(heads: int, seed: int) -> tuple[Records, Records]:
+def neighbours(heads: int, seed: int) -> tuple[Records, Records]:
     """With and without the record, which comes last."""
     angles = np.random.default_rng(0).uniform(0, np.pi / 2, PER_HEAD * heads)
-    without = Records(_on_circle(angles), (angles > np.pi / 4).astype(np.int64))
+    without = Records(on_circle(angles), (angles > np.pi / 4).astype(np.int64))
     for angle in np.linspace(0.7, 0.8, 1000):
-        x = np.concatenate([without.x, _on_circle(np.array([angle]))])
+        x = np.concatenate([without.x, on_circle(np.array([angle]))])
         both = Records(x, np.append(without.y, 1))
         if any(len(own) == 1 and own[0] == len(without) for own in shard(both, heads, seed)):
             return both, without
@@ -88,14 +88,13 @@ def _neighbours(heads: int, seed: int) -> tuple[Records, Records]:
 
 def _questions(desk: Voters, threshold: int) -> NDArray[np.float32]:
     """Angles at which the leads without the record are as wanted: `FIRST` times one, then the other."""
-    found = _on_circle(np.linspace(0.0, np.pi / 2, 3000))
-    winners, sure = desk.tally(embed_queries(desk._body, found, _PLAIN))
+    found = on_circle(np.linspace(0.0, np.pi / 2, 3000))
+    winners, sure = desk.tally(embed_queries(desk.body, found, PLAIN))
     away = np.where(winners == 0, sure - threshold - ABOVE_FIRST, 10**6), sure - threshold - ABOVE_LAST
     first, last = np.abs(away[0]).argmin(), np.abs(np.where(winners == 1, away[1], 10**6)).argmin()
     return np.concatenate([np.repeat(found[first : first + 1], FIRST, 0), found[last : last + 1]])
 
 
-def _on_circle(
-    angles: NDArray[np.float64],
-) -> NDArray[np.float32]:
+def on_circle(angles: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Points at these angles."""
     return np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
