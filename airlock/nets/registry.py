@@ -15,6 +15,8 @@ from torch import nn
 
 from airlock.errors import NetError
 from airlock.nets.cifar import cifar_net
+from airlock.nets.compact import FAMILY, compact_net
+from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
 from airlock.nets.frontend import Framed, pixels_linear, scattering_linear, whitened
 from airlock.nets.mlp import linear, mlp
 from airlock.nets.mnist import mnist_net
@@ -33,6 +35,7 @@ _TABLE: dict[str, Callable[[Shape, int], nn.Module]] = {
     "linear": linear,
     "scattering-linear": scattering_linear,
     "pixels-linear": pixels_linear,
+    **{name: partial(compact_net, widths=widths, dropout=dropout) for name, (widths, dropout) in FAMILY.items()},
 }
 # Which record shapes a built-in network takes, in words and as a test.
 _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
@@ -44,6 +47,9 @@ _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
     "linear": ("records of any shape", lambda s: True),
     "scattering-linear": ("images of at least 8 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST),
     "pixels-linear": ("records of any shape", lambda s: True),
+    **dict.fromkeys(
+        FAMILY, ("images of at least 4 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST_COMPACT)
+    ),
 }
 # Networks that only `head` makes, because public images go into them; "<name>-white-linear" has a whitening as well.
 _TRAINED: dict[str, Callable[[Shape, int], Framed]] = {

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from airlock.errors import NetError
 from airlock.nets import build, check, create, default_name, names
+from airlock.nets.compact import FAMILY
 
 SHAPES = {
     "mnist-net": (1, 28, 28),
@@ -21,6 +22,7 @@ SHAPES = {
     "linear": (108,),
     "scattering-linear": (1, 16, 16),
     "pixels-linear": (3, 5, 5),
+    **{name: (3, 12, 12) if "-teacher" in name else (1, 8, 8) for name in FAMILY},
 }
 
 
