@@ -1,4 +1,4 @@
-"""The all-convolutional family of RONA (Wang et al. 2019): one shape, from a teacher of millions to a student of thousands.
+"""The all-convolutional family of RONA (Wang et al. 2019): teachers of millions of parameters, students of thousands.
 
 Nine convolutions with leaky ReLU 0.1: three and a pool, three and a pool, one without padding as in Conv-Large (Laine
 and Aila 2017), two of 1 × 1; then the average over all places and a dense layer. No batch normalisation: no layer looks
@@ -42,7 +42,7 @@ FAMILY: dict[str, tuple[Widths, float]] = {
     "rona-mnist-s1": (Widths(5, 10, 16, 16, 16), 0.0),  # 4,960
     "rona-mnist-s2": (Widths(8, 16, 16, 12, 12), 0.0),  # 9,866
     "rona-digits-teacher": (Widths(16, 32, 32, 32, 32), 0.0),  # 39,626
-    "rona-digits-student": (Widths(6, 12, 12, 12, 12), 0.0),  # 6,076
+    "rona-digits-student": (Widths(6, 12, 12, 12, 12), 0.0),  # 5,746
 }
 
 
