@@ -1,0 +1,75 @@
+"""Trainings that follow each other, as one run: a finished one lies in the checkpoint's folder until all are done.
+
+`fit` keeps the checkpoint of one training and forgets it at the end. Where a release takes several (teachers, then a
+student), an interrupted run has to find the finished ones again: each leaves its weights beside its checkpoint, with a
+mark of what it was made from. None of it is private; it stays in the vault and goes when the release is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from airlock.training import checkpoint
+from airlock.training.chunks import read
+from airlock.training.distributed import digest
+from airlock.training.loop import Run
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The trainings of one run.
+
+    Args:
+        run: Device, progress, and the folder; without one, nothing is kept.
+        settings: What a training must agree on beside its inputs, to be taken up again.
+    """
+
+    run: Run
+    settings: Mapping[str, object]
+
+    def train(self, name: str, net: nn.Module, inputs: list[Tensor], fit: Callable[[Run], object]) -> None:
+        """Train `net` in place by `fit`, or take it as an earlier, interrupted run left it.
+
+        Args:
+            name: Of this training, for its files.
+            net: The network before this training; afterwards it is where the run computes.
+            inputs: What it learns from: records, targets.
+            fit: Trains it, with a run whose checkpoints are its own.
+
+        Raises:
+            TrainingError: What was left is that of other settings, another start or other inputs.
+        """
+        folder = self.run.checkpoint
+        net.to(self.run.device)
+        if folder is None:
+            fit(self.run)
+            return
+        file = folder / f"{name}.safetensors"
+        mark = self._mark(net, inputs)
+        if not (self.run.resume and file.exists()):
+            fit(replace(self.run, checkpoint=folder / name))
+            checkpoint.write(file, {key: value.clone() for key, value in net.state_dict().items()}, {"mark": mark})
+        kept = read(file, mark)
+        with torch.no_grad():
+            for key, value in net.state_dict().items():
+                value.copy_(kept[key])
+
+    def forget(self, *names: str) -> None:
+        """The release is made: remove what these trainings left."""
+        folder = self.run.checkpoint
+        if folder is None or not folder.is_dir():
+            return
+        for name in names:
+            (folder / f"{name}.safetensors").unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+    def _mark(self, net: nn.Module, inputs: list[Tensor]) -> str:
+        known = json.dumps(dict(self.settings), sort_keys=True).encode()
+        return hashlib.sha256(digest([*inputs, *net.state_dict().values()]) + known).hexdigest()

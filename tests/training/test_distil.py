@@ -1,0 +1,189 @@
+"""Distillation: the losses, the stages on targets as arrays, rounds, and resuming."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from airlock.errors import Interrupted, TrainingError
+from airlock.nets import create
+from airlock.nets.hints import guided
+from airlock.training import Recipe, Run, Shuffled, fit
+from airlock.training.distil import (
+    Asked,
+    Cached,
+    HintLoss,
+    LabelLoss,
+    SoftLoss,
+    Stage,
+    at_places,
+    distil,
+    learn_hints,
+    learn_labels,
+)
+from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
+from airlock.training.selection import select
+from airlock.training.stages import Stages
+
+CPU = torch.device("cpu")
+SHAPE = (1, 8, 8)
+X = np.random.default_rng(0).random((60, *SHAPE), np.float32)
+TEACHER = create("rona-digits-teacher", SHAPE, 4, 7).eval()
+PLACES = torch.arange(60)
+
+
+def student(seed: int = 0) -> nn.Module:
+    return create("rona-digits-student", SHAPE, 4, seed)
+
+
+def stage(steps: int = 30, run: Run | None = None) -> Stage:
+    recipe = Recipe(steps=steps, optimiser="adam", learning_rate=3e-3)
+    return Stage(Shuffled(20, 0), recipe, 0, run or Run())
+
+
+def test_the_losses_are_the_papers() -> None:
+    torch.manual_seed(0)
+    out, z, y = torch.randn(5, 4), torch.randn(9, 4), torch.randint(4, (9,))
+    place = torch.tensor([8, 0, 3, 3, 1])
+    x = torch.zeros(5, 1)
+    one = [0.5 * float((out[i] - z[p]).square().sum()) for i, p in enumerate(place)]
+    assert float(HintLoss(Cached(z))(out, x, place)) == pytest.approx(sum(one) / 5)
+    soft = [-float((F.softmax(z[p] / 3, 0) * F.log_softmax(out[i] / 3, 0)).sum()) for i, p in enumerate(place)]
+    assert float(SoftLoss(Cached(z), 3.0)(out, x, place)) == pytest.approx(sum(soft) / 5)
+    assert float(LabelLoss(Cached(y))(out, x, place)) == pytest.approx(float(F.cross_entropy(out, y[place])))
+
+
+def test_a_teacher_that_is_asked_and_its_cached_answers_teach_the_same() -> None:
+    inputs = at_places(X, CPU)
+    with torch.no_grad():
+        rows = TEACHER(torch.from_numpy(X))
+    nets = [student() for _ in range(3)]
+    distil(nets[0], inputs, Asked(TEACHER), 3.0, stage())
+    distil(nets[1], inputs, rows, 3.0, stage())
+    distil(nets[2], inputs, rows.numpy(), 3.0, stage())
+    for a, b, c in zip(*(net.parameters() for net in nets), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+        assert torch.equal(b, c)
+
+
+def test_hints_teach_the_layers_below_the_guide_alone() -> None:
+    inputs, net = at_places(X, CPU), student()
+    before = copy.deepcopy(net.state_dict())
+    pupil = guided(net, "leaky6", TEACHER, "pool1", SHAPE, 0)
+    loss = HintLoss(Asked(TEACHER, "pool1"))
+    first = float(loss(pupil(inputs.x), inputs.x, PLACES).detach())
+    learn_hints(pupil, inputs, Asked(TEACHER, "pool1"), stage(60))
+    assert float(loss(pupil(inputs.x), inputs.x, PLACES).detach()) < 0.5 * first
+    moved = {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {f"conv{i}.{part}" for i in range(1, 7) for part in ("weight", "bias")}
+
+
+def test_labels_are_learnt() -> None:
+    inputs, net = at_places(X, CPU), student()
+    labels = (X.mean((1, 2, 3)) > np.median(X.mean((1, 2, 3)))).astype(np.int64)
+    learn_labels(net, inputs, labels, stage(150))
+    assert float((outputs(net, inputs).argmax(1).numpy() == labels).mean()) > 0.75
+    assert net.training
+
+
+def test_another_number_of_targets_is_refused() -> None:
+    with pytest.raises(TrainingError, match="each of 60 public inputs, found 59"):
+        distil(student(), at_places(X, CPU), np.zeros((59, 4), np.float32), 1.0, stage())
+
+
+TABLE = Timetable(rounds=2, self_epochs=1, distil_epochs=2, inputs=60, queries=25, self_batch=30, query_batch=10)
+
+
+def test_the_timetable_is_algorithm_1() -> None:
+    assert (TABLE.self_batches, TABLE.query_batches, TABLE.steps) == (2, 3, 2 * (2 + 2 * 3))
+    kinds = [TABLE.at(step) for step in range(TABLE.steps)]
+    one_round = [(False, 0, 0), (False, 0, 1), *((True, e, b) for e in (0, 1) for b in range(3))]
+    assert kinds[:8] == one_round
+    assert kinds[8:] == [(asks, epoch + (2 if asks else 1), batch) for asks, epoch, batch in one_round]
+
+
+def rounds(net: nn.Module, choose: Callable[[nn.Module, int], np.ndarray]) -> Rounds:
+    labels, answers = Cached(np.arange(60) % 4), Cached(torch.randn(60, 4, generator=torch.Generator().manual_seed(1)))
+    return Rounds(net, TABLE, choose, LabelLoss(labels), SoftLoss(answers, 3.0), seed=3)
+
+
+def test_an_epoch_by_itself_sees_all_inputs_and_an_epoch_of_queries_the_chosen_ones() -> None:
+    asked: list[int] = []
+
+    def choose(net: nn.Module, epoch: int) -> np.ndarray:
+        asked.append(epoch)
+        return np.arange(epoch, epoch + 25)
+
+    made = rounds(student(), choose)
+    drawn = [made.draw(step, 60) for step in range(TABLE.steps)]
+    assert sorted(np.concatenate(drawn[:2])) == list(range(60))
+    assert sorted(np.concatenate(drawn[2:5])) == list(range(25))
+    assert sorted(np.concatenate(drawn[13:])) == list(range(3, 28))
+    assert asked == [0, 1, 2, 3]
+
+
+def test_random_queries_are_others_in_every_epoch() -> None:
+    sampler = RandomQueries(25, 10, seed=0)
+    one, two = (np.concatenate([sampler.draw(3 * epoch + b, 60) for b in range(3)]) for epoch in (0, 1))
+    assert len(set(one)) == len(set(two)) == 25
+    assert set(one) != set(two)
+
+
+def test_rounds_resume_in_the_middle_of_an_epoch_of_queries_to_the_same_student(tmp_path: Path) -> None:
+    def train(net: nn.Module, run: Run) -> dict[str, Tensor]:
+        inputs = at_places(X, CPU)
+        made = rounds(net, lambda own, epoch: select("k-centre", outputs(own, inputs), 25, epoch))
+        recipe = Recipe(steps=TABLE.steps, optimiser="adam", learning_rate=3e-3)
+        fit(net, inputs, made, made, recipe, 0, run)
+        return net.state_dict()
+
+    def press(label: str, done: int, total: int) -> None:
+        if done == 12:  # the second epoch of queries of the second round has begun
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole = train(student(), Run())
+    with pytest.raises(Interrupted):
+        train(student(), Run(checkpoint=tmp_path, progress=press))
+    resumed = train(student(9), Run(checkpoint=tmp_path, resume=True))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_finished_trainings_are_found_again_and_others_refused(tmp_path: Path) -> None:
+    inputs = at_places(X, CPU)
+    labels = np.arange(60) % 4
+    trained: list[str] = []
+
+    def both(run: Run, settings: dict[str, object], stop: bool = False) -> list[Tensor]:
+        stages, nets = Stages(run, settings), [student(), student(1)]
+        for name, net in zip(("one", "two"), nets, strict=True):
+            if stop and name == "two":
+                raise KeyboardInterrupt
+
+            def train(own: Run, name: str = name, net: nn.Module = net) -> None:
+                trained.append(name)
+                learn_labels(net, inputs, labels, stage(3, own))
+
+            stages.train(name, net, [inputs.x], train)
+        stages.forget("one", "two")
+        return [*nets[0].parameters(), *nets[1].parameters()]
+
+    whole = both(Run(), {})
+    with pytest.raises(KeyboardInterrupt):
+        both(Run(checkpoint=tmp_path / "c"), {"a": 1}, stop=True)
+    assert (tmp_path / "c/one.safetensors").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(TrainingError, match="this very run"):
+        both(Run(checkpoint=tmp_path / "c", resume=True), {"a": 2})
+    trained.clear()
+    resumed = both(Run(checkpoint=tmp_path / "c", resume=True), {"a": 1})
+    assert trained == ["two"]
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
+    assert not (tmp_path / "c").exists()
