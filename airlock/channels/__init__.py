@@ -32,6 +32,9 @@ METHODS: dict[str, dict[str, str]] = {
         "kde-sharded": "airlock.channels.twin.kde_sharded:KdeSharded",
         "published": "airlock.channels.twin.published:Published",
     },
+    "student": {
+        "published": "airlock.channels.student.published:Published",
+    },
     "answers": {
         "head": "airlock.channels.answers.head:Head",
         "per-query": "airlock.channels.answers.per_query:PerQuery",

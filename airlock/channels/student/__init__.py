@@ -1,0 +1,1 @@
+"""`student`: a compact model leaves, distilled from a teacher that stays."""

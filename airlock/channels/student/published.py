@@ -1,0 +1,352 @@
+"""`student`/`published`: RONA (Wang, Bao, Sun, Zhu, Cao and Yu 2019, Algorithms 1 to 3), as published; a claim.
+
+A teacher is trained on private and public records, an auxiliary teacher on the public ones alone. A compact student
+sees public records and the teacher's answers about them: first hints, then R rounds of learning from public labels and
+of distillation on query samples that it chooses. Every batch's loss against the teacher goes through `sanitise`.
+
+Why nothing is promised. (1) Noise that is added to a loss does not change its gradient, so that none reaches the
+student: it is the same for any σ, to the bit. What leaves is a deterministic function of a teacher that was trained
+without privacy; the recorded event is a non-private one, ε is infinite and the unit "none". (2) Clipping a loss to B
+makes its gradient 0 above B and leaves it as it is below: it bounds nothing. (3) Theorem 2 has two constants that the
+paper does not give, and its proof is omitted. With c2 = 1/2, σ = c2 √(T ln(1/δ)) / ε gives the ε stated for CIFAR-10
+(T = 3200, σ = 10, δ = 1e-5: 9.597), so this is what is recorded as the claim. T answers that were numbers with noise at
+σ would cost far more: 39 by PLD, 43 by the moments bound (`gaussian_queries_epsilon`). Choosing query samples among
+public records by the student amplifies nothing and costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+from typing import ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+from torch import nn
+
+from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting.guarantee import Status
+from airlock.accounting.spend import LARGEST
+from airlock.channels.case import Canaries, Case
+from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.student import case
+from airlock.channels.student.sanitise import Sanitise
+from airlock.channels.student.settings import hint_layers, net_names, settings_for
+from airlock.config import ReleaseConfig
+from airlock.data import Facts, Records, Split
+from airlock.errors import ConfigError, DataError
+from airlock.mechanisms import Randomness, Stream
+from airlock.nets import check, create
+from airlock.nets.hints import guided
+from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
+from airlock.training.augment import named
+from airlock.training.distil import Asked, Cached, HintLoss, LabelLoss, SoftLoss, Stage, at_places, learn_hints
+from airlock.training.loop import mix
+from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
+from airlock.training.selection import select
+from airlock.training.stages import Stages
+
+CONSTANT = 0.5  # c2 of Theorem 2, which the paper does not give
+THEOREM = (
+    "Theorem 2 of Wang et al. 2019 for {queries:,} queries at σ = {noise:.4g}, with c2 = 1/2, which gives the ε stated "
+    "there for CIFAR-10; it does not hold: noise added to a loss does not change the gradient, so that none reaches "
+    "the student; and so many numbers with such noise would cost {cost}"
+)
+NEEDED = (
+    "NOT TRUE of this method: noise protects what the student learns from the teacher. It is added to the loss, whose "
+    "gradient it does not change.",
+    "NOT TRUE of this method: clipping bounds what one answer does. Below the bound the gradient is the teacher's own.",
+    "NOT TRUE of the paper: so many noisy answers cost the stated ε. Were they noisy, they would cost a multiple.",
+)
+ASSUMPTIONS = (
+    "The public records may be known to everyone: they are used without protection.",
+    "Networks, settings and class names were chosen without looking at the private records.",
+    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+)
+_KEPT = ("teacher", "auxiliary", "hints")
+
+
+class Published(Channel):
+    """RONA as published: status claimed, unit none."""
+
+    channel: ClassVar[str] = "student"
+    method: ClassVar[str] = "published"
+    status: ClassVar[Status] = "claimed"
+    leaves: ClassVar[str] = (
+        "A compact model that learnt from public records and from a teacher's answers about them. The teacher was "
+        "trained on all private records without protection, and no noise reached the model that leaves."
+    )
+    unproven: ClassVar[str] = (
+        "The paper's proof is omitted and cannot hold: noise is added to a loss, whose gradient it does not change, so "
+        "that the student is the same with any noise."
+    )
+    sound_method: ClassVar[str] = "ensemble"
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.settings = settings_for(config, facts)
+        self.teacher_name, self.net_name = net_names(config, facts, self.settings)
+        self.layers = hint_layers(self.settings, self.teacher_name, self.net_name)
+        self._check_claim()
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """One private record more or less, and the whole pipeline on networks of one layer."""
+        return case.of_release(cls(case.config_for(epsilon, delta), case.FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release: every canary has an input of its own."""
+        return case.of_canaries(cls(case.config_for(epsilon, delta), case.facts(count)))
+
+    @property
+    def public_records(self) -> int:
+        """As a public figure."""
+        return self.facts.expected("public", self.config.split)
+
+    @property
+    def queries(self) -> int:
+        """N_q, as a public figure."""
+        return self.settings.queries or max(1, round(self.settings.select_rate * self.public_records))
+
+    @property
+    def asked(self) -> int:
+        """T = (T_h + R T_d) |x_q| / S, with whole batches: how often the teacher is asked in all runs."""
+        s = self.settings
+        batches = -(-self.queries // s.query_batch)
+        return (s.hint_epochs + s.rounds * s.distil_epochs) * batches * self.config.tuning_runs
+
+    @property
+    def noise_scale(self) -> float:
+        """σ: as set, or by Theorem 2 with c2 = 1/2 at the config's ε."""
+        return self.settings.noise_scale or self._theorem(self.config.epsilon)
+
+    @property
+    def claimed_epsilon(self) -> float:
+        """What the paper would print."""
+        return self.config.epsilon if self.settings.noise_scale is None else self._theorem(self.noise_scale)
+
+    def _theorem(self, other: float) -> float:
+        """ε from σ or σ from ε: the two stand in it alike."""
+        return CONSTANT * math.sqrt(self.asked * math.log(1 / self.config.delta)) / other
+
+    def _check_claim(self) -> None:
+        if self.claimed_epsilon > self.config.epsilon * (1 + 1e-9):
+            raise ConfigError(
+                f"an ε of at least {self.claimed_epsilon:.4g}, which the paper would print for settings.noise_scale = "
+                f"{self.noise_scale:g} and {self.asked:,} queries",
+                f"{self.config.epsilon:g}",
+                "The claim on the card would be smaller than the paper's.",
+                "Raise epsilon or noise_scale, or leave noise_scale out.",
+            )
+
+    @cached_property
+    def gaussian_queries_epsilon(self) -> float:
+        """What so many numbers with noise at σ would cost, if they were what leaves."""
+        event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(self.noise_scale), self.asked)
+        return spend(event, self.config.delta, accountant=self.config.accountant).epsilon
+
+    def plan(self) -> Plan:
+        """The claim and the sizes; touches no record."""
+        teacher, student = self.nets(self.config.seed)
+        big, small = (sum(p.numel() for p in net.parameters()) for net in (teacher, student))
+        s = self.settings
+        hint, guide = self.layers or ("none", "none")
+        details: dict[str, str | int | float] = {
+            "net": self.net_name,
+            "parameters": small,
+            "bytes": 4 * small,
+            "teacher": self.teacher_name,
+            "teacher_parameters": big,
+            "teacher_bytes": 4 * big,
+            "compression": round(big / small, 2),
+            "hint": hint,
+            "guide": guide,
+            "hint_epochs": s.hint_epochs,
+            "rounds": s.rounds,
+            "self_epochs": s.self_epochs,
+            "distil_epochs": s.distil_epochs,
+            "select": s.select,
+            "query_samples": self.queries,
+            "query_batch": s.query_batch,
+            "queries": self.asked,
+            "temperature": s.temperature,
+            "noise_scale": self.noise_scale,
+            "bound": s.bound or "adaptive",
+            "gaussian_queries_epsilon": _stated(self.gaussian_queries_epsilon),
+            "record_level": "none: no noise reaches the student",
+        }
+        events = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
+        return Plan(self.channel, self.method, self.leaves, self._guarantee(events), details)
+
+    def nets(self, seed: int) -> tuple[nn.Module, nn.Module]:
+        """Teacher and student, freshly initialised and checked, also whether hints fit; touches no record."""
+        shape, classes = self.facts.shape, len(self.facts.classes)
+        for name in (self.teacher_name, self.net_name):
+            check(create(name, shape, classes, seed), name, shape, classes)
+        teacher, student = (create(name, shape, classes, seed) for name in (self.teacher_name, self.net_name))
+        if self.layers:
+            guided(student, self.layers[1], teacher, self.layers[0], shape, seed)
+        return teacher, student
+
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Train both teachers and the student, and leave only the student."""
+        plan = self.plan()
+        self._check_split(split)
+        stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": randomness.seed})
+        teacher = self._taught("teacher", _joined(split.private, split.public), randomness.seed, stages)
+        auxiliary = self._taught("auxiliary", split.public, randomness.seed, stages)
+        net = self.nets(randomness.seed)[1].to(run.device)
+        changes = self._learn(net, teacher, auxiliary, split.public, randomness, stages)
+        stages.forget(*_KEPT)
+        executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
+        check_executed(plan, executed)
+        utility = Utility(count_correct(net, split.test), len(split.test))
+        measured = _measured(teacher, auxiliary, changes, split.test)
+        return Release(
+            plan=replace(plan, details={**plan.details, **measured}),
+            artefact=Artefact(
+                net.cpu().eval().requires_grad_(False), self.net_name, self.facts.shape, self.facts.classes
+            ),
+            guarantee=self._guarantee(executed),
+            utility=utility,
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+        )
+
+    def _taught(self, name: str, records: Records, seed: int, stages: Stages) -> nn.Module:
+        """A teacher, trained on these records without privacy; both teachers start alike."""
+        s, net = self.settings, self.nets(seed)[0]
+        data = Resident(records, stages.run.device)
+        recipe = Recipe(
+            steps=s.teacher_epochs * -(-len(records) // s.teacher_batch),
+            optimiser="adam",
+            learning_rate=s.teacher_learning_rate,
+            schedule=s.teacher_schedule,
+            precision=s.precision,
+        )
+
+        def train(run: Run) -> None:
+            fit(net, data, Shuffled(s.teacher_batch, mix(seed, 1)), PlainGradients(), recipe, mix(seed, 2), run,
+                named(s.teacher_augment), f"training the {name}")  # fmt: skip
+
+        stages.train(name, net, [data.x, data.y], train)
+        return net.eval()
+
+    def _learn(
+        self,
+        net: nn.Module,
+        teacher: nn.Module,
+        auxiliary: nn.Module,
+        public: Records,
+        randomness: Randomness,
+        stages: Stages,
+    ) -> list[Sanitise]:
+        """Hints, then rounds; the student is trained in place."""
+        s, seed, run = self.settings, randomness.seed, stages.run
+        inputs = at_places(public.x, run.device)
+        queries = min(self.queries, len(public))
+        changes = []
+        if self.layers:
+            hint, guide = self.layers
+            change = self._sanitise(HintLoss(Asked(auxiliary, hint)), randomness.privacy.child("hints"), run)
+            pupil = guided(net, guide, teacher, hint, self.facts.shape, mix(seed, 3))
+            steps = s.hint_epochs * -(-queries // s.query_batch)
+            sampler = RandomQueries(queries, s.query_batch, mix(seed, 4))
+            answers = Asked(teacher, hint)
+            stages.train(
+                "hints",
+                pupil,
+                [inputs.x, *teacher.state_dict().values()],
+                lambda own: learn_hints(
+                    pupil, inputs, answers, Stage(sampler, self._recipe(steps), mix(seed, 5), own, change=change)
+                ),
+            )
+            changes.append(change)
+        soft = SoftLoss(Asked(auxiliary), s.temperature)
+        change = self._sanitise(soft, randomness.privacy.child("rounds"), run)
+        table = Timetable(s.rounds, s.self_epochs, s.distil_epochs, len(public), queries, s.self_batch, s.query_batch)
+        rounds = Rounds(
+            net,
+            table,
+            lambda own, epoch: select(s.select, outputs(own, inputs), queries, mix(mix(seed, 6), epoch)),
+            LabelLoss(Cached(public.y)),
+            SoftLoss(Asked(teacher), s.temperature),
+            mix(seed, 7),
+            change,
+        )
+        own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "rounds")
+        fit(net, inputs, rounds, rounds, self._recipe(table.steps), mix(seed, 8), own, label="teaching the student")
+        return [*changes, change]
+
+    def _recipe(self, steps: int) -> Recipe:
+        s = self.settings
+        return Recipe(steps=steps, optimiser="adam", learning_rate=s.learning_rate, precision=s.precision)
+
+    def _sanitise(self, auxiliary: HintLoss | SoftLoss, stream: Stream, run: Run) -> Sanitise:
+        return Sanitise(self.noise_scale, auxiliary, stream, run.device, self.settings.bound)
+
+    def _check_split(self, split: Split) -> None:
+        """Refuse public records that a student cannot learn from, before anything is trained."""
+        public, classes = split.public, len(self.facts.classes)
+        if not len(public):
+            raise DataError("at least one public record after the split", "none", do="Raise split.public.")
+        if public.x.shape[1:] != split.private.x.shape[1:] or public.x.dtype != split.private.x.dtype:
+            raise DataError(
+                "public records of the shape and type of the private ones",
+                f"public records of shape {public.x.shape[1:]} and type {public.x.dtype}",
+                "One teacher learns from both.",
+            )
+        if public.y.min() < 0 or public.y.max() >= classes:
+            raise DataError(
+                f"public labels of the {classes} classes of the private records (0 to {classes - 1})",
+                f"labels from {public.y.min()} to {public.y.max()}",
+                "Teacher and student would mean different classes by the same output.",
+                "Give the public records the labels of the same classes.",
+            )
+        if self.settings.queries is not None and self.settings.queries > len(public):
+            raise DataError(
+                f"at least {self.settings.queries} public records, as settings.queries says",
+                f"{len(public)}",
+                "Query samples are chosen among them, without repetition.",
+                "Lower settings.queries, or raise split.public.",
+            )
+
+    def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
+        """Nothing is promised; the paper's claim is recorded."""
+        cost = _stated(self.gaussian_queries_epsilon)
+        words = f"ε = {cost:.3g}" if isinstance(cost, float) else f"an ε {cost}"
+        theorem = THEOREM.format(queries=self.asked, noise=self.noise_scale, cost=words)
+        return Guarantee(
+            unit="none",
+            relation="add-remove",
+            events=events,
+            delta=self.config.delta,
+            status=self.status,
+            assumptions=(*NEEDED, *ASSUMPTIONS),
+            claim=Claim(self.claimed_epsilon, self.config.delta, theorem),
+            accountant=self.config.accountant,
+        )
+
+
+def _joined(private: Records, public: Records) -> Records:
+    return Records(np.concatenate([private.x, public.x]), np.concatenate([private.y, public.y]))
+
+
+def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: list[Sanitise], test: Records) -> Details:
+    """Figures that are known after training; those of the teacher follow from the private records."""
+    private = "computed from the private records, not protected"
+    right, public = (count_correct(net, test) / len(test) for net in (teacher, auxiliary))
+    return {
+        "teacher_accuracy": f"about {right:.3f}; {private}",
+        "public_teacher_accuracy": public,
+        **{
+            f"clipped_share_{name}": f"about {change.share_clipped:.2f}; {private}"
+            for name, change in zip(("hints", "rounds")[-len(changes) :], changes, strict=True)
+        },
+    }
+
+
+def _stated(epsilon: float) -> str | float:
+    return f"above {LARGEST:,.0f}" if math.isinf(epsilon) else epsilon

@@ -1,0 +1,158 @@
+"""The settings of `student`/`published`, and what suits data sets that are known by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from airlock.config import Frozen, Positive, ReleaseConfig, parse
+from airlock.data import Facts
+from airlock.errors import ConfigError
+from airlock.nets.compact import FAMILY
+from airlock.training.augment import Name as AugmentName
+from airlock.training.schedule import Schedule
+from airlock.training.selection import Name as SelectName
+
+Epochs = Annotated[int, Field(ge=0, le=100_000)]
+Count = Annotated[int, Field(ge=1)]
+HINT, GUIDE = "pool1", "leaky6"  # of the paper's family: the teacher's first pool, the student's sixth convolution
+_SMALL: dict[str, object] = {"hint_epochs": 10, "rounds": 3, "self_epochs": 4, "distil_epochs": 4}
+_BY_NAME: dict[str, dict[str, object]] = {
+    "digits": {**_SMALL, "query_batch": 64, "self_batch": 32, "learning_rate": 0.003, "teacher_epochs": 30,
+               "teacher_batch": 32},
+    "mnist": {**_SMALL, "teacher_epochs": 30},
+}  # fmt: skip
+# Teacher and student by data set, and by shape where the data set is another.
+_PAIRS = {
+    "digits": ("rona-digits-teacher", "rona-digits-student"),
+    "mnist": ("rona-mnist-teacher", "rona-mnist-s2"),
+    "svhn": ("rona-svhn-teacher", "rona-svhn-s2"),
+    "cifar10": ("rona-cifar-teacher", "rona-cifar-s2"),
+}
+
+
+class StudentSettings(Frozen):
+    """The paper's three kinds of learning; defaults are those of its CIFAR-10 experiment where it gives them.
+
+    Args:
+        teacher: The teacher's network: built-in, `package.module:function`, or "auto".
+        hint: The teacher's layer that gives the hints; left out, the paper's in the paper's networks.
+        guide: The student's layer that learns from them; likewise.
+        hint_epochs: T_h; 0 leaves hints out.
+        rounds: R.
+        self_epochs: T_s, on all public records in a round.
+        distil_epochs: T_d, on query samples in a round.
+        noise_scale: σ; left out, what Theorem 2 as read here asks for at the config's ε.
+        bound: B; left out, the running mean of the loss against the auxiliary teacher.
+        select: How query samples are chosen before each epoch of distillation.
+        select_rate: The share of the public records that are query samples.
+        queries: N_q, their number; goes before `select_rate`.
+        query_batch: S.
+        self_batch: S'.
+        learning_rate: Of the student, with Adam.
+        temperature: τ.
+        teacher_epochs: Of both teachers, by the public number of records.
+        teacher_batch: Records in a step of theirs.
+        teacher_learning_rate: With Adam.
+        teacher_schedule: How it moves.
+        teacher_augment: Random changes to each record of the teachers.
+        precision: Of all training, on a GPU.
+    """
+
+    teacher: str = "auto"
+    hint: str | None = None
+    guide: str | None = None
+    hint_epochs: Epochs = 40
+    rounds: Count = 5
+    self_epochs: Epochs = 8
+    distil_epochs: Annotated[int, Field(ge=1, le=100_000)] = 8
+    noise_scale: Positive | None = None
+    bound: Positive | None = None
+    select: SelectName = "k-centre"
+    select_rate: Annotated[float, Field(gt=0, le=1)] = 0.5
+    queries: Count | None = None
+    query_batch: Count = 512
+    self_batch: Count = 128
+    learning_rate: Positive = 0.001
+    temperature: Positive = 3.0
+    teacher_epochs: Annotated[int, Field(ge=1, le=100_000)] = 100
+    teacher_batch: Count = 128
+    teacher_learning_rate: Positive = 0.001
+    teacher_schedule: Schedule = "cosine"
+    teacher_augment: AugmentName = "none"
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+
+
+def settings_for(config: ReleaseConfig, facts: Facts) -> StudentSettings:
+    """The user's settings over the defaults for this data.
+
+    Raises:
+        ConfigError: Settings that contradict each other or ask for what is not there.
+    """
+    settings = parse(StudentSettings, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
+    public = facts.expected("public", config.split)
+    if not public:
+        raise ConfigError(
+            "public records for a student to learn from",
+            "none",
+            "It never sees a private one.",
+            "Set split.public, 0.8 in the paper.",
+        )
+    if settings.queries is not None and settings.queries > public:
+        raise ConfigError(
+            f"at most {public} settings.queries, the public number of public records",
+            f"{settings.queries}",
+            "Query samples are chosen among them, without repetition.",
+            "Lower it, or raise split.public.",
+        )
+    if settings.teacher_augment != "none" and len(facts.shape) != 3:
+        raise ConfigError('images for settings.teacher_augment other than "none"', f"records of shape {facts.shape}")
+    return settings
+
+
+def net_names(config: ReleaseConfig, facts: Facts, settings: StudentSettings) -> tuple[str, str]:
+    """Teacher and student, by the data set or the shape of its records where they are not named.
+
+    Raises:
+        ConfigError: They are not named, and the paper has none for such records.
+    """
+    known = _PAIRS.get(facts.name) or _by_shape(facts.shape)
+    teacher, student = settings.teacher, config.net
+    if known is None and "auto" in (teacher, student):
+        raise ConfigError(
+            "`net` and settings.teacher for records that are no images of at least 4 pixels a side",
+            "one of them is left out",
+            "The paper's networks take images.",
+            'Name both, for instance net = "linear" and teacher = "mlp", or your own.',
+        )
+    own = known or ("", "")
+    return own[0] if teacher == "auto" else teacher, own[1] if student == "auto" else student
+
+
+def _by_shape(shape: tuple[int, ...]) -> tuple[str, str] | None:
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        return None
+    if max(shape[1:]) <= 16:
+        return _PAIRS["digits"]
+    return _PAIRS["mnist"] if shape[0] == 1 else _PAIRS["cifar10"]
+
+
+def hint_layers(settings: StudentSettings, teacher: str, student: str) -> tuple[str, str] | None:
+    """The names of the hint and the guided layer; None where there are no hints.
+
+    Raises:
+        ConfigError: One is not named, and the networks are not the paper's.
+    """
+    if not settings.hint_epochs:
+        return None
+    hint = settings.hint or (HINT if teacher in FAMILY else None)
+    guide = settings.guide or (GUIDE if student in FAMILY else None)
+    if hint is None or guide is None:
+        raise ConfigError(
+            "settings.hint and settings.guide for networks of your own",
+            "one of them is left out",
+            "Which layers correspond cannot be guessed.",
+            "Name a layer of the teacher and one of the student, or set hint_epochs = 0.",
+        )
+    return hint, guide
