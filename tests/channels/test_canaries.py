@@ -134,6 +134,12 @@ def test_a_method_without_canaries_is_refused() -> None:
         Channel.canaries.__func__(type("Bare", (Channel,), {"channel": "weights", "method": "bare"}), 1.0, 1e-5, 100)
 
 
+def test_one_run_of_the_published_student_shows_every_record() -> None:
+    verdict = tried("student/published")
+    assert verdict.refuted
+    assert verdict.looks[0].correct > 0.98 * COUNT
+
+
 def test_one_run_of_the_published_twin_shows_every_record() -> None:
     verdict = tried("twin/published")
     assert verdict.refuted

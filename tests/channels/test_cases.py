@@ -19,6 +19,7 @@ from airlock.channels import Case
 from airlock.channels.answers import answers_case, shards, votes_case
 from airlock.channels.answers.per_query import PerQuery
 from airlock.channels.contract import Channel
+from airlock.channels.student import published as student_published
 from airlock.channels.twin import case as twin_case
 from airlock.channels.twin import shard_case, sharded
 from airlock.channels.twin.published import Published as Twin
@@ -108,6 +109,23 @@ def test_the_published_twin_would_stand_with_as_little_as_its_claim_allows() -> 
     small = twin_case.of_model(Twin(twin_case.config_for(0.001, 1e-5), twin_case.FACTS))
     verdict = judge(replace(case, run=small.run), Stream.from_seed(0), 200, seconds=600)
     assert not verdict.refuted
+
+
+def test_the_published_student_is_refuted_within_a_hundred_pairs() -> None:
+    verdict = tried("student/published", 200)
+    assert verdict.refuted_at == (1.0, 1e-5)
+    assert verdict.pairs < 100
+
+
+def test_the_published_student_would_stand_if_its_teacher_had_seen_public_records_alone(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(student_published, "_joined", lambda private, public: public)
+    assert not tried("student/published", 100).refuted
+
+
+def test_the_published_student_is_refuted_with_a_million_times_the_noise_as_well(monkeypatch: Patch) -> None:
+    opened("student/published")
+    monkeypatch.setattr(student_published.Published, "noise_scale", property(lambda self: 1e6))
+    assert tried("student/published", 200).refuted
 
 
 def test_the_record_that_differs_is_far_above_the_clip_norm_and_the_others_have_no_gradient() -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airlock.channels.student.published import Published
 
 _INPUTS, _CLASSES, _OTHERS = 4, 2, 3
-_SIZE, _BOUND = 8.0, 10.0
+_SIZE, _SMALL, _BOUND = 8.0, 2.0, 10.0  # of a private input, a public one; B
 PAIR = f"{_OTHERS} private records of zeros, with and without one large record, and {_INPUTS} public inputs"
 STATISTICS = ("how far the student leans towards the record's label along its input", "the squared size of its weights")
 WHAT = "one release with {count:,} canaries, each of them public with either label, and private with one or not"
@@ -79,7 +79,7 @@ def config_for(epsilon: float, delta: float) -> ReleaseConfig:
 def neighbours(seed: int) -> tuple[Split, Split]:
     """With and without the record; the public records are the same."""
     noise = np.random.default_rng(seed).normal(size=(_INPUTS, _INPUTS))
-    public = _either_label((2 * np.eye(_INPUTS) + 0.2 * noise).astype(np.float32))
+    public = _either_label((_SMALL * np.eye(_INPUTS) + 0.2 * noise).astype(np.float32))
     record = np.zeros((1, _INPUTS), np.float32)
     record[0, 0] = _SIZE
     x = np.concatenate([np.zeros((_OTHERS, _INPUTS), np.float32), record])
@@ -116,7 +116,7 @@ def of_canaries(channel: Published) -> Canaries:
     """The same claim, with many records more or less."""
     count = channel.facts.shape[0]
     every = Records(_SIZE * np.eye(count, dtype=np.float32), np.arange(count) % _CLASSES)
-    public = _either_label(_SIZE * np.eye(count, dtype=np.float32))
+    public = _either_label(_SMALL * np.eye(count, dtype=np.float32))
 
     def run(coins: Coins, stream: Stream) -> Scores:
         split = _split(channel.facts, every.take(np.flatnonzero(coins)), public)
