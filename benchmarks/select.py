@@ -39,6 +39,7 @@ def _row(name: Name, device: str) -> dict[str, Any]:
 
 def _beside_the_loop() -> list[dict[str, Any]]:
     logits, queries = _logits(SAMPLES // 20), QUERIES // 20
+    torch.set_num_threads(1)  # as `k_centre` does
     assert np.array_equal(_by_a_loop(logits, queries), k_centre(logits.double(), queries, 0))
     loop = _seconds(lambda: _by_a_loop(logits, queries))
     ours = _seconds(lambda: k_centre(logits, queries, 0))

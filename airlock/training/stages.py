@@ -33,7 +33,9 @@ class Stages:
     run: Run
     settings: Mapping[str, object]
 
-    def train(self, name: str, net: nn.Module, inputs: list[Tensor], fit: Callable[[Run], object]) -> None:
+    def train(
+        self, name: str, net: nn.Module, inputs: list[Tensor], fit: Callable[[Run], object], mark: str = ""
+    ) -> None:
         """Train `net` in place by `fit`, or take it as an earlier, interrupted run left it.
 
         Args:
@@ -41,6 +43,7 @@ class Stages:
             net: The network before this training; afterwards it is where the run computes.
             inputs: What it learns from: records, targets.
             fit: Trains it, with a run whose checkpoints are its own.
+            mark: What it learns from beside them, in words or as a digest.
 
         Raises:
             TrainingError: What was left is that of other settings, another start or other inputs.
@@ -51,11 +54,11 @@ class Stages:
             fit(self.run)
             return
         file = folder / f"{name}.safetensors"
-        mark = self._mark(net, inputs)
+        whole = self._mark(net, inputs, mark)
         if not (self.run.resume and file.exists()):
             fit(replace(self.run, checkpoint=folder / name))
-            checkpoint.write(file, {key: value.clone() for key, value in net.state_dict().items()}, {"mark": mark})
-        kept = read(file, mark)
+            checkpoint.write(file, {key: value.clone() for key, value in net.state_dict().items()}, {"mark": whole})
+        kept = read(file, whole)
         with torch.no_grad():
             for key, value in net.state_dict().items():
                 value.copy_(kept[key])
@@ -70,6 +73,6 @@ class Stages:
         if not any(folder.iterdir()):
             folder.rmdir()
 
-    def _mark(self, net: nn.Module, inputs: list[Tensor]) -> str:
-        known = json.dumps(dict(self.settings), sort_keys=True).encode()
+    def _mark(self, net: nn.Module, inputs: list[Tensor], mark: str) -> str:
+        known = json.dumps([dict(self.settings), mark], sort_keys=True).encode()
         return hashlib.sha256(digest([*inputs, *net.state_dict().values()]) + known).hexdigest()

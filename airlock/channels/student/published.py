@@ -23,6 +23,7 @@ from typing import ClassVar
 
 import dp_accounting as dpa
 import numpy as np
+import torch
 from torch import nn
 
 from airlock.accounting import Claim, Guarantee, repeat, spend
@@ -31,20 +32,19 @@ from airlock.accounting.spend import LARGEST
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
 from airlock.channels.student import case
+from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.sanitise import Sanitise
 from airlock.channels.student.settings import hint_layers, net_names, settings_for
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
-from airlock.errors import ConfigError, DataError
+from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
 from airlock.nets import check, create
 from airlock.nets.hints import guided
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
 from airlock.training.augment import named
-from airlock.training.distil import Asked, Cached, HintLoss, LabelLoss, SoftLoss, Stage, at_places, learn_hints
+from airlock.training.distil import Asked, HintLoss, Objective, SoftLoss
 from airlock.training.loop import mix
-from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
-from airlock.training.selection import select
 from airlock.training.stages import Stages
 
 CONSTANT = 0.5  # c2 of Theorem 2, which the paper does not give
@@ -64,7 +64,8 @@ ASSUMPTIONS = (
     "Networks, settings and class names were chosen without looking at the private records.",
     "Test and holdout records are not covered: accuracy and attack results are published without noise.",
 )
-_KEPT = ("teacher", "auxiliary", "hints")
+Changes = dict[str, Sanitise]
+_KEPT = ("teacher", "auxiliary", HINTS)
 
 
 class Published(Channel):
@@ -86,7 +87,7 @@ class Published(Channel):
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         self.settings = settings_for(config, facts)
-        self.teacher_name, self.net_name = net_names(config, facts, self.settings)
+        self.teacher_name, self.net_name = net_names(self.settings.teacher, config.net, facts)
         self.layers = hint_layers(self.settings, self.teacher_name, self.net_name)
         self._check_claim()
 
@@ -193,12 +194,13 @@ class Published(Channel):
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Train both teachers and the student, and leave only the student."""
         plan = self.plan()
-        self._check_split(split)
+        check_split(split, len(self.facts.classes), self.settings.queries)
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": randomness.seed})
         teacher = self._taught("teacher", _joined(split.private, split.public), randomness.seed, stages)
         auxiliary = self._taught("auxiliary", split.public, randomness.seed, stages)
         net = self.nets(randomness.seed)[1].to(run.device)
-        changes = self._learn(net, teacher, auxiliary, split.public, randomness, stages)
+        school = School(self.settings, split.public, self.queries, randomness.seed, stages)
+        changes = self._learn(net, teacher, auxiliary, school, randomness.privacy)
         stages.forget(*_KEPT)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         check_executed(plan, executed)
@@ -235,83 +237,21 @@ class Published(Channel):
         return net.eval()
 
     def _learn(
-        self,
-        net: nn.Module,
-        teacher: nn.Module,
-        auxiliary: nn.Module,
-        public: Records,
-        randomness: Randomness,
-        stages: Stages,
-    ) -> list[Sanitise]:
+        self, net: nn.Module, teacher: nn.Module, auxiliary: nn.Module, school: School, noise: Stream
+    ) -> Changes:
         """Hints, then rounds; the student is trained in place."""
-        s, seed, run = self.settings, randomness.seed, stages.run
-        inputs = at_places(public.x, run.device)
-        queries = min(self.queries, len(public))
-        changes = []
+        device, changes = school.stages.run.device, {}
         if self.layers:
-            hint, guide = self.layers
-            change = self._sanitise(HintLoss(Asked(auxiliary, hint)), randomness.privacy.child("hints"), run)
-            pupil = guided(net, guide, teacher, hint, self.facts.shape, mix(seed, 3))
-            steps = s.hint_epochs * -(-queries // s.query_batch)
-            sampler = RandomQueries(queries, s.query_batch, mix(seed, 4))
-            answers = Asked(teacher, hint)
-            stages.train(
-                "hints",
-                pupil,
-                [inputs.x, *teacher.state_dict().values()],
-                lambda own: learn_hints(
-                    pupil, inputs, answers, Stage(sampler, self._recipe(steps), mix(seed, 5), own, change=change)
-                ),
-            )
-            changes.append(change)
-        soft = SoftLoss(Asked(auxiliary), s.temperature)
-        change = self._sanitise(soft, randomness.privacy.child("rounds"), run)
-        table = Timetable(s.rounds, s.self_epochs, s.distil_epochs, len(public), queries, s.self_batch, s.query_batch)
-        rounds = Rounds(
-            net,
-            table,
-            lambda own, epoch: select(s.select, outputs(own, inputs), queries, mix(mix(seed, 6), epoch)),
-            LabelLoss(Cached(public.y)),
-            SoftLoss(Asked(teacher), s.temperature),
-            mix(seed, 7),
-            change,
-        )
-        own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "rounds")
-        fit(net, inputs, rounds, rounds, self._recipe(table.steps), mix(seed, 8), own, label="teaching the student")
-        return [*changes, change]
+            own = HintLoss(Asked(auxiliary, self.layers[0]))
+            changes["hints"] = self._sanitise(own, noise.child("hints"), device)
+            school.take_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]), changes["hints"])
+        soft = SoftLoss(Asked(auxiliary), self.settings.temperature)
+        changes["rounds"] = self._sanitise(soft, noise.child("rounds"), device)
+        school.take_rounds(net, Asked(teacher), changes["rounds"])
+        return changes
 
-    def _recipe(self, steps: int) -> Recipe:
-        s = self.settings
-        return Recipe(steps=steps, optimiser="adam", learning_rate=s.learning_rate, precision=s.precision)
-
-    def _sanitise(self, auxiliary: HintLoss | SoftLoss, stream: Stream, run: Run) -> Sanitise:
-        return Sanitise(self.noise_scale, auxiliary, stream, run.device, self.settings.bound)
-
-    def _check_split(self, split: Split) -> None:
-        """Refuse public records that a student cannot learn from, before anything is trained."""
-        public, classes = split.public, len(self.facts.classes)
-        if not len(public):
-            raise DataError("at least one public record after the split", "none", do="Raise split.public.")
-        if public.x.shape[1:] != split.private.x.shape[1:] or public.x.dtype != split.private.x.dtype:
-            raise DataError(
-                "public records of the shape and type of the private ones",
-                f"public records of shape {public.x.shape[1:]} and type {public.x.dtype}",
-                "One teacher learns from both.",
-            )
-        if public.y.min() < 0 or public.y.max() >= classes:
-            raise DataError(
-                f"public labels of the {classes} classes of the private records (0 to {classes - 1})",
-                f"labels from {public.y.min()} to {public.y.max()}",
-                "Teacher and student would mean different classes by the same output.",
-                "Give the public records the labels of the same classes.",
-            )
-        if self.settings.queries is not None and self.settings.queries > len(public):
-            raise DataError(
-                f"at least {self.settings.queries} public records, as settings.queries says",
-                f"{len(public)}",
-                "Query samples are chosen among them, without repetition.",
-                "Lower settings.queries, or raise split.public.",
-            )
+    def _sanitise(self, auxiliary: Objective, stream: Stream, device: torch.device) -> Sanitise:
+        return Sanitise(self.noise_scale, auxiliary, stream, device, self.settings.bound)
 
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
         """Nothing is promised; the paper's claim is recorded."""
@@ -334,17 +274,15 @@ def _joined(private: Records, public: Records) -> Records:
     return Records(np.concatenate([private.x, public.x]), np.concatenate([private.y, public.y]))
 
 
-def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: list[Sanitise], test: Records) -> Details:
+def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: Changes, test: Records) -> Details:
     """Figures that are known after training; those of the teacher follow from the private records."""
     private = "computed from the private records, not protected"
     right, public = (count_correct(net, test) / len(test) for net in (teacher, auxiliary))
+    clipped = {f"clipped_share_{name}": change.share_clipped for name, change in changes.items()}
     return {
         "teacher_accuracy": f"about {right:.3f}; {private}",
         "public_teacher_accuracy": public,
-        **{
-            f"clipped_share_{name}": f"about {change.share_clipped:.2f}; {private}"
-            for name, change in zip(("hints", "rounds")[-len(changes) :], changes, strict=True)
-        },
+        **{name: f"about {share:.2f}; {private}" for name, share in clipped.items() if share is not None},
     }
 
 

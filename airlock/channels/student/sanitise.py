@@ -65,6 +65,6 @@ class Sanitise:
         return torch.minimum(loss, bound) + noise
 
     @property
-    def share_clipped(self) -> float:
-        """Of all batches so far; it follows from the teacher."""
-        return float(self.clipped / self.batches.clamp(min=1))
+    def share_clipped(self) -> float | None:
+        """Of all batches so far; it follows from the teacher. None where this run made none: it was resumed later."""
+        return float(self.clipped / self.batches) if self.batches > 0 else None

@@ -1,4 +1,4 @@
-"""The settings of `student`/`published`, and what suits data sets that are known by name."""
+"""The settings of `student`: how a student learns, what is `published`'s own, and what suits data sets by name."""
 
 from __future__ import annotations
 
@@ -32,19 +32,16 @@ _PAIRS = {
 }
 
 
-class StudentSettings(Frozen):
-    """The paper's three kinds of learning; defaults are those of its CIFAR-10 experiment where it gives them.
+class LearningSettings(Frozen):
+    """How a student learns, by whatever answers; defaults are those of the paper's CIFAR-10 experiment.
 
     Args:
-        teacher: The teacher's network: built-in, `package.module:function`, or "auto".
         hint: The teacher's layer that gives the hints; left out, the paper's in the paper's networks.
         guide: The student's layer that learns from them; likewise.
         hint_epochs: T_h; 0 leaves hints out.
         rounds: R.
         self_epochs: T_s, on all public records in a round.
         distil_epochs: T_d, on query samples in a round.
-        noise_scale: σ; left out, what Theorem 2 as read here asks for at the config's ε.
-        bound: B; left out, the running mean of the loss against the auxiliary teacher.
         select: How query samples are chosen before each epoch of distillation.
         select_rate: The share of the public records that are query samples.
         queries: N_q, their number; goes before `select_rate`.
@@ -52,23 +49,15 @@ class StudentSettings(Frozen):
         self_batch: S'.
         learning_rate: Of the student, with Adam.
         temperature: τ.
-        teacher_epochs: Of both teachers, by the public number of records.
-        teacher_batch: Records in a step of theirs.
-        teacher_learning_rate: With Adam.
-        teacher_schedule: How it moves.
-        teacher_augment: Random changes to each record of the teachers.
         precision: Of all training, on a GPU.
     """
 
-    teacher: str = "auto"
     hint: str | None = None
     guide: str | None = None
     hint_epochs: Epochs = 40
     rounds: Count = 5
     self_epochs: Epochs = 8
     distil_epochs: Annotated[int, Field(ge=1, le=100_000)] = 8
-    noise_scale: Positive | None = None
-    bound: Positive | None = None
     select: SelectName = "k-centre"
     select_rate: Annotated[float, Field(gt=0, le=1)] = 0.5
     queries: Count | None = None
@@ -76,22 +65,56 @@ class StudentSettings(Frozen):
     self_batch: Count = 128
     learning_rate: Positive = 0.001
     temperature: Positive = 3.0
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+
+
+class PublishedSettings(LearningSettings):
+    """The same with the paper's noise and its teachers, of whose training it says nothing.
+
+    Args:
+        noise_scale: σ; left out, what Theorem 2 as read here asks for at the config's ε.
+        bound: B; left out, the running mean of the loss against the auxiliary teacher.
+        teacher: The teacher's network: built-in, `package.module:function`, or "auto".
+        teacher_epochs: Of both teachers.
+        teacher_batch: Records in a step of theirs.
+        teacher_learning_rate: With Adam.
+        teacher_schedule: How it moves.
+        teacher_augment: Random changes to each record of the teachers.
+    """
+
+    noise_scale: Positive | None = None
+    bound: Positive | None = None
+    teacher: str = "auto"
     teacher_epochs: Annotated[int, Field(ge=1, le=100_000)] = 100
     teacher_batch: Count = 128
     teacher_learning_rate: Positive = 0.001
     teacher_schedule: Schedule = "cosine"
     teacher_augment: AugmentName = "none"
-    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
 
 
-def settings_for(config: ReleaseConfig, facts: Facts) -> StudentSettings:
+def settings_for(config: ReleaseConfig, facts: Facts) -> PublishedSettings:
     """The user's settings over the defaults for this data.
 
     Raises:
         ConfigError: Settings that contradict each other or ask for what is not there.
     """
-    settings = parse(StudentSettings, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
-    public = facts.expected("public", config.split)
+    settings = parse(PublishedSettings, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
+    check_public(settings, facts.expected("public", config.split))
+    if settings.teacher_augment != "none" and len(facts.shape) != 3:
+        raise ConfigError('images for settings.teacher_augment other than "none"', f"records of shape {facts.shape}")
+    return settings
+
+
+def check_public(settings: LearningSettings, public: int) -> None:
+    """Refuse to go on without public records, or with fewer than there are query samples.
+
+    Args:
+        settings: How a student learns.
+        public: The public number of public records.
+
+    Raises:
+        ConfigError: There are too few.
+    """
     if not public:
         raise ConfigError(
             "public records for a student to learn from",
@@ -106,19 +129,15 @@ def settings_for(config: ReleaseConfig, facts: Facts) -> StudentSettings:
             "Query samples are chosen among them, without repetition.",
             "Lower it, or raise split.public.",
         )
-    if settings.teacher_augment != "none" and len(facts.shape) != 3:
-        raise ConfigError('images for settings.teacher_augment other than "none"', f"records of shape {facts.shape}")
-    return settings
 
 
-def net_names(config: ReleaseConfig, facts: Facts, settings: StudentSettings) -> tuple[str, str]:
+def net_names(teacher: str, student: str, facts: Facts) -> tuple[str, str]:
     """Teacher and student, by the data set or the shape of its records where they are not named.
 
     Raises:
         ConfigError: They are not named, and the paper has none for such records.
     """
     known = _PAIRS.get(facts.name) or _by_shape(facts.shape)
-    teacher, student = settings.teacher, config.net
     if known is None and "auto" in (teacher, student):
         raise ConfigError(
             "`net` and settings.teacher for records that are no images of at least 4 pixels a side",
@@ -138,7 +157,7 @@ def _by_shape(shape: tuple[int, ...]) -> tuple[str, str] | None:
     return _PAIRS["mnist"] if shape[0] == 1 else _PAIRS["cifar10"]
 
 
-def hint_layers(settings: StudentSettings, teacher: str, student: str) -> tuple[str, str] | None:
+def hint_layers(settings: LearningSettings, teacher: str, student: str) -> tuple[str, str] | None:
     """The names of the hint and the guided layer; None where there are no hints.
 
     Raises:

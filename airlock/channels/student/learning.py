@@ -1,0 +1,144 @@
+"""How a student learns, whatever its teacher's answers cost: hints, then rounds (Wang et al. 2019, Algorithm 1).
+
+Both take answers as they come: noisy ones that were cached (`Cached`), or a teacher that is asked (`Asked`). What the
+student becomes is as private as they are. Everything else, the choice of query samples included, follows from public
+records, the public seed, and the student itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from airlock.channels.student.settings import LearningSettings
+from airlock.data import Records, Split
+from airlock.errors import DataError
+from airlock.nets.hints import guided
+from airlock.training import Recipe, fit
+from airlock.training.distil import Answers, Cached, Change, LabelLoss, SoftLoss, Stage, at_places, learn_hints
+from airlock.training.loop import mix
+from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
+from airlock.training.selection import select
+from airlock.training.stages import Stages
+
+HINTS = "hints"  # the name of that stage among `Stages`
+
+
+@dataclass(frozen=True)
+class School:
+    """Where one student learns.
+
+    Args:
+        settings: How.
+        public: The public records.
+        queries: N_q; all public records where there are fewer.
+        seed: Public.
+        stages: The trainings of this run.
+    """
+
+    settings: LearningSettings
+    public: Records
+    queries: int
+    seed: int
+    stages: Stages
+
+    def take_hints(
+        self,
+        net: nn.Module,
+        teacher: nn.Module,
+        layers: tuple[str, str],
+        answers: Answers,
+        change: Change | None = None,
+    ) -> None:
+        """Train the student up to its guided layer towards hints, on query samples that are chosen at random.
+
+        Args:
+            net: The student, trained in place.
+            teacher: Any network of the teacher's shape: it gives the size of the hints, and nothing else.
+            layers: The teacher's hint layer and the student's guided layer, by name.
+            answers: The hints.
+            change: Applied to the loss of every batch.
+        """
+        s, count = self.settings, min(self.queries, len(self.public))
+        inputs = at_places(self.public.x, self.stages.run.device)
+        pupil = guided(net, layers[1], teacher, layers[0], self.public.x.shape[1:], mix(self.seed, 3))
+        sampler = RandomQueries(count, s.query_batch, mix(self.seed, 4))
+        recipe = self._recipe(s.hint_epochs * -(-count // s.query_batch))
+
+        self.stages.train(
+            HINTS,
+            pupil,
+            [inputs.x],
+            lambda run: learn_hints(
+                pupil, inputs, answers, Stage(sampler, recipe, mix(self.seed, 5), run, None, change)
+            ),
+            answers.mark,
+        )
+
+    def take_rounds(self, net: nn.Module, answers: Answers, change: Change | None = None) -> None:
+        """Train the whole student, in rounds of learning from public labels and from answers about query samples.
+
+        Args:
+            net: The student, trained in place.
+            answers: Logits for every public record.
+            change: Applied to the loss of every batch of the second kind.
+        """
+        s, run, count = self.settings, self.stages.run, min(self.queries, len(self.public))
+        inputs = at_places(self.public.x, run.device)
+        table = Timetable(s.rounds, s.self_epochs, s.distil_epochs, len(inputs), count, s.self_batch, s.query_batch)
+        rounds = Rounds(
+            net,
+            table,
+            lambda own, epoch: select(s.select, outputs(own, inputs), count, mix(mix(self.seed, 6), epoch)),
+            LabelLoss(Cached(self.public.y)),
+            SoftLoss(answers, s.temperature),
+            mix(self.seed, 7),
+            change,
+        )
+        own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "rounds")
+        fit(
+            net, inputs, rounds, rounds, self._recipe(table.steps), mix(self.seed, 8), own, label="teaching the student"
+        )
+
+    def _recipe(self, steps: int) -> Recipe:
+        s = self.settings
+        return Recipe(steps=steps, optimiser="adam", learning_rate=s.learning_rate, precision=s.precision)
+
+
+def check_split(split: Split, classes: int, queries: int | None) -> None:
+    """Refuse public records that a student cannot learn from, before anything is trained.
+
+    Public records may lack some of the classes: those are then learnt from the teacher alone.
+
+    Args:
+        split: The records.
+        classes: How many there are.
+        queries: How many query samples are asked for, if it is a number.
+
+    Raises:
+        DataError: Of the public records; it says nothing of the private ones.
+    """
+    public = split.public
+    if not len(public):
+        raise DataError("at least one public record after the split", "none", do="Raise split.public.")
+    if public.x.shape[1:] != split.private.x.shape[1:] or public.x.dtype != split.private.x.dtype:
+        raise DataError(
+            "public records of the shape and type of the private ones",
+            f"public records of shape {public.x.shape[1:]} and type {public.x.dtype}",
+            "One teacher learns from both.",
+        )
+    if public.y.min() < 0 or public.y.max() >= classes:
+        raise DataError(
+            f"public labels of the {classes} classes of the private records (0 to {classes - 1})",
+            f"labels from {public.y.min()} to {public.y.max()}",
+            "Teacher and student would mean different classes by the same output.",
+            "Give the public records the labels of the same classes.",
+        )
+    if queries is not None and queries > len(public):
+        raise DataError(
+            f"at least {queries} public records, as settings.queries says",
+            f"{len(public)}",
+            "Query samples are chosen among them, without repetition.",
+            "Lower settings.queries, or raise split.public.",
+        )
