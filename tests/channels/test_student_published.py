@@ -21,6 +21,7 @@ from airlock.channels import Release, contract
 from airlock.channels.student import published
 from airlock.channels.student.published import Published
 from airlock.channels.student.sanitise import Sanitise
+from airlock.channels.student.settings import PublishedSettings
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError, Interrupted, NetError, Refused
@@ -247,6 +248,12 @@ def test_every_config_in_runs_can_be_planned(monkeypatch: pytest.MonkeyPatch) ->
     for file in files:
         config = load(file)
         assert Published(config, data.describe(config)).net_name == config.net
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/student.md").read_text(encoding="utf-8")
+    for name in PublishedSettings.model_fields:
+        assert f"`{name}`" in page
 
 
 # privacy-sanitize, alone
