@@ -82,7 +82,7 @@ def by_itself(channel: Published, split: Split, seed: int, run: Run) -> nn.Modul
 
 def apart(one: Release, other: Release) -> float:
     """The largest difference of a weight."""
-    pairs = zip(one.artefact.net.parameters(), other.artefact.net.parameters(), strict=True)
+    pairs = zip(one.network.net.parameters(), other.network.net.parameters(), strict=True)
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 

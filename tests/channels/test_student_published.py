@@ -27,6 +27,7 @@ from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError, Interrupted, NetError, Refused
 from airlock.mechanisms import Stream
 from airlock.training.distil import Cached, HintLoss
+from airlock.training.loop import Progress
 from tests.channels.contract import Contract
 
 CIFAR = Facts("cifar10", (3, 32, 32), tuple("0123456789"), 50000, 10000, "x")
@@ -97,7 +98,7 @@ class TestPublished(Contract):
         other = self.release(split, seed=2)
         loud = self.release(split, seed=3, settings={**self.settings, "noise_scale": 1e6})
         for found in (other, loud):
-            pairs = zip(released.artefact.net.parameters(), found.artefact.net.parameters(), strict=True)
+            pairs = zip(released.network.net.parameters(), found.network.net.parameters(), strict=True)
             assert max(float((a - b).abs().max()) for a, b in pairs) <= 1e-6
             assert found.noise_made_on == ("cpu",)  # noise was drawn all the same
         assert loud.guarantee.claim.epsilon < 1e-4  # type: ignore[union-attr]
@@ -107,7 +108,7 @@ class TestPublished(Contract):
         x, y = split.private.x.copy(), split.private.y.copy()
         x[0], y[0] = 0, (y[0] + 1) % 10
         other = self.release(replace(split, private=Records(x, y)))
-        pairs = zip(released.artefact.net.parameters(), other.artefact.net.parameters(), strict=True)
+        pairs = zip(released.network.net.parameters(), other.network.net.parameters(), strict=True)
         assert any(not torch.equal(a, b) for a, b in pairs)
 
     def test_nothing_is_promised_and_the_claim_says_why(self) -> None:
@@ -122,7 +123,7 @@ class TestPublished(Contract):
         assert str(plan.details["record_level"]).startswith("none")
 
     def test_the_figures_of_the_compression_are_on_the_plan(self, released: Release) -> None:
-        details, net = released.plan.details, released.artefact.net
+        details, net = released.plan.details, released.network.net
         assert details["parameters"] == sum(p.numel() for p in net.parameters()) == 5_746
         assert details["bytes"] == 4 * 5_746
         assert details["teacher_bytes"] == 4 * 39_626
@@ -133,7 +134,7 @@ class TestPublished(Contract):
     @pytest.mark.parametrize("name", ["random", "margin", "diverse"])
     def test_every_selection_gives_a_student(self, split: Split, name: str) -> None:
         released = self.release(split, settings={**self.settings, "select": name, "bound": 2.0})
-        assert all(torch.isfinite(p).all() for p in released.artefact.net.parameters())
+        assert all(torch.isfinite(p).all() for p in released.network.net.parameters())
         assert released.plan.details["select"] == name
 
     def test_any_pair_of_networks_will_do_with_layers_by_name(self, split: Split) -> None:
@@ -201,11 +202,13 @@ class TestPublished(Contract):
         masked = split.public.take(np.flatnonzero(~np.isin(split.public.y, (6, 9))))
         assert self.release(replace(split, public=masked)).utility.records == len(split.test)
 
-    @pytest.mark.parametrize("label", ["training the auxiliary", "learning from hints", "teaching the student"])
-    def test_an_interrupted_release_resumes_to_the_same_student(self, tmp_path: Path, label: str) -> None:
-        def press(at: str, done: int, total: int) -> None:
-            if at == label and done >= 1:
-                os.kill(os.getpid(), signal.SIGINT)
+    def test_a_release_that_is_interrupted_in_every_stage_ends_in_the_same_student(self, tmp_path: Path) -> None:
+        def press_at(label: str) -> Progress:
+            def press(at: str, done: int, total: int) -> None:
+                if at == label and done >= 1:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+            return press
 
         def make(name: str, **more: Any) -> bytes:
             settings = {**self.settings, "hint_epochs": 2, "distil_epochs": 2}
@@ -216,9 +219,10 @@ class TestPublished(Contract):
             return (tmp_path / name / "model.safetensors").read_bytes()
 
         whole = make("a")
-        with pytest.raises(Interrupted):
-            make("b", progress=press)
-        assert not (tmp_path / "b").exists()
+        for label in ("training the auxiliary", "learning from hints", "teaching the student"):
+            with pytest.raises(Interrupted):
+                make("b", progress=press_at(label), resume=True)
+            assert not (tmp_path / "b").exists()
         assert make("b", resume=True) == whole
         assert not list((tmp_path / "v-b/checkpoints").glob("*"))
         with pytest.raises(Refused, match="accept-unproven"):

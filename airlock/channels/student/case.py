@@ -105,7 +105,7 @@ def of_release(channel: Published) -> Case:
             own = stream.child(i)
             seed = int.from_bytes(own.child("seed").take_key()[:6], "little")
             split = neighbours(seed)[0 if with_record else 1]
-            weight = _weights(channel.release(split, Randomness(seed, own), Run()).artefact.net)
+            weight = _weights(channel.release(split, Randomness(seed, own), Run()).network.net)
             scores[i] = weight[0, 0] - weight[1, 0], np.square(weight).sum()
         return scores
 
@@ -120,7 +120,7 @@ def of_canaries(channel: Published) -> Canaries:
 
     def run(coins: Coins, stream: Stream) -> Scores:
         split = _split(channel.facts, every.take(np.flatnonzero(coins)), public)
-        weight = _weights(channel.release(split, Randomness(0, stream), Run()).artefact.net)
+        weight = _weights(channel.release(split, Randomness(0, stream), Run()).network.net)
         towards = weight[0] - weight[1]
         return np.asarray(np.where(every.y == 0, towards, -towards))
 
