@@ -29,3 +29,8 @@ def shard(records: Records, count: int, seed: int) -> list[NDArray[np.int64]]:
     by_digest = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
     ordered = by_digest[np.argsort(own[by_digest], kind="stable")]
     return np.split(ordered, np.searchsorted(own[ordered], np.arange(1, count)))
+
+
+def even(own: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Exactly so many positions: the first ones, or all of them over and over."""
+    return np.resize(own, count)

@@ -1,6 +1,6 @@
 """Randomised primitives, each small, cited, and with its guarantee in the docstring."""
 
-from airlock.mechanisms.aggregate import ShardDensity, ShardMean, bounded
+from airlock.mechanisms.aggregate import ShardDensity, ShardMean, ShardVotes, bounded
 from airlock.mechanisms.choice import Choice
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
 from airlock.mechanisms.discrete import GridNoise
@@ -25,6 +25,7 @@ __all__ = [
     "Randomness",
     "ShardDensity",
     "ShardMean",
+    "ShardVotes",
     "Stream",
     "bounded",
     "clip_factors",

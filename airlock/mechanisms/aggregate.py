@@ -1,9 +1,10 @@
 """Sample and aggregate (Nissim, Raskhodnikova and Smith 2007): what M disjoint shards say, released once.
 
 Every shard is asked for one vector, which may be computed from the shard's records in any way whatever. A record lies
-in one shard, so adding or removing it changes one vector. Two ways to release what the vectors have in common: their
-mean with Gaussian noise (`ShardMean`), and coordinate by coordinate a point of a public grid, drawn by the exponential
-mechanism from a kernel density estimate (`ShardDensity`, the sampler of Mao et al. 2020 with a bound that holds).
+in one shard, so adding or removing it changes one vector. Three ways to release what the vectors have in common: their
+mean with Gaussian noise (`ShardMean`), how many shards vote for each class, with Gaussian noise (`ShardVotes`, of
+Papernot et al. 2018), and coordinate by coordinate a point of a public grid, drawn by the exponential mechanism from a
+kernel density estimate (`ShardDensity`, the sampler of Mao et al. 2020 with a bound that holds).
 
 A record that is *replaced* may change two vectors, where shards go by content: the distance doubles.
 """
@@ -69,6 +70,38 @@ class ShardMean:
         """The noisy mean of these rows, one a shard."""
         mean = bounded(vectors, self.radius).sum(0) / self.shards
         return self._noise.add(mean.cpu().numpy(), stream)
+
+
+@dataclass(frozen=True)
+class ShardVotes:
+    """How many of M shards vote for each of C classes, plus N(0, 2z²) on every count.
+
+    Guarantee: a shard casts one vote. When it changes its mind one count falls by 1 and another grows by 1, so the
+    histogram moves by at most Δ = √2 in L2, and one call is `GaussianDpEvent(z)` under add-remove. A shard without
+    records has to vote too, by a public rule: so no vote is ever added or taken away. What is made of the noisy counts,
+    such as the class with the largest one, costs nothing more.
+
+    Args:
+        classes: C.
+        noise_multiplier: z.
+    """
+
+    classes: int
+    noise_multiplier: float
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one call costs."""
+        return self._noise.event
+
+    @property
+    def _noise(self) -> GaussianNoise:
+        return GaussianNoise(math.sqrt(2.0), self.noise_multiplier)
+
+    def release(self, votes: Tensor, stream: Stream) -> NDArray[np.float64]:
+        """The noisy counts of these votes, one class from 0 to C - 1 a shard."""
+        counts = torch.bincount(votes.clamp(0, self.classes - 1), minlength=self.classes).double()
+        return self._noise.add(counts.cpu().numpy(), stream)
 
 
 @dataclass(frozen=True)

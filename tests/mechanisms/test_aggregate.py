@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from airlock.mechanisms import ShardDensity, ShardMean, Stream, bounded
+from airlock.mechanisms import ShardDensity, ShardMean, ShardVotes, Stream, bounded
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
@@ -50,6 +50,23 @@ def test_one_vector_moves_the_mean_by_at_most_what_the_noise_is_made_for() -> No
     ends[0][0], ends[1][0] = torch.tensor([900.0, 0.0]), torch.tensor([-7.0, 0.0])
     a, b = (mechanism.release(end, Stream.from_seed(1)) for end in ends)
     assert 0.499 < np.linalg.norm(a - b) <= 0.5
+
+
+def test_the_noise_on_a_count_of_votes_is_normal_with_the_root_of_two() -> None:
+    mechanism, votes = ShardVotes(classes=4000, noise_multiplier=1.5), torch.arange(4000)
+    noise = mechanism.release(votes, Stream.from_seed(1)) - 1.0
+    spread = 1.5 * math.sqrt(2)
+    assert stats.kstest(noise, stats.norm(0, spread).cdf).pvalue > 0.01
+    assert stats.kstest(2 * noise, stats.norm(0, spread).cdf).pvalue < 1e-6  # half the noise
+    assert mechanism.event == dpa.GaussianDpEvent(1.5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.integers(0, 4))
+def test_one_shard_that_changes_its_mind_moves_the_votes_by_at_most_the_root_of_two(row: list[int], other: int) -> None:
+    mechanism = ShardVotes(classes=5, noise_multiplier=1e-3)
+    a, b = (mechanism.release(torch.tensor(own), Stream.from_seed(1)) for own in (row, [other, *row[1:]]))
+    assert np.linalg.norm(a - b) == pytest.approx(0.0 if row[0] == other else math.sqrt(2), abs=1e-6)
 
 
 def density(epsilon: float = 0.8, shards: int = 12) -> ShardDensity:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from airlock.channels.twin.shard_settings import ShardSettings
 from airlock.data import Facts, Public, Records
+from airlock.data.shards import even as even
 from airlock.errors import ConfigError
 from airlock.nets import check, create
 from airlock.training import Recipe, Resident, Run, train_together
@@ -142,8 +143,3 @@ class Subspace:
                 Run(device=run.device, progress=run.progress), label=label, batch_size=min(_BATCH, self._each),
             )  # fmt: skip
             yield torch.cat([made.values[name].flatten(1) for name in names], 1) - first
-
-
-def even(own: Index, count: int) -> Index:
-    """Exactly so many positions: the first ones, or all of them over and over."""
-    return np.resize(own, count)
