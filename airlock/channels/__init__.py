@@ -33,6 +33,7 @@ METHODS: dict[str, dict[str, str]] = {
         "published": "airlock.channels.twin.published:Published",
     },
     "student": {
+        "ensemble": "airlock.channels.student.ensemble:Ensemble",
         "published": "airlock.channels.student.published:Published",
     },
     "answers": {

@@ -19,6 +19,7 @@ from airlock.training import Recipe, fit
 from airlock.training.distil import Answers, Cached, Change, LabelLoss, SoftLoss, Stage, at_places, learn_hints
 from airlock.training.loop import mix
 from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
+from airlock.training.sampling import Index
 from airlock.training.selection import select
 from airlock.training.stages import Stages
 
@@ -76,21 +77,32 @@ class School:
             answers.mark,
         )
 
-    def take_rounds(self, net: nn.Module, answers: Answers, change: Change | None = None) -> None:
+    def take_rounds(
+        self, net: nn.Module, answers: Answers, change: Change | None = None, asked: Index | None = None
+    ) -> None:
         """Train the whole student, in rounds of learning from public labels and from answers about query samples.
 
         Args:
             net: The student, trained in place.
             answers: Logits for every public record.
             change: Applied to the loss of every batch of the second kind.
+            asked: The places of the query samples, where they were chosen beforehand; else the student chooses them
+                before every epoch.
         """
-        s, run, count = self.settings, self.stages.run, min(self.queries, len(self.public))
+        s, run = self.settings, self.stages.run
+        count = min(self.queries, len(self.public)) if asked is None else len(asked)
         inputs = at_places(self.public.x, run.device)
         table = Timetable(s.rounds, s.self_epochs, s.distil_epochs, len(inputs), count, s.self_batch, s.query_batch)
+
+        def choose(own: nn.Module, epoch: int) -> Index:
+            if asked is not None:
+                return asked
+            return select(s.select, outputs(own, inputs), count, mix(mix(self.seed, 6), epoch))
+
         rounds = Rounds(
             net,
             table,
-            lambda own, epoch: select(s.select, outputs(own, inputs), count, mix(mix(self.seed, 6), epoch)),
+            choose,
             LabelLoss(Cached(self.public.y)),
             SoftLoss(answers, s.temperature),
             mix(self.seed, 7),

@@ -34,17 +34,14 @@ from airlock.channels.contract import Artefact, Channel, Details, Plan, Release,
 from airlock.channels.student import case
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.sanitise import Sanitise
-from airlock.channels.student.settings import hint_layers, net_names, settings_for
+from airlock.channels.student.settings import PublishedSettings, hint_layers, net_names, settings_for
+from airlock.channels.student.teachers import make_pair, taught
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.nets import check, create
-from airlock.nets.hints import guided
-from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
-from airlock.training.augment import named
+from airlock.training import Run, count_correct
 from airlock.training.distil import Asked, HintLoss, Objective, SoftLoss
-from airlock.training.loop import mix
 from airlock.training.stages import Stages
 
 CONSTANT = 0.5  # c2 of Theorem 2, which the paper does not give
@@ -86,7 +83,7 @@ class Published(Channel):
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
-        self.settings = settings_for(config, facts)
+        self.settings = settings_for(config, facts, PublishedSettings)
         self.teacher_name, self.net_name = net_names(self.settings.teacher, config.net, facts)
         self.layers = hint_layers(self.settings, self.teacher_name, self.net_name)
         self._check_claim()
@@ -183,13 +180,7 @@ class Published(Channel):
 
     def nets(self, seed: int) -> tuple[nn.Module, nn.Module]:
         """Teacher and student, freshly initialised and checked, also whether hints fit; touches no record."""
-        shape, classes = self.facts.shape, len(self.facts.classes)
-        for name in (self.teacher_name, self.net_name):
-            check(create(name, shape, classes, seed), name, shape, classes)
-        teacher, student = (create(name, shape, classes, seed) for name in (self.teacher_name, self.net_name))
-        if self.layers:
-            guided(student, self.layers[1], teacher, self.layers[0], shape, seed)
-        return teacher, student
+        return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Train both teachers and the student, and leave only the student."""
@@ -219,22 +210,7 @@ class Published(Channel):
 
     def _taught(self, name: str, records: Records, seed: int, stages: Stages) -> nn.Module:
         """A teacher, trained on these records without privacy; both teachers start alike."""
-        s, net = self.settings, self.nets(seed)[0]
-        data = Resident(records, stages.run.device)
-        recipe = Recipe(
-            steps=s.teacher_epochs * -(-len(records) // s.teacher_batch),
-            optimiser="adam",
-            learning_rate=s.teacher_learning_rate,
-            schedule=s.teacher_schedule,
-            precision=s.precision,
-        )
-
-        def train(run: Run) -> None:
-            fit(net, data, Shuffled(s.teacher_batch, mix(seed, 1)), PlainGradients(), recipe, mix(seed, 2), run,
-                named(s.teacher_augment), f"training the {name}")  # fmt: skip
-
-        stages.train(name, net, [data.x, data.y], train)
-        return net.eval()
+        return taught(name, self.nets(seed)[0], records, self.settings, seed, stages)
 
     def _learn(
         self, net: nn.Module, teacher: nn.Module, auxiliary: nn.Module, school: School, noise: Stream

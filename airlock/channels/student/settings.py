@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -68,22 +68,18 @@ class LearningSettings(Frozen):
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
 
 
-class PublishedSettings(LearningSettings):
-    """The same with the paper's noise and its teachers, of whose training it says nothing.
+class TeacherSettings(LearningSettings):
+    """The same with teachers, of whose training the paper says nothing.
 
     Args:
-        noise_scale: σ; left out, what Theorem 2 as read here asks for at the config's ε.
-        bound: B; left out, the running mean of the loss against the auxiliary teacher.
         teacher: The teacher's network: built-in, `package.module:function`, or "auto".
-        teacher_epochs: Of both teachers.
-        teacher_batch: Records in a step of theirs.
+        teacher_epochs: Of a teacher that learns from all its records.
+        teacher_batch: Records in a step of a teacher's.
         teacher_learning_rate: With Adam.
         teacher_schedule: How it moves.
         teacher_augment: Random changes to each record of the teachers.
     """
 
-    noise_scale: Positive | None = None
-    bound: Positive | None = None
     teacher: str = "auto"
     teacher_epochs: Annotated[int, Field(ge=1, le=100_000)] = 100
     teacher_batch: Count = 128
@@ -92,13 +88,28 @@ class PublishedSettings(LearningSettings):
     teacher_augment: AugmentName = "none"
 
 
-def settings_for(config: ReleaseConfig, facts: Facts) -> PublishedSettings:
+class PublishedSettings(TeacherSettings):
+    """The same with the paper's noise.
+
+    Args:
+        noise_scale: σ; left out, what Theorem 2 as read here asks for at the config's ε.
+        bound: B; left out, the running mean of the loss against the auxiliary teacher.
+    """
+
+    noise_scale: Positive | None = None
+    bound: Positive | None = None
+
+
+OfTeachers = TypeVar("OfTeachers", bound=TeacherSettings)
+
+
+def settings_for(config: ReleaseConfig, facts: Facts, kind: type[OfTeachers]) -> OfTeachers:
     """The user's settings over the defaults for this data.
 
     Raises:
         ConfigError: Settings that contradict each other or ask for what is not there.
     """
-    settings = parse(PublishedSettings, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
+    settings = parse(kind, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
     check_public(settings, facts.expected("public", config.split))
     if settings.teacher_augment != "none" and len(facts.shape) != 3:
         raise ConfigError('images for settings.teacher_augment other than "none"', f"records of shape {facts.shape}")
