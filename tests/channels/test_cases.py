@@ -19,6 +19,7 @@ from airlock.channels import Case
 from airlock.channels.answers import answers_case, shards, votes_case
 from airlock.channels.answers.per_query import PerQuery
 from airlock.channels.contract import Channel
+from airlock.channels.student import ensemble, ensemble_case
 from airlock.channels.student import published as student_published
 from airlock.channels.twin import case as twin_case
 from airlock.channels.twin import shard_case, sharded
@@ -139,6 +140,15 @@ def test_the_record_that_differs_is_far_above_the_clip_norm_and_the_others_have_
     assert math.sqrt(sum(float(g.square().sum()) for g in whole.values())) > 10 * channel.settings.clip_norm
 
 
+def test_the_record_turns_one_teacher_round_in_all_its_answers() -> None:
+    channel = ensemble.Ensemble(ensemble_case.config_for(1.0, 1e-5), ensemble_case.FACTS)
+    questions = ensemble_case.opened(channel)
+    one, other = (ensemble_case.moved(channel, questions, known) for known in (True, False))
+    assert torch.equal(one[1], other[1])
+    assert (one[0, :, 0] > ensemble_case.BOUND).all()
+    assert (other[0, :, 0] < -ensemble_case.BOUND).all()
+
+
 # Planted faults. Each patches the code that a release runs; the claim, made before, is the method's own.
 
 
@@ -203,6 +213,19 @@ def a_record_in_two_shards(patch: Patch) -> None:
     patch.setattr(sharded, "shard", doubled)
 
 
+def a_record_with_two_teachers(patch: Patch) -> None:
+    """The one that differs enters the second shard as well."""
+    with_it, divide = len(ensemble_case.neighbours(0)[0]), ensemble.shard
+
+    def doubled(records: Records, count: int, seed: int) -> list[np.ndarray]:
+        own = divide(records, count, seed)
+        if len(records) == with_it:
+            own[1] = np.append(own[1], with_it - 1)
+        return own
+
+    patch.setattr(ensemble, "shard", doubled)
+
+
 def published_sensitivity(patch: Patch) -> None:
     patch.setattr(ShardDensity, "sensitivity", property(lambda self: 1.0 / (self.shards * (self.shards - 1))))
 
@@ -263,6 +286,9 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "sharded, no clipping": ("twin/sharded", vectors_not_clipped),
     "sharded, a record in two shards": ("twin/sharded", a_record_in_two_shards),
     "kde-sharded, the paper's sensitivity": ("twin/kde-sharded", published_sensitivity),
+    "ensemble, noise over 2": ("student/ensemble", noise_over(2.0)),
+    "ensemble, no clipping": ("student/ensemble", vectors_not_clipped),
+    "ensemble, a record with two teachers": ("student/ensemble", a_record_with_two_teachers),
     "answers/head, noise over 2": ("answers/head", noise_over(2.0)),
     "answers/head, longer features": ("answers/head", longer_features),
     "answers/head, a mean over the real number of records": ("answers/head", mean_over_the_real_number),

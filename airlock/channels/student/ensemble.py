@@ -2,10 +2,11 @@
 
 The sound counterpart of RONA, by sample and aggregate (Nissim, Raskhodnikova and Smith 2007; Papernot et al. 2017 for
 teachers). An auxiliary teacher learns from public records alone. K teachers start from its weights, each goes on with
-its own shard of the private records, and none of them leaves. Q queries are chosen among the public records by what the
-auxiliary teacher makes of them, before anything private is asked. What the teachers say about them is released once,
-with noise, and kept. The student then takes hints from the auxiliary teacher, and learns in rounds from public labels
-and from the noisy answers, as often as it likes.
+its own shard of the private records and some public ones, and none of them leaves. Q queries are chosen among the
+public records by what the auxiliary teacher makes of them, before anything private is asked. What the teachers say
+about them is released once, with noise, and kept. The student then takes hints from the auxiliary teacher, and learns
+in rounds from public labels and from answers, as often as it likes: the noisy ones, and the auxiliary teacher's for
+public records that were not asked about.
 
 Proof. A record lies in one shard, so adding or removing it changes one of K teachers; all other teachers stay the same
 to the bit (`teachers.ask_shards`). The answers are released by `answering.Answering`, with bound, K, Q and queries that
@@ -212,7 +213,7 @@ class Ensemble(Channel):
         seed = randomness.seed
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": seed})
         questions = self.questions(split.public, seed, stages)
-        noisy, event = self._answers(split.private, questions, randomness.privacy.child(_ANSWERS), seed, run)
+        noisy, event = self._answers(split, questions, randomness.privacy.child(_ANSWERS), seed, run)
         executed = repeat(event, self.config.tuning_runs)
         check_executed(plan, executed)
         net = self._student(questions, noisy, split.public, seed, stages)
@@ -250,16 +251,16 @@ class Ensemble(Channel):
         chance = np.random.default_rng(mix(seed, 11))
         shards = [chance.integers(0, len(rest), self.each) for _ in range(_REHEARSED)]
         run = Run(device=stages.run.device, progress=stages.run.progress)
-        moved = self._asked(start, rest, shards, queries, mix(seed, 12), run, "rehearsing in public")
+        moved = self._asked(start, rest, shards, first, queries, mix(seed, 12), run, "rehearsing in public")
         norms = moved.flatten(1).norm(dim=1) if self.settings.answers == "matrix" else moved.norm(dim=2)
         return max(float(norms.median()), _SMALLEST)
 
-    def moved(self, private: Records, questions: Questions, seed: int, run: Run) -> Tensor:
+    def moved(self, split: Split, questions: Questions, seed: int, run: Run) -> Tensor:
         """How far every teacher moves the public logits of the queries: private, until `publish`."""
-        shards = shard(private, self.answering.teachers, seed)
+        shards, start = shard(split.private, self.answering.teachers, seed), questions.auxiliary
         own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "teachers")
         return self._asked(
-            questions.auxiliary, private, shards, questions.inputs, mix(seed, 13), own, "training the teachers"
+            start, split.private, shards, split.public, questions.inputs, mix(seed, 13), own, "training the teachers"
         )
 
     def publish(self, moved: Tensor, questions: Questions, stream: Stream) -> tuple[Noisy, dpa.DpEvent]:
@@ -268,39 +269,51 @@ class Ensemble(Channel):
         return own.release(moved, questions.public, questions.bound, stream), own.event
 
     def _answers(
-        self, private: Records, questions: Questions, stream: Stream, seed: int, run: Run
+        self, split: Split, questions: Questions, stream: Stream, seed: int, run: Run
     ) -> tuple[Noisy, dpa.DpEvent]:
         """Drawn once, after all teachers are trained; or those that an interrupted run of the same records kept."""
         if run.checkpoint is None:
-            return self.publish(self.moved(private, questions, seed, run), questions, stream)
+            return self.publish(self.moved(split, questions, seed, run), questions, stream)
         file = run.checkpoint / f"{_ANSWERS}.safetensors"
-        mark = self._mark(private, questions, seed, stream.secure)
+        mark = self._mark(split, questions, seed, stream.secure)
         if not (run.resume and file.exists()):
-            noisy, _ = self.publish(self.moved(private, questions, seed, run), questions, stream)
+            noisy, _ = self.publish(self.moved(split, questions, seed, run), questions, stream)
             checkpoint.write(file, {_ANSWERS: torch.from_numpy(noisy)}, {"mark": mark})
         stream.note_drawn("cpu")
         return read(file, mark)[_ANSWERS].numpy(), self.answering.event
 
-    def _mark(self, private: Records, questions: Questions, seed: int, secure: bool) -> str:
+    def _mark(self, split: Split, questions: Questions, seed: int, secure: bool) -> str:
         """Of all that answers are made from."""
-        own = [torch.from_numpy(np.ascontiguousarray(part)) for part in (private.x, private.y, questions.places)]
+        parts = (split.private.x, split.private.y, split.public.x, split.public.y, questions.places)
+        own = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
         known = [repr(self.answering), self.settings.model_dump(mode="json"), questions.bound, seed, secure]
         weights = questions.auxiliary.state_dict().values()
         return hashlib.sha256(digest([*own, *weights]) + json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     def _asked(
-        self, start: nn.Module, records: Records, shards: list[Index], queries: Tensor, seed: int, run: Run, label: str
+        self,
+        start: nn.Module,
+        records: Records,
+        shards: list[Index],
+        beside: Records,
+        queries: Tensor,
+        seed: int,
+        run: Run,
+        label: str,
     ) -> Tensor:
-        s, batch = self.settings, min(self.settings.teacher_batch, self.each)
-        steps = s.shard_epochs * -(-self.each // batch)
+        s, size = self.settings, self.each * (1 + self.settings.shard_public)
+        batch = min(s.teacher_batch, size)
+        steps = s.shard_epochs * -(-size // batch)
         recipe = Recipe(steps=steps, learning_rate=s.shard_learning_rate, precision=s.precision)
-        return ask_shards(start, records, shards, self.each, queries, recipe, batch, seed, run, label)
+        return ask_shards(
+            start, records, shards, self.each, beside, s.shard_public, queries, recipe, batch, seed, run, label
+        )
 
     def _teacher(self, seed: int) -> nn.Module:
         return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)[0]
 
     def _student(self, questions: Questions, noisy: Noisy, public: Records, seed: int, stages: Stages) -> nn.Module:
-        """Hints from the public teacher, then rounds with the noisy answers; all of it is free."""
+        """Hints from the public teacher, then rounds with the noisy answers, and its own where none was asked for."""
         s, places = self.settings, questions.places
         net = make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)[1].to(stages.run.device)
         school = School(s, public, len(places), seed, stages)
@@ -310,7 +323,7 @@ class Ensemble(Channel):
         answers[torch.from_numpy(places)] = to_logits(
             noisy, questions.public, self.answering, questions.bound, s.temperature, s.shrink
         )
-        school.take_rounds(net, Cached(answers), asked=places)
+        school.take_rounds(net, Cached(answers), asked=np.arange(len(public)))
         return net
 
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:

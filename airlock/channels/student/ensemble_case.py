@@ -22,7 +22,7 @@ from airlock.accounting import Claim
 from airlock.channels.case import Case, Scores, curve_of
 from airlock.channels.contract import check_executed
 from airlock.config import ReleaseConfig, from_table
-from airlock.data import Facts, Records, shard
+from airlock.data import Facts, Records, Split, shard
 from airlock.mechanisms import Stream, bounded
 from airlock.training import Run
 from airlock.training.stages import Stages
@@ -51,6 +51,7 @@ def config_for(epsilon: float, delta: float) -> ReleaseConfig:
         "hint_epochs": 0,
         "teacher_epochs": 200,
         "teacher_learning_rate": 0.05,
+        "shard_public": 0,
         "shard_epochs": 1,
         "shard_learning_rate": 0.1,
     }
@@ -88,8 +89,10 @@ def opened(channel: Ensemble) -> Questions:
 
 def moved(channel: Ensemble, questions: Questions, with_record: bool) -> Tensor:
     """How far the teachers move the answers."""
-    records = neighbours(channel.config.seed)[0 if with_record else 1]
-    return channel.moved(records, questions, channel.config.seed, Run(device=torch.device("cpu")))
+    private, own = neighbours(channel.config.seed)[0 if with_record else 1], public()
+    nobody = own.take(np.arange(0))
+    split = Split(channel.facts, private, own, nobody, nobody)
+    return channel.moved(split, questions, channel.config.seed, Run(device=torch.device("cpu")))
 
 
 def of_answers(channel: Ensemble) -> Case:

@@ -29,6 +29,7 @@ class EnsembleSettings(TeacherSettings):
         teachers: K; when left out, by the number of records and the noise.
         bound: B, the largest norm of how far one teacher moves the public logits of a query (of all queries together
             for "matrix"); when left out, the median over teachers that learn from public records in the same way.
+        shard_public: How many public records a shard's teacher sees for each of its own, lest it forgets.
         shard_epochs: Of a shard's teacher, after it has started from the public one.
         shard_learning_rate: By SGD with momentum 0.9.
         shrink: Scale noisy answers down by what noise alone explains of their size; it costs nothing.
@@ -37,8 +38,9 @@ class EnsembleSettings(TeacherSettings):
     answers: Kind = "residuals"
     teachers: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
     bound: Positive | None = None
+    shard_public: Annotated[int, Field(ge=0, le=1000)] = 3
     shard_epochs: Annotated[int, Field(ge=1, le=100_000)] = 10
-    shard_learning_rate: Positive = 0.01
+    shard_learning_rate: Positive = 0.003
     shrink: bool = True
 
 

@@ -86,8 +86,7 @@ class School:
             net: The student, trained in place.
             answers: Logits for every public record.
             change: Applied to the loss of every batch of the second kind.
-            asked: The places of the query samples, where they were chosen beforehand; else the student chooses them
-                before every epoch.
+            asked: The places of the query samples of every epoch, where the student does not choose them itself.
         """
         s, run = self.settings, self.stages.run
         count = min(self.queries, len(self.public)) if asked is None else len(asked)

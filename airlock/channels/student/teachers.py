@@ -1,9 +1,10 @@
 """Teachers: one on given records, or K of them on disjoint shards. There is no privacy here, and none of them leaves.
 
-The teachers of shards start from one network and see their own shards alone. Every shard is brought to the same public
-number of records, by repeating its own or leaving those with the largest digests out: teachers are then trained side by
-side in tensors whose shapes tell nothing of the records, and one teacher's numbers stay the same to the last bit,
-whatever another shard holds. Chance in it comes from public seeds.
+The teachers of shards start from one public network, and see their own shards and public records, lest they forget what
+those had taught them. Every shard is brought to the same public number of records, by repeating its own or leaving
+those with the largest digests out: teachers are then trained side by side in tensors whose shapes tell nothing of the
+records, and one teacher's numbers stay the same to the last bit, whatever another shard holds. Chance in it comes from
+public seeds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from airlock.nets import check, create
 from airlock.nets.hints import guided
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
 from airlock.training.augment import named
+from airlock.training.distil import at_places
 from airlock.training.loop import mix
 from airlock.training.rounds import outputs
 from airlock.training.stages import Stages
@@ -76,6 +78,8 @@ def ask_shards(
     records: Records,
     shards: Sequence[Index],
     each: int,
+    beside: Records,
+    share: int,
     queries: Tensor,
     recipe: Recipe,
     batch: int,
@@ -93,6 +97,8 @@ def ask_shards(
         records: The private ones.
         shards: Positions of each shard's records.
         each: To so many records every shard is brought; public.
+        beside: Public records.
+        share: How many of them a teacher sees for each record of its shard, chosen at random.
         queries: Public inputs.
         recipe: How a teacher descends.
         batch: Records in a step.
@@ -100,15 +106,19 @@ def ask_shards(
         run: Device, progress, checkpoints.
         label: For the progress bar.
     """
-    blank = Records(np.zeros((1, *records.x.shape[1:]), records.x.dtype), np.zeros(1, np.int64))
-    whole = Records(np.concatenate([records.x, blank.x]), np.concatenate([records.y, blank.y]))
-    members = [even(own if len(own) else np.array([len(records)]), each) for own in shards]
+    blank = np.zeros((1, *records.x.shape[1:]), records.x.dtype)
+    whole = Records(np.concatenate([records.x, blank, beside.x]), np.concatenate([records.y, [0], beside.y]))
+    chance, nobody = np.random.default_rng(mix(seed, 1)), np.array([len(records)])
+    public = chance.integers(0, len(beside), (len(shards), share * each)) + len(records) + 1
+    members = [
+        np.append(even(own if len(own) else nobody, each), more) for own, more in zip(shards, public, strict=True)
+    ]
     first = copy.deepcopy(start).cpu()
     made = train_together(
         lambda _: copy.deepcopy(first), len(shards), Resident(whole, run.device), members, recipe, seed, run,
-        label=label, batch_size=min(batch, each),
+        label=label, batch_size=batch,
     )  # fmt: skip
-    asked = Resident(Records(queries.cpu().numpy(), np.zeros(len(queries), np.int64)), run.device)
+    asked = at_places(queries.cpu().numpy(), run.device)
     moved = made.logits(asked) - outputs(start, asked).cpu()
     moved[torch.tensor([not len(own) for own in shards])] = 0.0
     return moved - moved.mean(2, keepdim=True)

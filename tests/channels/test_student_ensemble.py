@@ -1,0 +1,295 @@
+"""`student`/`ensemble`: the contract, what is released of the teachers, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from airlock import channels, data
+from airlock.accounting import spend
+from airlock.channels.student import ensemble
+from airlock.channels.student.answering import Answering, to_logits
+from airlock.channels.student.ensemble import RULE, Ensemble, Questions
+from airlock.config import ReleaseConfig, load
+from airlock.data import Split, shard
+from airlock.errors import AirlockWarning, ConfigError, DataError, Interrupted, TrainingError
+from airlock.mechanisms import Randomness, Stream
+from airlock.training import Run
+from airlock.training.stages import Stages
+from tests.channels.contract import Contract
+
+KINDS = ("residuals", "matrix", "votes")
+
+
+class TestEnsemble(Contract):
+    channel, method = "student", "ensemble"
+    settings: ClassVar[dict[str, Any]] = {
+        "teacher": "linear",
+        "hint": "1",
+        "guide": "leaky6",
+        "hint_epochs": 0,
+        "teachers": 100,
+        "queries": 10,
+        "bound": 1.0,
+        "rounds": 1,
+        "self_epochs": 1,
+        "distil_epochs": 1,
+        "query_batch": 32,
+        "self_batch": 256,
+        "teacher_epochs": 1,
+        "teacher_batch": 256,
+        "shard_epochs": 1,
+    }
+
+    @classmethod
+    def config(cls, **changes: Any) -> ReleaseConfig:
+        return super().config(**{"split": {"public": 0.4}, **changes})
+
+    @classmethod
+    def made(cls, **changes: Any) -> Ensemble:
+        found = cls.build(**{**changes, "settings": {**cls.settings, **changes.get("settings", {})}})
+        assert isinstance(found, Ensemble)
+        return found
+
+    @staticmethod
+    def asked(channel: Ensemble, split: Split) -> Questions:
+        return channel.questions(split.public, 0, Stages(Run(), {}))
+
+    def test_it_is_the_default(self) -> None:
+        assert next(iter(channels.METHODS["student"])) == "ensemble"
+
+    def test_the_event_is_a_gaussian_a_query_and_half_the_noise_would_break_the_promise(self) -> None:
+        plan = self.build().plan()
+        noise = float(plan.details["noise_multiplier"])
+        assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(noise), 10)
+        half = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(noise / 2), 10)
+        assert spend(half, self.delta).epsilon > 1.5 * self.epsilon
+        assert (plan.guarantee.unit, plan.guarantee.relation) == ("record", "add-remove")
+
+    def test_the_plan_says_how_large_the_noise_is(self) -> None:
+        details = self.made().plan().details
+        noise = float(details["noise_multiplier"])
+        assert details["noise_over_bound"] == pytest.approx(2 * noise / 100)
+        assert details["noise_per_logit"] == pytest.approx(2 * noise / 100)
+        assert details["records_per_teacher"] == pytest.approx(539 / 100)
+        free = self.made(settings={"bound": None}).plan().details
+        assert free["bound"] == RULE
+        assert "noise_per_logit" not in free
+        votes = Ensemble(self.config(settings={"answers": "votes"}), self.made().facts).plan().details
+        assert votes["noise_per_count"] == pytest.approx(math.sqrt(2) * float(votes["noise_multiplier"]))
+
+    def test_a_matrix_is_one_gaussian_and_as_noisy_as_answers_one_by_one(self) -> None:
+        """At a bound that is √Q times as large; to the tolerance of the calibration."""
+        whole, single = self.made(settings={"answers": "matrix"}), self.made()
+        assert whole.plan().guarantee.events == dpa.GaussianDpEvent(whole.answering.noise_multiplier)
+        assert whole.answering.noise(math.sqrt(10)) == pytest.approx(single.answering.noise(1.0), rel=5e-3)
+        assert whole.answering.relative_noise == pytest.approx(single.answering.relative_noise, rel=5e-3)
+
+    def test_noise_above_all_that_can_be_said_is_told(self) -> None:
+        with pytest.warns(AirlockWarning, match="times the most"):
+            self.made(settings={"queries": 500, "teachers": 4}, epsilon=0.5).plan()
+
+    def test_teachers_and_queries_follow_from_public_figures(self) -> None:
+        channel = self.build(settings={})
+        assert isinstance(channel, Ensemble)
+        own = channel.answering
+        assert own.queries == 360
+        assert own.teachers == round(math.sqrt(own.noise_multiplier * channel.records))
+
+    def test_one_record_changes_one_teacher_and_not_a_bit_of_another(self, split: Split) -> None:
+        channel = self.made(settings={"teacher": "rona-digits-teacher", "hint": None})
+        questions, records = self.asked(channel, split), split.private.take(np.arange(150))
+        whole = channel.moved(replace(split, private=records), questions, 0, Run())
+        less = channel.moved(replace(split, private=records.take(np.arange(1, 150))), questions, 0, Run())
+        assert int((whole != less).flatten(1).any(1).sum()) == 1
+        assert torch.allclose(whole.sum(2), torch.zeros(100, 10), atol=1e-4)
+
+    def test_a_shard_without_records_leaves_the_public_answer(self, split: Split) -> None:
+        channel = self.made()
+        few = replace(split, private=split.private.take(np.arange(5)))
+        moved = channel.moved(few, self.asked(channel, split), 0, Run())
+        empty = [not len(own) for own in shard(few.private, 100, 0)]
+        assert sum(empty) >= 95
+        assert not moved[empty].any()
+        assert moved[[not e for e in empty]].flatten(1).any(1).all()
+
+    def test_queries_and_bound_do_not_depend_on_private_records(self, split: Split) -> None:
+        """They are made without them; so does everything else that is public in a release."""
+        channel = self.made(settings={"bound": None})
+        one, other = (self.asked(channel, split) for _ in range(2))
+        assert np.array_equal(one.places, other.places)
+        assert len(np.unique(one.places)) == 10
+        assert one.bound == other.bound > 0
+        half = replace(split, private=split.private.take(range(0, len(split.private), 2)))
+        settings = {**self.settings, "bound": None}
+        details = [self.release(own, settings=settings).plan.details for own in (split, half)]
+        assert details[0] == details[1]
+        assert details[0]["bound"] == one.bound
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_every_kind_of_answers_gives_a_student(self, split: Split, kind: str) -> None:
+        own = {key: value for key, value in self.settings.items() if key != "bound"}
+        released = self.release(split, settings={**own, "answers": kind})
+        assert all(torch.isfinite(p).all() for p in released.artefact.net.parameters())
+        assert released.plan.details["answers"] == kind
+        assert released.guarantee.status == "proven"
+
+    def test_hints_come_from_the_public_teacher(self, split: Split) -> None:
+        settings = {**self.settings, "teacher": "rona-digits-teacher", "hint": "pool1", "hint_epochs": 1}
+        released = self.release(split, settings=settings)
+        assert released.plan.details["hint"] == "pool1"
+        assert 0 < float(released.plan.details["public_teacher_accuracy"]) <= 1
+
+    @pytest.mark.parametrize(
+        ("change", "word"),
+        [
+            ({"split": {"public": 0.0}}, "public records for a student"),
+            ({"queries": 5000}, "at most 719 settings.queries"),
+            ({"teachers": 5000}, "as many teachers as private records"),
+            ({"teachers": 1}, r"settings\.teachers"),
+            ({"bound": 0.0}, r"settings\.bound"),
+            ({"answers": "votes"}, r"no settings\.bound"),
+            ({"answers": "means"}, r"settings\.answers"),
+            ({"shard_epochs": 0}, r"settings\.shard_epochs"),
+            ({"noise_scale": 1.0}, r"settings\.noise_scale"),
+        ],
+    )
+    def test_bad_settings_are_refused_before_a_record_is_read(
+        self, change: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sklearn.datasets.load_digits", None)
+        split = change.pop("split", {"public": 0.4})
+        with pytest.raises(ConfigError, match=word):
+            self.made(settings=change, split=split)
+
+    def test_fewer_public_records_than_queries_are_refused_before_training(
+        self, split: Split, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ensemble, "taught", None)
+        with pytest.raises(DataError, match="at least 10 public records"):
+            self.release(replace(split, public=split.public.take(np.arange(9))))
+
+    def kept(self, split: Split, folder: Path | None, seed: int | None = 1, **more: Any) -> list[torch.Tensor]:
+        """The weights of a student whose run keeps checkpoints there."""
+        channel = self.made(settings={"shard_epochs": 3, "distil_epochs": 2})
+        released = channel.release(split, Randomness.make(0, insecure_seed=seed), Run(checkpoint=folder, **more))
+        assert released.noise_made_on == ("cpu",)
+        return list(released.artefact.net.parameters())
+
+    @pytest.mark.parametrize("label", ["training the auxiliary", "training the teachers", "teaching the student"])
+    def test_an_interrupted_release_resumes_to_the_same_student(self, split: Split, tmp_path: Path, label: str) -> None:
+        folder = tmp_path / "kept"
+        with pytest.raises(Interrupted):
+            self.kept(split, folder, progress=pressing(label))
+        assert (folder / "answers.safetensors").exists() == (label == "teaching the student")
+        again = self.kept(split, folder, resume=True)
+        assert all(torch.equal(a, b) for a, b in zip(again, self.kept(split, None), strict=True))
+        assert not folder.exists()
+
+    def test_answers_are_kept_for_the_same_records_and_for_no_others(
+        self, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With secret noise too: a resumed run takes the answers that were drawn and asks no teacher again."""
+        folder = tmp_path / "kept"
+        with pytest.raises(Interrupted):
+            self.kept(split, folder, None, progress=pressing("teaching the student"))
+        fewer = replace(split, private=split.private.take(np.arange(1, len(split.private))))
+        with pytest.raises(TrainingError, match="other records"):
+            self.kept(fewer, folder, None, resume=True)
+        with pytest.raises(TrainingError, match="of this very run"):
+            self.kept(split, folder, 1, resume=True)  # the card would say of secret noise that it was seeded
+        monkeypatch.setattr(ensemble, "ask_shards", None)
+        self.kept(split, folder, None, resume=True)
+        assert not folder.exists()
+
+
+def pressing(label: str) -> Any:
+    """Ctrl-C at this bar."""
+
+    def press(at: str, done: int, total: int) -> None:
+        if at == label and done >= 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return press
+
+
+# The release of answers, alone
+
+
+def teachers(kind: str, bound: float = 3.0) -> tuple[Answering, torch.Tensor, torch.Tensor]:
+    own = Answering(kind, 20, 400, 1.5)  # type: ignore[arg-type]
+    public = torch.zeros(400, 10)
+    public[:, 3] = 1.0
+    return own, torch.zeros(20, 400, 10), public
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_noise_of_every_kind_is_normal_of_the_stated_size(kind: str) -> None:
+    own, moved, public = teachers(kind)
+    found = own.release(moved, public, 3.0, Stream.from_seed(1))
+    exact = np.zeros((400, 10))
+    if kind == "votes":
+        exact[:, 3] = 20.0
+    noise, spread = (found - exact).ravel(), own.noise(3.0)
+    assert spread == pytest.approx(math.sqrt(2) * 1.5 if kind == "votes" else 2 * 3.0 * 1.5 / 20)
+    assert stats.kstest(noise, stats.norm(0, spread).cdf).pvalue > 0.01
+    assert stats.kstest(2 * noise, stats.norm(0, spread).cdf).pvalue < 1e-6  # half the noise
+    one = dpa.GaussianDpEvent(1.5)
+    assert own.event == (one if kind == "matrix" else dpa.SelfComposedDpEvent(one, 400))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_teacher_moves_answers_by_no_more_than_the_noise_is_made_for(kind: str) -> None:
+    """From one end to the other in every answer at once, which nearly reaches the bound, and no further."""
+    own, moved, public = teachers(kind)
+    own, ends = replace(own, noise_multiplier=1e-6), [moved.clone(), moved.clone()]
+    ends[0][0, :, 5], ends[1][0, :, 5] = 1e4, -1e6
+    a, b = (own.release(end, public, 3.0, Stream.from_seed(1)) for end in ends)
+    distance = np.linalg.norm(a - b) if kind == "matrix" else np.linalg.norm(a - b, axis=1)
+    limit = own.noise(3.0) / 1e-6
+    assert np.all(distance <= limit * (1 + 1e-6))
+    assert np.all(distance > 0.999 * limit)
+
+
+def test_every_query_has_noise_of_its_own() -> None:
+    own, moved, public = teachers("residuals")
+    assert len(np.unique(own.release(moved, public, 3.0, Stream.from_seed(1)))) == 4000
+
+
+def test_shrinking_leaves_signals_and_takes_off_noise() -> None:
+    own, moved, public = teachers("residuals")
+    nothing = own.release(moved, public, 3.0, Stream.from_seed(1))
+    kept = to_logits(nothing, public, own, 3.0, 3.0, True) - public
+    assert float(kept.square().mean()) < 0.01 * float(np.square(nothing).mean())
+    moved[:, :, 5], moved[:, :, 6] = 2.0, -2.0
+    something = own.release(moved, public, 3.0, Stream.from_seed(1))
+    left = to_logits(something, public, own, 3.0, 3.0, True) - public
+    whole = to_logits(something, public, own, 3.0, 3.0, False) - public
+    share = float((left * whole).sum() / whole.square().sum())
+    assert share == pytest.approx(1 - 9 * 0.45**2 / (9 * 0.45**2 + 8), abs=0.03)
+    assert torch.allclose(whole.sum(1), torch.zeros(400), atol=1e-4)
+
+
+def test_votes_become_labels_whatever_the_temperature() -> None:
+    own = Answering("votes", 5, 1, 1.0)
+    logits = to_logits(np.array([[0.1, 4.0, -2.0]]), torch.zeros(1, 3), own, 1.0, 3.0, True)
+    assert torch.softmax(logits / 3.0, 1)[0].tolist() == pytest.approx([0, 1, 0], abs=1e-6)
+
+
+def test_every_config_in_runs_can_be_planned() -> None:
+    files = sorted((Path(__file__).resolve().parents[2] / "runs").glob("student-ensemble-*.toml"))
+    assert len(files) == 2
+    for file in files:
+        config = load(file)
+        plan = Ensemble(config, data.describe(config)).plan()
+        assert 0.99 * config.epsilon < plan.guarantee.epsilon <= config.epsilon
