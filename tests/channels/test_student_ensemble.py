@@ -140,7 +140,7 @@ class TestEnsemble(Contract):
     def test_every_kind_of_answers_gives_a_student(self, split: Split, kind: str) -> None:
         own = {key: value for key, value in self.settings.items() if key != "bound"}
         released = self.release(split, settings={**own, "answers": kind})
-        assert all(torch.isfinite(p).all() for p in released.artefact.net.parameters())
+        assert all(torch.isfinite(p).all() for p in released.network.net.parameters())
         assert released.plan.details["answers"] == kind
         assert released.guarantee.status == "proven"
 
@@ -184,7 +184,7 @@ class TestEnsemble(Contract):
         channel = self.made(settings={"shard_epochs": 3, "distil_epochs": 2})
         released = channel.release(split, Randomness.make(0, insecure_seed=seed), Run(checkpoint=folder, **more))
         assert released.noise_made_on == ("cpu",)
-        return list(released.artefact.net.parameters())
+        return list(released.network.net.parameters())
 
     @pytest.mark.parametrize("label", ["training the auxiliary", "training the teachers", "teaching the student"])
     def test_an_interrupted_release_resumes_to_the_same_student(self, split: Split, tmp_path: Path, label: str) -> None:
