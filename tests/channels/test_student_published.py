@@ -187,7 +187,7 @@ class TestPublished(Contract):
     def test_public_records_that_do_not_fit_are_refused_before_training(
         self, split: Split, public: Any, word: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(published, "fit", None)
+        monkeypatch.setattr(published, "taught", None)
         wrong = replace(split, public=public(split.public))
         with pytest.raises(DataError, match=word):
             self.release(wrong, settings={**self.settings, "queries": 100})
