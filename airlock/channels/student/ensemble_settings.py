@@ -1,7 +1,7 @@
 """The settings of `student`/`ensemble`, and what follows from public figures when they are left out.
 
-How the defaults were found: on digits (docs/results/student.md). With n records, K teachers and noise multiplier z of
-one answer, noise falls as z/K, and what a teacher cannot know grows as K/n: K ~ √(z n), as for the shards of `twin`.
+The defaults were tried on digits alone, where little can be told apart (docs/results/student.md). With n records, K teachers and noise multiplier z of
+one answer, noise falls as z/K, and what a teacher cannot know grows as K/n: both are even at K ~ √(z n).
 Where they suit other data badly, accuracy suffers and the promise does not.
 """
 
