@@ -1,8 +1,8 @@
 """The settings of `student`/`ensemble`, and what follows from public figures when they are left out.
 
-The defaults were tried on digits alone, where little can be told apart (docs/results/student.md). With n records, K teachers and noise multiplier z of
-one answer, noise falls as z/K, and what a teacher cannot know grows as K/n: both are even at K ~ √(z n).
-Where they suit other data badly, accuracy suffers and the promise does not.
+The defaults were tried on digits alone, where little can be told apart (docs/results/student.md). With n records, K
+teachers and noise multiplier z of one answer, noise falls as z/K, and what a teacher cannot know grows as K/n: both are
+even at K ~ √(z n). Where they suit other data badly, accuracy suffers and the promise does not.
 """
 
 from __future__ import annotations
