@@ -91,7 +91,7 @@ def run() -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def _server(folder: Path, which: str) -> Iterator[tuple[str, str]]:
     """A server in a process of its own: its address, and a token."""
-    command = [sys.executable, __file__, str(folder / which), which]
+    command = [sys.executable, "-P", __file__, str(folder / which), which]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None

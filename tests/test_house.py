@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import airlock
@@ -122,12 +123,16 @@ def test_every_command_and_option_is_documented() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     import subprocess
-    import sys
 
     heavy = ("torch", "scipy", "dp_accounting", "onnx", "sqlalchemy", "fastapi", "uvicorn")
     code = f"import sys, airlock.cli; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_no_benchmark_hides_a_module_of_python() -> None:
+    """One that runs as a script has its folder first in the path: select.py there would break every socket."""
+    assert not [file.name for file in (ROOT / "benchmarks").glob("*.py") if file.stem in sys.stdlib_module_names]
 
 
 def test_no_pickle_and_no_junk_rooms() -> None:
