@@ -16,7 +16,6 @@ Both are sums of exponentials of losses that may be hundreds, so they are comput
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -24,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from airlock.training.gradients import PlainGradients
 from airlock.training.layers import Named
 
 Over = Literal["records", "elements"]
@@ -111,7 +111,7 @@ def _penalty(l2: float, parameters: Named) -> Tensor | float:
     return l2 * sum(value.square().sum() for value in parameters.values() if value.dim() > 2) if l2 else 0.0
 
 
-class ObjectiveGradients:
+class ObjectiveGradients(PlainGradients):
     """The gradient of an objective of one network: no privacy."""
 
     def __init__(self, objective: Objective) -> None:
@@ -121,13 +121,6 @@ class ObjectiveGradients:
     def mark(self) -> dict[str, object]:
         """The objective's."""
         return {"gradients": "objective", **self.objective.mark}
-
-    def state(self) -> dict[str, Tensor]:
-        """None."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing to restore."""
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """Backward through the objective; an empty batch gives no gradient."""

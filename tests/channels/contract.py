@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from airlock import channels, data
 from airlock.accounting import from_json, spend, to_json
-from airlock.channels import Channel, Interface, Plan, Release
-from airlock.channels.interface import as_queries, ask
+from airlock.channels import Channel, Interface, Plan, Release, contract
+from airlock.channels.interface import MEASURED_BEYOND, as_queries, ask
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Split
 from airlock.errors import ConfigError, Refused
@@ -129,6 +129,11 @@ class Contract:
         assert not released.network.net.training
         assert all(not p.requires_grad for p in released.network.net.parameters())
 
+    def test_what_was_measured_beyond_the_budget_is_said(self, released: Release) -> None:
+        """The accuracy of what stays inside is no consequence of what leaves."""
+        inside = isinstance(released.artefact, Interface)
+        assert (MEASURED_BEYOND in released.guarantee.assumptions) == inside
+
     def test_the_seed_of_the_noise_changes_what_leaves(self, released: Release, split: Split) -> None:
         other = self.release(split, seed=2)
         same = self.release(split, seed=1)
@@ -165,3 +170,17 @@ class Contract:
         wrong = self.build(epsilon=1.0).plan().guarantee.events
         with pytest.raises(Refused, match="executed events"):
             contract.check_executed(plan, wrong)
+
+
+class ClaimContract(Contract):
+    """For a paper's claim: nothing is promised, so the tests of ε are kept for the claim and against the promise."""
+
+    def test_epsilon_follows_from_the_recorded_events(self, released: Release) -> None:
+        plain = released.guarantee.to_dict()
+        assert math.isinf(spend(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon)
+        assert plain["epsilon"] is None
+
+    def test_spending_something_else_is_refused(self, split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+        wrong = self.build(tuning_runs=2).plan().guarantee.events
+        with pytest.raises(Refused, match="executed events"):
+            contract.check_executed(self.build().plan(), wrong)

@@ -21,10 +21,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.accounting import Guarantee
-from airlock.channels.contract import Channel, refuse_net
+from airlock.channels.contract import Channel, Plan, Release, Secrets, Utility, refuse_net
+from airlock.channels.interface import Interface
 from airlock.config import Frozen, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records
 from airlock.errors import ConfigError
+from airlock.mechanisms import Randomness
 from airlock.nets import build_front
 from airlock.nets.frontend import Framed, pretrain
 from airlock.nets.scattering import SMALLEST
@@ -114,6 +116,26 @@ class Featured(Channel):
             status=self.status,
             assumptions=self.assumptions,
             accountant=self.config.accountant,
+        )
+
+    def leave(
+        self,
+        plan: Plan,
+        executed: dpa.DpEvent,
+        interface: Interface,
+        utility: Utility,
+        kept: Secrets,
+        randomness: Randomness,
+    ) -> Release:
+        """The release of a method whose heads stay in the vault."""
+        return Release(
+            plan=plan,
+            artefact=interface,
+            guarantee=self.guarantee(executed),
+            utility=utility,
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+            secrets=kept,
         )
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from airlock.accounting import Course, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.answers import answers_case
-from airlock.channels.answers.desk import FRONT, HEAD, ONE_LEDGER, front_arrays
+from airlock.channels.answers.desk import FRONT, HEAD, INSIDE, front_arrays
 from airlock.channels.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, HeadSettings
 from airlock.channels.answers.noisy import Noise, Noisy, least_noise
 from airlock.channels.answers.planner import advise
@@ -55,7 +55,7 @@ class PerQuery(Fitted):
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
     )
     settings_type: ClassVar[type[FrontSettings]] = PerQuerySettings
-    assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, ONE_LEDGER)
+    assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, *INSIDE)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
@@ -119,15 +119,7 @@ class PerQuery(Fitted):
         executed = repeat(repeat(desk.event, self.queries), self.config.tuning_runs)
         check_executed(plan, executed)
         right = count_right(desk, split.test, randomness.privacy.child("utility"))
-        return Release(
-            plan=plan,
-            artefact=interface,
-            guarantee=self.guarantee(executed),
-            utility=Utility(right, len(split.test)),
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
-            secrets=kept,
-        )
+        return self.leave(plan, executed, interface, Utility(right, len(split.test)), kept, randomness)
 
     def kept(self, net: Framed, split: Split, noise: Noise, run: Run) -> Secrets:
         """What stays in the vault: the head of these records, no longer than it may be, and the front end."""

@@ -135,15 +135,7 @@ class Poll(Sharded):
         executed = self.course(desk.event).events()
         check_executed(plan, executed)
         right = count_right(desk, split.test, randomness.privacy.child("utility"))
-        return Release(
-            plan=plan,
-            artefact=interface,
-            guarantee=self.guarantee(executed),
-            utility=Utility(right, len(split.test)),
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
-            secrets=kept,
-        )
+        return self.leave(plan, executed, interface, Utility(right, len(split.test)), kept, randomness)
 
     def interface(self, noise: Noise) -> Interface:
         """What may be asked, and the figures that whoever answers needs."""

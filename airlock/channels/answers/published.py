@@ -35,7 +35,7 @@ from airlock.channels.answers.neuron import NeuronAnswerer, NeuronNoise, keep
 from airlock.channels.answers.published_settings import ALPHAS, PublishedSettings, check
 from airlock.channels.case import Case
 from airlock.channels.contract import Channel, Details, Plan, Release, Secrets, Utility, check_executed
-from airlock.channels.interface import Answerer, Interface
+from airlock.channels.interface import MEASURED_BEYOND, Answerer, Interface
 from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
 from airlock.errors import TrainingError
@@ -74,6 +74,7 @@ ASSUMPTIONS = (
     "Settings and class names were chosen without looking at the private records.",
     "The noise stays secret and is not used again, and the network stays inside.",
     "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+    MEASURED_BEYOND,
 )
 _NO_EPSILON = "none: all logits but one are told exactly"
 

@@ -107,16 +107,10 @@ class Savings(Sharded):
         kept = self.kept(net, split.private, self.heads(rule), run)
         interface = self.interface(rule)
         desk = Voters(interface, kept)
-        check_executed(plan, self.course(desk.event).events())
-        return Release(
-            plan=plan,
-            artefact=interface,
-            guarantee=self.guarantee(plan.guarantee.events),
-            utility=self.utility(desk, split.test, randomness.privacy.child("utility")),
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
-            secrets=kept,
-        )
+        executed = self.course(desk.event).events()
+        check_executed(plan, executed)
+        utility = self.utility(desk, split.test, randomness.privacy.child("utility"))
+        return self.leave(plan, executed, interface, utility, kept, randomness)
 
     def utility(self, desk: Voters, test: Records, stream: Stream) -> Utility:
         """As many test records as one unit pays for at most, until all units are spent; no answer is a wrong one."""

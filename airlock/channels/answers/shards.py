@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from airlock.channels.answers.desk import FRONT, ONE_LEDGER, Desk, front_arrays
+from airlock.channels.answers.desk import FRONT, INSIDE, Desk, front_arrays
 from airlock.channels.answers.fitted import ASSUMPTIONS, Featured, FrontSettings, embed
 from airlock.channels.contract import Secrets
 from airlock.channels.interface import Interface
@@ -50,7 +50,7 @@ class Sharded(Featured):
     """One head a shard, which all stay in the vault."""
 
     settings_type: ClassVar[type[FrontSettings]] = ShardSettings
-    assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, ONE_LEDGER)
+    assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, *INSIDE)
 
     def objective(self, heads: int) -> LogisticHead:
         """Of one head."""
