@@ -92,6 +92,8 @@ def _leakage(channel: Published, net: nn.Module, split: Split, count: int, run: 
     """TPR − FPR at the attack network's own decision; it learns from records that nobody is scored by."""
     assert channel.alpha != "search"
     rest = Records(*(np.concatenate([getattr(p, k) for p in (split.public, split.holdout)]) for k in ("x", "y")))
+    scored = {row.tobytes() for part in (split.private, split.test) for row in part.x}
+    rest = rest.take(np.flatnonzero([row.tobytes() not in scored for row in rest.x]))  # Adult has equal records
     size, seed = len(split.private), channel.config.seed
     away = subsets(count, len(rest), size, seed)
 
