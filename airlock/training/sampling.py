@@ -78,12 +78,10 @@ class Shuffled:
         """The positions of one batch; the last of an epoch may be smaller unless batches are to be whole."""
         batches = records // self.batch_size if self.whole else -(-records // self.batch_size)
         epoch, place = divmod(step, batches)
-        return _recent(self.seed, epoch, records)[place * self.batch_size : (place + 1) * self.batch_size]
+        return order(self.seed, epoch, records)[place * self.batch_size : (place + 1) * self.batch_size]
 
 
+@lru_cache(maxsize=4)
 def order(seed: int, epoch: int, records: int) -> Index:
-    """The permutation of an epoch."""
+    """The permutation of an epoch; it is kept for the steps to come, so nobody may write to it."""
     return np.random.default_rng([seed, epoch]).permutation(records).astype(np.int64)
-
-
-_recent = lru_cache(maxsize=2)(order)

@@ -24,6 +24,7 @@ from airlock.nets.check import check_independence
 from airlock.training import stacked_layers
 from airlock.training.convexified import MEAN, Objective
 from airlock.training.layers import Named
+from airlock.training.resident import seed_chance
 from airlock.training.stacked_graphs import Part, Replays
 
 _AGREE = 1e-2  # of the gradient's norm: a wrong gradient is further off, TF32 is not
@@ -149,15 +150,6 @@ class Dropouts:
             for hook in hooks:
                 hook.remove()
         return self._calls[records]
-
-
-def seed_chance(chance: int, device: torch.device) -> None:
-    """What `torch.manual_seed` does, on one device alone."""
-    if device.type == "cuda":
-        place = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[place].manual_seed(chance)
-    else:
-        torch.default_generator.manual_seed(chance)
 
 
 def _mean_weights(sizes: Sequence[int], width: int, device: torch.device) -> Tensor:

@@ -1,71 +1,111 @@
-"""The figures of docs/results/student.md: teachers, students, and what each of them weighs and takes.
+"""The figures of docs/results/student.md: teachers, students of one pair of teachers, and the students by themselves.
 
-python docs/results/student.py runs/student-published-digits.toml 0 1 2
+python docs/results/student.py runs/student-published-cifar10-s1.toml runs/student-published-cifar10-s2.toml --seeds 0
+python docs/results/student.py runs/student-published-cifar10-s1.toml --each figure2 --seeds 0
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
 from airlock import channels, data
-from airlock.channels.contract import Artefact, Release
-from airlock.channels.student.published import Published
+from airlock.channels.student.published import Published, Teachers
 from airlock.config import ReleaseConfig, load
 from airlock.data import Split
 from airlock.mechanisms import Randomness
-from airlock.release.export import open_onnx, probe, to_onnx
 from airlock.training import Recipe, Run, Shuffled, count_correct
+from airlock.training.augment import named
 from airlock.training.distil import Stage, at_places, learn_labels
 from airlock.training.resident import choose_device
+from airlock.training.stages import Stages
 
-IMAGES, ROUNDS = 100, 5
+SELECTIONS = ("k-centre", "random", "margin", "diverse")
+# What Figure 2 of the paper varies, one thing at a time.
+FIGURE_2: list[dict[str, object]] = [
+    {},
+    *({"hint_epochs": value} for value in (0, 10, 20)),
+    *({"rounds": rounds, "distil_epochs": epochs} for rounds, epochs in ((5, 1), (5, 2), (5, 4), (1, 40), (10, 4))),
+    *({"query_batch": value} for value in (128, 256, 1024)),
+    *({"noise_scale": value} for value in (1e-6, 20, 1e6)),
+    *({"select_rate": rate, "select": name} for rate in (0.1, 0.2) for name in SELECTIONS),
+    *({"bound": value} for value in (0.1, 1.0, 10.0)),
+]  # fmt: skip
 
 
 def main() -> None:
-    """One line of JSON a seed."""
+    """One line of JSON a student."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("config", type=Path)
-    parser.add_argument("seeds", type=int, nargs="+")
+    parser.add_argument("configs", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--each", choices=["figure2"], help="vary the settings of every config")
+    parser.add_argument("--part", default="0/1", help="the first of every so many variations, for several processes")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a setting for all")
+    parser.add_argument("--noise", action="store_true", help="how far other noise moves the student")
     parser.add_argument("--data-dir", type=Path)
     asked = parser.parse_args()
+    common = {key: json.loads(value) for key, value in (one.split("=", 1) for one in asked.set)}
+    known: dict[str, Teachers] = {}
     for seed in asked.seeds:
-        config = load(asked.config, {"seed": seed})
-        split = data.load(config, asked.data_dir)
-        print(json.dumps({"seed": seed, **measure(config, split, asked.data_dir)}), flush=True)
+        for file in asked.configs:
+            for changes in _changes(asked.each, asked.part):
+                config = _with(load(file, {"seed": seed}), {**common, **changes})
+                row = measure(config, asked.data_dir, known, asked.noise)
+                print(json.dumps({"config": file.stem, "seed": seed, **changes, **row}), flush=True)
 
 
-def measure(config: ReleaseConfig, split: Split, data_dir: Path | None) -> dict[str, object]:
-    """Accuracies of teacher, public teacher, student, the student by itself; how far another noise moves it; times."""
+def _changes(each: str | None, part: str) -> Iterator[dict[str, object]]:
+    first, every = map(int, part.split("/"))
+    yield from FIGURE_2[first::every] if each else [{}]
+
+
+def _with(config: ReleaseConfig, changes: dict[str, object]) -> ReleaseConfig:
+    known = {**config.settings, **changes}
+    if "noise_scale" in changes or "query_batch" in changes or "hint_epochs" in changes or "rounds" in changes:
+        config = config.model_copy(update={"epsilon": 1e9})  # the claim follows from the settings
+    return config.model_copy(update={"settings": known})
+
+
+def measure(config: ReleaseConfig, data_dir: Path | None, known: dict[str, Teachers], noise: bool) -> dict[str, object]:
+    """Accuracies of teacher, public teacher, student, and the student by itself; how far another noise moves it."""
     channel = channels.build(config, data.describe(config, data_dir))
     assert isinstance(channel, Published)
-    run = Run(device=choose_device(config.device))
-    made = channel.release(split, Randomness.make(config.seed, 1), run)
-    loud = channels.build(_louder(config), channel.facts).release(split, Randomness.make(config.seed, 2), run)
-    alone = by_itself(channel, split, config.seed, run)
-    teacher, student = channel.nets(config.seed)
-    facts = channel.facts
-    return {
-        "teacher": made.plan.details["teacher_accuracy"],
-        "public_teacher": made.plan.details["public_teacher_accuracy"],
-        "student": made.utility.accuracy,
-        "student_by_itself": count_correct(alone, split.test) / len(split.test),
-        "largest_difference_by_noise": apart(made, loud),
-        "clipped": [value for key, value in made.plan.details.items() if key.startswith("clipped")],
-        "seconds_teacher": seconds(Artefact(teacher.eval(), "teacher", facts.shape, facts.classes)),
-        "seconds_student": seconds(Artefact(student.eval(), "student", facts.shape, facts.classes)),
+    split, run, seed = data.load(config, data_dir), Run(device=choose_device(config.device)), config.seed
+    stages = Stages(run, {})
+    started = time.monotonic()
+    of_teacher = {key: value for key, value in channel.settings.model_dump().items() if key.startswith("teacher")}
+    mark = json.dumps([seed, config.split.model_dump(mode="json"), channel.teacher_name, of_teacher])
+    if mark not in known:
+        known[mark] = channel.teachers(split, seed, stages)
+    teachers, ready = known[mark], time.monotonic()
+    net, changes = channel.student(split, teachers, Randomness.make(seed, 1), stages)
+    done = time.monotonic()
+    right = dict(zip(("teacher", "public_teacher"), teachers, strict=True))
+    found: dict[str, object] = {
+        **{name: accuracy(one, split) for name, one in {**right, "student": net}.items()},
+        "clipped": {name: change.share_clipped for name, change in changes.items()},
+        "claimed_epsilon": channel.claimed_epsilon,
+        "seconds_teachers": round(ready - started, 1),
+        "seconds_student": round(done - ready, 1),
     }
+    if noise:
+        louder = channels.build(_with(config, {"noise_scale": 1e6}), channel.facts)
+        assert isinstance(louder, Published)
+        other, _ = louder.student(split, teachers, Randomness.make(seed, 2), stages)
+        found |= {"largest_difference_by_noise": apart(net, other), "student_by_itself": accuracy(
+            by_itself(channel, split, seed, run), split)}  # fmt: skip
+    return found
 
 
-def _louder(config: ReleaseConfig) -> ReleaseConfig:
-    return config.model_copy(update={"settings": {**config.settings, "noise_scale": 1e6}})
+def accuracy(net: nn.Module, split: Split) -> float:
+    """Of test records, in percent."""
+    return round(100 * count_correct(net, split.test) / len(split.test), 2)
 
 
 def by_itself(channel: Published, split: Split, seed: int, run: Run) -> nn.Module:
@@ -74,29 +114,18 @@ def by_itself(channel: Published, split: Split, seed: int, run: Run) -> nn.Modul
     queries = -(-min(channel.queries, len(split.public)) // s.query_batch)
     steps = (s.hint_epochs + s.rounds * s.distil_epochs) * queries
     steps += s.rounds * s.self_epochs * -(-len(split.public) // s.self_batch)
-    recipe = Recipe(steps=steps, optimiser="adam", learning_rate=s.learning_rate, precision=s.precision)
+    recipe = Recipe(steps=steps, optimiser="adam", learning_rate=s.learning_rate, schedule=s.schedule,
+                    precision=s.precision, channels_last=True)  # fmt: skip
     inputs = at_places(split.public.x, run.device)
-    learn_labels(net, inputs, split.public.y, Stage(Shuffled(s.self_batch, seed), recipe, seed, run))
+    stage = Stage(Shuffled(s.self_batch, seed), recipe, seed, run, named(s.augment))
+    learn_labels(net, inputs, split.public.y, stage)
     return net
 
 
-def apart(one: Release, other: Release) -> float:
+def apart(one: nn.Module, other: nn.Module) -> float:
     """The largest difference of a weight."""
-    pairs = zip(one.network.net.parameters(), other.network.net.parameters(), strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
-
-
-def seconds(artefact: Artefact) -> float:
-    """Of 100 images one by one in ONNX Runtime on one thread; the median of five rounds."""
-    session = open_onnx(to_onnx(artefact))
-    images = [probe(1, artefact.input_shape)] * IMAGES
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        for image in images:
-            session.run(["logits"], {"input": np.asarray(image)})
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
 if __name__ == "__main__":

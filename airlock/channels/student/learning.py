@@ -16,10 +16,12 @@ from airlock.data import Records, Split
 from airlock.errors import DataError
 from airlock.nets.hints import guided
 from airlock.training import Recipe, fit
+from airlock.training.augment import named
 from airlock.training.distil import Answers, Cached, Change, LabelLoss, SoftLoss, Stage, at_places, learn_hints
 from airlock.training.loop import mix
 from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
 from airlock.training.sampling import Index
+from airlock.training.schedule import Schedule
 from airlock.training.selection import select
 from airlock.training.stages import Stages
 
@@ -72,7 +74,7 @@ class School:
             pupil,
             [inputs.x],
             lambda run: learn_hints(
-                pupil, inputs, answers, Stage(sampler, recipe, mix(self.seed, 5), run, None, change)
+                pupil, inputs, answers, Stage(sampler, recipe, mix(self.seed, 5), run, named(s.augment), change)
             ),
             answers.mark,
         )
@@ -108,13 +110,19 @@ class School:
             change,
         )
         own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "rounds")
-        fit(
-            net, inputs, rounds, rounds, self._recipe(table.steps), mix(self.seed, 8), own, label="teaching the student"
-        )
+        recipe = self._recipe(table.steps, s.schedule)
+        fit(net, inputs, rounds, rounds, recipe, mix(self.seed, 8), own, named(s.augment), "teaching the student")
 
-    def _recipe(self, steps: int) -> Recipe:
+    def _recipe(self, steps: int, schedule: Schedule = "constant") -> Recipe:
         s = self.settings
-        return Recipe(steps=steps, optimiser="adam", learning_rate=s.learning_rate, precision=s.precision)
+        return Recipe(
+            steps=steps,
+            optimiser="adam",
+            learning_rate=s.learning_rate,
+            schedule=schedule,
+            precision=s.precision,
+            channels_last=True,
+        )
 
 
 def check_split(split: Split, classes: int, queries: int | None) -> None:

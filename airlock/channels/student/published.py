@@ -62,6 +62,7 @@ ASSUMPTIONS = (
     "Test and holdout records are not covered: accuracy and attack results are published without noise.",
 )
 Changes = dict[str, Sanitise]
+Teachers = tuple[nn.Module, nn.Module]
 _KEPT = ("teacher", "auxiliary", HINTS)
 
 
@@ -187,11 +188,8 @@ class Published(Channel):
         plan = self.plan()
         check_split(split, len(self.facts.classes), self.settings.queries)
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": randomness.seed})
-        teacher = self._taught("teacher", _joined(split.private, split.public), randomness.seed, stages)
-        auxiliary = self._taught("auxiliary", split.public, randomness.seed, stages)
-        net = self.nets(randomness.seed)[1].to(run.device)
-        school = School(self.settings, split.public, self.queries, randomness.seed, stages)
-        changes = self._learn(net, teacher, auxiliary, school, randomness.privacy)
+        teacher, auxiliary = self.teachers(split, randomness.seed, stages)
+        net, changes = self.student(split, (teacher, auxiliary), randomness, stages)
         stages.forget(*_KEPT)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         check_executed(plan, executed)
@@ -207,6 +205,19 @@ class Published(Channel):
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
         )
+
+    def teachers(self, split: Split, seed: int, stages: Stages) -> Teachers:
+        """The teacher of all records and that of the public ones; neither leaves."""
+        teacher = self._taught("teacher", _joined(split.private, split.public), seed, stages)
+        return teacher, self._taught("auxiliary", split.public, seed, stages)
+
+    def student(
+        self, split: Split, teachers: Teachers, randomness: Randomness, stages: Stages
+    ) -> tuple[nn.Module, Changes]:
+        """A student of these teachers, and what became of its losses."""
+        net = self.nets(randomness.seed)[1].to(stages.run.device)
+        school = School(self.settings, split.public, self.queries, randomness.seed, stages)
+        return net, self._learn(net, *teachers, school, randomness.privacy)
 
     def _taught(self, name: str, records: Records, seed: int, stages: Stages) -> nn.Module:
         """A teacher, trained on these records without privacy; both teachers start alike."""

@@ -48,6 +48,8 @@ class LearningSettings(Frozen):
         query_batch: S.
         self_batch: S'.
         learning_rate: Of the student, with Adam.
+        schedule: How it moves over all rounds; the paper's stays where it is.
+        augment: Random changes to each public record that the student sees; a teacher that is asked sees them too.
         temperature: τ.
         precision: Of all training, on a GPU.
     """
@@ -64,6 +66,8 @@ class LearningSettings(Frozen):
     query_batch: Count = 512
     self_batch: Count = 128
     learning_rate: Positive = 0.001
+    schedule: Schedule = "constant"
+    augment: AugmentName = "none"
     temperature: Positive = 3.0
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
 
@@ -111,8 +115,9 @@ def settings_for(config: ReleaseConfig, facts: Facts, kind: type[OfTeachers]) ->
     """
     settings = parse(kind, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
     check_public(settings, facts.expected("public", config.split))
-    if settings.teacher_augment != "none" and len(facts.shape) != 3:
-        raise ConfigError('images for settings.teacher_augment other than "none"', f"records of shape {facts.shape}")
+    for name in ("augment", "teacher_augment"):
+        if getattr(settings, name) != "none" and len(facts.shape) != 3:
+            raise ConfigError(f'images for settings.{name} other than "none"', f"records of shape {facts.shape}")
     return settings
 
 

@@ -63,6 +63,7 @@ def taught(
         learning_rate=s.teacher_learning_rate,
         schedule=s.teacher_schedule,
         precision=s.precision,
+        channels_last=True,
     )
 
     def train(run: Run) -> None:
