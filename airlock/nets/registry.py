@@ -35,7 +35,7 @@ _TABLE: dict[str, Callable[[Shape, int], nn.Module]] = {
     "linear": linear,
     "scattering-linear": scattering_linear,
     "pixels-linear": pixels_linear,
-    **{name: partial(compact_net, widths=widths, dropout=dropout) for name, (widths, dropout) in FAMILY.items()},
+    **{name: partial(compact_net, layout=layout, dropout=dropout) for name, (layout, dropout) in FAMILY.items()},
 }
 # Which record shapes a built-in network takes, in words and as a test.
 _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {

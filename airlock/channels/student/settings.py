@@ -16,7 +16,7 @@ from airlock.training.selection import Name as SelectName
 
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
 Count = Annotated[int, Field(ge=1)]
-HINT, GUIDE = "pool1", "leaky6"  # of the paper's family: the teacher's first pool, the student's sixth convolution
+HINT = "pool1"  # of the paper's family: the teacher's first pool
 _SMALL: dict[str, object] = {"hint_epochs": 10, "rounds": 3, "self_epochs": 4, "distil_epochs": 4}
 _BY_NAME: dict[str, dict[str, object]] = {
     "digits": {**_SMALL, "query_batch": 64, "self_batch": 32, "learning_rate": 0.003, "teacher_epochs": 30,
@@ -182,7 +182,7 @@ def hint_layers(settings: LearningSettings, teacher: str, student: str) -> tuple
     if not settings.hint_epochs:
         return None
     hint = settings.hint or (HINT if teacher in FAMILY else None)
-    guide = settings.guide or (GUIDE if student in FAMILY else None)
+    guide = settings.guide or (FAMILY[student][0].guide if student in FAMILY else None)
     if hint is None or guide is None:
         raise ConfigError(
             "settings.hint and settings.guide for networks of your own",
