@@ -1,18 +1,20 @@
 """The figures of docs/results/student.md: teachers, students of one pair of teachers, and the students by themselves.
 
 python docs/results/student.py runs/student-published-cifar10-s1.toml runs/student-published-cifar10-s2.toml --seeds 0
-python docs/results/student.py runs/student-published-cifar10-s1.toml --each figure2 --seeds 0
+python docs/results/student.py runs/student-figure2-cifar10.toml --each figure2 --seeds 0
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from airlock import channels, data
@@ -30,13 +32,15 @@ SELECTIONS = ("k-centre", "random", "margin", "diverse")
 # What Figure 2 of the paper varies, one thing at a time.
 FIGURE_2: list[dict[str, object]] = [
     {},
-    *({"hint_epochs": value} for value in (0, 10, 20)),
-    *({"rounds": rounds, "distil_epochs": epochs} for rounds, epochs in ((5, 1), (5, 2), (5, 4), (1, 40), (10, 4))),
+    *({"hint_epochs": value} for value in (0, 5, 20, 40)),
+    *({"rounds": rounds, "distil_epochs": epochs} for rounds, epochs in ((5, 1), (5, 2), (5, 8), (2, 10), (10, 2))),
     *({"query_batch": value} for value in (128, 256, 1024)),
-    *({"noise_scale": value} for value in (1e-6, 20, 1e6)),
-    *({"select_rate": rate, "select": name} for rate in (0.1, 0.2) for name in SELECTIONS),
+    *({"noise_scale": value} for value in (1.0, 20.0, 1e6)),
+    *({"select_rate": 0.05, "select": name} for name in SELECTIONS),
+    *({"select": name} for name in SELECTIONS[1:]),
+    {"select_rate": 0.5},
     *({"bound": value} for value in (0.1, 1.0, 10.0)),
-]  # fmt: skip
+]
 
 
 def main() -> None:
@@ -48,15 +52,15 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="the first of every so many variations, for several processes")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="a setting for all")
     parser.add_argument("--noise", action="store_true", help="how far other noise moves the student")
+    parser.add_argument("--teachers", type=Path, help="a folder that keeps trained teachers, for several processes")
     parser.add_argument("--data-dir", type=Path)
     asked = parser.parse_args()
     common = {key: json.loads(value) for key, value in (one.split("=", 1) for one in asked.set)}
-    known: dict[str, Teachers] = {}
     for seed in asked.seeds:
         for file in asked.configs:
             for changes in _changes(asked.each, asked.part):
                 config = _with(load(file, {"seed": seed}), {**common, **changes})
-                row = measure(config, asked.data_dir, known, asked.noise)
+                row = measure(config, asked.data_dir, asked.teachers, asked.noise)
                 print(json.dumps({"config": file.stem, "seed": seed, **changes, **row}), flush=True)
 
 
@@ -72,18 +76,15 @@ def _with(config: ReleaseConfig, changes: dict[str, object]) -> ReleaseConfig:
     return config.model_copy(update={"settings": known})
 
 
-def measure(config: ReleaseConfig, data_dir: Path | None, known: dict[str, Teachers], noise: bool) -> dict[str, object]:
+def measure(config: ReleaseConfig, data_dir: Path | None, folder: Path | None, noise: bool) -> dict[str, object]:
     """Accuracies of teacher, public teacher, student, and the student by itself; how far another noise moves it."""
     channel = channels.build(config, data.describe(config, data_dir))
     assert isinstance(channel, Published)
     split, run, seed = data.load(config, data_dir), Run(device=choose_device(config.device)), config.seed
     stages = Stages(run, {})
     started = time.monotonic()
-    of_teacher = {key: value for key, value in channel.settings.model_dump().items() if key.startswith("teacher")}
-    mark = json.dumps([seed, config.split.model_dump(mode="json"), channel.teacher_name, of_teacher])
-    if mark not in known:
-        known[mark] = channel.teachers(split, seed, stages)
-    teachers, ready = known[mark], time.monotonic()
+    teachers = _teachers(channel, split, folder, stages)
+    ready = time.monotonic()
     net, changes = channel.student(split, teachers, Randomness.make(seed, 1), stages)
     done = time.monotonic()
     right = dict(zip(("teacher", "public_teacher"), teachers, strict=True))
@@ -101,6 +102,32 @@ def measure(config: ReleaseConfig, data_dir: Path | None, known: dict[str, Teach
         found |= {"largest_difference_by_noise": apart(net, other), "student_by_itself": accuracy(
             by_itself(channel, split, seed, run), split)}  # fmt: skip
     return found
+
+
+_made: dict[str, Teachers] = {}
+
+
+def _teachers(channel: Published, split: Split, folder: Path | None, stages: Stages) -> Teachers:
+    """Trained once for all students of the same seed and settings; in `folder` where there is one."""
+    known = {key: value for key, value in channel.settings.model_dump().items() if key.startswith("teacher")}
+    seed = channel.config.seed
+    mark = json.dumps([seed, channel.facts.name, channel.config.split.model_dump(mode="json"), known])
+    name = hashlib.sha256(mark.encode()).hexdigest()[:16]
+    file = folder / f"{name}.safetensors" if folder else None
+    if name not in _made and file and file.exists():
+        kept, device = load_file(file), stages.run.device
+        _made[name] = (channel.nets(seed)[0].to(device), channel.nets(seed)[0].to(device))
+        for which, net in enumerate(_made[name]):
+            own = f"{which}/"
+            net.load_state_dict({key.removeprefix(own): value for key, value in kept.items() if key.startswith(own)})
+    if name not in _made:
+        _made[name] = channel.teachers(split, seed, stages)
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            named_nets = zip("01", _made[name], strict=True)
+            tensors = ((f"{i}/{key}", value) for i, net in named_nets for key, value in net.state_dict().items())
+            save_file({key: value.contiguous() for key, value in tensors}, file)
+    return _made[name]
 
 
 def accuracy(net: nn.Module, split: Split) -> float:
