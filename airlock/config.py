@@ -100,17 +100,37 @@ def _no_count(value: object) -> object:
 Share = Annotated[Fraction, BeforeValidator(_no_count)]
 
 
+ClassName = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+
+
 class SplitConfig(Frozen):
-    """Which fraction of the records goes where; what is left over is private."""
+    """Which fraction of the records goes where; what is left over is private.
+
+    Args:
+        public: Of all records.
+        test: Of all records, where there is no official test set.
+        holdout: Of all records.
+        public_without: Classes, by their names, of which no record is public: those that the fractions would have made
+            public are private instead. Which classes these are is public.
+    """
 
     public: Share = 0.0
     test: Share = 0.2
     holdout: Share = 0.1
+    public_without: tuple[ClassName, ...] = ()
 
     @model_validator(mode="after")
     def _leaves_private(self) -> SplitConfig:
         if self.public + self.test + self.holdout >= 1:
             raise ValueError("public, test and holdout must add up to less than 1, or no private record is left")
+        return self
+
+    @model_validator(mode="after")
+    def _takes_out_of_something(self) -> SplitConfig:
+        if self.public_without and not self.public:
+            raise ValueError("public_without takes classes out of the public part, and split.public = 0 leaves none")
+        if len(set(self.public_without)) < len(self.public_without):
+            raise ValueError("public_without names a class twice")
         return self
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from airlock import channels
@@ -48,7 +49,7 @@ from airlock.audit.target import Target
 from airlock.channels import Answerer, Channel, Interface, Release
 from airlock.channels.contract import Secrets
 from airlock.config import Frozen, SplitConfig
-from airlock.data import Records, Split
+from airlock.data import Records, Split, share
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Stream
 from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
@@ -209,15 +210,30 @@ def attack_answers(
 
 
 def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | None:
-    """As many members as others, a public number of them; None if that is too small or there are fewer."""
-    expected = min(split.facts.expected("private", fractions), split.facts.expected("holdout", fractions))
+    """As many members as others, a public number of them; None if that is too small or there are fewer.
+
+    Where classes are kept out of the public part, the private one has more of them than the holdout. Members are then
+    thinned out to the share that the fractions alone would give, lest a class is taken for membership.
+    """
+    plain = fractions.model_copy(update={"public_without": ()})
+    expected = min(split.facts.expected("private", plain), split.facts.expected("holdout", plain))
     count = min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
-    if count < _FEWEST or count > min(len(split.private), len(split.holdout)):
-        return None
     first, second = (np.random.default_rng(seed).permutation(len(part)) for part in (split.private, split.holdout))
+    usual = _usual(split, fractions, first, seed)
+    if count < _FEWEST or count > min(int(usual.sum()), len(second)):
+        return None
+    first = np.concatenate([first[usual], first[~usual]])
     return Sides(
         split.private.take(first[:count]), split.holdout.take(second[:count]), split.private.take(first[count:])
     )
+
+
+def _usual(split: Split, fractions: SplitConfig, order: NDArray[np.int64], seed: int) -> Mask:
+    """Who may be a member, of the private records in this order: of classes that are never public a share by chance."""
+    own = share("private", fractions, split.facts.test_records is not None)
+    kept_out = np.isin(split.private.y[order], split.facts.without(fractions))
+    chance = np.random.default_rng(mix(seed, 1)).random(len(order))
+    return np.asarray(~kept_out | (chance < own / (own + fractions.public)))
 
 
 def _measured(target: Target, found: Sequence[Scores], untested: tuple[str, ...]) -> tuple[Audit, Secrets]:

@@ -5,9 +5,10 @@ Both take named sources and the user's own files alike; what differs is in `sour
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from airlock.config import DataConfig, ReleaseConfig
+from airlock.config import DataConfig, ReleaseConfig, SplitConfig
 from airlock.data import own
 from airlock.data.sources import Place, Source, named
 from airlock.data.split import Facts, Split, divide
@@ -28,9 +29,9 @@ def describe(config: ReleaseConfig, data_dir: Path | None = None) -> Facts:
     """
     known = named(config.data.source, data_dir)
     if known is None:
-        return own.facts(config)
+        return _stated(own.facts(config), config.split)
     source, folder = known
-    return _facts(config.data, source, source.find(folder))
+    return _stated(_facts(config.data, source, source.find(folder)), config.split)
 
 
 def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
@@ -54,7 +55,7 @@ def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, 
     """The facts, all records as they were read, and the test records where there are official ones."""
     known = named(config.data.source, data_dir)
     if known is None:
-        facts = own.facts(config)
+        facts = _stated(own.facts(config), config.split)
         return facts, *own.read(config, facts)
     source, folder = known
     place = source.find(folder)
@@ -65,7 +66,15 @@ def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, 
             "Nothing is ever downloaded.",
             f"Get it: {source.get} Another folder can be named with --data-dir or in AIRLOCK_DATA.",
         )
-    return _facts(config.data, source, place), *place.read()
+    return _stated(_facts(config.data, source, place), config.split), *place.read()
+
+
+def _stated(facts: Facts, fractions: SplitConfig) -> Facts:
+    """The same, saying which classes have no public record; refused where there are no such classes."""
+    kept_out = [facts.classes[label] for label in facts.without(fractions)]
+    if not kept_out:
+        return facts
+    return replace(facts, origin=f"{facts.origin} No record of these classes is public: {', '.join(kept_out)}.")
 
 
 def _facts(data: DataConfig, source: Source, place: Place | None) -> Facts:

@@ -3,10 +3,14 @@
 A record's place is decided by a keyed hash of its own content, not by its position: adding or removing one record moves
 no other, equal records always lie in the same part, and therefore no record is ever in two parts. Part sizes follow the
 fractions up to chance. Exact sizes (`exact`) are for experiments, not for releases.
+
+Classes may be kept out of the public part (`split.public_without`): their records are private where they would have
+been public. That depends on the record's own label alone, so all of the above stays true.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import SplitConfig
-from airlock.errors import DataError
+from airlock.errors import ConfigError, DataError
 
 Part = Literal["private", "public", "test", "holdout"]
 Array = NDArray[np.generic]
+_LAST = 1.0 - 2.0**-53  # the largest position: private
+_SHOWN = 20  # class names in an error
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,40 @@ class Facts:
     origin: str
 
     def expected(self, part: Part, fractions: SplitConfig) -> int:
-        """The public, expected size of a part (at least 1 for the private one)."""
+        """The public size of a part by the fractions (at least 1 for the private one); never counted.
+
+        How many records a class has is not public. Where classes are kept out of the public part, all classes are taken
+        to be equally frequent: private and public sizes may then be wrong by as much as that is. Sampling probabilities
+        and divisors follow from this figure, whatever the records are, so that accuracy may suffer and the promise does
+        not.
+        """
         if part == "test" and self.test_records is not None:
             return self.test_records
-        return max(round(self.records * share(part, fractions, self.test_records is not None)), part == "private")
+        own = share(part, fractions, self.test_records is not None)
+        moved = fractions.public * len(fractions.public_without) / len(self.classes)
+        own += {"private": moved, "public": -moved}.get(part, 0.0)
+        return max(round(self.records * own), part == "private")
+
+    def without(self, fractions: SplitConfig) -> tuple[int, ...]:
+        """The labels of the classes that are kept out of the public part.
+
+        Raises:
+            ConfigError: A class that does not exist, or all of them.
+        """
+        unknown = next((name for name in fractions.public_without if name not in self.classes), None)
+        if unknown is not None:
+            near = difflib.get_close_matches(unknown, self.classes, n=1)
+            known = ", ".join(self.classes[:_SHOWN]) + (", ..." if len(self.classes) > _SHOWN else "")
+            hint = f"Did you mean '{near[0]}'?" if near else f"Known classes: {known}."
+            raise ConfigError("names of classes in split.public_without", f"'{unknown}'", do=hint)
+        if len(fractions.public_without) == len(self.classes):
+            raise ConfigError(
+                "at least one class outside split.public_without",
+                "all of them",
+                "No public record would be left.",
+                "Leave some out, or set split.public = 0.",
+            )
+        return tuple(self.classes.index(name) for name in fractions.public_without)
 
 
 def share(part: Part, fractions: SplitConfig, has_test: bool) -> float:
@@ -107,7 +143,7 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
     """Assign every record of the pool to a part by the hash of its content under `seed`.
 
     A record of the pool whose content stands in the official test set as well is left out of the pool, so that the
-    test set stays unseen.
+    test set stays unseen. Public records of classes in `public_without` become private; other parts stay as they are.
     """
     position, digests = positions(pool, seed)
     keep = np.ones(len(pool), bool)
@@ -117,6 +153,8 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
     parts: dict[Part, Records] = {}
     low = 0.0
     names: tuple[Part, ...] = ("public", "test", "holdout", "private")
+    kept_out = np.isin(pool.y, facts.without(fractions)) & (position < fractions.public)
+    position = np.where(kept_out, _LAST, position)
     for part in names:
         high = low + share(part, fractions, test is not None) if part != "private" else 1.0
         parts[part] = pool.take(np.flatnonzero((position >= low) & (position < high) & keep))

@@ -66,6 +66,19 @@ def test_members_and_others_are_as_many_and_the_number_is_public(split: Split) -
     assert len(sides.members) + len(sides.rest) == len(split.private)
 
 
+def test_a_class_that_is_never_public_is_not_taken_for_membership(split: Split) -> None:
+    """The private part has three times as many of it as the fractions say; members have not."""
+    masked = SplitConfig(public=0.4, test=0.2, holdout=0.2, public_without=("6", "9"))
+    table = {"channel": "student", "data": "digits", "epsilon": 3.0, "delta": 1e-4, "split": vars(masked)}
+    own = load(from_table(table))
+    sides = draw(own, masked, 0, 10_000)
+    assert sides is not None
+    private, members, others = (np.isin(part.y, (6, 9)).mean() for part in (own.private, sides.members, sides.others))
+    assert private > 0.38
+    assert abs(members - others) < 0.08
+    assert len(sides.members) + len(sides.rest) == len(own.private)
+
+
 def test_a_holdout_that_is_too_small_is_said(split: Split) -> None:
     none = replace(split, holdout=split.holdout.take(np.arange(10)))
     audit, secrets = attack(target(split), none, HALF, 0, SMALL, Run(CPU))

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from airlock.config import SplitConfig, from_table
-from airlock.data import Facts, Records, Split, divide, exact
+from airlock.data import Facts, Records, Split, describe, divide, exact
 from airlock.errors import ConfigError, DataError
 
 FACTS = Facts("test", (3,), ("a", "b"), 100, None, "made up")
 FRACTIONS = SplitConfig(public=0.2, test=0.2, holdout=0.2)
+TABLE = {"channel": "student", "data": "digits", "epsilon": 1.0, "delta": 1e-4}
 PARTS = ("private", "public", "test", "holdout")
 
 
@@ -167,3 +168,63 @@ def test_too_few_records_for_exact_parts_are_an_error():
 def test_a_count_in_a_release_config_is_refused_with_the_reason():
     with pytest.raises(ConfigError, match=r"split.test.*one record more would move another"):
         from_table({"channel": "weights", "data": "digits", "epsilon": 1, "delta": 1e-5, "split": {"test": 1200}})
+
+
+LETTERS = Facts("test", (3,), tuple("abcde"), 100, None, "made up")
+MASKED = SplitConfig(public=0.4, test=0.2, holdout=0.1, public_without=("b", "d"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(few, st.integers(0, 2**63 - 1))
+def test_kept_out_classes_are_private_where_they_would_be_public_and_nothing_else_moves(x, seed):
+    pool = Records(x, x[:, 0].astype(np.int64))
+    plain = SplitConfig(public=0.4, test=0.2, holdout=0.1)
+    try:
+        usual, masked = (divide(LETTERS, pool, None, fractions, seed) for fractions in (plain, MASKED))
+    except DataError:
+        return
+    kept_out = {1, 3}
+    assert contents(masked.public) == [c for c in contents(usual.public) if c[1] not in kept_out]
+    more = [c for c in contents(usual.public) if c[1] in kept_out]
+    assert Counter(contents(masked.private)) == Counter(contents(usual.private) + more)
+    assert contents(masked.test) == contents(usual.test)
+    assert contents(masked.holdout) == contents(usual.holdout)
+
+
+def test_with_classes_kept_out_one_record_less_moves_no_other():
+    pool = Records(numbered(100).x, np.arange(100) % 5)
+    for dropped in (1, 3, 50, 99):
+        whole = divide(LETTERS, pool, None, MASKED, 7)
+        without = divide(LETTERS, pool.take(np.delete(np.arange(100), dropped)), None, MASKED, 7)
+        gone = contents(pool.take(np.array([dropped])))[0]
+        for part in PARTS:
+            assert [c for c in contents(getattr(whole, part)) if c != gone] == contents(getattr(without, part))
+
+
+def test_expected_sizes_with_classes_kept_out_are_those_of_even_classes():
+    assert [LETTERS.expected(part, MASKED) for part in PARTS] == [46, 24, 20, 10]
+    assert LETTERS.without(MASKED) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "word"),
+    [
+        (["f"], "Known classes: a, b, c, d, e"),
+        ([6], "'6'"),
+        (["a", "b", "c", "d", "e"], "all of them"),
+        (["a", "a"], "twice"),
+    ],
+)
+def test_classes_that_cannot_be_kept_out_are_refused(names, word):
+    table = {**TABLE, "split": {"public": 0.4, "public_without": names}}
+    with pytest.raises(ConfigError, match=word):
+        LETTERS.without(from_table(table).split)
+
+
+def test_classes_are_kept_out_of_a_public_part_or_the_key_is_refused_and_digits_are_told():
+    with pytest.raises(ConfigError, match=r"split\.public = 0"):
+        from_table({**TABLE, "split": {"public_without": [6]}})
+    config = from_table({**TABLE, "split": {"public": 0.4, "public_without": [6, "9"]}})
+    assert describe(config).origin.endswith("No record of these classes is public: 6, 9.")
+    with pytest.raises(ConfigError, match="names of classes"):
+        describe(from_table({**TABLE, "split": {"public": 0.4, "public_without": ["ten"]}}))
