@@ -12,8 +12,8 @@ import torch
 from airlock import channels
 from airlock.audit import OneRunVerdict, judge_one_run
 from airlock.channels import Canaries
+from airlock.channels import step_canaries as made
 from airlock.channels.contract import Channel
-from airlock.channels.weights import canaries as made
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.errors import Refused
 from airlock.mechanisms import Clip, GaussianNoise, Stream

@@ -16,6 +16,7 @@ from torch import Tensor
 from airlock import channels
 from airlock.audit import Verdict, judge
 from airlock.channels import Case
+from airlock.channels import step_case as cases
 from airlock.channels.answers import answers_case, shards, votes_case
 from airlock.channels.answers.per_query import PerQuery
 from airlock.channels.contract import Channel
@@ -24,7 +25,6 @@ from airlock.channels.student import published as student_published
 from airlock.channels.twin import case as twin_case
 from airlock.channels.twin import shard_case, sharded
 from airlock.channels.twin.published import Published as Twin
-from airlock.channels.weights import case as cases
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.data import Records
 from airlock.errors import ConfigError, Refused

@@ -1,145 +1,45 @@
-"""The canaries of `weights`: one whole release on made-up records, each of them in or out by a coin of its own.
-
-Every canary has two coordinates of the input to itself, so that gradients of different canaries are orthogonal, and is
-so large that its gradient is far above the clip norm: what it adds to a step is of that norm and in its own direction
-(the gradient-space canary of Nasr et al. 2021 and Steinke et al. 2023, made by a record). Labels alternate, which keeps
-what the canaries have in common small. There are no other records.
-
-Scored is the released model alone. With plain SGD its weights are those at the start minus learning rate × the sum of
-all noisy gradients, so the projection of their change on a canary's direction is the sum over the steps of the
-projections that a white-box attacker adds up: here the intermediate models, which are accounted for too, tell no more.
-The learning rate is so small that gradients stay as they are at the start.
-"""
+"""The canaries of `weights`/`head`: a whole release, of which the mean and the head are scored together."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from airlock.accounting import Claim, Guarantee
+from airlock.channels import step_canaries, step_case
 from airlock.channels.case import Canaries, Coins, Scores
-from airlock.channels.weights import case
+from airlock.channels.step_canaries import own_direction, toward_own_label
 from airlock.config import ReleaseConfig
-from airlock.data import Facts, Records, Split
-from airlock.mechanisms import Randomness, Stream
+from airlock.mechanisms import Stream
 from airlock.nets.frontend import Framed
-from airlock.training import Run
 
 if TYPE_CHECKING:
-    from airlock.channels.contract import Channel
     from airlock.channels.weights.head import Head
-    from airlock.channels.weights.training import NoisyTraining
 
-_STEPS, _CLASSES, _CLIP_NORM = 10, 2, 0.5
-_FIRST, _SECOND, _SIZE = 0.05, 0.5, 28.0  # weights of both layers; a gradient is some forty clip norms long
-_STATED = 100  # times as many records are stated as there are canaries; all that this changes is the unit of a step
-WHAT = "one release, {steps} steps, on {count:,} canaries with orthogonal gradients above the clip norm, each in or out"
-STATISTIC = "the change of the released weights, projected on the canary's gradient"
-STATISTIC_OF_HEAD = "the released mean and the released head on the canary's features, each over its noise"
-
-
-def facts(count: int) -> Facts:
-    """Two coordinates a canary; the number of records is stated, as everywhere, not counted."""
-    return Facts("court", (2 * count,), tuple(map(str, range(_CLASSES))), _STATED * count, 1, "made up for the court")
-
-
-def canary_net(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two linear layers without biases: a canary, whose coordinates cancel out, moves the first alone at the start."""
-    first, second = nn.Linear(shape[0], 1, bias=False), nn.Linear(1, classes, bias=False)
-    with torch.no_grad():
-        first.weight.fill_(_FIRST)
-        second.weight.copy_(torch.tensor([-_SECOND, _SECOND])[:, None])
-    return nn.Sequential(first, second)
-
-
-def config_for(
-    method: str, epsilon: float, delta: float, count: int, steps: int = _STEPS, lot: float = 0.5
-) -> ReleaseConfig:
-    """Some steps of plain SGD; half of the records in each lot, unless another share is wanted."""
-    settings = {
-        "steps": steps,
-        "lot_size": int(lot * _STATED * count),
-        "learning_rate": 1.0,
-        "momentum": 0.0,
-        "ema": 0.0,
-        "clip_norm": _CLIP_NORM,
-    }
-    return case.config_for(method, epsilon, delta, net=f"{__name__}:canary_net", settings=settings)
+STATISTIC = "the released mean and the released head on the canary's features, each over its noise"
 
 
 def config_for_head(epsilon: float, delta: float, count: int) -> ReleaseConfig:
     """The mean and the head share the budget evenly; every record is in every step."""
     settings = {
-        "steps": _STEPS, "features": "pixels", "centre_share": 0.5, "learning_rate": 1.0, "momentum": 0.0,
+        "steps": step_canaries.STEPS, "features": "pixels", "centre_share": 0.5, "learning_rate": 1.0, "momentum": 0.0,
         "clip_norm": 0.1,
     }  # fmt: skip
-    return case.config_for("head", epsilon, delta, net="auto", settings=settings)
-
-
-def records(count: int) -> Records:
-    """All canaries: +1 and −1 times their size in two coordinates of their own."""
-    x, i = np.zeros((count, 2 * count), np.float32), np.arange(count)
-    x[i, 2 * i], x[i, 2 * i + 1] = _SIZE, -_SIZE
-    return Records(x, i % _CLASSES)
-
-
-def of_training(channel: NoisyTraining) -> Canaries:
-    """The whole release of a method that trains a network."""
-    every = records(channel.records // _STATED)
-    before = _first(channel.net())
-
-    def run(coins: Coins, stream: Stream) -> Scores:
-        after = _first(released(channel, every, coins, stream))
-        return _toward_own_label(_own(before - after), every)
-
-    what = WHAT.format(steps=channel.settings.steps, count=len(every))
-    return Canaries(claim_of(channel.plan().guarantee), len(every), what, STATISTIC, run)
+    return step_case.config_for("head", epsilon, delta, net="auto", settings=settings)
 
 
 def of_head(channel: Head) -> Canaries:
     """The whole release of a head: the mean and the steps, added up as their noise weighs them."""
-    every = records(channel.records // _STATED)
+    every = step_canaries.records(channel.records // step_canaries.STATED)
     plan = channel.plan()
     noise, of_mean = (float(plan.details[f"noise_multiplier{name}"]) for name in ("", "_of_the_mean"))
     scale = channel.expected_lot / channel.settings.clip_norm
 
     def run(coins: Coins, stream: Stream) -> Scores:
-        net = released(channel, every, coins, stream)
+        net = step_canaries.released(channel, every, coins, stream)
         assert isinstance(net, Framed)
         weight = net.head.weight.detach()[:, :-1]  # the last one is the bias
-        head = _toward_own_label(_own(weight[0] - weight[1]) / math.sqrt(2), every) * scale
-        return _own(net.centre.mean) * channel.records / of_mean**2 + head / noise**2
+        head = toward_own_label(own_direction(weight[0] - weight[1]) / math.sqrt(2), every) * scale
+        return own_direction(net.centre.mean) * channel.records / of_mean**2 + head / noise**2
 
-    what = WHAT.format(steps=channel.settings.steps, count=len(every))
-    return Canaries(claim_of(plan.guarantee), len(every), what, STATISTIC_OF_HEAD, run)
-
-
-def claim_of(guarantee: Guarantee) -> Claim:
-    """What is claimed of the whole release: by accounting, or by the paper where nothing is proven."""
-    return guarantee.claim or Claim(guarantee.epsilon, guarantee.delta, case.ACCOUNTED)
-
-
-def released(channel: Channel, every: Records, coins: Coins, stream: Stream) -> nn.Module:
-    """What leaves when these canaries are the private records."""
-    private, nobody = every.take(np.flatnonzero(coins)), every.take(np.arange(0))
-    split = Split(channel.facts, private, nobody, every.take(np.arange(1)), nobody)
-    return channel.release(split, Randomness(0, stream), Run()).network.net
-
-
-def _first(net: nn.Module) -> Tensor:
-    weight: Tensor = next(net.parameters()).detach()
-    return weight.flatten().double().clone()
-
-
-def _own(vector: Tensor) -> Scores:
-    """The projection on every canary's own direction, of norm 1."""
-    pairs = vector.flatten().double().view(-1, 2)
-    return np.asarray(((pairs[:, 0] - pairs[:, 1]) / math.sqrt(2)).numpy())
-
-
-def _toward_own_label(scores: Scores, every: Records) -> Scores:
-    return np.where(every.y == 0, scores, -scores)
+    what = step_canaries.WHAT.format(steps=channel.settings.steps, count=len(every))
+    return Canaries(step_canaries.claim_of(plan.guarantee), len(every), what, STATISTIC, run)

@@ -33,12 +33,13 @@ from pydantic import Field
 
 from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
+from airlock.channels import step_canaries
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed, refuse_net
+from airlock.channels.noisy_training import ASSUMPTIONS, record_guarantee, training_course
+from airlock.channels.step_case import FACTS
 from airlock.channels.weights import canaries, head_case
-from airlock.channels.weights.case import FACTS
 from airlock.channels.weights.features import Features
-from airlock.channels.weights.training import ASSUMPTIONS, record_guarantee, training_course
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Split
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
@@ -115,7 +116,7 @@ class Head(Channel):
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """A whole release: the mean feature and the head."""
-        return canaries.of_head(cls(canaries.config_for_head(epsilon, delta, count), canaries.facts(count)))
+        return canaries.of_head(cls(canaries.config_for_head(epsilon, delta, count), step_canaries.facts(count)))
 
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and check the front end; touches no record."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from airlock.accounting import Claim
+from airlock.channels import step_case
 from airlock.channels.case import Case, Scores, curve_of
-from airlock.channels.weights import case
 from airlock.channels.weights.features import Features
 from airlock.config import ReleaseConfig
 from airlock.data import Records
@@ -38,7 +38,7 @@ STATISTICS = (
 def config_for(epsilon: float, delta: float) -> ReleaseConfig:
     """The mean and the head share the budget evenly; every record is in the step."""
     settings = {"steps": 1, "features": "pixels", "centre_share": 0.5, "learning_rate": 1.0}
-    return case.config_for("head", epsilon, delta, net="auto", settings=settings)
+    return step_case.config_for("head", epsilon, delta, net="auto", settings=settings)
 
 
 def of_head(channel: Head) -> Case:
@@ -46,7 +46,7 @@ def of_head(channel: Head) -> Case:
     plan, here = channel.plan(), Run()
     noise = float(plan.details["noise_multiplier"])
     noise_of_mean = float(plan.details["noise_multiplier_of_the_mean"])
-    both, others = case.neighbours()
+    both, others = step_case.neighbours()
     record = both.take(np.arange(len(others), len(both)))
     sides = {known: _Side(channel, record.take(np.arange(int(known))), here) for known in (True, False)}
     features = sides[True].raw[0]
@@ -57,14 +57,14 @@ def of_head(channel: Head) -> Case:
             side.reset()
             executed = channel.train(side.net, side, noise, Randomness(0, stream.child(i)), here)
             if i == 0:
-                case.check_claimed(plan.guarantee.events, executed)
+                step_case.check_claimed(plan.guarantee.events, executed)
             mean = _ratio(side.net.centre.mean * channel.records, features, noise_of_mean)
             scale = channel.expected_lot / channel.settings.clip_norm
             head = _ratio(-side.net.head.weight.detach() * scale, _direction(side.net, features), noise)
             scores[i] = mean + head, mean, head
         return scores
 
-    claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, case.ACCOUNTED)
+    claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, step_case.ACCOUNTED)
     return Case(claim, PAIR, STATISTICS, run, curve_of(plan.guarantee.events, claim.epsilon))
 
 

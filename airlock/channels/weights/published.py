@@ -30,12 +30,14 @@ from torch import nn
 from airlock.accounting import Claim, Guarantee, spend
 from airlock.accounting.guarantee import Status
 from airlock.accounting.spend import LARGEST
+from airlock.channels import step_canaries, step_case
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Details, Plan, Secrets
-from airlock.channels.weights import canaries, case, optimised
+from airlock.channels.noisy_settings import PrivateTraining
+from airlock.channels.weights import optimised
 from airlock.channels.weights.optimised_gradients import OptimisedGradients, SensitivityFrom
-from airlock.channels.weights.settings import PrivateTraining, settings_for
-from airlock.channels.weights.training import NoisyTraining
+from airlock.channels.weights.settings import settings_for
+from airlock.channels.weights.training import TrainedWeights
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.mechanisms import Randomness
@@ -83,7 +85,7 @@ class PublishedTraining(PrivateTraining):
     moment_order: Annotated[int, Field(ge=1)] | None = None
 
 
-class Published(NoisyTraining):
+class Published(TrainedWeights):
     """Optimised additive noise; status claimed, unit none."""
 
     method: ClassVar[str] = "published"
@@ -110,15 +112,17 @@ class Published(NoisyTraining):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """One iteration on a lot, which the paper claims to be (ε_t, δ_t)-private, at ε_t = ε and δ_t = δ."""
-        made = cls(case.config_for(cls.method, epsilon, delta), case.FACTS)
+        made = cls(step_case.config_for(cls.method, epsilon, delta), step_case.FACTS)
         made.budget = optimised.one_iteration(epsilon, delta, made.settings.moment_order)
-        return case.of_lot(made, Claim(epsilon, delta, "Eq. 9 and 10 of Xiang, Yang and Li 2019, for one iteration"))
+        return step_case.of_lot(
+            made, Claim(epsilon, delta, "Eq. 9 and 10 of Xiang, Yang and Li 2019, for one iteration")
+        )
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """Many steps on every record: the paper's Eq. 12 falls the further below what they cost, the more there are."""
-        config = canaries.config_for(cls.method, epsilon, delta, count, steps=100, lot=1.0)
-        return canaries.of_training(cls(config, canaries.facts(count)))
+        config = step_canaries.config_for(cls.method, epsilon, delta, count, steps=100, lot=1.0)
+        return step_canaries.of_training(cls(config, step_canaries.facts(count)))
 
     @cached_property
     def equal_noise_epsilon(self) -> float:

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from airlock.channels.contract import Details
+from airlock.channels.noisy_settings import GaussianTraining
 from airlock.channels.weights import noise_shape, proxy
 from airlock.channels.weights.gaussian import Gaussian
-from airlock.channels.weights.settings import GaussianTraining, settings_for
+from airlock.channels.weights.settings import settings_for
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError

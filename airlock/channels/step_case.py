@@ -1,4 +1,4 @@
-"""The cases of `weights`: one noisy step of the real method on a tiny network, with one record more or less.
+"""The cases of private training: one noisy step of the real method on a tiny network, with one record more or less.
 
 The other records are zero: this network has no biases, so their gradients are zero too, and they only take part in the
 drawing of lots. The record that differs has a gradient far above the clip norm. What is scored is what a step puts out:
@@ -28,7 +28,7 @@ from airlock.training import Poisson, Resident
 from airlock.training.private import clipped_sum
 
 if TYPE_CHECKING:
-    from airlock.channels.weights.training import NoisyTraining
+    from airlock.channels.noisy_training import NoisyTraining
 
 _INPUTS, _HIDDEN, _CLASSES = 6, 4, 2
 _OTHERS = 3
@@ -39,6 +39,7 @@ _CPU = torch.device("cpu")
 PUBLIC_RECORDS = 1000  # the stated number; the data sets of a case need not have it
 PAIR = f"{_OTHERS} records of zeros, with and without one record whose gradient is far above the clip norm"
 ACCOUNTED = "dp-accounting's PLD of the events that the runs execute"
+SETTINGS = {"steps": 1, "lot_size": PUBLIC_RECORDS // 2, "learning_rate": 1.0, "clip_norm": 0.5}
 FACTS = Facts("court", (_INPUTS,), tuple(map(str, range(_CLASSES))), PUBLIC_RECORDS, 1, "made up for the court")
 
 
@@ -52,8 +53,7 @@ def tiny_net(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def config_for(method: str, epsilon: float, delta: float, **changes: object) -> ReleaseConfig:
-    """One step on the made-up facts; half of the records are expected in its lot."""
-    settings = {"steps": 1, "lot_size": PUBLIC_RECORDS // 2, "learning_rate": 1.0, "clip_norm": 0.5}
+    """One step on the made-up facts; half of the records are expected in its lot. Of `weights` unless changed."""
     table = {
         "channel": "weights",
         "method": method,
@@ -63,7 +63,7 @@ def config_for(method: str, epsilon: float, delta: float, **changes: object) -> 
         "delta": delta,
         "split": {"test": 0.0, "holdout": 0.0},
         "device": "cpu",
-        "settings": settings,
+        "settings": dict(SETTINGS),
     }
     return from_table({**table, **changes})
 
