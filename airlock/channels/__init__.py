@@ -34,6 +34,7 @@ METHODS: dict[str, dict[str, str]] = {
     },
     "student": {
         "ensemble": "airlock.channels.student.ensemble:Ensemble",
+        "private-teacher": "airlock.channels.student.private_teacher:PrivateTeacher",
         "published": "airlock.channels.student.published:Published",
     },
     "answers": {

@@ -14,6 +14,7 @@ The learning rate is so small that gradients stay as they are at the start.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,8 @@ from airlock.training import Run
 if TYPE_CHECKING:
     from airlock.channels.contract import Channel
     from airlock.channels.noisy_training import NoisyTraining
+
+Trained = Callable[[Split, Randomness], nn.Module]
 
 STEPS, _CLASSES, _CLIP_NORM = 10, 2, 0.5
 _FIRST, _SECOND, _SIZE = 0.05, 0.5, 28.0  # weights of both layers; a gradient is some forty clip norms long
@@ -80,13 +83,13 @@ def records(count: int) -> Records:
     return Records(x, i % _CLASSES)
 
 
-def of_training(channel: NoisyTraining) -> Canaries:
-    """The whole release of a method that trains a network."""
-    every = records(channel.records // STATED)
+def of_training(channel: NoisyTraining, trained: Trained | None = None) -> Canaries:
+    """The whole release of a method that trains a network; or what `trained` gives, where that network stays."""
+    every = records(channel.facts.shape[0] // 2)
     before = _first(channel.net())
 
     def run(coins: Coins, stream: Stream) -> Scores:
-        after = _first(released(channel, every, coins, stream))
+        after = _first(released(channel, every, coins, stream, trained))
         return toward_own_label(own_direction(before - after), every)
 
     what = WHAT.format(steps=channel.settings.steps, count=len(every))
@@ -98,10 +101,14 @@ def claim_of(guarantee: Guarantee) -> Claim:
     return guarantee.claim or Claim(guarantee.epsilon, guarantee.delta, step_case.ACCOUNTED)
 
 
-def released(channel: Channel, every: Records, coins: Coins, stream: Stream) -> nn.Module:
-    """What leaves when these canaries are the private records."""
+def released(
+    channel: Channel, every: Records, coins: Coins, stream: Stream, trained: Trained | None = None
+) -> nn.Module:
+    """The network when these canaries are the private records."""
     private, nobody = every.take(np.flatnonzero(coins)), every.take(np.arange(0))
     split = Split(channel.facts, private, nobody, every.take(np.arange(1)), nobody)
+    if trained is not None:
+        return trained(split, Randomness(0, stream))
     return channel.release(split, Randomness(0, stream), Run()).network.net
 
 

@@ -6,6 +6,7 @@ every epoch after that is free. Out: the student, trained in place by the one lo
 
     learn_hints    ½‖r(g(x)) − z‖² a record: the student up to its guided layer, with its adapter (nets.hints.Guided)
     distil         the cross-entropy of softened outputs, softmax(z/τ) of the answers and of the student
+    MatchLoss      the squared distance of logits instead, which also tells classes apart that are never first
     learn_labels   cross-entropy with public labels
 
 There is no privacy here: what the student becomes is as private as its targets.
@@ -29,9 +30,10 @@ from airlock.errors import TrainingError
 from airlock.mechanisms import Stream
 from airlock.nets.hints import Guided, output_at
 from airlock.training.distributed import digest
-from airlock.training.loop import Augment, Recipe, Run, fit
+from airlock.training.loop import Augment, Recipe, Run, fit, mix
 from airlock.training.resident import Resident
 from airlock.training.sampling import Sampler
+from airlock.training.variations import Vary
 
 
 class Answers(Protocol):
@@ -129,6 +131,23 @@ class SoftLoss:
         return -(wanted * torch.log_softmax(outputs / self.temperature, 1)).sum(1).mean()
 
 
+class MatchLoss:
+    """½(output − answer)², the mean over classes and records; both taken to mean 0 over the classes."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """Its kind and its answers."""
+        return {"loss": "match", "answers": self.answers.mark}
+
+    def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        """The mean over the batch."""
+        apart = outputs - self.answers(x, place).float()
+        return 0.5 * (apart - apart.mean(1, keepdim=True)).square().mean()
+
+
 class LabelLoss:
     """Cross-entropy with labels, the mean over records (Eq. 5)."""
 
@@ -169,16 +188,21 @@ class LossGradients:
     Args:
         objective: The loss.
         change: Applied to the loss of every batch.
+        vary: Changes the inputs of a batch; answers are those to the changed ones.
+        seed: Of that; public.
     """
 
-    def __init__(self, objective: Objective, change: Change | None = None) -> None:
-        self.objective, self.change = objective, change
+    def __init__(
+        self, objective: Objective, change: Change | None = None, vary: Vary | None = None, seed: int = 0
+    ) -> None:
+        self.objective, self.change, self.vary, self.seed = objective, change, vary, seed
         self.stream = change.stream if change else None
 
     @property
     def mark(self) -> dict[str, object]:
         """Of the objective, and whether it is changed."""
-        return {"gradients": "distil", **self.objective.mark, "changed": self.change is not None}
+        varied = {"varied": self.seed} if self.vary else {}
+        return {"gradients": "distil", **self.objective.mark, "changed": self.change is not None, **varied}
 
     def state(self) -> dict[str, Tensor]:
         """That of the change."""
@@ -192,6 +216,8 @@ class LossGradients:
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """Backward through the loss; a layer that it does not depend on gets no gradient and stays as it is."""
         net.zero_grad(set_to_none=True)
+        if self.vary:
+            x = self.vary(x, torch.Generator(device=x.device).manual_seed(mix(self.seed, step)))
         outputs = net(x).float()
         loss = self.objective(outputs, x, y)
         if self.change:

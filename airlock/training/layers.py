@@ -244,11 +244,12 @@ class ConvRule(Product):
 
     def _weight_gradient(self, a: Tensor, b: Tensor, groups: int = 1) -> Tensor:
         """The weight's gradient; with groups, of as many weights on top of each other as there are groups."""
-        layer = self.layer
+        layer, own = (
+            self.layer,
+            self.layer.weight.detach(),
+        )  # its size is needed; with a graph, the gradient had one too
         padding = _padding(layer)
-        weight = (
-            layer.weight if groups == 1 else layer.weight.new_empty(groups * len(layer.weight), *layer.weight[0].shape)
-        )
+        weight = own if groups == 1 else own.new_empty(groups * len(own), *own[0].shape)
         gradient: Tensor = torch.ops.aten.convolution_backward(
             b, a, weight, None, layer.stride, padding, layer.dilation, False, [0] * len(padding), groups,
             [False, True, False],

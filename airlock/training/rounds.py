@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from airlock.training.distil import Change, LabelLoss, LossGradients, SoftLoss
+from airlock.training.distil import Change, LabelLoss, LossGradients, Objective
 from airlock.training.loop import mix
 from airlock.training.resident import Resident, to_input
 from airlock.training.sampling import Index, order
+from airlock.training.variations import Vary
 
 Choose = Callable[[nn.Module, int], Index]
 _BATCH = 1000
@@ -82,6 +83,7 @@ class Rounds:
         answers: The loss of learning from the teacher.
         seed: Of the order of the inputs; public.
         change: Applied to the second loss.
+        vary: Changes the inputs of steps of the second kind; of both kinds where the first loss is not of labels.
     """
 
     def __init__(
@@ -89,13 +91,16 @@ class Rounds:
         net: nn.Module,
         table: Timetable,
         choose: Choose,
-        labels: LabelLoss,
-        answers: SoftLoss,
+        labels: Objective,
+        answers: Objective,
         seed: int,
         change: Change | None = None,
+        vary: Vary | None = None,
     ) -> None:
         self.net, self.table, self.choose, self.seed = net, table, choose, seed
-        self.alone, self.taught = LossGradients(labels), LossGradients(answers, change)
+        own = None if isinstance(labels, LabelLoss) else vary
+        self.alone = LossGradients(labels, vary=own, seed=mix(seed, 3))
+        self.taught = LossGradients(answers, change, vary, mix(seed, 3))
         self.stream = self.taught.stream
         self.chosen = np.zeros(0, np.int64)
 

@@ -144,7 +144,7 @@ def by_itself(channel: Published, split: Split, seed: int, run: Run) -> nn.Modul
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=s.learning_rate, schedule=s.schedule,
                     precision=s.precision, channels_last=True)  # fmt: skip
     inputs = at_places(split.public.x, run.device)
-    stage = Stage(Shuffled(s.self_batch, seed), recipe, seed, run, named(s.augment))
+    stage = Stage(Shuffled(s.self_batch, seed), recipe, seed, run, named(s.student_augment))
     learn_labels(net, inputs, split.public.y, stage)
     return net
 

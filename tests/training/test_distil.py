@@ -23,6 +23,7 @@ from airlock.training.distil import (
     Cached,
     HintLoss,
     LabelLoss,
+    MatchLoss,
     SoftLoss,
     Stage,
     at_places,
@@ -33,6 +34,7 @@ from airlock.training.distil import (
 from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
 from airlock.training.selection import select
 from airlock.training.stages import Stages
+from airlock.training.variations import Balanced, vary
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
@@ -60,6 +62,61 @@ def test_the_losses_are_the_papers() -> None:
     soft = [-float((F.softmax(z[p] / 3, 0) * F.log_softmax(out[i] / 3, 0)).sum()) for i, p in enumerate(place)]
     assert float(SoftLoss(Cached(z), 3.0)(out, x, place)) == pytest.approx(sum(soft) / 5)
     assert float(LabelLoss(Cached(y))(out, x, place)) == pytest.approx(float(F.cross_entropy(out, y[place])))
+
+
+def test_matching_logits_does_not_see_what_a_softmax_does_not_see() -> None:
+    torch.manual_seed(0)
+    out, z, place = torch.randn(5, 4), torch.randn(9, 4), torch.tensor([8, 0, 3, 3, 1])
+    loss = MatchLoss(Cached(z))
+    apart = [(out[i] - out[i].mean()) - (z[p] - z[p].mean()) for i, p in enumerate(place)]
+    assert float(loss(out, out, place)) == pytest.approx(sum(float(a.square().sum()) for a in apart) / 40)
+    assert float(loss(out + 3.0, out, place)) == pytest.approx(float(loss(out, out, place)), rel=1e-4)
+
+
+def test_variations_leave_a_quarter_as_it_is_and_follow_from_their_seed() -> None:
+    x = torch.from_numpy(X[:40])
+    once, again, other = (vary(x, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(once, again)
+    assert torch.equal(once[::4], x[::4])
+    same = (once == x).flatten(1).all(1)
+    assert int(same.sum()) == 10
+    assert not torch.equal(once[1::4], other[1::4])
+    assert once.shape == x.shape
+    assert 0 <= float(once.min()) <= float(once.max()) <= 1 + 1e-5
+
+
+def test_balanced_variations_name_rare_classes_more_often() -> None:
+    """A teacher that names the second class for one variation in ten or so."""
+
+    class Rare(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            mean = x.flatten(1).mean(1)
+            return torch.stack([torch.zeros_like(mean), mean.quantile(0.1) - mean], 1)
+
+    rare = Rare()
+    x = torch.from_numpy(X)
+    drawn = Balanced(rare)(x, torch.Generator().manual_seed(0))
+    assert drawn.shape == x.shape
+    found = vary(x.repeat(4, 1, 1, 1), torch.Generator().manual_seed(0))
+    edge = found.flatten(1).mean(1).quantile(0.1)
+    assert float((drawn.flatten(1).mean(1) < edge).float().mean()) > 0.25
+
+
+def test_rounds_vary_inputs_of_answers_and_never_those_of_labels() -> None:
+    seen: list[int] = []
+
+    def note(x: Tensor, generator: torch.Generator) -> Tensor:
+        seen.append(len(x))
+        return x
+
+    labels, answers = LabelLoss(Cached(torch.zeros(60, dtype=torch.int64))), MatchLoss(Asked(TEACHER))
+    for alone, count in ((labels, 1), (answers, 2)):
+        seen.clear()
+        net = student()
+        table = Timetable(1, 1, 1, 60, 20, 60, 20)
+        rounds = Rounds(net, table, lambda own, epoch: np.arange(20), alone, answers, seed=3, vary=note)
+        fit(net, at_places(X, CPU), rounds, rounds, Recipe(steps=table.steps, learning_rate=0.01), 0, Run())
+        assert len(seen) == count
 
 
 def test_a_teacher_that_is_asked_and_its_cached_answers_teach_the_same() -> None:

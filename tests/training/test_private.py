@@ -71,6 +71,14 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(records: int, clip_norm: 
     assert float(moved) <= clip_norm * (1 + 1e-5) + 1e-6
 
 
+def test_sums_of_the_all_convolutional_teachers_are_right_and_carry_no_graph() -> None:
+    """Their 1 × 1 convolutions take another way than those of the other networks."""
+    net, x, y = build("rona-digits-teacher", (1, 8, 8), 3), torch.rand(3, 1, 8, 8), torch.arange(3)
+    found, _ = clipped_sum(net, x, y, Clip(0.5))
+    wanted = by_loop(net, x, y, 0.5)
+    assert all(not g.requires_grad and torch.allclose(g, wanted[name], atol=1e-5) for name, g in found.items())
+
+
 def test_frozen_parameters_get_no_gradient() -> None:
     net = build("mlp", (6,), 4)
     net[1].requires_grad_(False)  # type: ignore[index]

@@ -49,7 +49,7 @@ from airlock.errors import AirlockWarning, ConfigError
 from airlock.mechanisms import Randomness, Stream
 from airlock.training import Recipe, Run, checkpoint, count_correct
 from airlock.training.chunks import read
-from airlock.training.distil import Asked, Cached, at_places
+from airlock.training.distil import Asked, Cached, SoftLoss, at_places
 from airlock.training.distributed import digest
 from airlock.training.loop import mix
 from airlock.training.rounds import outputs
@@ -323,7 +323,7 @@ class Ensemble(Channel):
         answers[torch.from_numpy(places)] = to_logits(
             noisy, questions.public, self.answering, questions.bound, s.temperature, s.shrink
         )
-        school.take_rounds(net, Cached(answers), asked=np.arange(len(public)))
+        school.take_rounds(net, SoftLoss(Cached(answers), s.temperature), asked=np.arange(len(public)))
         return net
 
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:

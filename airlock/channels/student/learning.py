@@ -17,13 +17,14 @@ from airlock.errors import DataError
 from airlock.nets.hints import guided
 from airlock.training import Recipe, fit
 from airlock.training.augment import named
-from airlock.training.distil import Answers, Cached, Change, LabelLoss, SoftLoss, Stage, at_places, learn_hints
+from airlock.training.distil import Answers, Cached, Change, LabelLoss, Objective, Stage, at_places, learn_hints
 from airlock.training.loop import mix
 from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
 from airlock.training.sampling import Index
 from airlock.training.schedule import Schedule
 from airlock.training.selection import select
 from airlock.training.stages import Stages
+from airlock.training.variations import Vary
 
 HINTS = "hints"  # the name of that stage among `Stages`
 
@@ -67,28 +68,36 @@ class School:
         inputs = at_places(self.public.x, self.stages.run.device)
         pupil = guided(net, layers[1], teacher, layers[0], self.public.x.shape[1:], mix(self.seed, 3))
         sampler = RandomQueries(count, s.query_batch, mix(self.seed, 4))
-        recipe = self._recipe(s.hint_epochs * -(-count // s.query_batch))
+        recipe, augment = self._recipe(s.hint_epochs * -(-count // s.query_batch)), named(s.student_augment)
 
         self.stages.train(
             HINTS,
             pupil,
             [inputs.x],
             lambda run: learn_hints(
-                pupil, inputs, answers, Stage(sampler, recipe, mix(self.seed, 5), run, named(s.augment), change)
+                pupil, inputs, answers, Stage(sampler, recipe, mix(self.seed, 5), run, augment, change)
             ),
             answers.mark,
         )
 
     def take_rounds(
-        self, net: nn.Module, answers: Answers, change: Change | None = None, asked: Index | None = None
+        self,
+        net: nn.Module,
+        answers: Objective,
+        change: Change | None = None,
+        asked: Index | None = None,
+        alone: Objective | None = None,
+        vary: Vary | None = None,
     ) -> None:
         """Train the whole student, in rounds of learning from public labels and from answers about query samples.
 
         Args:
             net: The student, trained in place.
-            answers: Logits for every public record.
+            answers: The loss against the answers, which are there for every public record.
             change: Applied to the loss of every batch of the second kind.
             asked: The places of the query samples of every epoch, where the student does not choose them itself.
+            alone: The loss of the epochs on all public records, where it is not that of their labels.
+            vary: Changes inputs that no label goes with; answers must be computed when they are needed.
         """
         s, run = self.settings, self.stages.run
         count = min(self.queries, len(self.public)) if asked is None else len(asked)
@@ -104,14 +113,15 @@ class School:
             net,
             table,
             choose,
-            LabelLoss(Cached(self.public.y)),
-            SoftLoss(answers, s.temperature),
+            alone or LabelLoss(Cached(self.public.y)),
+            answers,
             mix(self.seed, 7),
             change,
+            vary,
         )
         own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "rounds")
-        recipe = self._recipe(table.steps, s.schedule)
-        fit(net, inputs, rounds, rounds, recipe, mix(self.seed, 8), own, named(s.augment), "teaching the student")
+        fit(net, inputs, rounds, rounds, self._recipe(table.steps, s.schedule), mix(self.seed, 8), own,
+            named(s.student_augment), "teaching the student")  # fmt: skip
 
     def _recipe(self, steps: int, schedule: Schedule = "constant") -> Recipe:
         s = self.settings

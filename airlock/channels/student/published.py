@@ -234,7 +234,7 @@ class Published(Channel):
             school.take_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]), changes["hints"])
         soft = SoftLoss(Asked(auxiliary), self.settings.temperature)
         changes["rounds"] = self._sanitise(soft, noise.child("rounds"), device)
-        school.take_rounds(net, Asked(teacher), changes["rounds"])
+        school.take_rounds(net, SoftLoss(Asked(teacher), self.settings.temperature), changes["rounds"])
         return changes
 
     def _sanitise(self, auxiliary: Objective, stream: Stream, device: torch.device) -> Sanitise:

@@ -48,9 +48,10 @@ class LearningSettings(Frozen):
         query_batch: S.
         self_batch: S'.
         learning_rate: Of the student, with Adam.
-        schedule: How it moves over all rounds; the paper's stays where it is.
-        augment: Random changes to each public record that the student sees; a teacher that is asked sees them too.
         temperature: τ.
+        schedule: How the student's learning rate moves through the rounds.
+        student_augment: Random changes to each public record that the student learns from, its label or answer being
+            that of the record.
         precision: Of all training, on a GPU.
     """
 
@@ -66,9 +67,9 @@ class LearningSettings(Frozen):
     query_batch: Count = 512
     self_batch: Count = 128
     learning_rate: Positive = 0.001
-    schedule: Schedule = "constant"
-    augment: AugmentName = "none"
     temperature: Positive = 3.0
+    schedule: Schedule = "constant"
+    student_augment: AugmentName = "none"
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
 
 
@@ -115,9 +116,9 @@ def settings_for(config: ReleaseConfig, facts: Facts, kind: type[OfTeachers]) ->
     """
     settings = parse(kind, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
     check_public(settings, facts.expected("public", config.split))
-    for name in ("augment", "teacher_augment"):
-        if getattr(settings, name) != "none" and len(facts.shape) != 3:
-            raise ConfigError(f'images for settings.{name} other than "none"', f"records of shape {facts.shape}")
+    for key in ("teacher_augment", "student_augment"):
+        if getattr(settings, key) != "none" and len(facts.shape) != 3:
+            raise ConfigError(f'images for settings.{key} other than "none"', f"records of shape {facts.shape}")
     return settings
 
 
