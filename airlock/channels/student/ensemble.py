@@ -41,7 +41,7 @@ from airlock.channels.student import ensemble_case
 from airlock.channels.student.answering import Answering, Noisy, to_logits
 from airlock.channels.student.ensemble_settings import EnsembleSettings, default_queries, default_teachers
 from airlock.channels.student.learning import HINTS, School, check_split
-from airlock.channels.student.settings import hint_layers, net_names, settings_for
+from airlock.channels.student.settings import hint_layers, lacking, net_names, settings_for
 from airlock.channels.student.teachers import Index, ask_shards, make_pair, taught
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split, shard
@@ -192,6 +192,7 @@ class Ensemble(Channel):
             "self_epochs": s.self_epochs,
             "distil_epochs": s.distil_epochs,
             "temperature": s.temperature,
+            **lacking(self.facts, self.config),
         }
         course = None
         if s.answers != "matrix":

@@ -38,7 +38,7 @@ from airlock.channels.noisy_settings import GaussianTraining
 from airlock.channels.noisy_training import ASSUMPTIONS
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.private_settings import PrivateTeacherSettings, private_settings_for
-from airlock.channels.student.settings import hint_layers, net_names
+from airlock.channels.student.settings import hint_layers, lacking, net_names
 from airlock.channels.student.teachers import make_pair, taught
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
@@ -152,7 +152,7 @@ class PrivateTeacher(DpSgd):
             "labels": "the teacher's answers" if self.by_teacher else "public",
             "match": s.match,
             "queries": "public images and variations of them" if self.varied else "public records",
-            **lacking(self.facts, self.unseen),
+            **lacking(self.facts, self.config),
         }
         return replace(plan, details={**plan.details, **more})
 
@@ -261,12 +261,6 @@ class PrivateTeacher(DpSgd):
             "accuracy_on_classes_without_public_records": float(right[theirs].mean()),
             "accuracy_on_the_other_classes": float(right[~theirs].mean()),
         }
-
-
-def lacking(facts: Facts, unseen: tuple[int, ...]) -> Details:
-    """Which classes have no public record, for a plan."""
-    names = ", ".join(facts.classes[label] for label in unseen)
-    return {"classes_without_public_records": names} if names else {}
 
 
 def _forget_classes(net: nn.Module, unseen: tuple[int, ...], classes: int) -> None:

@@ -34,7 +34,7 @@ from airlock.channels.contract import Artefact, Channel, Details, Plan, Release,
 from airlock.channels.student import case
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.sanitise import Sanitise
-from airlock.channels.student.settings import PublishedSettings, hint_layers, net_names, settings_for
+from airlock.channels.student.settings import PublishedSettings, hint_layers, lacking, net_names, settings_for
 from airlock.channels.student.teachers import make_pair, taught
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
@@ -175,6 +175,7 @@ class Published(Channel):
             "bound": s.bound or "adaptive",
             "gaussian_queries_epsilon": _stated(self.gaussian_queries_epsilon),
             "record_level": "none: no noise reaches the student",
+            **lacking(self.facts, self.config),
         }
         events = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         return Plan(self.channel, self.method, self.leaves, self._guarantee(events), details)

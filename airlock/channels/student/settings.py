@@ -174,6 +174,12 @@ def _by_shape(shape: tuple[int, ...]) -> tuple[str, str] | None:
     return _PAIRS["mnist"] if shape[0] == 1 else _PAIRS["cifar10"]
 
 
+def lacking(facts: Facts, config: ReleaseConfig) -> dict[str, str]:
+    """Which classes have no public record, for a plan."""
+    names = ", ".join(facts.classes[label] for label in facts.without(config.split))
+    return {"classes_without_public_records": names} if names else {}
+
+
 def hint_layers(settings: LearningSettings, teacher: str, student: str) -> tuple[str, str] | None:
     """The names of the hint and the guided layer; None where there are no hints.
 
