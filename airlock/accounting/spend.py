@@ -23,6 +23,7 @@ from absl import logging as absl_logging
 from dp_accounting import pld, rdp
 
 from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
+from airlock.accounting.losses import LossAccountant
 from airlock.errors import AccountingError
 
 Accountant = Literal["auto", "pld", "rdp"]
@@ -36,6 +37,9 @@ _RELATIVE = 1e-5
 _ROUGH = 2e-3
 _ALONG, _ALONG_FINEST = 2e-4, 5e-5  # of ε at the end, for a curve
 LARGEST = 1000.0
+# Up to this ε both grids are as fine as they get, so that its size need not be known better. Whole orders are cheap.
+_SMALL = min(_COARSE / _RELATIVE, _ROUGH / (20 * _RELATIVE))
+_FEW_ORDERS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> f
         if math.isinf(scale):
             return scale
         interval = max(_ROUGH, 20 * _RELATIVE * scale)
-        return float(pld.PLDAccountant(value_discretization_interval=interval).compose(event).get_epsilon(delta))
+        return float(LossAccountant(interval).compose(event).get_epsilon(delta))
     return _rdp_epsilon(event, delta)
 
 
@@ -118,7 +122,7 @@ def spend_along(
         return [_rdp_epsilon(_followed(before, step, count), delta) for count in counts]
     interval = max(_ALONG_FINEST, _ALONG * end)
     # The accountant takes the event as `spend` does; only its distribution can be composed without starting anew.
-    first, one = (pld.PLDAccountant(value_discretization_interval=interval).compose(e)._pld for e in (before, step))
+    first, one = (LossAccountant(interval).compose(e)._pld for e in (before, step))
     composed = (first.compose(one.self_compose(count)) if count else first for count in counts)
     return [float(loss.get_epsilon_for_delta(delta)) for loss in composed]
 
@@ -134,7 +138,7 @@ def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
     to_json(event)
     event, failed = without_failure(event)
     if pld.PLDAccountant().supports(event):
-        by_losses = pld.PLDAccountant(value_discretization_interval=_COARSE).compose(event)
+        by_losses = LossAccountant(_COARSE).compose(event)
         return [float(by_losses.get_delta(epsilon)) + failed for epsilon in epsilons]
     if rdp.RdpAccountant().supports(event):
         with _quiet():
@@ -156,7 +160,9 @@ def _scale(event: dpa.DpEvent, delta: float) -> float:
     """How large ε is at most, cheaply, where that can be said: 0 where it cannot, infinity above LARGEST."""
     if not rdp.RdpAccountant().supports(event):
         return 0.0
-    bound = _rdp_epsilon(event, delta)
+    bound = _rdp_epsilon(event, delta, _FEW_ORDERS)
+    if bound > _SMALL:
+        bound = _rdp_epsilon(event, delta)
     return bound if bound <= LARGEST else math.inf
 
 
@@ -165,16 +171,16 @@ def _pld_epsilon(event: dpa.DpEvent, delta: float, scale: float) -> float:
         return math.inf
     epsilon = math.inf
     for interval in (max(_COARSE, _RELATIVE * scale), _FINE):
-        accountant = pld.PLDAccountant(value_discretization_interval=interval)
+        accountant = LossAccountant(interval)
         epsilon = min(epsilon, float(accountant.compose(event).get_epsilon(delta)))
         if epsilon >= _FINE_BELOW:
             break
     return epsilon
 
 
-def _rdp_epsilon(event: dpa.DpEvent, delta: float) -> float:
+def _rdp_epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None = None) -> float:
     with _quiet():
-        return float(rdp.RdpAccountant().compose(event).get_epsilon(delta))
+        return float(rdp.RdpAccountant(orders).compose(event).get_epsilon(delta))
 
 
 @contextlib.contextmanager
