@@ -27,6 +27,7 @@ from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Clip, QuantileBound, Randomness
+from airlock.nets.chance import seed_torch
 from airlock.training import Poisson, PrivateGradients, Resident
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients
@@ -125,7 +126,7 @@ class DpSgd(NoisyTraining):
 def _draws(net: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the network answers at random while it trains, as dropout does; tried on made-up records."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+        seed_torch(0)
         x = torch.rand(8, *shape)
         net.train()
         return not torch.equal(net(x), net(x))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock.errors import NetError
+from airlock.nets.chance import seed_torch
 
 Shape = tuple[int, ...]
 
@@ -109,7 +110,7 @@ def guided(student: nn.Module, guide: str, teacher: nn.Module, hint: str, shape:
     """
     ours, theirs = shape_at(student, guide, shape, "student"), shape_at(teacher, hint, shape, "teacher")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         return Guided(student, guide, _adapter(ours, theirs, guide, hint))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from airlock.errors import NetError
+from airlock.nets.chance import seed_torch
 from airlock.nets.cifar import cifar_net
 from airlock.nets.compact import FAMILY, compact_net
 from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
@@ -112,7 +113,7 @@ def create(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     """A built-in network or the user's own (`package.module:function`), initialised from `seed`."""
     make = open_user_net if ":" in name else build
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         return make(name, shape, classes)
 
 

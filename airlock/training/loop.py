@@ -28,11 +28,12 @@ from torch import Tensor, nn
 from airlock.config import Frozen, Positive
 from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import Stream
+from airlock.nets.chance import seed_torch
 from airlock.training import checkpoint
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients
 from airlock.training.layers import Named
-from airlock.training.resident import Resident, seed_chance
+from airlock.training.resident import Resident
 from airlock.training.sampling import Sampler
 from airlock.training.schedule import Schedule, rate
 
@@ -212,7 +213,7 @@ class _Session:
         recipe = self.recipe
         x, y = self.data.batch(self.run.group.part(self.sampler.draw(step, len(self.data))))
         chance = self._chance(step)
-        seed_chance(chance, self.run.device)  # dropout
+        seed_torch(chance, self.run.device)  # dropout
         if self.augment is not None and len(y):
             x = self.augment(x, torch.Generator(device=x.device).manual_seed(chance ^ 1))
         if x.dim() == 4:

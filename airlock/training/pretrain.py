@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from airlock.config import Fraction, Frozen, Positive
 from airlock.data import Public
+from airlock.nets.chance import seed_torch
 from airlock.training.augment import cutout, flip, shift
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit, mix
@@ -101,7 +102,7 @@ def pretrained(
     """
     key = json.dumps([_VERSION, name, public.digest, public.classes, how.model_dump(), seed], sort_keys=True)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         trunk = make()
         net = _Classifier(trunk, public.classes, how)
     remembered = _recall(key, trunk.state_dict())

@@ -20,15 +20,6 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def seed_chance(chance: int, device: torch.device) -> None:
-    """What `torch.manual_seed` does, on one device alone; for all of them it takes milliseconds a call."""
-    if device.type == "cuda":
-        place = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[place].manual_seed(chance)
-    else:
-        torch.default_generator.manual_seed(chance)
-
-
 def to_input(x: Tensor) -> Tensor:
     """uint8 images to floats in [0, 1]; everything else as float32."""
     return x.float().div_(255.0) if x.dtype == torch.uint8 else x.float()

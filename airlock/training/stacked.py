@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from airlock.errors import NetError
+from airlock.nets.chance import seed_torch
 from airlock.nets.check import check_independence
 from airlock.training import stacked_layers
 from airlock.training.convexified import MEAN, Objective
 from airlock.training.layers import Named
-from airlock.training.resident import seed_chance
 from airlock.training.stacked_graphs import Part, Replays
 
 _AGREE = 1e-2  # of the gradient's norm: a wrong gradient is further off, TF32 is not
@@ -127,7 +127,7 @@ class Dropouts:
         if not self.any:
             return []
         calls = self.calls(records)
-        seed_chance(chance, self.device)
+        seed_torch(chance, self.device)
         return [drop(self._one(shape), p, True) for drop, p, shape in calls]
 
     def _one(self, shape: torch.Size) -> Tensor:
@@ -187,7 +187,7 @@ class Looped:
             state = dict(own)
             if self.dropouts:
                 self.tape[:] = self.dropouts.masks(chance, size)
-            seed_chance(chance, x.device)
+            seed_torch(chance, x.device)
             logits = functional_call(self.net, state, (x[i, :size],)).float()
             weights, stacked = _mean_weights([size], size, y.device), {name: own[name][None] for name in trainable}
             loss = self.objective(logits[None], y[i : i + 1, :size], weights, stacked)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from airlock.errors import NetError
 from airlock.nets import build, check, create, default_name, names
+from airlock.nets.chance import seed_torch
 from airlock.nets.compact import FAMILY
 
 SHAPES = {
@@ -140,3 +141,15 @@ def test_weights_that_are_not_finite_are_refused() -> None:
     nn.init.constant_(net.weight, float("nan"))
     with pytest.raises(NetError, match="NaN or infinity in 'weight'"):
         check(net, "mine", (4,), 2)
+
+
+def test_the_generators_are_seeded_as_torch_does_and_no_stack_is_kept() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        wanted = torch.rand(5)
+        kept = [repr(torch.xpu._queued_calls), repr(torch.cuda._lazy_seed_tracker.get_calls())]
+        seed_torch(8)
+        seed_torch(7)
+        assert torch.equal(torch.rand(5), wanted)
+        if not torch.cuda.is_available():
+            assert kept == [repr(torch.xpu._queued_calls), repr(torch.cuda._lazy_seed_tracker.get_calls())]

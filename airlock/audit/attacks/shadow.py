@@ -25,6 +25,7 @@ from airlock.audit.scores import Ints, Scores
 from airlock.config import Frozen
 from airlock.data import Records
 from airlock.errors import DataError
+from airlock.nets.chance import seed_torch
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
 from airlock.training.ensemble import Make, model_seed
 
@@ -140,7 +141,7 @@ def train_attack(shadows: Shadows, seed: int, run: Run, settings: ShadowSettings
 def _attack_net(classes: int, hidden: int, seed: int) -> Make:
     def make(model: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(model_seed(seed, model))
+            seed_torch(model_seed(seed, model))
             return nn.Sequential(nn.Linear(classes, hidden), nn.Tanh(), nn.Linear(hidden, 2))
 
     return make
