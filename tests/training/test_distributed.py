@@ -55,7 +55,8 @@ class Pair:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")  # torch and Airlock are imported once, not by every process
+        context.set_forkserver_preload(["tests.training.test_distributed"])
         self.processes, self.links, self.broken = [], [], False
         for rank in range(2):
             here, there = context.Pipe()
