@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,12 +23,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's cache, vault or data folder."""
+    """No test reads or writes the user's cache, vault or data folder; the workers of one run share a new cache."""
     root = tmp_path_factory.getbasetemp()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    whole = root.parent if os.environ.get("PYTEST_XDIST_WORKER") else root
+    monkeypatch.setenv("XDG_CACHE_HOME", str(whole / "cache"))
     monkeypatch.setenv("AIRLOCK_VAULT", str(root / "vault"))
     monkeypatch.delenv("AIRLOCK_DATA", raising=False)
     monkeypatch.setattr("airlock.data.sources._DEBIAN_FASHION", root / "no-debian-package")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _operators_read_once() -> Iterator[None]:
+    """torch.onnx reads its table of operators anew for every export, half of the time of one; here once a session."""
+    with pytest.MonkeyPatch.context() as patch:
+        with contextlib.suppress(ImportError):  # it lies elsewhere in other releases of torch
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 @pytest.fixture

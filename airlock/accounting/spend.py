@@ -72,7 +72,7 @@ def spend(
     return _spent(content, delta, accountant)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _spent(content: str, delta: float, accountant: Accountant) -> Spent:
     """Remembered: plan, release, card and verification ask for the same ε, and it takes seconds."""
     event, failed = without_failure(from_json(json.loads(content)))
