@@ -14,9 +14,15 @@ Floats = NDArray[np.floating]
 def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """Clopper and Pearson's interval (1934): covers the true proportion with at least this confidence."""
     tail = (1.0 - confidence) / 2.0
-    low = 0.0 if successes == 0 else float(beta.ppf(tail, successes, trials - successes + 1))
-    high = 1.0 if successes == trials else float(beta.ppf(1.0 - tail, successes + 1, trials - successes))
-    return low, high
+    return _lowest(successes, trials, tail), _highest(successes, trials, tail)
+
+
+def _lowest(successes: int, trials: int, tail: float) -> float:
+    return 0.0 if successes == 0 else float(beta.ppf(tail, successes, trials - successes + 1))
+
+
+def _highest(successes: int, trials: int, tail: float) -> float:
+    return 1.0 if successes == trials else float(beta.ppf(1.0 - tail, successes + 1, trials - successes))
 
 
 def auc_interval(members: Floats, others: Floats, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -48,6 +54,6 @@ def epsilon_lower_bound(
 
     The test's threshold must have been chosen on other records than these.
     """
-    low = proportion_interval(true_positives, members, confidence)[0]
-    high = proportion_interval(false_positives, others, confidence)[1]
+    tail = (1.0 - confidence) / 2.0
+    low, high = _lowest(true_positives, members, tail), _highest(false_positives, others, tail)
     return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0

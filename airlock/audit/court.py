@@ -150,19 +150,22 @@ class Sequential:
 
     def bet(self, p_hits: Hits, q_hits: Hits) -> bool:
         """Bet on pairs of runs, one after the other; whether the claim is rejected by now."""
-        path = self._wealth + np.cumsum(self._growth(p_hits, q_hits), axis=0)
-        if len(path):
-            reached = logsumexp(path, axis=1) - math.log(len(_STAKES)) >= -math.log(self.beta)
-            if self.rejected_after is None and reached.any():
-                self.rejected_after = self.pairs + int(reached.argmax()) + 1
-            self._wealth = path[-1]
-        self.pairs += len(path)
+        path = self._wealth[:, None] + np.cumsum(self._growth(p_hits, q_hits), axis=1)
+        if path.size:
+            if self.rejected_after is None:
+                top = path.max(axis=0)
+                wealth = top + np.log(np.exp(path - top).mean(axis=0))
+                reached = wealth >= -math.log(self.beta)
+                self.rejected_after = self.pairs + int(reached.argmax()) + 1 if reached.any() else None
+            self._wealth = path[:, -1]
+        self.pairs += path.shape[1]
         return self.rejected_after is not None
 
     def _growth(self, p_hits: Hits, q_hits: Hits) -> Floats:
         most = math.exp(self.epsilon) + self.delta
-        pay = (p_hits.astype(float) - math.exp(self.epsilon) * q_hits - self.delta) / most
-        return np.asarray(np.log1p(pay[:, None] * _STAKES))
+        p, q = np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0, 0.0, 1.0])  # all that a pair of runs can do
+        pay = (p - math.exp(self.epsilon) * q - self.delta) / most
+        return np.asarray(np.log1p(_STAKES[:, None] * pay)[:, 2 * p_hits.astype(np.intp) + q_hits])
 
 
 class Curve:
