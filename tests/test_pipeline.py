@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,19 @@ def unproven_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(channels.METHODS["weights"], "unproven", "tests.test_pipeline:Unproven")
 
 
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One bundle; who changes it works on a copy."""
+    folder = tmp_path_factory.mktemp("released")
+    make_release(config(), folder / "bundle", insecure_seed=1, vault=folder / "vault")
+    return folder / "bundle"
+
+
+@pytest.fixture
+def made(released: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(released, tmp_path / "made"))
+
+
 def test_three_lines_of_python_make_a_verified_bundle(tmp_path: Path) -> None:
     outcome = airlock.make_release(config(), tmp_path / "bundle", insecure_seed=1)
     verdict = airlock.verify_bundle(tmp_path / "bundle")
@@ -49,10 +63,9 @@ def test_three_lines_of_python_make_a_verified_bundle(tmp_path: Path) -> None:
     assert outcome.bundle.card.noise_made_on == outcome.release.noise_made_on == ("cpu",)
 
 
-def test_the_same_seeds_give_the_same_weights(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        make_release(config(), tmp_path / name, insecure_seed=1)
-    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+def test_the_same_seeds_give_the_same_weights(made: Path, tmp_path: Path) -> None:
+    make_release(config(), tmp_path / "again", insecure_seed=1)
+    assert (made / "model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
 
 
 def test_per_record_scores_go_to_the_vault_and_not_into_the_bundle(tmp_path: Path) -> None:
@@ -80,9 +93,8 @@ def test_an_accepted_unproven_release_says_so_first(tmp_path: Path, unproven_met
     assert verify(tmp_path / "bundle").ok
 
 
-def test_other_releases_from_the_same_data_add_up(tmp_path: Path) -> None:
-    make_release(config(), tmp_path / "first")
-    second = make_release(config(), tmp_path / "second", composes_with=[tmp_path / "first"])
+def test_other_releases_from_the_same_data_add_up(made: Path, tmp_path: Path) -> None:
+    second = make_release(config(), tmp_path / "second", composes_with=[made])
     total = second.bundle.card.total
     assert len(total.releases) == 1
     assert total.epsilon is not None
@@ -90,13 +102,12 @@ def test_other_releases_from_the_same_data_add_up(tmp_path: Path) -> None:
     assert verify(tmp_path / "second").ok
 
 
-def test_a_tampered_earlier_bundle_is_not_composed_with(tmp_path: Path) -> None:
-    make_release(config(), tmp_path / "first")
-    card = json.loads((tmp_path / "first/card.json").read_text())
+def test_a_tampered_earlier_bundle_is_not_composed_with(made: Path, tmp_path: Path) -> None:
+    card = json.loads((made / "card.json").read_text())
     card["guarantee"]["epsilon"] = 0.1
-    (tmp_path / "first/card.json").write_text(json.dumps(card))
+    (made / "card.json").write_text(json.dumps(card))
     with pytest.raises(airlock.AirlockError):
-        make_release(config(), tmp_path / "second", composes_with=[tmp_path / "first"])
+        make_release(config(), tmp_path / "second", composes_with=[made])
 
 
 def test_an_existing_folder_is_refused_before_training(tmp_path: Path) -> None:
@@ -183,31 +194,28 @@ def test_an_audit_is_written_on_the_card_and_nothing_else_changes(tmp_path: Path
     assert not done.refuted
 
 
-def test_a_bundle_that_was_changed_is_not_audited(tmp_path: Path) -> None:
-    make_release(config(), tmp_path / "bundle", insecure_seed=1)
-    (tmp_path / "bundle/README.md").write_text("other words")
+def test_a_bundle_that_was_changed_is_not_audited(made: Path) -> None:
+    (made / "README.md").write_text("other words")
     with pytest.raises(Refused):
-        audit_bundle(tmp_path / "bundle", FEW)
+        audit_bundle(made, FEW)
 
 
-def test_an_audit_wants_the_very_records(tmp_path: Path) -> None:
-    make_release(config(), tmp_path / "bundle", insecure_seed=1)
+def test_an_audit_wants_the_very_records(made: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "other.npz", x=rng.random((300, 5), np.float32), y=rng.integers(0, 2, 300))
     with pytest.raises(ConfigError, match="records that this release came from"):
         audit_bundle(
-            tmp_path / "bundle",
+            made,
             FEW,
             overrides={"data.source": str(tmp_path / "other.npz"), "data.classes": 2, "data.records": 300},
         )
 
 
-def test_a_card_of_another_release_is_not_written_over_a_bundle(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        make_release(config(seed=ord(name)), tmp_path / name)
-    other = bundle.read(tmp_path / "b").card
+def test_a_card_of_another_release_is_not_written_over_a_bundle(made: Path, tmp_path: Path) -> None:
+    make_release(config(seed=1), tmp_path / "other")
+    other = bundle.read(tmp_path / "other").card
     with pytest.raises(FormatError):
-        bundle.update(tmp_path / "a", other)
+        bundle.update(made, other)
 
 
 @pytest.mark.parametrize(("channel", "method"), [("weights", "head"), ("twin", "sharded")])
