@@ -23,7 +23,7 @@ from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness
-from airlock.release import Bundle, Vault, bundle, card, models, words
+from airlock.release import Bundle, Vault, bundle, card, compression, models, words
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit, losses
@@ -98,9 +98,11 @@ def make_release(
     release = _train(config, channel, split, insecure_seed, run)
     attacked, scores = audit.run(release, split, config.split, config.seed)
     release = replace(release, secrets={**release.secrets, **scores})
-    made = card.make(config, facts, release, attacked, others=others)
+    small = compression.compress(release, split)
+    report, forms = small or (None, {})
+    made = card.make(config, facts, release, attacked, compression=report, others=others)
     safe.store(made.release_id, release.secrets)
-    return Outcome(bundle.write(out, config, release, made, force=force), release)
+    return Outcome(bundle.write(out, config, release, made, smaller=forms, force=force), release)
 
 
 @dataclass(frozen=True)

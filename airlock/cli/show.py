@@ -10,7 +10,7 @@ import typer
 from airlock.cli.terminal import JsonOption, print_json, print_table, protects, translate_errors
 
 if TYPE_CHECKING:
-    from airlock.release.fields import Attack
+    from airlock.release.fields import Attack, Compression
 
 
 @translate_errors
@@ -19,6 +19,7 @@ def show(
 ) -> None:
     """Print a bundle's card; run `airlock verify` to know whether to believe it."""
     from airlock.release import read
+    from airlock.release.page import smaller_words
 
     card = read(bundle).card
     if as_json:
@@ -38,10 +39,36 @@ def show(
             f"{use.accuracy:.3f} (95% interval {use.low:.3f} to {use.high:.3f}, {use.records:,} test records)",
         ],
     ]
+    if card.compression is not None:
+        rows.append(["smaller, faster", smaller_words(card.compression)])
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in card.audit.attacks]
     rows += [["not tested", sentence] for sentence in card.audit.not_tested]
     rows += [["assumes", sentence] for sentence in promise.assumptions]
     print_table(f"Card of {card.channel}/{card.method}, {card.created}", ["", ""], rows)
+    if card.compression is not None:
+        _print_sizes(card.compression)
+
+
+def _print_sizes(found: Compression) -> None:
+    """The table of sizes and times, and what is missing in it."""
+    from airlock.release.page import size_rows
+
+    columns = ["network", "parameters", "multiply-adds", "file", f"{found.images} inputs", "accuracy", "same class"]
+    rows = [
+        [
+            row.what,
+            row.parameters,
+            row.multiply_adds,
+            row.size,
+            row.time,
+            row.accuracy,
+            row.agrees,
+        ]
+        for row in size_rows(found)
+    ]
+    print_table("Smaller and faster", columns, rows)
+    for line in found.not_made:
+        typer.echo(f"Not made or measured. {line}")
 
 
 def _attack(attack: Attack) -> str:

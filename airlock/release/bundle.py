@@ -1,7 +1,8 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, and
-one more where the card has curves of attacks to draw; no one has to execute any to inspect it.
+In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, one
+more where the card has curves of attacks to draw, and up to two more where a student leaves, which are its smaller
+forms; no one has to execute any to inspect it.
 `docs/bundle.md` describes it; `verify.py` checks it.
 """
 
@@ -27,12 +28,14 @@ from airlock.release import export, page
 from airlock.release.card import Card
 from airlock.release.fields import Hashes
 from airlock.release.files import folder_aside, output_error, parse_json, read_file, write_file
+from airlock.release.quantise import FP16, INT8
 from airlock.release.roc import draw_roc, has_curve
 from airlock.release.vault import MARKER
 
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG, AUDIT = "model.safetensors", "model.onnx", "config.toml", "audit.json"
 SUMS, ROC, INTERFACE = "SHA256SUMS", "roc.svg", "interface.json"
+SMALLER = (INT8, FP16)  # beside the network, where a student leaves
 # Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 LIMITS = {
     CARD: 16 << 20,
@@ -45,6 +48,8 @@ LIMITS = {
     INTERFACE: 16 << 20,
     SUMS: 64 << 10,
     ROC: 1 << 20,
+    INT8: 2 << 30,
+    FP16: 2 << 30,
 }
 MODELS = (SAFETENSORS, ONNX)  # of a network that leaves
 PATH_REMOVED = "(a path, removed)"
@@ -59,7 +64,15 @@ class Bundle:
     card: Card
 
 
-def write(folder: Path, config: ReleaseConfig, release: Release, card: Card, *, force: bool = False) -> Bundle:
+def write(
+    folder: Path,
+    config: ReleaseConfig,
+    release: Release,
+    card: Card,
+    *,
+    smaller: Mapping[str, bytes] | None = None,
+    force: bool = False,
+) -> Bundle:
     """Write the bundle aside and rename it into place.
 
     Args:
@@ -67,6 +80,7 @@ def write(folder: Path, config: ReleaseConfig, release: Release, card: Card, *, 
         config: What was asked for; the bundle gets it without paths.
         release: What leaves. Its secrets are not written here; they belong to the vault.
         card: Its card, from `card.make`; the hashes are added here.
+        smaller: Smaller forms of the network by file name, from `compression.compress`.
         force: Replace `folder` if it is empty or a bundle.
 
     Raises:
@@ -75,7 +89,7 @@ def write(folder: Path, config: ReleaseConfig, release: Release, card: Card, *, 
     folder = Path(folder).absolute()
     check_output(folder, force=force)
     _check_same(card, release)
-    kept = _kept(config, release)
+    kept = _kept(config, release) | dict(smaller or {})
     return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force)
 
 
@@ -92,8 +106,8 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
 
 
 def required(answers: bool) -> tuple[str, ...]:
-    """The files of a bundle of answers, or of a network; each may have its figure beside."""
-    away = (*MODELS, ROC) if answers else (INTERFACE, ROC)
+    """The files of a bundle of answers, or of a network; each may have its figure beside, a network smaller forms."""
+    away = (*MODELS, *SMALLER, ROC) if answers else (*SMALLER, INTERFACE, ROC)
     return tuple(name for name in LIMITS if name not in away)
 
 
@@ -105,7 +119,7 @@ def update(folder: Path, card: Card) -> Bundle:
         OutputError: Writing failed; the bundle is as it was.
     """
     folder = Path(folder).absolute()
-    names = (CONFIG,) if card.network is None else (*MODELS, CONFIG)
+    names = (CONFIG,) if card.network is None else (*MODELS, *smaller_of(card), CONFIG)
     kept = {name: read_file(folder / name, LIMITS[name]) for name in names}
     if card.hashes != hashes(kept):
         raise FormatError(
@@ -184,7 +198,21 @@ def read(folder: Path) -> Bundle:
 def hashes(models: Mapping[str, bytes]) -> Hashes:
     """The hashes that stand on the card."""
     found = {name: _sha(content) for name, content in models.items()}
-    return Hashes(model_safetensors=found.get(SAFETENSORS), model_onnx=found.get(ONNX), config_toml=found[CONFIG])
+    return Hashes(
+        model_safetensors=found.get(SAFETENSORS),
+        model_onnx=found.get(ONNX),
+        model_int8_onnx=found.get(INT8),
+        model_fp16_onnx=found.get(FP16),
+        config_toml=found[CONFIG],
+    )
+
+
+def smaller_of(card: Card) -> dict[str, str]:
+    """The smaller forms that the card names, with their hashes."""
+    if card.hashes is None:
+        return {}
+    named = {INT8: card.hashes.model_int8_onnx, FP16: card.hashes.model_fp16_onnx}
+    return {name: sha for name, sha in named.items() if sha is not None}
 
 
 def audit_text(card: Card) -> str:

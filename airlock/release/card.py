@@ -29,6 +29,7 @@ from airlock.release import words
 from airlock.release.fields import (
     Asking,
     Attacks,
+    Compression,
     Data,
     Decision,
     Hashes,
@@ -45,9 +46,10 @@ from airlock.release.fields import (
 )
 from airlock.release.words import Verdict
 
-SCHEMA_VERSION = 4  # 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked
-SCHEMA_ID = "urn:airlock:card:4"
-OLDEST = 3  # of a network that leaves, format 3 says the same as format 4
+# 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked, 5 how small a student is
+SCHEMA_VERSION = 5
+SCHEMA_ID = "urn:airlock:card:5"
+OLDEST = 3  # what formats 4 and 5 added may be left out
 CONFIDENCE = 0.95
 
 Scalar = str | int | float
@@ -74,6 +76,7 @@ class Card(Frozen):
         noise_made_on: Where the noise was computed, as observed; both where it was both, empty if there was none.
         details: Public figures of the plan.
         utility: How useful the release is.
+        compression: How much smaller and faster a student is; null where none leaves.
         audit: What attacks found and what was not tested.
         total: Other releases from the same data, and what all cost together.
         tuning: How many runs were paid for.
@@ -82,7 +85,7 @@ class Card(Frozen):
         decision: For the reviewer.
     """
 
-    schema_version: Literal[3, 4]
+    schema_version: Literal[3, 4, 5]
     headline: str
     release_id: ReleaseId
     airlock_version: str
@@ -99,6 +102,7 @@ class Card(Frozen):
     noise_made_on: Places
     details: dict[str, Scalar]
     utility: Usefulness
+    compression: Compression | None = None
     audit: Attacks
     total: Total
     tuning: Tuning
@@ -135,6 +139,7 @@ def make(
     release: Release,
     audit: Audit,
     *,
+    compression: Compression | None = None,
     others: Sequence[Card] = (),
     created: datetime.date | None = None,
 ) -> Card:
@@ -145,6 +150,7 @@ def make(
         facts: What is public about the data.
         release: What leaves.
         audit: What the attacks found.
+        compression: How much smaller and faster a student is.
         others: Cards of other releases from the same data; theirs are followed too.
         created: The day; today in UTC when left out.
 
@@ -173,6 +179,7 @@ def make(
         noise_made_on=release.noise_made_on,
         details=dict(release.plan.details),
         utility=utility,
+        compression=compression,
         audit=attacks,
         total=total,
         tuning=tuning,

@@ -187,8 +187,13 @@ def _hashes(files: Contents, card: Card) -> Defects:
         if recorded[bundle.SAFETENSORS] or recorded[bundle.ONNX]:
             return ["The card names model files, and no model leaves."]
         recorded = {bundle.CONFIG: card.hashes.config_toml}
-    wrong = [name for name, sha in recorded.items() if files.digest(name) != sha]
-    return [f"{name} is not the file that the card names." for name in wrong]
+    recorded |= bundle.smaller_of(card)
+    wrong = [name for name, sha in recorded.items() if name not in files.names or files.digest(name) != sha]
+    more = [name for name in bundle.SMALLER if name in files.names and name not in recorded]
+    return [
+        *(f"{name} is not the file that the card names." for name in wrong),
+        *(f"{name} is there, and the card does not name it." for name in more),
+    ]
 
 
 def _config(files: Contents, card: Card) -> Defects:

@@ -64,12 +64,12 @@ def to_onnx(artefact: Artefact) -> bytes:
         raise _not_exported(artefact, "an operation that torch.onnx does not take") from error
     if program is None:
         raise _not_exported(artefact, "no program")
-    content = bytes(_stripped(program.model_proto).SerializeToString(deterministic=True))
+    content = bytes(stripped(program.model_proto).SerializeToString(deterministic=True))
     _check_agreement(artefact, content)
     return content
 
 
-def _stripped(model: Any) -> Any:
+def stripped(model: Any) -> Any:
     """The model without notes: the exporter writes source paths and stack traces into them."""
     clean = onnx.ModelProto()
     clean.CopyFrom(model)

@@ -24,6 +24,7 @@ Signed = Annotated[float, Field(ge=-1, le=1)]
 Delta = Annotated[float, Field(gt=0, lt=1)]
 Epsilon = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
+Time = Annotated[float, Field(gt=0)]
 Places = Annotated[tuple[Place, ...], Field(max_length=2, json_schema_extra={"uniqueItems": True})]
 Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=8)]
 
@@ -239,11 +240,79 @@ class Tuning(Frozen):
     runs: Annotated[int, Field(ge=1)]
 
 
+class Cost(Frozen):
+    """What an architecture takes; the teacher's is measured with random weights.
+
+    Args:
+        name: Of the network.
+        parameters: How many.
+        multiply_adds: Of its convolutions and dense layers, for one record.
+        safetensors_bytes: The size of its weights as a file.
+        onnx_bytes: The size of the whole as a file; null where it cannot be exported.
+        milliseconds: For `images` inputs one by one, where the card was made; null where it cannot be exported.
+    """
+
+    name: str
+    parameters: Count
+    multiply_adds: Count
+    safetensors_bytes: Count
+    onnx_bytes: Count | None
+    milliseconds: Time | None
+
+
+class Form(Frozen):
+    """One ONNX file of the network that leaves.
+
+    Args:
+        file: Its name.
+        bytes: Its size.
+        milliseconds: As in `Cost`, from the same run.
+        correct: Test records that it classifies correctly.
+        agrees: Test records of which it says the same as model.onnx.
+        records: Test records.
+    """
+
+    file: Literal["model.onnx", "model.int8.onnx", "model.fp16.onnx"]
+    bytes: Count
+    milliseconds: Time
+    correct: Count
+    agrees: Count
+    records: Annotated[int, Field(ge=1)]
+
+
+class Compression(Frozen):
+    """How much smaller and faster the student is than its teacher, which does not leave.
+
+    Args:
+        teacher: What its architecture takes.
+        student: The same of the network that leaves.
+        images: Inputs in one round of the measurement of time.
+        rounds: Of which the median stands here.
+        forms: The ONNX files.
+        not_made: What could not be made or measured, one sentence each.
+    """
+
+    teacher: Cost
+    student: Cost
+    images: Count
+    rounds: Count
+    forms: Annotated[tuple[Form, ...], Field(max_length=3)]
+    not_made: tuple[str, ...]
+
+    @property
+    def faster(self) -> float | None:
+        """How many times faster the student is; None where the teacher could not be timed."""
+        ours, theirs = self.student.milliseconds, self.teacher.milliseconds
+        return theirs / ours if ours and theirs else None
+
+
 class Hashes(Frozen):
     """SHA-256 of the files whose content the card does not repeat; null for those that are not there."""
 
     model_safetensors: Hash | None = None
     model_onnx: Hash | None = None
+    model_int8_onnx: Hash | None = None
+    model_fp16_onnx: Hash | None = None
     config_toml: Hash
 
 

@@ -48,15 +48,15 @@ def _weights(files: Contents) -> Defects:
 def _onnx(files: Contents) -> Defects:
     content = files.read(bundle.ONNX)
     model = onnx.load_model_from_string(content)
-    defects = list(_foreign(model))
+    defects = list(foreign(model))
     if defects:
         return defects
     onnx.checker.check_model(model)
     export.open_onnx(content)
-    return [*_notes(model), *export.differing_weights(_tensors(files), model)]
+    return [*notes(model), *export.differing_weights(_tensors(files), model)]
 
 
-def _foreign(model: onnx.ModelProto) -> Iterator[str]:
+def foreign(model: onnx.ModelProto) -> Iterator[str]:
     """What a plain network does not have: data elsewhere, operators from elsewhere."""
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
         yield "model.onnx keeps weights in another file."
@@ -65,7 +65,8 @@ def _foreign(model: onnx.ModelProto) -> Iterator[str]:
         yield "model.onnx uses operators that are not ONNX's own."
 
 
-def _notes(model: onnx.ModelProto) -> Iterator[str]:
+def notes(model: onnx.ModelProto) -> Iterator[str]:
+    """Whether it says anything beside the network."""
     graph = model.graph
     if any(part.doc_string or part.metadata_props for part in (model, graph, *graph.node, *graph.initializer)):
         yield "model.onnx carries notes beside the network; they may say where it was made."
@@ -77,8 +78,8 @@ def _outputs(files: Contents, network: Network | None, net: nn.Module | None) ->
     if math.prod(network.input_shape) > MAX_INPUT:
         return ["The card's input shape is too large to be true."]
     model = onnx.load_model_from_string(files.read(bundle.ONNX))
-    if foreign := list(_foreign(model)):
-        return foreign
+    if strange := list(foreign(model)):
+        return strange
     session = export.open_onnx(files.read(bundle.ONNX))
     given = session.run(["logits"], {"input": export.probe(1, network.input_shape)})[0]
     if given.shape != (1, len(network.classes)):

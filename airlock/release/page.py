@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from airlock.release import figures
 from airlock.release.card import Card
-from airlock.release.fields import OtherRelease
+from airlock.release.fields import Compression, OtherRelease
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~])")
 _EQUATION = re.compile("([εδ]) = ")
@@ -48,6 +48,8 @@ GIVES = {
     "probabilities": "one noisy probability a class",
     "label": "a class and nothing else",
 }
+SAME_SPEED = 1.05  # what two measurements of one network may differ by
+FORMS = {"model.int8.onnx": "8-bit integers", "model.fp16.onnx": "16-bit floats"}
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -96,6 +98,8 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         gives=GIVES,
         code=_code,
         figures=figures,
+        size_rows=size_rows,
+        smaller_words=smaller_words,
     )
 
 
@@ -129,6 +133,70 @@ def figure(value: object) -> str:
     if isinstance(value, float):
         return figures.short(value) if abs(value) < 1e-3 else f"{value:,.5g}"
     return str(value)
+
+
+@dataclass(frozen=True)
+class SizeRow:
+    """One line of "Smaller and faster", as text; what is not known is a dash."""
+
+    what: str
+    file: str
+    parameters: str
+    multiply_adds: str
+    size: str
+    time: str
+    accuracy: str
+    agrees: str
+
+
+def size_rows(found: Compression) -> list[SizeRow]:
+    """Teacher and student as they are, then the student's smaller files."""
+    big, small, whole = found.teacher, found.student, found.forms[0]
+    rows = [
+        SizeRow("teacher, stays", "", f"{big.parameters:,}", _short_count(big.multiply_adds),
+                _bytes(big.onnx_bytes), _time(big.milliseconds), "", ""),
+        SizeRow("student", whole.file, f"{small.parameters:,}", _short_count(small.multiply_adds),
+                _bytes(whole.bytes), _time(whole.milliseconds), _percent(whole.correct / whole.records), ""),
+    ]  # fmt: skip
+    for form in found.forms[1:]:
+        rows.append(
+            SizeRow(f"in {FORMS[form.file]}", form.file, "", "", _bytes(form.bytes), _time(form.milliseconds),
+                    _percent(form.correct / form.records), _percent(form.agrees / form.records))
+        )  # fmt: skip
+    return rows
+
+
+def smaller_words(found: Compression) -> str:
+    """The report in one sentence."""
+    big, small = found.teacher, found.student
+    text = (
+        f"Beside its teacher, which does not leave, the student has {_ratio(big.parameters, small.parameters)} fewer "
+        f"parameters and takes {_ratio(big.multiply_adds, small.multiply_adds)} fewer multiplications"
+    )
+    if found.faster is None:
+        return text + "."
+    where = "one input after the other on one processor thread, where this card was made"
+    if found.faster < SAME_SPEED:
+        return f"{text}; it is no faster {where}: networks this small are all overhead."
+    return f"{text}; it answers {found.faster:.2g} times as fast {where}."
+
+
+def _ratio(big: int, small: int) -> str:
+    return f"{big / max(1, small):.3g} times"
+
+
+def _bytes(size: int | None) -> str:
+    if size is None:
+        return "–"
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
+
+
+def _short_count(number: int) -> str:
+    return f"{number / 1e6:,.3g} million" if number >= 1e6 else f"{number:,}"
+
+
+def _time(milliseconds: float | None) -> str:
+    return "–" if milliseconds is None else f"{milliseconds:,.3g} ms"
 
 
 def _total(card: Card) -> list[OtherRelease]:

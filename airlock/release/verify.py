@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock.errors import AirlockError, FormatError, Refused
-from airlock.release import bundle, consistency, gate, models
+from airlock.release import bundle, consistency, gate, models, smaller
 from airlock.release.card import OLDEST, SCHEMA_VERSION, Card, schema
 from airlock.release.contents import Contents, Defects, Skip
 from airlock.release.files import parse_json
@@ -79,6 +79,8 @@ def verify(
     tests = consistency.tests(files, card)
     if card is None or card.network is not None:
         tests += models.tests(files, card.network if card else None, net)
+    if card is not None and card.compression is not None:
+        tests += smaller.tests(files, card, card.compression)
     tests += gate.tests(card) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
 
@@ -116,7 +118,7 @@ def _files(files: Contents) -> Defects:
     known = bundle.required(answers=bundle.INTERFACE in files.names)
     missing = [f"{name} is missing." for name in known if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
-    known = (*known, bundle.ROC)
+    known = (*known, bundle.ROC) if bundle.INTERFACE in files.names else (*known, bundle.ROC, *bundle.SMALLER)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 
