@@ -6,8 +6,8 @@ weights: the one that was trained on private records never comes near an export.
 
 Multiply-adds are those of convolutions and dense layers for one record, each weight's use counted once; biases,
 activations, pools and averages are not counted. Time is that of ONNX Runtime on one thread, inputs one by one, all
-networks in turn in every round; the median of the rounds. Ratios of one such run compare, milliseconds are the
-machine's own.
+networks in turn in every round; the median of the rounds. It is the thread's own time, so that waiting for others on
+a busy machine does not count. Ratios of one such run compare, milliseconds are the machine's own.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ def milliseconds(sessions: Sequence[Any], shape: tuple[int, ...], rounds: int = 
     taken: list[list[float]] = [[] for _ in sessions]
     for _ in range(rounds + 1):
         for session, times in zip(sessions, taken, strict=True):
-            start = time.perf_counter()
+            start = time.thread_time()
             for x in inputs:
                 session.run(["logits"], {"input": x})
-            times.append(1000 * (time.perf_counter() - start))
+            times.append(1000 * (time.thread_time() - start))
     return [statistics.median(times[1:]) for times in taken]  # the first one warms up
 
 

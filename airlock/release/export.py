@@ -64,7 +64,7 @@ def to_onnx(artefact: Artefact) -> bytes:
         raise _not_exported(artefact, "an operation that torch.onnx does not take") from error
     if program is None:
         raise _not_exported(artefact, "no program")
-    content = bytes(stripped(program.model_proto).SerializeToString(deterministic=True))
+    content = bytes(with_plain_shapes(stripped(program.model_proto)).SerializeToString(deterministic=True))
     _check_agreement(artefact, content)
     return content
 
@@ -84,6 +84,42 @@ def stripped(model: Any) -> Any:
             node.doc_string = ""
             del node.metadata_props[:]
     return clean
+
+
+def with_plain_shapes(model: Any) -> Any:
+    """The model without the nodes that ask for the batch size only to flatten: a reshape to (-1, ...) does the same.
+
+    Where all sizes but one are positive constants, the one that is computed is what -1 stands for.
+    """
+    graph = model.graph
+    made = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        sizes = _sizes(made, node.input[1]) if node.op_type == "Reshape" else None
+        if sizes is not None:
+            name = f"{node.name}_shape"
+            graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), name))
+            node.input[1] = name
+    while dead := [node for node in graph.node if _used(graph).isdisjoint(node.output)]:
+        for node in dead:
+            graph.node.remove(node)
+    return model
+
+
+def _sizes(made: Mapping[str, Any], name: str) -> list[int] | None:
+    """A shape that is put together from one computed size and positive constants, with -1 for the computed one."""
+    node = made.get(name)
+    if node is None or node.op_type != "Concat":
+        return None
+    sizes: list[int] = []
+    for part in node.input:
+        source = made.get(part)
+        whole = source.attribute[0] if source is not None and source.op_type == "Constant" else None
+        sizes += list(whole.ints) if whole is not None and whole.name == "value_ints" else [-1]
+    return sizes if sizes.count(-1) == 1 and all(size > 0 for size in sizes if size != -1) else None
+
+
+def _used(graph: Any) -> set[str]:
+    return {name for node in graph.node for name in node.input} | {out.name for out in graph.output}
 
 
 def open_onnx(content: bytes) -> Any:

@@ -89,3 +89,11 @@ def test_branch_on_values_is_refused():
 
     with pytest.raises(NetError, match="torch.onnx does not take"):
         export.to_onnx(artefact(Branch()))
+
+
+def test_a_reshape_asks_for_no_size_that_follows_from_the_others() -> None:
+    net = build("rona-digits-student", (1, 8, 8), 10).eval()
+    model = onnx.load_model_from_string(
+        export.to_onnx(Artefact(net, "rona-digits-student", (1, 8, 8), tuple("0123456789")))
+    )
+    assert not {"Shape", "Concat"} & {node.op_type for node in model.graph.node}
