@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import dp_accounting as dpa
@@ -149,6 +150,11 @@ class NoisyTraining(Channel):
 
     def noise_multiplier(self) -> float:
         """The least noise, over the sensitivity, that keeps the whole release within (ε, δ)."""
+        return self._calibrated
+
+    @cached_property
+    def _calibrated(self) -> float:
+        """Found once: it takes seconds, and follows from the config and public facts, which stay."""
         return calibrate(
             lambda noise: self.whole(self.step_event(noise), self.settings.steps),
             self.config.epsilon,

@@ -1,6 +1,14 @@
 """Randomised primitives, each small, cited, and with its guarantee in the docstring."""
 
-from airlock.mechanisms.aggregate import ShardDensity, ShardMean, ShardVotes, bounded
+from airlock.mechanisms.aggregate import (
+    ShardDensity,
+    ShardMean,
+    ShardProbabilities,
+    ShardVotes,
+    SureVotes,
+    bounded,
+    probable,
+)
 from airlock.mechanisms.choice import Choice
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
 from airlock.mechanisms.discrete import GridNoise
@@ -25,8 +33,11 @@ __all__ = [
     "Randomness",
     "ShardDensity",
     "ShardMean",
+    "ShardProbabilities",
     "ShardVotes",
     "Stream",
+    "SureVotes",
     "bounded",
     "clip_factors",
+    "probable",
 ]

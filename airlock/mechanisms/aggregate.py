@@ -1,10 +1,11 @@
 """Sample and aggregate (Nissim, Raskhodnikova and Smith 2007): what M disjoint shards say, released once.
 
 Every shard is asked for one vector, which may be computed from the shard's records in any way whatever. A record lies
-in one shard, so adding or removing it changes one vector. Three ways to release what the vectors have in common: their
-mean with Gaussian noise (`ShardMean`), how many shards vote for each class, with Gaussian noise (`ShardVotes`, of
-Papernot et al. 2018), and coordinate by coordinate a point of a public grid, drawn by the exponential mechanism from a
-kernel density estimate (`ShardDensity`, the sampler of Mao et al. 2020 with a bound that holds).
+in one shard, so adding or removing it changes one vector. Ways to release what the vectors have in common: their mean
+with Gaussian noise (`ShardMean`, `ShardProbabilities` where they are probabilities), how many shards vote for each
+class, with Gaussian noise (`ShardVotes`, and `SureVotes` that first looks whether many agree; Papernot et al. 2018),
+and coordinate by coordinate a point of a public grid, drawn by the exponential mechanism from a kernel density estimate
+(`ShardDensity`, the sampler of Mao et al. 2020 with a bound that holds).
 
 A record that is *replaced* may change two vectors, where shards go by content: the distance doubles.
 """
@@ -72,6 +73,51 @@ class ShardMean:
         return self._noise.add(mean.cpu().numpy(), stream)
 
 
+def probable(vectors: Tensor) -> Tensor:
+    """Every row as probabilities, in float64; a row with NaN or infinity, or without a positive number, becomes even.
+
+    Guarantee: two rows of the result differ by at most √2 · (1 − 2^-17) in L2, whatever goes in: rows p and q of
+    probabilities have |p − q|² ≤ max|p_i − q_i| · Σ|p_i − q_i| ≤ 1 · 2, and each is moved towards the even row by
+    2^-17 of the way.
+    """
+    rows = vectors.double().clamp_min(0.0)
+    total = rows.sum(1, keepdim=True)
+    even = torch.full_like(rows, 1 / rows.shape[1])
+    usable = torch.isfinite(total) & (total > 0) & torch.isfinite(vectors).all(1, keepdim=True)
+    return torch.where(usable, rows / total, even).lerp(even, 2.0**-17)
+
+
+@dataclass(frozen=True)
+class ShardProbabilities:
+    """The mean of M rows of probabilities, plus N(0, (zΔ)²) on every class, Δ = √2/M.
+
+    Guarantee: one row moves by at most √2 in L2 (`probable`), from one sure class to another, so the mean moves by at
+    most √2/M, and one call is `GaussianDpEvent(z)` under add-remove. A shard without records has to give a row too, by
+    a public rule.
+
+    Args:
+        shards: M; public.
+        noise_multiplier: z.
+    """
+
+    shards: int
+    noise_multiplier: float
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one call costs."""
+        return self._noise.event
+
+    @property
+    def _noise(self) -> GaussianNoise:
+        return GaussianNoise(math.sqrt(2.0) / self.shards, self.noise_multiplier)
+
+    def release(self, vectors: Tensor, stream: Stream) -> NDArray[np.float64]:
+        """The noisy mean of these rows, one a shard."""
+        mean = probable(vectors).sum(0) / self.shards
+        return self._noise.add(mean.cpu().numpy(), stream)
+
+
 @dataclass(frozen=True)
 class ShardVotes:
     """How many of M shards vote for each of C classes, plus N(0, 2z²) on every count.
@@ -102,6 +148,41 @@ class ShardVotes:
         """The noisy counts of these votes, one class from 0 to C - 1 a shard."""
         counts = torch.bincount(votes.clamp(0, self.classes - 1), minlength=self.classes).double()
         return self._noise.add(counts.cpu().numpy(), stream)
+
+
+@dataclass(frozen=True)
+class SureVotes:
+    """The noisy counts of `ShardVotes` where the largest count, plus N(0, z²), reaches a threshold; else nothing.
+
+    Confident-GNMax of Papernot et al. 2018 with a bound that does not look at the votes: both looks are paid for,
+    whatever comes of the first.
+
+    Guarantee: when a shard changes its mind every count moves by at most 1, and so does the largest one: the first look
+    is `GaussianDpEvent(z)`. The second is that of `ShardVotes`. One call is both, under add-remove.
+
+    Args:
+        classes: C.
+        threshold: A number of votes; public.
+        noise_multiplier: z.
+    """
+
+    classes: int
+    threshold: float
+    noise_multiplier: float
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one call costs."""
+        first = GaussianNoise(1.0, self.noise_multiplier).event
+        return dpa.SelfComposedDpEvent(first, 2)
+
+    def release(self, votes: Tensor, stream: Stream) -> NDArray[np.float64]:
+        """The noisy counts of these votes, one class from 0 to C - 1 a shard; NaN if too few agree."""
+        most = torch.bincount(votes.clamp(0, self.classes - 1), minlength=self.classes).max().double()
+        look = GaussianNoise(1.0, self.noise_multiplier)
+        sure = look.add(most.cpu().numpy()[None], stream.child("look"))[0] >= self.threshold
+        counts = ShardVotes(self.classes, self.noise_multiplier).release(votes, stream.child("votes"))
+        return counts if sure else np.full(self.classes, np.nan)
 
 
 @dataclass(frozen=True)

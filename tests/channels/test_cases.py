@@ -22,6 +22,7 @@ from airlock.channels.answers.per_query import PerQuery
 from airlock.channels.contract import Channel
 from airlock.channels.student import ensemble, ensemble_case
 from airlock.channels.student import published as student_published
+from airlock.channels.student.ensemble_settings import Kind
 from airlock.channels.twin import case as twin_case
 from airlock.channels.twin import shard_case, sharded
 from airlock.channels.twin.published import Published as Twin
@@ -314,6 +315,15 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     verdict = judge(case, Stream.from_seed(1), MORE_PAIRS.get(name, 6000), seconds=600)
     assert verdict.refuted, verdict.to_dict()
+
+
+@pytest.mark.parametrize("kind", ["matrix", "probabilities", "votes", "confident-votes"])
+def test_every_kind_of_a_students_answers_stands_and_with_half_the_noise_falls(kind: Kind, monkeypatch: Patch) -> None:
+    channel = ensemble.Ensemble(ensemble_case.config_for(1.0, 1e-5, kind), ensemble_case.FACTS)
+    case = ensemble_case.of_answers(channel)
+    assert not judge(case, Stream.from_seed(1), 800, seconds=600).refuted
+    noise_over(2.0)(monkeypatch)
+    assert judge(case, Stream.from_seed(1), 6000, seconds=600).refuted
 
 
 @pytest.mark.parametrize(("classes", "gives"), [(3, "logits"), (10, "logits"), (2, "label"), (10, "label")])

@@ -28,7 +28,7 @@ from airlock.training import Run
 from airlock.training.stages import Stages
 from tests.channels.contract import Contract
 
-KINDS = ("residuals", "matrix", "votes")
+KINDS = ("residuals", "matrix", "probabilities", "votes", "confident-votes")
 
 
 class TestEnsemble(Contract):
@@ -163,6 +163,7 @@ class TestEnsemble(Contract):
             ({"bound": 0.0}, r"settings\.bound"),
             ({"answers": "votes"}, r"no settings\.bound"),
             ({"answers": "means"}, r"settings\.answers"),
+            ({"threshold": 0.6}, r"settings\.threshold"),
             ({"shard_epochs": 0}, r"settings\.shard_epochs"),
             ({"noise_scale": 1.0}, r"settings\.noise_scale"),
         ],
@@ -241,14 +242,18 @@ def test_the_noise_of_every_kind_is_normal_of_the_stated_size(kind: str) -> None
     own, moved, public = teachers(kind)
     found = own.release(moved, public, 3.0, Stream.from_seed(1))
     exact = np.zeros((400, 10))
-    if kind == "votes":
-        exact[:, 3] = 20.0
+    if "votes" in kind:
+        exact[:, 3] = 20.0  # far above the threshold, so that every answer is given
+    if kind == "probabilities":
+        exact = torch.softmax(public.double(), 1).numpy()
+    sizes = {"probabilities": math.sqrt(2) * 1.5 / 20, "votes": math.sqrt(2) * 1.5}
     noise, spread = (found - exact).ravel(), own.noise(3.0)
-    assert spread == pytest.approx(math.sqrt(2) * 1.5 if kind == "votes" else 2 * 3.0 * 1.5 / 20)
+    assert spread == pytest.approx(sizes.get(kind.removeprefix("confident-"), 2 * 3.0 * 1.5 / 20))
     assert stats.kstest(noise, stats.norm(0, spread).cdf).pvalue > 0.01
     assert stats.kstest(2 * noise, stats.norm(0, spread).cdf).pvalue < 1e-6  # half the noise
     one = dpa.GaussianDpEvent(1.5)
-    assert own.event == (one if kind == "matrix" else dpa.SelfComposedDpEvent(one, 400))
+    times = {"matrix": 1, "confident-votes": 800}.get(kind, 400)
+    assert own.event == (one if times == 1 else dpa.SelfComposedDpEvent(one, times))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -257,6 +262,8 @@ def test_one_teacher_moves_answers_by_no_more_than_the_noise_is_made_for(kind: s
     own, moved, public = teachers(kind)
     own, ends = replace(own, noise_multiplier=1e-6), [moved.clone(), moved.clone()]
     ends[0][0, :, 5], ends[1][0, :, 5] = 1e4, -1e6
+    if kind == "probabilities":
+        ends[1][0, :, 2] = 1e6
     a, b = (own.release(end, public, 3.0, Stream.from_seed(1)) for end in ends)
     distance = np.linalg.norm(a - b) if kind == "matrix" else np.linalg.norm(a - b, axis=1)
     limit = own.noise(3.0) / 1e-6
@@ -281,6 +288,29 @@ def test_shrinking_leaves_signals_and_takes_off_noise() -> None:
     share = float((left * whole).sum() / whole.square().sum())
     assert share == pytest.approx(1 - 9 * 0.45**2 / (9 * 0.45**2 + 8), abs=0.03)
     assert torch.allclose(whole.sum(1), torch.zeros(400), atol=1e-4)
+
+
+def test_probabilities_come_back_at_the_temperature_and_noise_below_zero_is_cut_off() -> None:
+    own = Answering("probabilities", 5, 1, 1.0)
+    logits = to_logits(np.array([[0.7, 0.3, -0.2]]), torch.zeros(1, 3), own, 1.0, 3.0, True)
+    assert torch.softmax(logits / 3.0, 1)[0].tolist() == pytest.approx([0.7, 0.3, 0.0], abs=1e-3)
+
+
+def test_the_look_before_votes_has_noise_of_its_own_size() -> None:
+    """Ten of twenty agree, at a threshold of ten: every other answer is given; at 12.25 as many as N(0, 1.5²) says."""
+    moved, public = torch.zeros(20, 2000, 4), torch.zeros(2000, 4)
+    moved[:10, :, 1] = moved[10:15, :, 2] = moved[15:, :, 3] = 1.0
+    for share, wanted in ((0.5, 0.5), (0.6125, float(stats.norm.sf(1.5)))):
+        own = Answering("confident-votes", 20, 2000, 1.5, share)
+        given = ~np.isnan(own.release(moved, public, 1.0, Stream.from_seed(3))).any(1)
+        assert given.mean() == pytest.approx(wanted, abs=0.03)
+    assert abs(wanted - float(stats.norm.sf(3.0))) > 0.06  # half the noise
+
+
+def test_where_too_few_agree_the_public_answer_stays() -> None:
+    own, public = Answering("confident-votes", 5, 2, 1.0), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    logits = to_logits(np.array([[np.nan, np.nan], [5.0, 1.0]]), public, own, 1.0, 2.0, True)
+    assert logits.tolist() == [[1.0, 2.0], [40.0, 0.0]]
 
 
 def test_votes_become_labels_whatever_the_temperature() -> None:

@@ -10,9 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from airlock.mechanisms import ShardDensity, ShardMean, ShardVotes, Stream, bounded
+from airlock.mechanisms import ShardDensity, ShardMean, ShardVotes, Stream, bounded, probable
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
@@ -119,3 +120,16 @@ def test_points_are_drawn_with_their_probabilities() -> None:
 
 def test_all_coordinates_are_paid_for() -> None:
     assert density(epsilon=0.2).event(600) == dpa.ZCDpEvent(600 * 0.2**2 / 8)
+
+
+@given(arrays(np.float32, (2, 5), elements=st.floats(width=32, allow_nan=True, allow_infinity=True)))
+def test_rows_of_probabilities_differ_by_less_than_the_root_of_two(x):
+    rows = probable(torch.from_numpy(x))
+    assert (rows >= 0).all()
+    assert torch.allclose(rows.sum(1), torch.ones(2, dtype=torch.float64))
+    assert float((rows[0] - rows[1]).norm()) < math.sqrt(2)
+
+
+def test_two_sure_rows_of_probabilities_are_as_far_apart_as_accounted_for():
+    rows = probable(torch.eye(5)[:2])
+    assert float((rows[0] - rows[1]).norm()) > 0.9999 * math.sqrt(2)

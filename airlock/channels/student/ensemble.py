@@ -39,7 +39,7 @@ from airlock.channels.case import Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
 from airlock.channels.student import ensemble_case
 from airlock.channels.student.answering import Answering, Noisy, to_logits
-from airlock.channels.student.ensemble_settings import EnsembleSettings, default_queries, default_teachers
+from airlock.channels.student.ensemble_settings import UNBOUNDED, EnsembleSettings, default_queries, default_teachers
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.settings import hint_layers, lacking, net_names, settings_for
 from airlock.channels.student.teachers import Index, ask_shards, make_pair, taught
@@ -119,8 +119,15 @@ class Ensemble(Channel):
                 "Most teachers would have no records and say nothing.",
                 "Lower settings.teachers, or leave it out.",
             )
-        if self.settings.answers == "votes" and "bound" in self.settings.model_fields_set:
-            raise ConfigError('no settings.bound beside answers = "votes"', "one", "A vote needs no bound.")
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """A setting that would be ignored hides a mistake."""
+        kind, given = self.settings.answers, self.settings.model_fields_set
+        if kind in UNBOUNDED and "bound" in given:
+            raise ConfigError(f'no settings.bound beside answers = "{kind}"', "one", "Such answers need no bound.")
+        if kind != "confident-votes" and "threshold" in given:
+            raise ConfigError('answers = "confident-votes" beside settings.threshold', f'"{kind}"')
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
@@ -145,7 +152,7 @@ class Ensemble(Channel):
         )
         of_one = noise * math.sqrt(self.queries) if kind == "matrix" else noise
         teachers = self.settings.teachers or default_teachers(self.records, of_one)
-        return Answering(kind, teachers, self.queries, noise)
+        return Answering(kind, teachers, self.queries, noise, self.settings.threshold)
 
     @property
     def each(self) -> int:
@@ -202,8 +209,11 @@ class Ensemble(Channel):
     def _bounds(self, bound: float | None) -> Details:
         """The bound and the noise, as far as they are known."""
         own = self.answering
-        if own.kind == "votes":
-            return {"noise_per_count": own.noise(1.0), "noise_over_teachers": own.relative_noise}
+        if own.kind == "probabilities":
+            return {"noise_per_probability": own.relative_noise}
+        if own.kind in UNBOUNDED:
+            looked = {"threshold": own.threshold * own.teachers} if own.kind == "confident-votes" else {}
+            return {"noise_per_count": own.noise(1.0), "noise_over_teachers": own.relative_noise, **looked}
         known: Details = {"bound": RULE} if bound is None else {"bound": bound, "noise_per_logit": own.noise(bound)}
         return {**known, "noise_over_bound": own.relative_noise}
 
@@ -243,7 +253,7 @@ class Ensemble(Channel):
 
     def _bound(self, public: Records, queries: Tensor, seed: int, stages: Stages) -> float:
         """B as set; or a rehearsal in public: a teacher of half the public records, and shards of the other half."""
-        if self.settings.bound is not None or self.settings.answers == "votes":
+        if self.settings.bound is not None or self.settings.answers in UNBOUNDED:
             return self.settings.bound or 1.0
         mixed = np.random.default_rng(mix(seed, 10)).permutation(len(public))
         middle = max(1, len(public) // 2)

@@ -7,6 +7,10 @@ from one end of the ball to the other, in every answer. Records are scaled until
 wanted. Public records have either label, so that the public teacher leans nowhere.
 
 The score is the best there is: the logarithm of how much more likely the answers are with the record than without it.
+
+Every kind of answers has its case. For votes and probabilities the teachers take long steps, so that each is all but
+sure of its class. With confident votes it also tells how many answers are given at all: with the record the teachers
+differ, and no class has the two votes that are asked for.
 """
 
 from __future__ import annotations
@@ -16,11 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.stats import norm
 from torch import Tensor
 
 from airlock.accounting import Claim
 from airlock.channels.case import Case, Scores, curve_of
 from airlock.channels.contract import check_executed
+from airlock.channels.student.ensemble_settings import UNBOUNDED, Kind
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split, shard
 from airlock.mechanisms import Stream, bounded
@@ -40,12 +47,17 @@ ACCOUNTED = "dp-accounting's bound on the events that the runs execute"
 _TRIES = 200
 
 
-def config_for(epsilon: float, delta: float) -> ReleaseConfig:
+def config_for(epsilon: float, delta: float, kind: Kind = "residuals") -> ReleaseConfig:
     """Networks of one layer; a teacher takes one step."""
+    own: dict[str, object] = {"shard_learning_rate": 100.0} if kind in UNBOUNDED else {"bound": BOUND}
+    if kind == "matrix":
+        own = {"bound": BOUND * QUERIES**0.5}
+    if kind == "confident-votes":
+        own["threshold"] = 0.75
     settings = {
         "teachers": TEACHERS,
         "queries": QUERIES,
-        "bound": BOUND,
+        "answers": kind,
         "select": "random",
         "teacher": "linear",
         "hint_epochs": 0,
@@ -54,6 +66,7 @@ def config_for(epsilon: float, delta: float) -> ReleaseConfig:
         "shard_public": 0,
         "shard_epochs": 1,
         "shard_learning_rate": 0.1,
+        **own,
     }
     table = {"channel": "student", "method": "ensemble", "data": "court", "net": "linear", "device": "cpu"}
     split = {"public": 0.5, "test": 0.0, "holdout": 0.0}
@@ -98,9 +111,9 @@ def moved(channel: Ensemble, questions: Questions, with_record: bool) -> Tensor:
 def of_answers(channel: Ensemble) -> Case:
     """The noisy answers of the real method."""
     plan, questions = channel.planned(), opened(channel)
-    means = {known: _mean(moved(channel, questions, known)) for known in (True, False)}
+    means = {known: _exact(channel, moved(channel, questions, known), questions) for known in (True, False)}
     move, middle = means[True] - means[False], (means[True] + means[False]) / 2
-    spread = channel.answering.noise(BOUND)
+    spread = channel.answering.noise(questions.bound)
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
         found = moved(channel, questions, with_record)
@@ -109,7 +122,8 @@ def of_answers(channel: Ensemble) -> Case:
             noisy, executed = channel.publish(found, questions, stream.child(i))
             if i == 0:
                 check_executed(plan, executed)
-            scores[i] = ((noisy - middle) * move).sum() / spread**2
+            given = ~np.isnan(noisy)
+            scores[i] = np.where(given, (noisy - middle) * move, 0.0).sum() / spread**2 + _given(channel, given)
         return scores
 
     promised = plan.guarantee
@@ -118,7 +132,21 @@ def of_answers(channel: Ensemble) -> Case:
     return Case(claim, PAIR, statistics, run, curve_of(promised.events, claim.epsilon))
 
 
-def _mean(moves: Tensor) -> Scores:
-    """Of the clipped moves: (queries, classes)."""
-    rows = bounded(moves.flatten(0, 1), BOUND).view(moves.shape)
-    return np.asarray(rows.mean(0).numpy())
+def _exact(channel: Ensemble, moves: Tensor, questions: Questions) -> Scores:
+    """What the answers would be without noise: (queries, classes)."""
+    own, logits = channel.answering, questions.public + moves
+    if own.kind == "probabilities":
+        return np.asarray(torch.softmax(logits.double(), 2).mean(0).numpy())
+    if own.kind in UNBOUNDED:
+        return np.asarray(torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).sum(0).double().numpy())
+    flat = moves.flatten(1) if own.kind == "matrix" else moves.flatten(0, 1)
+    return np.asarray(bounded(flat, questions.bound).view(moves.shape).mean(0).numpy())
+
+
+def _given(channel: Ensemble, given: NDArray[np.bool_]) -> float:
+    """How much more likely it is with the record that these answers are given and the others are not."""
+    if channel.answering.kind != "confident-votes":
+        return 0.0
+    noise, limit = channel.answering.noise_multiplier, channel.settings.threshold * TEACHERS
+    chance = [norm.logcdf((most - limit) / noise) - norm.logsf((most - limit) / noise) for most in (1.0, TEACHERS)]
+    return float((chance[0] - chance[1]) * given.all(1).sum())

@@ -15,7 +15,8 @@ from pydantic import Field
 from airlock.channels.student.settings import TeacherSettings
 from airlock.config import Positive
 
-Kind = Literal["residuals", "matrix", "votes"]
+Kind = Literal["residuals", "matrix", "probabilities", "votes", "confident-votes"]
+UNBOUNDED: tuple[Kind, ...] = ("probabilities", "votes", "confident-votes")  # they need no bound
 _TEACHERS = 1.0  # times √(z n)
 _QUERIES = 1000
 
@@ -24,8 +25,10 @@ class EnsembleSettings(TeacherSettings):
     """How teachers on disjoint shards are made, and how their answers are released.
 
     Args:
-        answers: "residuals", a clipped and noisy mean for every query; "matrix", one for all queries together; "votes",
-            noisy counts of which the largest gives a label.
+        answers: "residuals", a clipped and noisy mean for every query; "matrix", one for all queries together;
+            "probabilities", a noisy mean of probabilities; "votes", noisy counts of which the largest gives a label;
+            "confident-votes", the same where enough teachers agree.
+        threshold: Of "confident-votes": the share of the teachers that has to agree, up to noise.
         teachers: K; when left out, by the number of records and the noise.
         bound: B, the largest norm of how far one teacher moves the public logits of a query (of all queries together
             for "matrix"); when left out, the median over teachers that learn from public records in the same way.
@@ -37,6 +40,7 @@ class EnsembleSettings(TeacherSettings):
 
     answers: Kind = "residuals"
     teachers: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     bound: Positive | None = None
     shard_public: Annotated[int, Field(ge=0, le=1000)] = 3
     shard_epochs: Annotated[int, Field(ge=1, le=100_000)] = 10
