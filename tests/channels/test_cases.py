@@ -292,7 +292,6 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "ensemble, a record with two teachers": ("student/ensemble", a_record_with_two_teachers),
     "private-teacher, noise over 2": ("student/private-teacher", noise_over(2.0)),
     "private-teacher, no clipping": ("student/private-teacher", no_clipping),
-    "private-teacher, twice the sampling rate": ("student/private-teacher", twice_the_sampling_rate),
     "answers/head, noise over 2": ("answers/head", noise_over(2.0)),
     "answers/head, longer features": ("answers/head", longer_features),
     "answers/head, a mean over the real number of records": ("answers/head", mean_over_the_real_number),

@@ -105,13 +105,15 @@ class TestPrivateTeacher(Contract):
         monkeypatch.setattr(private_teacher.School, "take_rounds", note)
         nobody = Records(np.zeros((1, 1, 8, 8), np.float32), np.zeros(1, np.int64))
         for fractions, settings in (
-            ({"public": 0.4}, {"match": "softened"}),
+            ({"public": 0.4}, {}),
+            ({"public": 0.4}, {"match": "logits"}),
             ({"public": 0.4, "public_without": ["6"]}, {}),
         ):
             channel = self.made(split=fractions, settings=settings)
             stages = private_teacher.Stages(Run(), {})
             channel._student(channel.net(), nobody, 0, stages)
-        assert losses == [(SoftLoss, type(None), False), (MatchLoss, MatchLoss, True)]
+        nothing = type(None)
+        assert losses == [(SoftLoss, nothing, False), (MatchLoss, nothing, False), (MatchLoss, MatchLoss, True)]
 
     def test_hints_come_from_the_private_teacher(self, split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[str | None] = []

@@ -33,7 +33,8 @@ class PrivateTeacherSettings(TeacherSettings):
             stay as the public records left them, and get no noise.
         labels: What the student learns from beside queries: "public" labels, or the "teacher"'s answers in their place;
             "auto" takes the teacher's where classes have no public record, which labels would teach it never to say.
-        match: The distance from the teacher's answers: that of "logits", or of "softened" outputs as in the paper.
+        match: The distance from the teacher's answers: that of "logits", or of "softened" outputs as in the paper;
+            "auto" takes logits where classes have no public record.
         varied: Also ask about variations of public images (`training.variations`); left out, where classes have no
             public record.
         select: As in the paper; any choice is free here.
@@ -43,7 +44,7 @@ class PrivateTeacherSettings(TeacherSettings):
     private: GaussianTraining
     private_layers: Annotated[int, Field(ge=1)] | None = None
     labels: Literal["auto", "public", "teacher"] = "auto"
-    match: Literal["logits", "softened"] = "logits"
+    match: Literal["auto", "logits", "softened"] = "auto"
     varied: bool | None = None
     select: SelectName = "random"
     select_rate: Annotated[float, Field(gt=0, le=1)] = 1.0

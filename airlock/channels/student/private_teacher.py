@@ -76,8 +76,8 @@ class PrivateTeacher(DpSgd):
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """One step of the teacher on a lot that every record enters with probability 1/2."""
-        private = {**step_case.SETTINGS, "lot_size": step_case.PUBLIC_RECORDS // 4}
+        """One step of the teacher on every record; lots are tried by `weights`/`gaussian`, which draws them alike."""
+        private = {**step_case.SETTINGS, "lot_size": step_case.PUBLIC_RECORDS}
         config = _for_court(step_case.__name__ + ":tiny_net", private, epsilon, delta)
         return step_case.of_step(cls(config, step_case.FACTS))
 
@@ -108,6 +108,11 @@ class PrivateTeacher(DpSgd):
     def by_teacher(self) -> bool:
         """Whether the teacher's answers stand in for the public labels."""
         return self.learning.labels == "teacher" or (self.learning.labels == "auto" and bool(self.unseen))
+
+    @property
+    def by_logits(self) -> bool:
+        """Whether logits are matched, not softened outputs."""
+        return self.learning.match == "logits" or (self.learning.match == "auto" and bool(self.unseen))
 
     @property
     def varied(self) -> bool:
@@ -150,7 +155,7 @@ class PrivateTeacher(DpSgd):
             "self_epochs": s.self_epochs,
             "distil_epochs": s.distil_epochs,
             "labels": "the teacher's answers" if self.by_teacher else "public",
-            "match": s.match,
+            "match": "logits" if self.by_logits else "softened",
             "queries": "public images and variations of them" if self.varied else "public records",
             **lacking(self.facts, self.config),
         }
@@ -246,7 +251,7 @@ class PrivateTeacher(DpSgd):
         if self.layers:
             school.take_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]))
         asked = Asked(teacher)
-        answers: Objective = MatchLoss(asked) if s.match == "logits" else SoftLoss(asked, s.temperature)
+        answers: Objective = MatchLoss(asked) if self.by_logits else SoftLoss(asked, s.temperature)
         varied = Balanced(teacher) if self.varied else None
         school.take_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
         return net
