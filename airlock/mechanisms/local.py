@@ -16,7 +16,6 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from numpy.typing import NDArray
 from torch import Tensor
 
-
 from airlock.mechanisms.clipping import clip_factors, row_squares
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.randomness import Stream
@@ -27,9 +26,9 @@ class LocalGaussian:
     """Clips every row to norm R and adds N(0, σ²) to each of its numbers, σ = 2R times the noise multiplier.
 
     Guarantee: two rows of norm at most R are at most 2R apart, so under replace-one a row is
-    `GaussianDpEvent(noise_multiplier)`, and so is the whole set. A row that is not finite becomes zero first. Apart from
-    the noise a row depends on its own record alone. The centre of the ball is 0: from it a row is at most R away, which
-    is half as far (`channels.features.bound` uses it).
+    `GaussianDpEvent(noise_multiplier)`, and so is the whole set. A row that is not finite becomes zero first. A row
+    depends on its own record and its own noise alone. From the centre of the ball, 0, it is at most R away: half as
+    far, which `channels.features.bound` uses.
 
     Args:
         clip_norm: R; public.
@@ -68,8 +67,7 @@ class LocalGaussian:
 
 @dataclass(frozen=True)
 class RandomisedResponse:
-    """Keeps a label with probability e^ε/(e^ε + C − 1) and else names one of the others, all equally likely (Warner
-    1965, for C classes).
+    """Keeps a label with probability e^ε/(e^ε + C − 1), else names one of the others, all alike (Warner 1965).
 
     Guarantee: any answer is at most e^ε times as likely for one label as for another: ε-DP for the label of one record,
     under replace-one; the event is the worst of all ε-DP mechanisms.

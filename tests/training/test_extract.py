@@ -18,7 +18,8 @@ from airlock.data import feature_files as ff
 from airlock.data.feature_files import Layout
 from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import LocalGaussian, Stream
-from airlock.training import Run, extract as ex
+from airlock.training import Run
+from airlock.training import extract as ex
 from airlock.training.extract import Extraction, Ordered, extract, feature_shape
 
 LAYOUT = Layout((3, 4, 4), "parquet", "float32", per_shard=600)
