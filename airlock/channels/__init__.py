@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility
+from airlock.channels.feature_set import Features
 from airlock.channels.interface import Answerer, Interface
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
@@ -35,6 +36,10 @@ METHODS: dict[str, dict[str, str]] = {
     "student": {
         "ensemble": "airlock.channels.student.ensemble:Ensemble",
         "published": "airlock.channels.student.published:Published",
+    },
+    "features": {
+        "noised": "airlock.channels.features.noised:Noised",
+        "published": "airlock.channels.features.published:Published",
     },
     "answers": {
         "head": "airlock.channels.answers.head:Head",
@@ -93,6 +98,7 @@ __all__ = [
     "Canaries",
     "Case",
     "Channel",
+    "Features",
     "Interface",
     "Plan",
     "Release",

@@ -83,6 +83,8 @@ class Run:
         resume: Go on from the checkpoint if there is one.
         checkpoint_seconds: At most this much work is lost by a crash.
         group: The processes that train together.
+        workers: Processes that compute features; 0 computes them in this one.
+        engine: Who computes features: this machine, or a Ray cluster.
     """
 
     device: torch.device = _CPU
@@ -91,6 +93,8 @@ class Run:
     resume: bool = False
     checkpoint_seconds: float = 60.0
     group: Group = ALONE
+    workers: int = 0
+    engine: Literal["local", "ray"] = "local"
 
 
 def fit(
