@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
 from airlock import audit, channels, data, nets
 from airlock._version import VERSION
-from airlock.channels import Channel, Plan, Release
+from airlock.channels import Channel, Features, Plan, Release
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.errors import AirlockWarning, ConfigError, Refused
@@ -58,6 +59,8 @@ def make_release(
     vault: Path | None = None,
     progress: Progress | None = None,
     group: Group = ALONE,
+    workers: int = 0,
+    engine: Literal["local", "ray"] = "local",
 ) -> Outcome:
     """Plan, load, release, audit, and write the bundle.
 
@@ -75,6 +78,8 @@ def make_release(
         vault: Where what must not leave is kept.
         progress: Called with a label, the steps done and the steps in all.
         group: The processes that train together, from `training.distributed.joined`.
+        workers: Processes that compute features, where features leave; 0 computes them in this one.
+        engine: Who computes features: this machine, or a Ray cluster.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false.
@@ -94,13 +99,19 @@ def make_release(
         checkpoint=safe.checkpoint_folder(_run_key(config, insecure_seed)),
         resume=resume,
         group=group,
+        workers=workers,
+        engine=engine,
     )
     release = _train(config, channel, split, insecure_seed, run)
     attacked, scores = audit.run(release, split, config.split, config.seed)
     release = replace(release, secrets={**release.secrets, **scores})
     made = card.make(config, facts, release, attacked, others=others)
     safe.store(made.release_id, release.secrets)
-    return Outcome(bundle.write(out, config, release, made, force=force), release)
+    written = bundle.write(out, config, release, made, force=force)
+    if isinstance(release.artefact, Features):
+        release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
+        safe.forget_checkpoint(_run_key(config, insecure_seed))
+    return Outcome(written, release)
 
 
 @dataclass(frozen=True)
@@ -155,6 +166,12 @@ def audit_bundle(
     """
     chosen, safe = settings or audit.AuditSettings(), Vault.open(vault)
     card_before = read_verified(folder, safe).card
+    if card_before.features is not None:
+        raise Refused(
+            "a bundle of a network or of answers",
+            "one of features",
+            "Attacks on features need the front end, which is in the vault alone.",
+        )
     config = _config_of(folder, overrides or {})
     channel, _ = _open(config, data_dir)
     split = _load(config, channel, data_dir)

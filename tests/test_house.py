@@ -24,7 +24,7 @@ FLOORS = [
     ["__main__"],
 ]
 # Commands that have commands of their own.
-GROUPS = {"keys", "ledger"}
+GROUPS = {"features", "keys", "ledger"}
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 

@@ -12,6 +12,7 @@ from airlock.cli.bench import bench
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo
+from airlock.cli.features import features
 from airlock.cli.gate import gate
 from airlock.cli.keys import keys
 from airlock.cli.ledger import ledger
@@ -44,6 +45,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, bench):
     app.command()(_command)
+app.add_typer(features, name="features")
 app.add_typer(keys, name="keys")
 app.add_typer(ledger, name="ledger")
 

@@ -1,7 +1,8 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, and
-one more where the card has curves of attacks to draw; no one has to execute any to inspect it.
+In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, seven
+and the shards where features leave, and one more where the card has curves of attacks to draw; no one has to execute
+any to inspect it.
 `docs/bundle.md` describes it; `verify.py` checks it.
 """
 
@@ -11,7 +12,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,17 @@ from typing import Any
 import tomli_w
 
 from airlock.channels.contract import Plan, Release
+from airlock.channels.feature_set import Features
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, ReleaseConfig
+from airlock.data.feature_files import MANIFEST as MANIFEST
+from airlock.data.feature_files import NAME, parse_manifest
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.release import export, page
 from airlock.release.card import Card
 from airlock.release.fields import Hashes
-from airlock.release.files import folder_aside, output_error, parse_json, read_file, write_file
+from airlock.release.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.release.roc import draw_roc, has_curve
 from airlock.release.vault import MARKER
 
@@ -43,6 +48,7 @@ LIMITS = {
     CONFIG: 4 << 20,
     AUDIT: 16 << 20,
     INTERFACE: 16 << 20,
+    MANIFEST: 16 << 20,
     SUMS: 64 << 10,
     ROC: 1 << 20,
 }
@@ -76,7 +82,9 @@ def write(folder: Path, config: ReleaseConfig, release: Release, card: Card, *, 
     check_output(folder, force=force)
     _check_same(card, release)
     kept = _kept(config, release)
-    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force)
+    artefact = release.artefact
+    shards = [artefact.folder / one.name for one in artefact.manifest.shards] if isinstance(artefact, Features) else []
+    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force, shards=shards)
 
 
 def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
@@ -84,6 +92,9 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
     artefact = release.artefact
     if isinstance(artefact, Interface):
         return {CONFIG: config_text(config, release.plan, config.net).encode()}
+    if isinstance(artefact, Features):
+        text = config_text(config, release.plan, config.net, artefact.withheld)
+        return {CONFIG: text.encode(), MANIFEST: artefact.manifest.to_json().encode()}
     return {
         SAFETENSORS: export.to_safetensors(artefact),
         ONNX: export.to_onnx(artefact),
@@ -91,9 +102,11 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
     }
 
 
-def required(answers: bool) -> tuple[str, ...]:
-    """The files of a bundle of answers, or of a network; each may have its figure beside."""
-    away = (*MODELS, ROC) if answers else (INTERFACE, ROC)
+def required(answers: bool, features: bool = False) -> tuple[str, ...]:
+    """The files of a bundle of answers, of features (their shards apart), or of a network; each may have its figure."""
+    away = [ROC] if features else [ROC, MANIFEST]
+    away += [] if answers else [INTERFACE]
+    away += MODELS if answers or features else []
     return tuple(name for name in LIMITS if name not in away)
 
 
@@ -105,23 +118,37 @@ def update(folder: Path, card: Card) -> Bundle:
         OutputError: Writing failed; the bundle is as it was.
     """
     folder = Path(folder).absolute()
-    names = (CONFIG,) if card.network is None else (*MODELS, CONFIG)
+    names = (*MODELS, CONFIG) if card.network else (MANIFEST, CONFIG) if card.features else (CONFIG,)
     kept = {name: read_file(folder / name, LIMITS[name]) for name in names}
     if card.hashes != hashes(kept):
         raise FormatError(
             "the files that this card was made for", f"others in {folder}", "A card speaks of one release alone."
         )
-    return _put(folder, kept, card, force=True)
+    listed = parse_manifest(parse_json(kept[MANIFEST])).shards if card.features else ()
+    return _put(folder, kept, card, force=True, shards=[folder / one.name for one in listed])
 
 
-def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool) -> Bundle:
+def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, shards: Sequence[Path] = ()) -> Bundle:
     files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
     with folder_aside(folder) as aside:
         for name in sorted(files):
             write_file(aside / name, files[name])
-        write_file(aside / SUMS, sums_text({name: _sha(content) for name, content in files.items()}).encode())
+        for shard in shards:
+            _lay(shard, aside / shard.name)
+        sums = {name: _sha(content) for name, content in files.items()}
+        sums |= {shard.name: digest(aside / shard.name) for shard in shards}
+        write_file(aside / SUMS, sums_text(sums).encode())
         check_output(folder, force=force)  # it may have come into being while we wrote
     return Bundle(folder, card)
+
+
+def _lay(shard: Path, place: Path) -> None:
+    """The same file at another place: a second name where that can be had, else a copy."""
+    try:
+        os.link(shard, place, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(shard, place, follow_symlinks=False)
+    place.chmod(0o644)
 
 
 def check_output(folder: Path, *, force: bool = False) -> None:
@@ -184,7 +211,12 @@ def read(folder: Path) -> Bundle:
 def hashes(models: Mapping[str, bytes]) -> Hashes:
     """The hashes that stand on the card."""
     found = {name: _sha(content) for name, content in models.items()}
-    return Hashes(model_safetensors=found.get(SAFETENSORS), model_onnx=found.get(ONNX), config_toml=found[CONFIG])
+    return Hashes(
+        model_safetensors=found.get(SAFETENSORS),
+        model_onnx=found.get(ONNX),
+        features_json=found.get(MANIFEST),
+        config_toml=found[CONFIG],
+    )
 
 
 def audit_text(card: Card) -> str:
@@ -201,11 +233,14 @@ def sums_text(sums: Mapping[str, str]) -> str:
     return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
 
 
-def config_text(config: ReleaseConfig, plan: Plan, net_name: str) -> str:
-    """The resolved config as TOML, without any path: own data keep their name and schema, not their place."""
+def config_text(config: ReleaseConfig, plan: Plan, net_name: str, withheld: Sequence[str] = ()) -> str:
+    """The resolved config as TOML, without any path: own data keep their name and schema, not their place.
+
+    Settings that are withheld stay in the vault.
+    """
     table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
-    table["settings"] = _without_paths(table["settings"])
+    table["settings"] = _without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
     if not table["settings"]:
         del table["settings"]
     return tomli_w.dumps(table)
@@ -259,7 +294,8 @@ def _replaceable(folder: Path) -> bool:
         raise output_error(error, folder) from error
     if not entries:
         return True
-    if any(entry.name not in LIMITS or not entry.is_file(follow_symlinks=False) for entry in entries):
+    known = [entry.name in LIMITS or NAME.fullmatch(entry.name) for entry in entries]
+    if not all(known) or not all(entry.is_file(follow_symlinks=False) for entry in entries):
         return False
     try:
         read(folder)

@@ -13,8 +13,10 @@ from pydantic import Field
 from airlock.accounting.guarantee import Status, Unit
 from airlock.accounting.spend import Relation
 from airlock.audit.result import Aim, View
+from airlock.channels.feature_set import LabelsLeave
 from airlock.channels.interface import Gives
 from airlock.config import Frozen
+from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -60,6 +62,47 @@ class Asking(Frozen):
     units: Annotated[int, Field(ge=1)] | None
     unit: str
     figures: dict[str, str | int | float]
+
+
+class Recovered(Frozen):
+    """How often anyone can give back a picture this well (dB), with the release and without, at most."""
+
+    psnr: Annotated[float, Field(gt=0)]
+    blind: Share
+    bound: Share
+
+
+class Rows(Frozen):
+    """What leaves, where features do and no network; `features.json` names the files.
+
+    Args:
+        shape: Of one record's features.
+        classes: The class names, in the order of the labels.
+        records: How many records.
+        files: How many files they lie in.
+        bytes: What these take.
+        form: Of the files.
+        precision: Of the numbers.
+        noise: The standard deviation of the noise on every number; null where there is none.
+        labels: Whether labels leave as they are.
+        prior: Whose pictures `recovery` speaks of; empty where nothing is said.
+        recovery: The bound on reconstruction against every attacker.
+    """
+
+    shape: Shape
+    classes: tuple[str, ...]
+    records: Annotated[int, Field(ge=1)]
+    files: Annotated[int, Field(ge=1)]
+    bytes: Annotated[int, Field(ge=1)]
+    form: Form
+    precision: Precision
+    noise: Annotated[float, Field(gt=0)] | None
+    labels: LabelsLeave
+    prior: str
+    recovery: Annotated[tuple[Recovered, ...], Field(max_length=16)]
+
+
+Stays = Asking | Rows | None  # what leaves where no network does
 
 
 class Data(Frozen):
@@ -244,6 +287,7 @@ class Hashes(Frozen):
 
     model_safetensors: Hash | None = None
     model_onnx: Hash | None = None
+    features_json: Hash | None = None
     config_toml: Hash
 
 

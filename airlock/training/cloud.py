@@ -1,9 +1,9 @@
 """The receiver's side: a classifier from released features alone.
 
-In: features and labels as they lie in a bundle. Out: a network from features to logits. Maps are classified by PrivyNet's
-network (`nets.icn`) or the user's own, with every channel brought to mean 0 and spread 1 first. Vectors with noise are
-classified by a linear discriminant whose covariance has the noise taken off again: under noise that is many times the
-signal, all that can be learnt are the class means, and nothing fits noise less than they do. All of it is
+In: features and labels as they lie in a bundle. Out: a network from features to logits. Maps are classified by
+PrivyNet's network (`nets.icn`) or the user's own, with every channel brought to mean 0 and spread 1 first. Vectors with
+noise are classified by a linear discriminant whose covariance has the noise taken off again: under noise that is many
+times the signal, all that can be learnt are the class means, and nothing fits noise less than they do. All of it is
 post-processing of what was released.
 """
 

@@ -157,7 +157,7 @@ def test_a_network_of_format_3_still_verifies(original: Bundle, folder: Path, re
     (folder / "card.json").write_text(json.dumps(table))
     reseal(folder)
     assert verify(folder).ok, failed(folder)
-    assert with_audit(old, Audit((ATTACK,), ())).schema_version == 4
+    assert with_audit(old, Audit((ATTACK,), ())).schema_version == 5
 
 
 def test_a_new_audit_leaves_the_rest_as_it_is(bundle: Bundle) -> None:

@@ -66,4 +66,5 @@ def _opposite(front: nn.Module, records: Records) -> torch.Tensor:
         found = front(torch.from_numpy(records.x).float() / 255)
     unit = found / found.norm(dim=1, keepdim=True)
     first, second = divmod(int((unit @ unit.T).argmin()), len(unit))
-    return found[[first, second]]
+    opposite: torch.Tensor = found[[first, second]]
+    return opposite

@@ -36,7 +36,7 @@ from airlock.training.features import compute
 
 FOLDER = "features"  # of a run's checkpoints
 MOST_BYTES = 1 << 30  # of features that the classifier learns from
-COUNTED = "The number of rows is public: that somebody's record is among them is not hidden."
+COUNTED = "How many records there are is public: the number of rows is not hidden."
 
 
 class Extracting(Channel):

@@ -85,7 +85,7 @@ class FrontEnd:
         inner = self.settings.inner
         if inner and (len(inner) != len(widths) - 1 or any(a > b for a, b in zip(inner, widths, strict=False))):
             raise ConfigError(
-                f"settings.inner with at most {', '.join(map(str, widths[:-1]))} channels for each layer before the last",
+                f"settings.inner of at most {', '.join(map(str, widths[:-1]))}, one for each layer before the last",
                 f"{', '.join(map(str, inner))}",
             )
 

@@ -54,7 +54,7 @@ from airlock.training.public import SYNTHETIC, FrontSettings, check_public, plan
 from airlock.training.resident import to_input
 
 CLIPPED_AT = 0.5  # R is this quantile of the public records' norms
-LABELS_CLEAR = "NOT COVERED: labels. They leave as they are, beside the noisy numbers; the guarantee is about the rest of a record."
+LABELS_CLEAR = "NOT COVERED: labels. They leave as they are; the guarantee is about the rest of a record."
 ASSUMPTIONS = (
     "One person contributes one record; whoever contributes several is protected less.",
     COUNTED,
@@ -75,7 +75,7 @@ class Noised(Extracting):
     method: ClassVar[str] = "noised"
     status: ClassVar[Status] = "proven"
     leaves: ClassVar[str] = (
-        "A few numbers for every private record, each with random noise, and its label. The network that made them stays "
+        "A few numbers for every private record, each with random noise, and its label. The network behind them stays "
         "inside."
     )
     settings_type = NoisedSettings
@@ -257,7 +257,7 @@ class Noised(Extracting):
             if own.blind > wanted.blind:
                 raise ConfigError(
                     f"a blind guess that reaches {wanted.psnr:g} dB at most {wanted.blind:g} of the time",
-                    f"{own.blind:.3g}, the most that {len(public.records):,} public pictures and {classes} labels allow",
+                    f"{own.blind:.3g}, all that the public pictures and {classes} labels exclude",
                     "The wanted bound would not hold.",
                     "Raise settings.reconstruction.blind or its psnr.",
                 )

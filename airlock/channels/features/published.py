@@ -1,4 +1,4 @@
-"""`features`/`published`: PrivyNet (Li et al. 2017) as written. Nothing is promised; what is known is what attacks find.
+"""`features`/`published`: PrivyNet (Li et al. 2017) as written. Nothing is promised; attacks say what is known.
 
 The first m layers of a public network with D' of their output channels, which are drawn in secret, turn every private
 record into maps, which leave with its label. The paper's argument is that a reconstruction network trained on features
@@ -49,7 +49,7 @@ class Published(Extracting):
     method: ClassVar[str] = "published"
     status: ClassVar[Status] = "empirical"
     leaves: ClassVar[str] = (
-        "Some feature maps of every private record, without noise, and its label. The network that made them stays inside."
+        "Some feature maps of every private record, without noise, and its label. The network behind them stays inside."
     )
     unproven: ClassVar[str] = "Nothing limits what someone who finds or guesses the front end can tell from its maps."
     sound_method: ClassVar[str] = "noised"
