@@ -17,6 +17,7 @@ from airlock.cli.gate import gate
 from airlock.cli.keys import keys
 from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
+from airlock.cli.pretrain import pretrain
 from airlock.cli.release import release
 from airlock.cli.serve import serve
 from airlock.cli.show import show
@@ -43,7 +44,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, bench):
+for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, pretrain, bench):
     app.command()(_command)
 app.add_typer(features, name="features")
 app.add_typer(keys, name="keys")

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from airlock.errors import NetError
-from airlock.nets.icn import Icn
+from airlock.nets.icn import Icn, ResponseNorm
 from airlock.nets.irn import Irn
 from airlock.nets.prefix import Prefix, narrow, open_prefix, trunk, usual_state
 from airlock.nets.resnet import ResnetTrunk
@@ -219,10 +219,10 @@ def test_the_classifier_takes_maps_of_any_size(shape: tuple[int, ...]) -> None:
         "Conv2d",
         "ReLU",
         "MaxPool2d",
-        "LocalResponseNorm",
+        "ResponseNorm",
         "Conv2d",
         "ReLU",
-        "LocalResponseNorm",
+        "ResponseNorm",
         "MaxPool2d",
     ]
     assert [layer.out_features for layer in net.modules() if isinstance(layer, nn.Linear)] == [384, 192, 5]
@@ -236,6 +236,13 @@ def test_the_reconstructor_gives_images(maps: tuple[int, ...], image: tuple[int,
     assert net(torch.rand(2, *maps)).shape == (2, *image)
     assert len(net.grow) == shuffles
     assert [len(cluster.blocks) for cluster in net.clusters] == [8, 8]  # type: ignore[arg-type]
+
+
+def test_response_normalisation_is_torchs() -> None:
+    x = 30 * torch.randn(2, 12, 3, 3, generator=torch.Generator().manual_seed(0))
+    wanted = nn.LocalResponseNorm(9, alpha=1e-3, beta=0.75, k=1.0)(x)
+    assert torch.allclose(ResponseNorm()(x), wanted, rtol=1e-5)
+    assert not torch.allclose(x, wanted, rtol=1e-2)
 
 
 def test_networks_on_features_refuse_what_is_no_map() -> None:
