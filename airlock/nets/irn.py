@@ -60,6 +60,7 @@ class Irn(nn.Module):
             if isinstance(layer, _Block):
                 with torch.no_grad():
                     layer.second.weight *= _START
+        nn.init.zeros_(self.last.weight)
         assert self.last.bias is not None
         nn.init.constant_(self.last.bias, 0.5)
 

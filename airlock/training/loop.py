@@ -121,7 +121,7 @@ def fit(
     session = _Session(net, data, sampler, gradients, recipe, seed, run, augment, secret)
     first = session.restore()
     saved = time.monotonic()
-    with _precision(recipe, run), forked_generator(run.device), watch_interrupt() as interrupted:
+    with precision(recipe.precision, run), forked_generator(run.device), watch_interrupt() as interrupted:
         net.train()
         for step in range(first, recipe.steps):
             session.advance(step)
@@ -283,15 +283,15 @@ def _optimiser(net: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 @contextlib.contextmanager
-def _precision(recipe: Recipe, run: Run) -> Iterator[None]:
+def precision(name: str, run: Run) -> Iterator[None]:
     """TF32 or bfloat16 on a GPU for the time of the run; the global switches are put back."""
     if run.device.type != "cuda":
         yield
         return
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
     try:
-        with torch.autocast("cuda", torch.bfloat16, enabled=recipe.precision == "bf16", cache_enabled=False):
+        with torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16", cache_enabled=False):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
