@@ -7,6 +7,7 @@ convolutions, not a mask: time and storage fall with it.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -201,10 +202,10 @@ def narrow(prefix: nn.Module, channels: Sequence[int], inner: Sequence[Sequence[
     for name, layer in zip(prefix.names, prefix.layers, strict=True):
         assert isinstance(layer, Layer)
         out = next(wanted) if layer.weighted else None
-        made[name] = layer.narrowed(given, out)
+        made[name] = copy.deepcopy(layer.narrowed(given, out)).cpu()
         given = out if layer.weighted else given
     device = next(prefix.parameters(), torch.zeros(())).device
-    return Prefix(prefix.plain.cpu(), {k: v.cpu() for k, v in made.items()}, prefix.image_shape, prefix.name).to(device)
+    return Prefix(copy.deepcopy(prefix.plain).cpu(), made, prefix.image_shape, prefix.name).to(device)
 
 
 def _checked(channels: Sequence[int], width: int) -> Tensor | None:

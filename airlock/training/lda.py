@@ -81,7 +81,8 @@ def _largest(within: Tensor, between: Tensor, ridge: float) -> Tensor:
     solved = torch.linalg.solve_triangular(damped, between.transpose(1, 2), upper=False)
     small = solved.transpose(1, 2) @ solved
     found = torch.linalg.eigvalsh(small)[:, -1] / size.where(~dead, torch.ones_like(size))
-    return found.clamp_min(0).where(~dead, torch.zeros_like(found))
+    scores: Tensor = found.clamp_min(0).where(~dead, torch.zeros_like(found))
+    return scores
 
 
 def discriminability(batches: Batches, shape: tuple[int, ...], classes: int, limit: int = LIMIT) -> Tensor:
