@@ -226,8 +226,9 @@ class Study:
         for name, own in found.items():
             cells = [by_point[p] for p in own]
             means[name] = (np.array([c.utility for c in cells]), np.array([c.psnr for c in cells]))
-            row(stage="draws", setting=name, left=len(settings[name]), draws=len(cells),
-                accuracy=_spread(means[name][0]), psnr=_spread(means[name][1]), points=[[c.utility, c.psnr] for c in cells])  # fmt: skip
+            spreads = {"accuracy": _spread(means[name][0]), "psnr": _spread(means[name][1])}
+            points = [[c.utility, c.psnr] for c in cells]
+            row(stage="draws", setting=name, left=len(settings[name]), draws=len(cells), **spreads, points=points)
         for name in ("characterised", "lda"):
             gain, loss = (means[name][i].mean() - means["random"][i].mean() for i in (0, 1))
             row(stage="gain", setting=name, accuracy_points=round(100 * float(gain), 2), psnr_db=round(float(loss), 2))
