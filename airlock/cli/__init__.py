@@ -9,7 +9,6 @@ import typer
 
 from airlock.cli.audit import audit
 from airlock.cli.bench import bench
-from airlock.cli.characterise import features
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from airlock.cli.characterise import features
 from airlock.cli.terminal import (
     ConfigArgument,
     DataDirOption,
@@ -24,8 +25,6 @@ from airlock.cli.terminal import (
     translate_errors,
 )
 from airlock.errors import ConfigError
-
-features = typer.Typer(no_args_is_help=True, help="Release features instead of data, and train on them.")
 
 
 @features.command()

@@ -90,7 +90,7 @@ def train_on(
     learnt, tested = _apart(rows, holdout, seed)
     run = Run(device=choose_device(device), progress=progress)
     model = learn(learnt, len(classes), made.noise, epochs, seed, run, net)
-    name = net or ("discriminant" if len(made.shape) == 1 else "icn")
+    name = net or ("nearest-mean" if len(made.shape) == 1 else "icn")
     right = count_correct(model, tested)
     found = Trained(card.release_id, len(learnt), len(tested), right / len(tested), name)
     if out is not None:

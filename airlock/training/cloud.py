@@ -2,9 +2,8 @@
 
 In: features and labels as they lie in a bundle. Out: a network from features to logits. Maps are classified by
 PrivyNet's network (`nets.icn`) or the user's own, with every channel brought to mean 0 and spread 1 first. Vectors with
-noise are classified by a linear discriminant whose covariance has the noise taken off again: under noise that is many
-times the signal, all that can be learnt are the class means, and nothing fits noise less than they do. All of it is
-post-processing of what was released.
+noise are classified by the nearest class mean: under noise that is many times the signal, all that can be learnt are
+these means. All of it is post-processing of what was released.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from airlock.training.sampling import Shuffled
 
 LABEL = "classifier on features"
 _BATCH, _RATE, _DECAY = 128, 0.05, 5e-4
-_RIDGE = 0.1  # of the mean variance: directions below it are not blown up
+_LEAST = 0.01  # of the means' own size: what the variance around them is at least
 _BLOCK = 10_000
 
 
@@ -61,7 +60,7 @@ def learn(
     """
     shape = tuple(features.x.shape[1:])
     if not net and len(shape) == 1 and noise is not None:
-        return discriminant(features, classes, noise)
+        return nearest_mean(features, classes, noise)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         body = (
@@ -86,26 +85,20 @@ def _standard(features: Records) -> Standard:
     return Standard(x.mean(over).view(shape), x.std(over).clamp_min(1e-6).view(shape))
 
 
-def discriminant(features: Records, classes: int, noise: float) -> nn.Module:
-    """Fisher's linear discriminant for records without noise, from records with it.
+def nearest_mean(features: Records, classes: int, noise: float) -> nn.Module:
+    """A linear discriminant for records without noise, from records with it: whose class mean is nearest.
 
-    Class means are means of noisy features. The covariance around them is that of the features plus noise², which is
-    taken off; what is left is kept positive, with a ridge.
+    Class means are means of noisy features. All directions count alike, as they do after `training.projection`: under
+    so much noise their covariance cannot be learnt. How much a class's share counts follows from the variance around
+    the means, less that of the noise.
     """
     x, y = torch.from_numpy(features.x).flatten(1).double(), torch.from_numpy(features.y)
     member = nn.functional.one_hot(y, classes).double()
     counts = member.sum(0).clamp_min(1.0)
     means = (member.T @ x) / counts[:, None]
-    around = x - means[y]
-    covariance = around.T @ around / max(1, len(x) - classes)
-    values, vectors = torch.linalg.eigh(covariance)
-    left = (values - noise**2).clamp_min(0.0)
-    left = left + _RIDGE * left.mean() + 1e-12 + noise**2 / len(x)
-    inverse = (vectors / left) @ vectors.T
+    variance = max(float((x - means[y]).square().mean()) - noise**2, _LEAST * float(means.square().mean()) + 1e-12)
     made = nn.Linear(x.shape[1], classes)
-    weight = means @ inverse
-    bias = -0.5 * (weight * means).sum(1) + (counts / len(x)).log()
     with torch.no_grad():
-        made.weight.copy_(weight)
-        made.bias.copy_(bias)
+        made.weight.copy_(means / variance)
+        made.bias.copy_(-0.5 * means.square().sum(1) / variance + (counts / len(x)).log())
     return nn.Sequential(nn.Flatten(), made).requires_grad_(False).eval()

@@ -15,17 +15,19 @@ import torch
 from scipy import stats
 from torch import nn
 
-from airlock import channels
+from airlock import channels, data
 from airlock.channels import Features, Release
 from airlock.channels.features import bound
+from airlock.channels.features.characterised import Characterised
 from airlock.channels.features.noised import LABELS_CLEAR, Noised
-from airlock.channels.features.published import Published
+from airlock.channels.features.published import BY_PRIVATE, Published
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.data.feature_files import load
 from airlock.errors import ConfigError, NetError, Refused, TrainingError
 from airlock.mechanisms import LocalGaussian, Randomness
 from airlock.training import Run
+from airlock.training.characterise import Cell, Characterisation, Point
 from airlock.training.resident import to_input
 from tests.channels.contract import ClaimContract, Contract
 
@@ -191,6 +193,48 @@ class TestPublished(FeatureContract, ClaimContract):
         np.testing.assert_allclose(rows(released).x[:5], wanted.numpy(), atol=2e-3)
 
 
+def measured(path: Path, front: str) -> str:
+    """What characterising a front end of 24 maps would write: odd channels are leaky, the first 12 are useless."""
+    cells = [
+        Cell(Point(2, (c,), 0), utility=0.1 if c < 12 else 0.5, psnr=30.0 if c % 4 == 1 else 10.0) for c in range(24)
+    ]
+    cells += [Cell(Point(2, tuple(range(d)), 0), utility=0.5, psnr=10.0 + d) for d in (2, 4, 8)]
+    Characterised(Characterisation(front, "public", {2: 24}, tuple(cells))).write(path)
+    return str(path)
+
+
+def test_limits_and_pruning_take_what_was_characterised(tmp_path: Path) -> None:
+    name = TestPublished.settings["front"]
+    file = measured(tmp_path / "c.json", name)
+    settings = {"front": name, "psnr": 15.0, "prune": "characterised", "characterised": file, "epochs": 1}
+    config = TestPublished.config(settings=settings)
+    made = channels.build(config, data.describe(config))
+    details = made.plan().details
+    assert details["channels"] == "4 of 24"
+    assert "15 dB" in str(details["chosen"])
+    release = made.release(data.load(config), Randomness.make(0, insecure_seed=1), Run())
+    allowed = {c for c in range(12, 24) if c % 4 != 1}
+    assert set(release.secrets["choices"]["channels"].tolist()) <= allowed
+    assert "chosen" not in release.plan.details
+    with pytest.raises(ConfigError, match="psnr binds"):
+        channels.build(TestPublished.config(settings={**settings, "psnr": 5.0}), data.describe(config))
+
+
+def test_pruning_by_private_records_is_said(split_of_digits: Split) -> None:
+    """A channel without any information is not among those that leave, and the card says who chose."""
+    settings = {**TestPublished.settings, "channels": 3, "prune": "lda", "epochs": 1}
+    config = TestPublished.config(settings=settings)
+    made = channels.build(config, data.describe(config))
+    release = made.release(split_of_digits, Randomness.make(0, insecure_seed=1), Run())
+    assert len(release.secrets["choices"]["channels"]) == 3
+    assert BY_PRIVATE in release.guarantee.assumptions
+
+
+@pytest.fixture(scope="module")
+def split_of_digits() -> Split:
+    return data.load(TestPublished.config())
+
+
 def built(facts: Facts, method: type[Noised] | type[Published] = Published, **settings: Any) -> Any:
     table = {"channel": "features", "method": method.method, "data": "cifar10", "epsilon": 1.0, "delta": 1e-6}
     return method(from_table({**table, "settings": settings}), facts)
@@ -207,6 +251,9 @@ def built(facts: Facts, method: type[Noised] | type[Published] = Published, **se
         (CIFAR, {"front": "vgg16", "layers": 2, "channels": 8, "inner": (65,)}, "settings.inner"),
         (CIFAR, {"front": "vgg16", "weights": "nowhere.pth"}, "a file at settings.weights"),
         (CIFAR, {"front": "x:y"}, "settings.layers"),
+        (CIFAR, {"front": "vgg16", "psnr": 20.0}, "settings.characterised"),
+        (CIFAR, {"front": "vgg16", "layers": 1, "channels": 33, "prune": "lda"}, "the 32 channels that pruning leaves"),
+        (CIFAR, {"front": "vgg16", "prune": "characterised"}, "--single 6"),
         (CIFAR, {"pretrain_on": "cifar100", "front": "efficientnet-lite0"}, "brings its weights"),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.channels.contract import Secrets
+from airlock.channels.features.prune import draw, draw_front, draw_inner
 from airlock.channels.features.settings import OWN, FeatureSettings
 from airlock.config import DataConfig
 from airlock.data import Facts, Public, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.nets.prefix import Prefix, layer_count, narrow, open_prefix, trunk, usual_state
+from airlock.nets.prefix import Prefix, layer_count, narrow, open_prefix
 from airlock.training import Run
-from airlock.training.pretrain import FROM_SCRATCH, pretrained
+from airlock.training.pretrain import FRONT, front_weights
 from airlock.training.public import FrontSettings, check_public, public_records
 
 Whole = NDArray[np.int64]
@@ -89,22 +90,23 @@ class FrontEnd:
                 f"{', '.join(map(str, inner))}",
             )
 
-    def drawn(self, stream: Stream) -> Choice:
-        """One of the pool and channels at random."""
-        name = self.names[int(stream.child("pool").uniform(1)[0] * len(self.names))]
-        widths = self.sized(name).widths
-        kept = [*self.settings.inner, self.channels or widths[-1]]
-        kept = [*widths[: len(widths) - len(kept)], *kept]
-        found = [
-            _some(width, count, stream.child("channels", i))
-            for i, (width, count) in enumerate(zip(widths, kept, strict=True))
-        ]
-        return Choice(name, found[-1], tuple(found[:-1]) if self.settings.inner else ())
+    def drawn(self, stream: Stream, left: Sequence[int] | None = None) -> Choice:
+        """One of the pool, and channels at random: of those that are left, or of all."""
+        name = draw_front(self.names, stream.child("pool"))
+        *before, width = self.sized(name).widths
+        kept = range(width) if left is None else left
+        own = draw(kept, self.channels, stream.child("channels")) if self.channels else tuple(kept)
+        inner = self.settings.inner
+        return Choice(name, own, draw_inner(before, inner, stream.child("inner")) if inner else ())
+
+    def whole(self, name: str, public: Public | None, seed: int, run: Run) -> Prefix:
+        """With its weights and all channels, on the run's device."""
+        weights = self._weights(name, public, seed, run)
+        return open_prefix(name, self.layers, self.facts.shape, weights).to(run.device)
 
     def ready(self, choice: Choice, public: Public | None, seed: int, run: Run) -> Prefix:
-        """With its weights, narrowed, on the run's device."""
-        whole = open_prefix(choice.front, self.layers, self.facts.shape, self._weights(choice.front, public, seed, run))
-        return narrow(whole, choice.channels, choice.inner or None).to(run.device)
+        """With its weights, narrowed."""
+        return narrow(self.whole(choice.front, public, seed, run), choice.channels, choice.inner or None)
 
     def _weights(self, name: str, public: Public | None, seed: int, run: Run) -> Mapping[str, Tensor] | Path | None:
         if self.settings.weights is not None:
@@ -112,16 +114,8 @@ class FrontEnd:
         if self.settings.pretrain_on is None:
             return None
         assert public is not None
-        how = FROM_SCRATCH.model_copy(update={"epochs": self.settings.pretrain_epochs})
-        made = pretrained(name, lambda: trunk(name, self.facts.shape), public, how, seed, run)
-        return usual_state(made)
-
-
-def _some(width: int, count: int, stream: Stream) -> tuple[int, ...]:
-    """So many of the channels, in order; all of them where none is left out."""
-    if count == width:
-        return tuple(range(width))
-    return tuple(sorted(int(place) for place in permutation(width, stream)[:count]))
+        how = FRONT.model_copy(update={"epochs": self.settings.pretrain_epochs})
+        return front_weights(name, public, how, seed, run)
 
 
 def permutation(count: int, stream: Stream) -> Whole:

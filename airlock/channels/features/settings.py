@@ -13,7 +13,7 @@ from airlock.training.public import SPLIT, SYNTHETIC
 # Settings that name the front end of a release: they stay in the vault where it does.
 FRONT_KEYS = (
     "front", "layers", "channels", "weights", "pretrain_on", "pretrain_epochs", "prune", "inner", "pool", "psnr",
-    "milliseconds", "bytes",
+    "milliseconds", "bytes", "characterised",
 )  # fmt: skip
 DEFAULT_LAYERS, DEFAULT_CHANNELS = 6, 8  # the paper's favourite point
 
@@ -36,7 +36,9 @@ class FeatureSettings(Frozen):
         weights: A file with its weights (.safetensors, or .pth without code).
         pretrain_on: A public set to train it on instead, such as cifar100; kept in the cache.
         pretrain_epochs: Of that training.
-        prune: How maps are chosen.
+        prune: Which maps do not leave: any by chance (random), the least useful by Fisher's criterion on the private
+            records (lda), or the leakiest and least useful that `characterised` names (characterised).
+        characterised: What `airlock features characterise` wrote.
         psnr: The most dB that the reconstruction net may reach.
         milliseconds: The most time a record may take.
         bytes: The most the front end may take on disk.
@@ -54,6 +56,7 @@ class FeatureSettings(Frozen):
     pretrain_on: Source | None = None
     pretrain_epochs: Annotated[int, Field(ge=1, le=10_000)] = 40
     prune: Literal["random", "lda", "characterised"] = "random"
+    characterised: str | None = None
     psnr: Positive | None = None
     milliseconds: Positive | None = None
     bytes: Count | None = None
@@ -91,7 +94,7 @@ class NoisedSettings(FeatureSettings):
     """
 
     public: Source | None = None
-    project: Annotated[int, Field(ge=1, le=4096)] = 32
+    project: Annotated[int, Field(ge=1, le=4096)] = 16
     clip: Positive | None = None
     reconstruction: Wanted | None = None
     label_epsilon: Positive | None = None
