@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from airlock.cli.characterise import features
+from airlock.cli.characterise import features as features
 from airlock.cli.terminal import (
     ConfigArgument,
     DataDirOption,

@@ -53,6 +53,7 @@ from airlock.training.projection import fit_projection
 from airlock.training.public import SYNTHETIC, FrontSettings, check_public, planned_sentence, sentence
 from airlock.training.resident import to_input
 
+PUBLISHED_ALONE = ("psnr", "milliseconds", "bytes", "pool", "inner", "characterised")  # settings
 CLIPPED_AT = 0.1  # R is this quantile of the public records' norms
 LABELS_CLEAR = "NOT COVERED: labels. They leave as they are; the guarantee is about the rest of a record."
 ASSUMPTIONS = (
@@ -105,11 +106,7 @@ class Noised(Extracting):
                 "settings.public or settings.pretrain_on", "both", "One public set serves for everything."
             )
         check_public(FrontSettings(public=settings.source), "pixels", self.facts, self.config.split.public)
-        unused = [
-            key
-            for key in ("psnr", "milliseconds", "bytes", "pool", "inner", "characterised")
-            if key in settings.model_fields_set
-        ]
+        unused = [key for key in PUBLISHED_ALONE if key in settings.model_fields_set]
         if unused or settings.prune != "random":
             raise ConfigError(
                 "settings of features/noised",
