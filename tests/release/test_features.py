@@ -216,8 +216,7 @@ def test_from_config_to_bundle_with_an_interruption(
     assert not out.exists()
     left = {path.name for path in vault.root.rglob("*")}
     assert not [name for name in left if name.endswith(".part")]
-    monkeypatch.setattr(extract, "watch_interrupt", lambda: torch.no_grad())
-    monkeypatch.setattr(torch.no_grad, "__enter__", lambda self: lambda: False)
+    seen += [1] * 100
     outcome = make(config, out, resume=True)
     assert verify(out, vault).ok, failed(out)
     card = outcome.bundle.card
