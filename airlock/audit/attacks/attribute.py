@@ -1,8 +1,9 @@
 """Attribute inference: something about a record that is not its label, read off its features.
 
-The attacker knows records with the attribute, sends them through the same passage, and learns to tell the attribute
-from noisy features and the label: a linear score and a small net, of which the one that does better on every fourth
-known record is used. The guess without features is the more frequent value in the record's class.
+The attacker knows records with the attribute and sends them through the same passage. It either rebuilds a record by
+the best linear guess and looks at it, or learns the attribute from noisy features and the label by a small net; the one
+that does better on every fourth known record is used. The guess without features is the more frequent value in the
+record's class.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from airlock.audit.attacks.linear import learn_linear
 from airlock.audit.passage import Pairs, Passage, generator_on
 from airlock.errors import ConfigError
 from airlock.training import Run
 
-_STEPS, _BATCH, _RATE, _WIDTH, _DECAY = 400, 128, 3e-3, 64, 1e-2
+Guesser = Callable[[Tensor, Tensor], Tensor]
+_BATCH, _RATE, _WIDTH, _DECAY = 128, 3e-3, 64, 1e-2
 
 
 @dataclass(frozen=True)
@@ -65,18 +68,21 @@ def _above(name: str, score: Callable[[Tensor], Tensor], known: Tensor) -> Attri
     return Attribute(name, score, float(score(known).median()))
 
 
-def infer(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run: Run) -> Callable[[Tensor, Tensor], Tensor]:
+def infer(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run: Run, steps: int = 400) -> Guesser:
     """Learn the attribute from known pairs; what comes back guesses it from features and labels."""
     learn, choose = known.halves()
     noisy = passage.noisy(choose.clean, generator_on(choose.clean.device, seed + 1))
     wanted = attribute(choose.x)
-    makers = (_linear, _small)
-    right = [
-        float((_learn(passage, learn, attribute, make, seed, run)(noisy, choose.y) == wanted).double().mean())
-        for make in makers
-    ]
-    best = makers[0] if right[0] >= right[1] else makers[1]
-    return _learn(passage, known, attribute, best, seed, run)
+
+    def rebuild(pairs: Pairs) -> Guesser:
+        linear = learn_linear(passage, pairs, seed)
+        return lambda features, _: attribute(linear(features))
+
+    def net(pairs: Pairs) -> Guesser:
+        return _learn(passage, pairs, attribute, seed, run, steps)
+
+    right = [float((make(learn)(noisy, choose.y) == wanted).double().mean()) for make in (rebuild, net)]
+    return (rebuild if right[0] >= right[1] else net)(known)
 
 
 def majority(known: Pairs, attribute: Attribute) -> Callable[[Tensor], Tensor]:
@@ -91,17 +97,7 @@ def majority(known: Pairs, attribute: Attribute) -> Callable[[Tensor], Tensor]:
     return lambda y: table[y.clamp_max(classes)]
 
 
-def _linear(inputs: int) -> nn.Module:
-    return nn.Linear(inputs, 2)
-
-
-def _small(inputs: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(inputs, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 2))
-
-
-def _learn(
-    passage: Passage, known: Pairs, attribute: Attribute, make: Callable[[int], nn.Module], seed: int, run: Run
-) -> Callable[[Tensor, Tensor], Tensor]:
+def _learn(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run: Run, steps: int) -> Guesser:
     """Cross-entropy, fresh noise in every step."""
     classes, device = int(known.y.max()) + 1, known.clean.device
     centre = known.clean.mean(0)
@@ -113,17 +109,18 @@ def _learn(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = make(known.clean[0].numel() + classes).to(device)
+        wide = known.clean[0].numel() + classes
+        net = nn.Sequential(nn.Linear(wide, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 2)).to(device)
     wanted, noise, order = attribute(known.x), generator_on(device, seed), torch.Generator().manual_seed(seed)
     optimiser = torch.optim.AdamW(net.parameters(), _RATE, weight_decay=_DECAY)
-    for step in range(_STEPS):
+    for step in range(steps):
         places = torch.randint(len(known), (min(_BATCH, len(known)),), generator=order).to(device)
         features = passage.noisy(known.clean[places], noise)
         optimiser.zero_grad(set_to_none=True)
         F.cross_entropy(net(inputs(features, known.y[places])), wanted[places]).backward()
         optimiser.step()
         if run.progress:
-            run.progress("training the attribute attack", step + 1, _STEPS)
+            run.progress("training the attribute attack", step + 1, steps)
 
     def guess(features: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
