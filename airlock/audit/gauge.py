@@ -148,7 +148,7 @@ def told(
 
 
 def _ssim(first: Tensor, second: Tensor) -> float:
-    blocks = [ssim(a, b) for a, b in zip(first.split(250), second.split(250), strict=True)]
+    blocks = [ssim(a, b) for a, b in zip(torch.split(first, 250), torch.split(second, 250), strict=True)]
     return float(torch.cat(blocks).double().mean())
 
 

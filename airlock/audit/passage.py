@@ -44,7 +44,8 @@ class Passage:
         if self.clip is None:
             return features
         norm = features.flatten(1).norm(dim=1).clamp_min(_TINY).view(-1, *[1] * (features.dim() - 1))
-        return features * (self.clip / norm).clamp_max(1.0)
+        clipped: Tensor = features * (self.clip / norm).clamp_max(1.0)
+        return clipped
 
     def noisy(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Clean features with noise; the generator's device decides where it is drawn."""
@@ -81,7 +82,9 @@ class Pairs:
         return self.take(~every), self.take(every)
 
 
-def push(passage: Passage, records: Records, device: torch.device, progress: Callable[[int], Any] | None = None) -> Pairs:
+def push(
+    passage: Passage, records: Records, device: torch.device, progress: Callable[[int], Any] | None = None
+) -> Pairs:
     """Send records through the passage, all but the noise.
 
     Raises:

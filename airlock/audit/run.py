@@ -12,9 +12,8 @@ else. The shadow-model attack learns from the test records alone, which are also
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -44,6 +43,7 @@ from airlock.audit.metrics import measure_all
 from airlock.audit.releases import Logits, release_shadows
 from airlock.audit.result import Audit
 from airlock.audit.scores import Scores
+from airlock.audit.sides import FEWEST, Sides, draw, joined
 from airlock.audit.target import Target
 from airlock.channels import Answerer, Channel, Features, Interface, Release
 from airlock.channels.contract import Secrets
@@ -57,9 +57,8 @@ from airlock.training.distributed import digest
 from airlock.training.ensemble import EngineName
 from airlock.training.loop import mix
 
-_MOST, _FEWEST = 10_000, 50
+_MOST = 10_000
 _LESSONS = 5000  # answers that a class's attack network learns from at most
-_DEVIATIONS = 3.0  # below the expected size: real sizes vary around it, and the figure must not depend on them
 
 TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
@@ -95,28 +94,9 @@ class AuditSettings(Frozen):
     like: Literal["plain", "release"] = "plain"
     epochs: Annotated[int, Field(ge=1)] = 20
     batch_size: Annotated[int, Field(ge=1)] = 64
-    most: Annotated[int, Field(ge=_FEWEST)] = _MOST
+    most: Annotated[int, Field(ge=FEWEST)] = _MOST
     queries: Annotated[int, Field(ge=1)] = 16
     engine: EngineName = "local"
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Who scores an attack."""
-
-    members: Records
-    others: Records
-    rest: Records  # of the private part
-
-    @property
-    def pool(self) -> Records:
-        """Members, then others."""
-        return _joined(self.members, self.others)
-
-    @property
-    def member(self) -> Mask:
-        """Who of the pool is one."""
-        return np.arange(len(self.pool)) < len(self.members)
 
 
 def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tuple[Audit, Secrets]:
@@ -220,18 +200,6 @@ def attack_features(features: Features, split: Split) -> tuple[Audit, Secrets]:
     return Audit((), (UNATTACKED,)), {}
 
 
-def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | None:
-    """As many members as others, a public number of them; None if that is too small or there are fewer."""
-    expected = min(split.facts.expected("private", fractions), split.facts.expected("holdout", fractions))
-    count = min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
-    if count < _FEWEST or count > min(len(split.private), len(split.holdout)):
-        return None
-    first, second = (np.random.default_rng(seed).permutation(len(part)) for part in (split.private, split.holdout))
-    return Sides(
-        split.private.take(first[:count]), split.holdout.take(second[:count]), split.private.take(first[count:])
-    )
-
-
 def _measured(target: Target, found: Sequence[Scores], untested: tuple[str, ...]) -> tuple[Audit, Secrets]:
     return _scored(found, target.delta, target.classes, untested)
 
@@ -322,7 +290,7 @@ def _trained(
 ) -> tuple[Logits, Logits]:
     """Plain shadow models' logits on the pool and beside it."""
     whole = np.concatenate([inside, np.ones((len(inside), len(rest)), bool)], 1)
-    shadows, models = _plain(target, target.embed(_joined(pool, rest)), whole, settings, seed, run)
+    shadows, models = _plain(target, target.embed(joined(pool, rest)), whole, settings, seed, run)
     return shadows.logits[:, : len(pool)], models.logits(Resident(target.embed(beside), run.device)).numpy()
 
 
@@ -370,7 +338,3 @@ def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> st
     """What shadow models depend on, as far as it can differ between two audits of one release."""
     arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
     return f"{settings.model_dump_json(exclude={'engine', 'queries'})} {seed} {digest(arrays).hex()}"
-
-
-def _joined(first: Records, second: Records) -> Records:
-    return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))

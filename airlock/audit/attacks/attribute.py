@@ -117,13 +117,14 @@ def _learn(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run:
         places = torch.randint(len(known), (min(_BATCH, len(known)),), generator=order).to(device)
         features = passage.noisy(known.clean[places], noise)
         optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(net(inputs(features, known.y[places])), wanted[places]).backward()
+        torch.autograd.backward(F.cross_entropy(net(inputs(features, known.y[places])), wanted[places]))
         optimiser.step()
         if run.progress:
             run.progress("training the attribute attack", step + 1, steps)
 
     def guess(features: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            return net(inputs(features, y)).argmax(1)
+            answers: Tensor = net(inputs(features, y)).argmax(1)
+        return answers
 
     return guess

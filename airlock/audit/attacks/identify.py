@@ -101,4 +101,5 @@ def _fit(released: Tensor, maps: Tensor, by_record: bool) -> Tensor:
     ours, theirs = (one.transpose(0, 1).flatten(1) for one in (ours, theirs))
     ours, theirs = (one - one.mean(1, keepdim=True) for one in (ours, theirs))
     ours, theirs = (one / one.norm(dim=1, keepdim=True).clamp_min(1e-15) for one in (ours, theirs))
-    return (ours @ theirs.T).square()
+    explained: Tensor = (ours @ theirs.T).square()
+    return explained

@@ -1,8 +1,8 @@
 """The best linear guess of a record from its noisy features: cheap, and hard to beat where there is much noise.
 
-Ridge regression from features to pixels, learnt from pairs that the attacker knows. Noise of variance σ² on the features
-of n records is, in expectation, a ridge of n σ², which is added exactly instead of being drawn. What ridge comes on top
-is chosen by records that it was not learnt from, under noise.
+Ridge regression from features to pixels, learnt from pairs that the attacker knows. Noise of variance σ² on features of
+n records is, in expectation, a ridge of n σ², which is added exactly instead of being drawn. What ridge comes on top is
+chosen by records that it was not learnt from, under noise.
 """
 
 from __future__ import annotations

@@ -84,7 +84,9 @@ def learn_net(
 
     def rebuild(features: Tensor) -> Tensor:
         with torch.no_grad():
-            blocks = [net((block.to(run.device) - centre) / spread).clamp(0, 1) for block in features.split(_BLOCK)]
+            blocks = [
+                net((block.to(run.device) - centre) / spread).clamp(0, 1) for block in torch.split(features, _BLOCK)
+            ]
         return torch.cat(blocks)
 
     return rebuild
@@ -112,7 +114,7 @@ def _train(
         batch = known.take(shuffled[place * size : (place + 1) * size])
         features = (passage.noisy(batch.clean, noise) - scale[0]) / scale[1]
         optimiser.zero_grad(set_to_none=True)
-        error(net(features), batch.x).mean().backward()
+        torch.autograd.backward(error(net(features), batch.x).mean())
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimiser.step()
         rate.step()

@@ -10,17 +10,15 @@ from airlock.audit.attacks.identify import Guess, identify
 from airlock.audit.gauge import named
 from airlock.audit.passage import Passage, generator_on
 from airlock.errors import DataError
-from tests.audit.attacks.toy_features import CPU, conv_front, pictures
 from airlock.training.resident import to_input
+from tests.audit.attacks.toy_features import CPU, conv_front, pictures
 
 
 def net(seed: int, layers: int) -> nn.Module:
     """Two convolutions with 24 channels each, cut after the first or the second."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        whole = nn.Sequential(
-            nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1), nn.ReLU()
-        )
+        whole = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 24, 3, padding=1), nn.ReLU())
     with torch.no_grad():
         whole[2].bias[:3] = -100.0  # three dead channels of the second
     return whole[: 2 * layers].eval().requires_grad_(False)
@@ -51,7 +49,8 @@ def test_noise_hides_the_channels() -> None:
         noisy = passage.noisy(passage.clean(X[:k]), generator_on(CPU, k))
         found.append((k, identify(noisy, X[:k], POOL, by_record=True)))
     result = named(found, TRUE, kept, [24] * 8)
-    assert result.known == (1, 4) and result.candidates == 8
+    assert result.known == (1, 4)
+    assert result.candidates == 8
     assert result.chance == pytest.approx(1 / 192)
     assert result.right[-1] < result.live[-1] / 2
     assert result.low <= result.right[-1] / result.live[-1] <= result.high

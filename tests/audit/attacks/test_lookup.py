@@ -27,7 +27,8 @@ def blocks(left: Tensor, y: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
 def test_published_features_are_found_and_no_others() -> None:
     members, others, population, left = parts(Passage(conv_front()))
     scores = lookup(Passage(conv_front()), blocks(left, members.y), members, others, population)
-    assert scores.name == "look-up of features" and scores.view == "front"
+    assert scores.name == "look-up of features"
+    assert scores.view == "front"
     assert scores.members.min() > scores.others.max()
     assert measure(scores, 1e-5).value == 1.0
 
@@ -38,6 +39,7 @@ def test_the_score_under_noise_is_the_likelihood_ratio() -> None:
     scores = lookup(passage, blocks(left, members.y), members, others, population)
     x, ratio = members.clean[3].flatten().double(), 0.0
     for z in left[members.y == members.y[3]].flatten(1).double():
+
         def density(centre: Tensor, z: Tensor = z) -> Tensor:
             return (-((z - centre).square().sum(-1)) / (2 * 0.3**2)).exp()
 
