@@ -8,6 +8,7 @@ any to inspect it.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -38,6 +39,7 @@ from airlock.release.vault import MARKER
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG, AUDIT = "model.safetensors", "model.onnx", "config.toml", "audit.json"
 SUMS, ROC, INTERFACE = "SHA256SUMS", "roc.svg", "interface.json"
+SHEET = "sheet.png"
 # Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 LIMITS = {
     CARD: 16 << 20,
@@ -51,7 +53,9 @@ LIMITS = {
     MANIFEST: 16 << 20,
     SUMS: 64 << 10,
     ROC: 1 << 20,
+    SHEET: 4 << 20,
 }
+FIGURES = (ROC, SHEET)  # there only where the card has something to draw
 MODELS = (SAFETENSORS, ONNX)  # of a network that leaves
 PATH_REMOVED = "(a path, removed)"
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
@@ -103,8 +107,8 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
 
 
 def required(answers: bool, features: bool = False) -> tuple[str, ...]:
-    """The files of a bundle of answers, of features (their shards apart), or of a network; each may have its figure."""
-    away = [ROC] if features else [ROC, MANIFEST]
+    """The files of a bundle of answers, of features (their shards apart), or of a network; each may have figures."""
+    away = [*FIGURES] if features else [*FIGURES, MANIFEST]
     away += [] if answers else [INTERFACE]
     away += MODELS if answers or features else []
     return tuple(name for name in LIMITS if name not in away)
@@ -129,7 +133,7 @@ def update(folder: Path, card: Card) -> Bundle:
 
 
 def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, shards: Sequence[Path] = ()) -> Bundle:
-    files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
+    files = dict(kept) | {name: text.encode() for name, text in texts(card).items()} | pictures(card)
     with folder_aside(folder) as aside:
         for name in sorted(files):
             write_file(aside / name, files[name])
@@ -190,6 +194,11 @@ def texts(card: Card) -> dict[str, str]:
     if card.interface is not None:
         files[INTERFACE] = _json_text(card.interface)
     return files | ({ROC: draw_roc(card.audit.attacks)} if has_curve(card.audit.attacks) else {})
+
+
+def pictures(card: Card) -> dict[str, bytes]:
+    """The contact sheet, as it stands on the card."""
+    return {SHEET: base64.b64decode(card.sheet.png)} if card.sheet is not None else {}
 
 
 def read(folder: Path) -> Bundle:

@@ -7,6 +7,7 @@ figures only: no records, no count of private records, no path, no host name, no
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import json
@@ -27,6 +28,7 @@ from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.release import words
+from airlock.release.feature_fields import ContactSheet
 from airlock.release.fields import (
     Asking,
     Attacks,
@@ -85,6 +87,7 @@ class Card(Frozen):
         words: The sentences.
         hashes: Of the files beside the card; null until the bundle is written.
         decision: For the reviewer.
+        sheet: Public pictures beside what attackers made of their features; null where there are none.
     """
 
     schema_version: Literal[3, 4, 5]
@@ -111,6 +114,7 @@ class Card(Frozen):
     words: Words
     hashes: Hashes | None
     decision: Decision
+    sheet: ContactSheet | None = None
 
     def to_json(self) -> str:
         """Strict JSON: no NaN, no infinity; a missing bound is null."""
@@ -195,6 +199,7 @@ def make(
         ),
         hashes=None,
         decision=Decision(),
+        sheet=_sheet(audit),
     )
 
 
@@ -213,8 +218,16 @@ def with_audit(card: Card, audit: Audit) -> Card:
             "audit": attacks,
             "words": sentences,
             "decision": Decision(),
+            "sheet": _sheet(audit),
         }
     )
+
+
+def _sheet(audit: Audit) -> ContactSheet | None:
+    made = audit.features.sheet if audit.features else None
+    if made is None:
+        return None
+    return ContactSheet(png=base64.b64encode(made.png).decode(), rows=made.rows, whose=made.whose)
 
 
 def _data(facts: Facts) -> Data:

@@ -25,10 +25,11 @@ from airlock.errors import FormatError
 from airlock.release import bundle, page, words
 from airlock.release.card import Card, rows, total_epsilon, usefulness
 from airlock.release.contents import Contents, Defects, Skip, Test
-from airlock.release.fields import OtherRelease, Promise
+from airlock.release.fields import Attacks, OtherRelease, Promise
 from airlock.release.files import parse_json
 from airlock.release.roc import draw_roc, has_curve
 
+_PNG = b"\x89PNG\r\n\x1a\n"
 SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
 
 
@@ -46,6 +47,9 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
             ("features", "The shards hold what the card and features.json say.", on(lambda c: _features(files, c))),
             ("reconstruction", "The bound on reconstruction follows from the noise.", on(_reconstruction)),
         ]
+    if bundle.SHEET in files.names or (card is not None and card.sheet is not None):
+        says = "The contact sheet sheet.png is the one on the card, and nothing but a picture."
+        asked.append(("sheet", says, on(lambda c: _sheet(files, c))))
     return [
         *asked,
         ("epsilon", "The recorded events give the stated ε.", on(_epsilon)),
@@ -153,7 +157,7 @@ def _with_version(defects: list[str], card: Card) -> Defects:
 
 
 def _audit(files: Contents, card: Card) -> Defects:
-    same = parse_json(files.read(bundle.AUDIT)) == card.audit.model_dump(mode="json")
+    same = Attacks.model_validate(parse_json(files.read(bundle.AUDIT))) == card.audit
     return [] if same else ["audit.json is not the audit on the card."]
 
 
@@ -222,6 +226,29 @@ def _figure(files: Contents, card: Card) -> Defects:
     if not there:
         return [f"{bundle.ROC} is missing: the card has curves to draw."]
     return _rendered(files, card, bundle.ROC, lambda card: draw_roc(card.audit.attacks))
+
+
+def _sheet(files: Contents, card: Card) -> Defects:
+    if card.sheet is None:
+        return [f"{bundle.SHEET} is there, and the card has no contact sheet."]
+    if bundle.SHEET not in files.names:
+        return [f"{bundle.SHEET} is missing: the card has a contact sheet."]
+    content = files.read(bundle.SHEET)
+    if content != bundle.pictures(card)[bundle.SHEET]:
+        return [f"{bundle.SHEET} is not the contact sheet on the card."]
+    return [] if _chunks(content) == {b"IHDR", b"IDAT", b"IEND"} else [f"{bundle.SHEET} holds more than a picture."]
+
+
+def _chunks(content: bytes) -> set[bytes]:
+    """The kinds of chunks of a PNG that ends where its last chunk does; empty for anything else."""
+    if not content.startswith(_PNG):
+        return set()
+    found, place = [b""], len(_PNG)
+    while place + 12 <= len(content) and found[-1] != b"IEND":
+        length = int.from_bytes(content[place : place + 4])
+        found.append(content[place + 4 : place + 8])
+        place += 12 + length
+    return set(found[1:]) if place == len(content) else set()
 
 
 def _utility(card: Card) -> Defects:

@@ -12,12 +12,14 @@ from pydantic import Field
 
 from airlock.accounting.guarantee import Status, Unit
 from airlock.accounting.spend import Relation
+from airlock.audit.fitting import Attacked
 from airlock.audit.result import Aim, View
 from airlock.channels.feature_set import LabelsLeave
 from airlock.channels.interface import Gives
 from airlock.config import Frozen
 from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
+from airlock.release.feature_fields import OnFeatures
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -238,10 +240,22 @@ class Attack(Frozen):
 
 
 class Attacks(Frozen):
-    """The attacks that were run, and in plain words what was not tested; `audit.json` holds the same."""
+    """The attacks that were run, and in plain words what was not tested; `audit.json` holds the same.
+
+    Args:
+        attacks: On membership.
+        not_tested: What was left out.
+        features: What attacks on features found; null where no features leave.
+    """
 
     attacks: tuple[Attack, ...]
     not_tested: tuple[str, ...]
+    features: OnFeatures | None = None
+
+    @property
+    def made(self) -> tuple[Attacked, ...]:
+        """All of them, whatever they are after."""
+        return (*self.attacks, *(self.features.reconstructions if self.features else ()))
 
 
 class OtherRelease(Frozen):
@@ -309,3 +323,4 @@ class Words(Frozen):
     audit: str
     others: str
     tuning: str
+    attacks_on_features: tuple[str, ...] = ()

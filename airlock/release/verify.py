@@ -117,10 +117,9 @@ def _files(files: Contents) -> Defects:
     known = bundle.required(answers=bundle.INTERFACE in files.names, features=features)
     missing = [f"{name} is missing." for name in known if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
-    known = (*known, bundle.ROC)
     listed = consistency.listed(files) if features else ()
     missing += [f"{name} is missing." for name in listed if name not in files.names]
-    known = (*known, *listed)
+    known = (*known, *bundle.FIGURES, *listed)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from airlock.channels.interface import ONE_ANSWER
 from airlock.mechanisms import Place
+from airlock.release import feature_words
 from airlock.release.fields import Asking, Attacks, Data, Promise, Rows, Stays, Total, Tuning, Usefulness, Words
 from airlock.release.figures import best_guess, one_in, percent_up, size, times
 
@@ -277,6 +278,7 @@ def write(
         audit=AUDIT + (AUDIT_ASKED if asking else "") if audit.attacks else NO_AUDIT,
         others=_others(promise, secure_noise, total),
         tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
+        attacks_on_features=feature_words.write(audit.features),
     )
 
 
