@@ -66,3 +66,22 @@ def _constant(x: Tensor) -> Tensor:
         weights = 1.0 / (x - guess).square().flatten(1).mean(1).clamp_min(_FLOOR)
         guess = (weights.view(-1, *[1] * (x.dim() - 1)) * x).sum(0) / weights.sum()
     return guess
+
+
+def hits_at_most(x: Tensor, threshold: float) -> float:
+    """No picture at all has a PSNR of `threshold` or more to a larger share of these pictures.
+
+    Guarantee: let k of them lie within distance r of some picture. Around it their squared distances add up to k r² at
+    most, around their own mean to no more, and so the mean squared distance between two of them (a picture and itself
+    included) is at most 2 r². Then one of the k has a mean squared distance of at most 2 r² to all k, and none of
+    them is further from it than 2 r. The largest k for which any picture here has that bounds it.
+    """
+    flat = x.flatten(1)
+    square = flat.shape[1] * 10.0 ** (-threshold / 10.0) * (1 + 1e-4)  # r², with room for rounding
+    most = 0
+    for block in torch.split(flat, 250):
+        near = torch.cdist(block, flat, compute_mode="donot_use_mm_for_euclid_dist").square().sort(1).values.double()
+        places = torch.arange(1, len(flat) + 1, device=flat.device)
+        fits = (near <= 4 * square) & (near.cumsum(1) / places <= 2 * square)
+        most = max(most, int((fits * places).max()))
+    return most / len(flat)

@@ -110,6 +110,8 @@ def attack(
     settings: FeatureSettings | None = None,
     run: Run | None = None,
     pool: Pool | None = None,
+    *,
+    labelled: bool = True,
 ) -> tuple[Audit, Secrets]:
     """Attack features with everything that fits.
 
@@ -123,6 +125,7 @@ def attack(
         settings: How hard; `QUICK` takes seconds.
         run: Device and progress.
         pool: To name the front end from.
+        labelled: Whether true labels leave with the features; attackers, and blind guesses, use them only then.
 
     Returns:
         The audit, and what belongs into the vault: the scores of single records, and pictures of private ones.
@@ -133,10 +136,12 @@ def attack(
     if sides is None or count < 8 or count > len(split.test):
         return Audit((), (TOO_FEW, *NOT_TESTED), Findings()), {}
     test = split.test.take(np.random.default_rng(seed).permutation(len(split.test))[:count])
-    known = push(passage, test, run.device)
-    scene = _Scene(passage, known, push(passage, sides.others, run.device), seed, run, chosen)
-    scores = lookup(passage, released, push(passage, sides.members, run.device), scene.target, known)
-    results = measure_all([scores], delta, classes=split.facts.classes)
+    parts = (test, sides.others, sides.members)
+    known, target, members = (push(passage, part if labelled else _unlabelled(part), run.device) for part in parts)
+    scene = _Scene(passage, known, target, seed, run, chosen)
+    blocks = released if labelled else ((features, np.zeros_like(y)) for features, y in released)
+    scores = lookup(passage, blocks, members, target, known)
+    results = measure_all([scores], delta, classes=split.facts.classes if labelled else ())
     secrets = {"attack-scores": {"features-members": scores.members, "features-others": scores.others}}
     pictures = sides.others.x.ndim == 4
     rebuilt, shown = _rebuilt(scene, split, sides) if pictures else ((), None)
@@ -150,6 +155,10 @@ def attack(
     untested = (*(() if chosen.net or not pictures else (NO_NET,)), *(() if pictures else (NO_PICTURES,)))
     untested += (*(() if pool else (NO_POOL,)), *NOT_TESTED)
     return Audit(results, untested, findings), secrets | ({"contact-sheet": shown[1]} if shown else {})
+
+
+def _unlabelled(records: Records) -> Records:
+    return Records(records.x, np.zeros_like(records.y))
 
 
 @dataclass(frozen=True)

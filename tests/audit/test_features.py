@@ -128,6 +128,16 @@ def test_noise_leaves_little_to_find(split: Split, whole: nn.Module) -> None:
     assert {NO_NET, NO_POOL} <= set(audit.not_tested)
 
 
+def test_labels_that_did_not_leave_are_not_used(split: Split, whole: nn.Module) -> None:
+    passage = Passage(narrow(whole, CHANNELS))
+    shuffled = [(features, np.roll(y, 1)) for features, y in left(passage, split)]
+    audit, _ = attack(passage, shuffled, split, PARTS, 1e-5, 0, SMALL, labelled=False)
+    assert audit.features is not None
+    assert audit.attacks[0].value == 1.0
+    assert audit.attacks[0].per_class == ()
+    assert {one.blind for one in audit.features.reconstructions} <= {"the mean picture", "the best constant picture"}
+
+
 def test_figures_do_not_depend_on_private_records_except_membership(split: Split, whole: nn.Module) -> None:
     passage = Passage(narrow(whole, CHANNELS))
     other = replace(split, private=split.private.take(np.arange(239, -1, -1)))

@@ -9,7 +9,7 @@ from torch import nn
 from airlock.audit.attacks.invert import InvertSettings, invert
 from airlock.audit.attacks.linear import _solve, learn_linear
 from airlock.audit.attacks.reconstruct import ReconstructSettings, learn_net
-from airlock.audit.blind import best_blind, candidates
+from airlock.audit.blind import best_blind, candidates, hits_at_most
 from airlock.audit.gauge import mean_interval, rebuilt
 from airlock.audit.images import psnr
 from airlock.audit.passage import Pairs, Passage, generator_on
@@ -138,3 +138,20 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
     assert 48 <= hits <= 60
     with pytest.raises(DataError, match="two values"):
         mean_interval(torch.zeros(1).numpy())
+
+
+def test_no_picture_hits_more_of_them_than_the_bound_says() -> None:
+    known, target, _ = sides(Passage(conv_front()))
+    guesses = torch.cat([known.x, *(one.pictures for one in candidates(target)), *_middles(target.x)])
+    for threshold in (8.0, 12.0, 16.0, 60.0):
+        near = torch.stack([psnr(guess.expand_as(target.x), target.x) >= threshold for guess in guesses])
+        assert near.double().mean(1).max().item() <= hits_at_most(target.x, threshold) <= 1
+    assert hits_at_most(target.x, 60.0) == 1 / 60
+    assert hits_at_most(target.x, 0.0) == 1.0
+    heaps = torch.cat([torch.zeros(5, 1, 4, 4), torch.ones(3, 1, 4, 4)]) + 0.01 * torch.rand(8, 1, 4, 4)
+    assert hits_at_most(heaps, 30.0) == 5 / 8
+
+
+def _middles(x: torch.Tensor) -> list[torch.Tensor]:
+    """Means of every two."""
+    return [(one[None] + x) / 2 for one in x]
