@@ -61,8 +61,8 @@ class Size(Frozen):
 
 
 QUICK = Size(
-    known=60, attacked=12, noised=16, layers=(1, 6), channels=(4,), epochs=1, steps=4, variation=(0.01,), noisy_variation=(0.1,), ratios=(2.0,),
-    thresholds=(14.0, 20.0), decoys=1, shown=4,
+    known=60, attacked=12, noised=16, layers=(1, 6), channels=(4,), epochs=1, steps=4, variation=(0.01,),
+    noisy_variation=(0.1,), ratios=(2.0,), thresholds=(14.0, 20.0), decoys=1, shown=4,
 )  # fmt: skip
 
 
