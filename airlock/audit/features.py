@@ -22,23 +22,21 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.audit import gauge
+from airlock.audit.attackers import Attackers
 from airlock.audit.attacks.attribute import attribute_of, infer, majority
 from airlock.audit.attacks.identify import identify
-from airlock.audit.attacks.invert import InvertSettings, invert
-from airlock.audit.attacks.linear import Linear, learn_linear
+from airlock.audit.attacks.invert import InvertSettings
 from airlock.audit.attacks.lookup import Blocks, lookup
-from airlock.audit.attacks.reconstruct import Attacker, ReconstructSettings, dense, learn_net
-from airlock.audit.blind import Blind, best_blind
+from airlock.audit.attacks.reconstruct import ReconstructSettings
 from airlock.audit.findings import AttributeResult, Findings, IdentificationResult, ReconstructionResult, Sheet
 from airlock.audit.metrics import measure_all
 from airlock.audit.passage import Pairs, Passage, generator_on, push
-from airlock.audit.result import Audit, View
+from airlock.audit.result import Audit
 from airlock.audit.sheet import as_bytes, pictures_to_show, sheet
 from airlock.audit.sides import FEWEST, Sides, draw, public_count
 from airlock.channels.contract import Secrets
 from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split
-from airlock.nets.irn import Irn
 from airlock.training import Run
 
 KNOWN_IMAGES = (1, 2, 4, 8)  # with how many known records the front end is named
@@ -81,7 +79,11 @@ class FeatureSettings(Frozen):
 
 
 QUICK = FeatureSettings(
-    known=500, images=100, net=False, invert=InvertSettings(steps=100, variation=(0.0, 1e-2), learning_rate=0.1)
+    known=500,
+    images=100,
+    net=False,
+    attribute_steps=100,
+    invert=InvertSettings(steps=60, variation=(0.0, 1e-2), learning_rate=0.1),
 )
 
 
@@ -177,46 +179,19 @@ class _Scene:
         return self.passage.noisy(pairs.clean, generator_on(self.run.device, 1_000 * self.seed + salt))
 
 
-@dataclass(frozen=True)
-class _Attackers:
-    """Learnt once, used on the holdout and for the sheets."""
-
-    blind: Blind
-    linear: Linear
-    early: Linear  # learnt from some of the known records, so that the others can choose
-    net: Attacker | None
-
-    @classmethod
-    def learn(cls, scene: _Scene) -> _Attackers:
-        net = None
-        if scene.settings.net:
-            make = Irn if scene.known.clean.dim() == 4 else dense
-            net = learn_net(scene.passage, scene.known, scene.seed, scene.run, scene.settings.reconstruct, make)
-        linear, early = (learn_linear(scene.passage, own, scene.seed) for own in (scene.known, scene.known.halves()[0]))
-        return cls(best_blind(scene.known), linear, early, net)
-
-    def make(self, scene: _Scene, features: Tensor, y: Tensor) -> dict[tuple[str, View], Tensor]:
-        """Everybody's pictures of these features."""
-        starts, choose = [self.linear(features), self.blind(y)], scene.known.halves()[1]
-        own = [self.early(scene.left(choose, 3)), self.blind(choose.y)]
-        found: dict[tuple[str, View], Tensor] = {("best linear guess", "features"): starts[0]}
-        if self.net is not None:
-            found["reconstruction net", "features"] = self.net(features)
-        inverted = invert(scene.passage, features, starts, choose, scene.seed, scene.run, scene.settings.invert, own)
-        return found | {("inversion", "front"): inverted}
-
-
 def _rebuilt(
     scene: _Scene, split: Split, sides: Sides
 ) -> tuple[tuple[ReconstructionResult, ...], tuple[Sheet, dict[str, NDArray[np.uint8]]]]:
     """Figures on the holdout; a sheet that may leave, and one of private records that may not."""
-    attackers, target, threshold = _Attackers.learn(scene), scene.target, scene.settings.threshold
-    made = attackers.make(scene, scene.left(target, 1), target.y)
+    chosen, target = scene.settings, scene.target
+    net = chosen.reconstruct if chosen.net else None
+    attackers = Attackers.learn(scene.passage, scene.known, scene.seed, scene.run, chosen.invert, net)
+    made = attackers.make(scene.left(target, 1), target.y)
     results = tuple(
-        gauge.rebuilt(name, view, target.x, target.y, found, attackers.blind, len(scene.known), threshold)
+        gauge.rebuilt(name, view, target.x, target.y, found, attackers.blind, len(scene.known), chosen.threshold)
         for (name, view), found in made.items()
     )
-    few = scene.settings.shown
+    few = chosen.shown
     records, whose = pictures_to_show(split, few, scene.seed)
     x, pictures = _show(scene, attackers, records)
     private, theirs = _show(scene, attackers, sides.members.take(np.arange(min(few, len(sides.members)))))
@@ -224,9 +199,9 @@ def _rebuilt(
     return results, (sheet(x, pictures, whose), kept)
 
 
-def _show(scene: _Scene, attackers: _Attackers, records: Records) -> tuple[Tensor, dict[str, Tensor]]:
+def _show(scene: _Scene, attackers: Attackers, records: Records) -> tuple[Tensor, dict[str, Tensor]]:
     pairs = push(scene.passage, records, scene.run.device)
-    made = attackers.make(scene, scene.left(pairs, 2), pairs.y)
+    made = attackers.make(scene.left(pairs, 2), pairs.y)
     return pairs.x, {name: found for (name, _), found in made.items()}
 
 

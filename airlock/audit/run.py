@@ -39,6 +39,7 @@ from airlock.audit.attacks import (
 from airlock.audit.attacks.label_only import Kind, labels_of
 from airlock.audit.attacks.signals import Mask, loss
 from airlock.audit.bounds import Floats
+from airlock.audit.feature_release import attack_features
 from airlock.audit.metrics import measure_all
 from airlock.audit.releases import Logits, release_shadows
 from airlock.audit.result import Audit
@@ -63,7 +64,6 @@ _LESSONS = 5000  # answers that a class's attack network learns from at most
 TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
-UNATTACKED = "Anything: no attack was made on these features, neither reconstruction nor membership."
 NOT_TESTED = (
     "Attacks on what the model says about groups or attributes rather than about one person's presence.",
     "Whether the training data can be reconstructed from the weights.",
@@ -110,7 +110,7 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tu
         answerer = method.answerer(release.artefact, release.secrets)
         return attack_answers(answerer, release.guarantee.delta, split, fractions, seed)
     if isinstance(release.artefact, Features):
-        return attack_features(release.artefact, split)
+        return attack_features(release.artefact, release.secrets, release.guarantee.delta, split, fractions, seed)
     sides = draw(split, fractions, seed, _MOST)
     if sides is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
@@ -189,15 +189,6 @@ def attack_answers(
         kinds, own = _kinds(sides.others), stream.child("altered")
         found += asking.altered(answerer, sides.members, sides.others, kinds, settings.queries, seed, own, run or Run())
     return _scored(found, delta, answerer.interface.classes, untested)
-
-
-def attack_features(features: Features, split: Split) -> tuple[Audit, Secrets]:
-    """Attack a set of features: `features.front` and `features.clip` are what records went through.
-
-    Returns:
-        The audit, which says that nothing was attacked.
-    """
-    return Audit((), (UNATTACKED,)), {}
 
 
 def _measured(target: Target, found: Sequence[Scores], untested: tuple[str, ...]) -> tuple[Audit, Secrets]:

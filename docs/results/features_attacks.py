@@ -22,19 +22,17 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from airlock import data
+from airlock.audit.attackers import Attackers
 from airlock.audit.attacks.identify import identify
-from airlock.audit.attacks.invert import InvertSettings, invert
-from airlock.audit.attacks.linear import learn_linear
-from airlock.audit.attacks.reconstruct import ReconstructSettings, learn_net
-from airlock.audit.blind import Blind, best_blind, hits_at_most
+from airlock.audit.attacks.invert import InvertSettings
+from airlock.audit.attacks.reconstruct import ReconstructSettings
+from airlock.audit.blind import hits_at_most
 from airlock.audit.gauge import named, rebuilt
 from airlock.audit.images import psnr
 from airlock.audit.passage import Pairs, Passage, generator_on, push
-from airlock.audit.result import View
 from airlock.audit.sheet import png
 from airlock.config import Frozen, from_table
 from airlock.data import Records
-from airlock.nets.irn import Irn
 from airlock.nets.prefix import narrow, open_prefix, trunk, usual_state
 from airlock.training import Run
 from airlock.training.resident import choose_device
@@ -113,30 +111,11 @@ def rows(
     yield from noised(known, target.take(np.arange(size.noised)), weights, size, seed, run)
 
 
-class Attackers:
-    """Everybody, learnt on the known records of one passage."""
-
-    def __init__(self, passage: Passage, known: Pairs, size: Size, seed: int, run: Run) -> None:
-        self.passage, self.known, self.size, self.seed, self.run = passage, known, size, seed, run
-        self.blind: Blind = best_blind(known)
-        self.linear = learn_linear(passage, known, seed)
-        self.early = learn_linear(passage, known.halves()[0], seed)
-        settings = ReconstructSettings(epochs=size.epochs)
-        self.net = learn_net(passage, known, seed, run, settings, Irn)
-
-    def make(self, features: Tensor, y: Tensor) -> dict[tuple[str, View], Tensor]:
-        """Pictures of these features."""
-        choose = self.known.halves()[1]
-        noisy = self.passage.noisy(choose.clean, generator_on(self.run.device, self.seed + 1))
-        own, starts = [self.early(noisy), self.blind(choose.y)], [self.linear(features), self.blind(y)]
-        weights = self.size.noisy_variation if self.passage.sigma else self.size.variation
-        settings = InvertSettings(steps=self.size.steps, variation=weights, batch_size=500)
-        found = invert(self.passage, features, starts, choose, self.seed, self.run, settings, own)
-        return {
-            ("best linear guess", "features"): starts[0],
-            ("reconstruction net", "features"): self.net(features),
-            ("inversion", "front"): found,
-        }
+def learnt(passage: Passage, known: Pairs, size: Size, seed: int, run: Run) -> Attackers:
+    """Everybody."""
+    weights = size.noisy_variation if passage.sigma else size.variation
+    settings = InvertSettings(steps=size.steps, variation=weights, batch_size=500)
+    return Attackers.learn(passage, known, seed, run, settings, ReconstructSettings(epochs=size.epochs))
 
 
 def plain(
@@ -144,7 +123,7 @@ def plain(
 ) -> Iterator[dict[str, object]]:
     """Every attacker on features as they are."""
     pairs, theirs = (push(passage, part, run.device) for part in (known, target))
-    attackers = Attackers(passage, pairs, size, seed, run)
+    attackers = learnt(passage, pairs, size, seed, run)
     made = attackers.make(theirs.clean, theirs.y)
     for (name, view), found in made.items():
         result = rebuilt(name, view, theirs.x, theirs.y, found, attackers.blind, len(pairs), 20.0)
@@ -188,7 +167,7 @@ def noised(
     for ratio in size.ratios:
         passage = Passage(front, clip, clip / ratio)
         pairs, theirs = (push(passage, part, run.device) for part in (known, target))
-        attackers = Attackers(passage, pairs, size, seed, run)
+        attackers = learnt(passage, pairs, size, seed, run)
         left = passage.noisy(theirs.clean, generator_on(run.device, seed + 2))
         made = attackers.make(left, theirs.y)
         made["looking it up", "front"] = looked_up(passage, left, theirs)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.audit.attacks.linear import learn_linear
+from airlock.audit.blind import best_blind
 from airlock.audit.passage import Pairs, Passage, generator_on
 from airlock.errors import ConfigError
 from airlock.training import Run
@@ -75,8 +76,8 @@ def infer(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run: 
     wanted = attribute(choose.x)
 
     def rebuild(pairs: Pairs) -> Guesser:
-        linear = learn_linear(passage, pairs, seed)
-        return lambda features, _: attribute(linear(features))
+        linear = learn_linear(passage, pairs, best_blind(pairs), seed)
+        return lambda features, y: attribute(linear(features, y))
 
     def net(pairs: Pairs) -> Guesser:
         return _learn(passage, pairs, attribute, seed, run, steps)

@@ -3,18 +3,20 @@
 All pictures at once, several starts each: Adam moves the pixels until the features of the picture, clipped as released,
 are close to those that left, while neighbouring pixels stay alike (total variation; Mahendran and Vedaldi 2015). Of
 several starts the one with the least objective is taken; the true picture is never looked at. How much smoothness
-weighs is chosen on records that the attacker knows.
+weighs, and how far a picture found in noise is trusted, is chosen on records that the attacker knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from airlock.audit.images import error, total_variation
-from airlock.audit.passage import Pairs, Passage, generator_on
+from airlock.audit.blind import trust
+from airlock.audit.images import psnr, total_variation
+from airlock.audit.passage import Pairs, Passage
 from airlock.config import Frozen
 from airlock.errors import DataError
 from airlock.training import Run
@@ -40,62 +42,78 @@ class InvertSettings(Frozen):
     batch_size: int = 250
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """What known records choose.
+
+    Args:
+        scale: The mean square of a feature.
+        weight: Of smoothness.
+        trust: How far to go from the blind guess to the picture that was found.
+    """
+
+    scale: Tensor
+    weight: float
+    trust: float
+
+
+def tune(
+    passage: Passage, known: Pairs, starts: Sequence[Tensor], guess: Tensor, features: Tensor, seed: int,
+    settings: InvertSettings,
+) -> Tuned:  # fmt: skip
+    """The weight of smoothness, and the trust, whose pictures of known records have the largest mean PSNR.
+
+    Args:
+        passage: What features went through.
+        known: Records to choose by; the first few are used. What made the starts must not have learnt from them.
+        starts: Guesses to start from.
+        guess: The blind one.
+        features: Of the known records, with noise.
+        seed: Of random starts.
+        settings: How hard.
+    """
+    few, scale = known.take(slice(_TUNED)), known.clean.square().mean().clamp_min(1e-12)
+    own = _starts([one[:_TUNED] for one in starts], features[:_TUNED], tuple(few.x.shape[1:]), seed, settings)
+    best, most = Tuned(scale, settings.variation[0], 1.0), -torch.inf
+    for weight in settings.variation:
+        made = _search(passage, features[:_TUNED], own, scale, weight, settings)
+        far = trust(guess[:_TUNED], made, few.x)
+        found = psnr(guess[:_TUNED] + far * (made - guess[:_TUNED]), few.x).mean().item()
+        if found > most:
+            best, most = Tuned(scale, weight, far), found
+    return best
+
+
 def invert(
-    passage: Passage,
-    features: Tensor,
-    starts: Sequence[Tensor],
-    known: Pairs,
-    seed: int,
-    run: Run,
-    settings: InvertSettings | None = None,
-    known_starts: Sequence[Tensor] = (),
-) -> Tensor:
+    passage: Passage, features: Tensor, starts: Sequence[Tensor], guess: Tensor, tuned: Tuned, seed: int, run: Run,
+    settings: InvertSettings,
+) -> Tensor:  # fmt: skip
     """A picture for each row of features.
 
     Args:
         passage: What the features went through.
         features: What left.
         starts: Guesses to start from, each (n, colours, height, width); a blind one, or another attacker's.
-        known: Records that the attacker knows; they choose the weight of smoothness.
+        guess: The blind guess, towards which a picture goes back as far as `tuned` says.
+        tuned: What known records chose.
         seed: Of random starts.
-        run: Device and progress.
+        run: Progress.
         settings: How hard.
-        known_starts: The same guesses for the known records; those used are the first ones.
 
     Raises:
         DataError: There is no start at all.
     """
-    chosen = settings or InvertSettings()
-    if not starts and not chosen.restarts:
+    if not starts and not settings.restarts:
         raise DataError("a start, given or random", "none")
-    scale = known.clean.square().flatten(1).mean().clamp_min(1e-12)
-    weight = _weight(passage, known, known_starts, scale, seed, run, chosen)
     found = []
-    for start in range(0, len(features), chosen.batch_size):
-        block = slice(start, start + chosen.batch_size)
-        own = _starts([one[block] for one in starts], features[block], tuple(known.x.shape[1:]), seed + start, chosen)
-        found.append(_search(passage, features[block].to(run.device), own, scale, weight, chosen))
+    for start in range(0, len(features), settings.batch_size):
+        block = slice(start, start + settings.batch_size)
+        shape = tuple(guess.shape[1:])
+        own = _starts([one[block] for one in starts], features[block], shape, seed + start, settings)
+        found.append(_search(passage, features[block], own, tuned.scale, tuned.weight, settings))
         if run.progress:
             run.progress("inverting features", min(len(features), block.stop), len(features))
-    return torch.cat(found)
-
-
-def _weight(
-    passage: Passage, known: Pairs, known_starts: Sequence[Tensor], scale: Tensor, seed: int, run: Run,
-    settings: InvertSettings,
-) -> float:  # fmt: skip
-    """The weight of smoothness whose pictures of known records have the least square error."""
-    if len(settings.variation) == 1:
-        return settings.variation[0]
-    few = known.take(slice(_TUNED))
-    noisy = passage.noisy(few.clean, generator_on(run.device, seed))
-    guesses = [one[:_TUNED] for one in known_starts]
-    own = _starts(guesses, noisy, tuple(few.x.shape[1:]), seed, settings)
-    found = [
-        error(_search(passage, noisy, own, scale, weight, settings), few.x).mean().item()
-        for weight in settings.variation
-    ]
-    return settings.variation[min(range(len(found)), key=found.__getitem__)]
+    return guess + tuned.trust * (torch.cat(found) - guess)
 
 
 def _starts(
