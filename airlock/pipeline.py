@@ -103,7 +103,7 @@ def make_release(
         engine=engine,
     )
     release = _train(config, channel, split, insecure_seed, run)
-    attacked, scores = audit.run(release, split, config.split, config.seed)
+    attacked, scores = audit.run(release, split, config.split, config.seed, run)
     release = replace(release, secrets={**release.secrets, **scores})
     made = card.make(config, facts, release, attacked, others=others)
     safe.store(made.release_id, release.secrets)

@@ -99,8 +99,17 @@ class AuditSettings(Frozen):
     engine: EngineName = "local"
 
 
-def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tuple[Audit, Secrets]:
+def run(
+    release: Release, split: Split, fractions: SplitConfig, seed: int, how: Run | None = None
+) -> tuple[Audit, Secrets]:
     """Attack a release with what takes seconds.
+
+    Args:
+        release: What leaves.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks; where features leave, that of the release.
+        how: Device and progress of attacks on features.
 
     Returns:
         The audit, and the single records' scores, which belong into the vault.
@@ -110,7 +119,8 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tu
         answerer = method.answerer(release.artefact, release.secrets)
         return attack_answers(answerer, release.guarantee.delta, split, fractions, seed)
     if isinstance(release.artefact, Features):
-        return attack_features(release.artefact, release.secrets, release.guarantee.delta, split, fractions, seed)
+        kept, delta = release.secrets, release.guarantee.delta
+        return attack_features(release.artefact, kept, delta, split, fractions, seed, run=how)
     sides = draw(split, fractions, seed, _MOST)
     if sides is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
