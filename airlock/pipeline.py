@@ -20,8 +20,11 @@ import torch
 from airlock import audit, channels, data, nets
 from airlock._version import VERSION
 from airlock.channels import Channel, Features, Plan, Release
+from airlock.channels.contract import Secrets
+from airlock.channels.features.reopen import kept
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
+from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness
 from airlock.release import Bundle, Vault, bundle, card, models, words
@@ -166,13 +169,9 @@ def audit_bundle(
     """
     chosen, safe = settings or audit.AuditSettings(), Vault.open(vault)
     card_before = read_verified(folder, safe).card
-    if card_before.features is not None:
-        raise Refused(
-            "a bundle of a network or of answers",
-            "one of features",
-            "Attacks on features need the front end, which is in the vault alone.",
-        )
     config = _config_of(folder, overrides or {})
+    if card_before.features is not None:  # what names the front end did not leave
+        config = config.model_copy(update={"settings": kept(safe.load(card_before.release_id)).table})
     channel, _ = _open(config, data_dir)
     split = _load(config, channel, data_dir)
     _require_same_data(card_before, split)
@@ -185,6 +184,8 @@ def audit_bundle(
     if card_before.interface is not None:
         answerer, delta = open_interface(folder, safe), card_before.guarantee.delta
         found, scores = audit.attack_answers(answerer, delta, split, config.split, seed, chosen, run)
+    elif card_before.features is not None:
+        found, scores = _attack_features(folder, card_before, safe, split, config, seed, chosen, run)
     else:
         target = _target(folder, card_before, net)
         target.net.to(run.device)
@@ -193,6 +194,20 @@ def audit_bundle(
     made = bundle.update(folder, card.with_audit(card_before, found))
     safe.forget_checkpoint(f"{card_before.release_id}-audit")
     return Audited(made)
+
+
+def _attack_features(
+    folder: Path, made: card.Card, safe: Vault, split: Split, config: ReleaseConfig, seed: int,
+    settings: audit.AuditSettings, run: Run,
+) -> tuple[audit.Audit, Secrets]:  # fmt: skip
+    """With the front end from the vault, on the shards of the bundle."""
+    assert made.features is not None
+    clip = made.details.get("clip_norm")
+    norm = float(clip) if clip is not None else None
+    features = Features(folder, read_manifest(folder), made.features.labels, clip=norm)
+    how = audit.FeatureSettings(images=min(settings.most, audit.FeatureSettings().images))
+    known, delta = safe.load(made.release_id), made.guarantee.delta
+    return audit.attack_features(features, known, delta, split, config.split, seed, how, run, config.seed)
 
 
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:

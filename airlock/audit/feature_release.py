@@ -35,6 +35,7 @@ def attack_features(
     seed: int,
     settings: FeatureSettings | None = None,
     run: Run | None = None,
+    made_with: int | None = None,
 ) -> tuple[Audit, Secrets]:
     """Attack features as whoever receives them could, also one who got to know the front end.
 
@@ -44,9 +45,10 @@ def attack_features(
         delta: At which an ε is stated.
         split: The records that they came from.
         fractions: Of the split.
-        seed: Of the release, and of the attacks.
+        seed: Of the attacks.
         settings: How hard; what takes seconds unless told.
         run: Device and progress.
+        made_with: The seed of the release, where it is another one.
 
     Returns:
         The audit, and what belongs into the vault.
@@ -54,7 +56,8 @@ def attack_features(
     run = run or Run()
     front = features.front if features.front is not None else reopen(secrets, split.facts)
     passage = Passage(front, features.clip, features.manifest.noise or 0.0)
-    pool = _pool(secrets, split, seed, run) if len(features.manifest.shape) == 3 else None
+    maps = len(features.manifest.shape) == 3
+    pool = _pool(secrets, split, seed if made_with is None else made_with, run) if maps else None
     return attack(
         passage, _left(features), split, fractions, delta, seed, settings or QUICK, run, pool,
         labelled=features.labels == "clear",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Split
 from airlock.errors import FormatError
 from airlock.mechanisms import Randomness
+from airlock.pipeline import audit_bundle, make_release
+from airlock.release.verify import verify
 from airlock.training import Run
 
 SETTINGS = {
@@ -37,14 +40,18 @@ FAST = QUICK.model_copy(
 )
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
-def released(request: pytest.FixtureRequest) -> tuple[ReleaseConfig, Release, Split]:
-    config = from_table(
+def asked(method: str) -> ReleaseConfig:
+    return from_table(
         {
-            "channel": "features", "method": request.param, "data": "digits", "epsilon": 8.0, "delta": 1e-4,
-            "settings": {"front": "residual"} | SETTINGS[request.param], "split": {"test": 0.2, "holdout": 0.2},
+            "channel": "features", "method": method, "data": "digits", "epsilon": 8.0, "delta": 1e-4,
+            "settings": {"front": "residual"} | SETTINGS[method], "split": {"test": 0.2, "holdout": 0.2},
         }
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def released(request: pytest.FixtureRequest) -> tuple[ReleaseConfig, Release, Split]:
+    config = asked(request.param)
     split = data.load(config)
     channel = channels.build(config, data.describe(config))
     with pytest.MonkeyPatch.context() as patch:
@@ -86,6 +93,24 @@ def test_the_vault_is_enough_to_open_the_front_end_again(released: tuple[Release
         attack_features(one, release.secrets, 1e-4, split, config.split, 0, FAST)[0] for one in (features, bare)
     )
     assert first.attacks[0].value == pytest.approx(second.attacks[0].value, abs=1e-3)
+
+
+def test_a_bundle_is_released_audited_and_still_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
+    monkeypatch.setattr(Extracting, "usefulness", lambda *_: Utility(1, 2))
+    monkeypatch.setattr("airlock.audit.feature_release.QUICK", FAST)
+    monkeypatch.setattr("airlock.pipeline.audit.FeatureSettings", lambda **_: FAST.model_copy(update={"shown": 2}))
+    made = make_release(asked("published"), tmp_path / "bundle", accept_unproven=True, insecure_seed=1)
+    card = made.bundle.card
+    assert "nothing hides that a record was used" in " ".join(card.words.attacks_on_features)
+    assert "residual" not in card.to_json()  # the front end's name stays inside, whatever the attacks found
+    assert fitting.missing("features", card.audit.made) == ()
+    again = audit_bundle(tmp_path / "bundle").bundle.card
+    assert again.audit.features is not None
+    assert again.audit.features.identification is not None
+    assert again.audit.attacks[0].value > 0.99
+    assert again.sheet != card.sheet
+    assert [check.says for check in verify(tmp_path / "bundle").checks if check.outcome == "failed"] == []
 
 
 def test_other_arrays_are_refused(released: tuple[ReleaseConfig, Release, Split]) -> None:

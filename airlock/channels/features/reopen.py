@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,11 @@ class Kept:
     settings: FeatureSettings
     choice: Choice
     noised: bool
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The settings of the release as a config has them, also those that did not leave."""
+        return self.settings.model_dump(mode="json", exclude_defaults=True)
 
     @property
     def layers(self) -> int | str:
