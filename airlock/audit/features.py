@@ -73,7 +73,7 @@ class FeatureSettings(Frozen):
     attribute: str | None = None
     attribute_steps: Annotated[int, Field(ge=1)] = 400
     net: bool = True
-    reconstruct: ReconstructSettings = ReconstructSettings()
+    reconstruct: ReconstructSettings = ReconstructSettings(epochs=30)
     invert: InvertSettings = InvertSettings()
     shown: Annotated[int, Field(ge=1, le=32)] = 8
 

@@ -12,7 +12,9 @@ attacked records chooses anything.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +23,15 @@ from airlock.audit.images import error
 from airlock.audit.passage import Pairs, Passage, generator_on
 from airlock.config import Frozen
 from airlock.errors import DataError
-from airlock.training import Run
+from airlock.training import Run, checkpoint
+from airlock.training.distributed import digest
+from airlock.training.loop import interruption, mix, watch_interrupt
 
 Shape = tuple[int, ...]
 MakeNet = Callable[[Shape, Shape], nn.Module]
 Attacker = Callable[[Tensor], Tensor]
-_BLOCK = 250
+FOLDER = "reconstruction-net"  # of a run's checkpoints
+_BLOCK, _RISE = 250, 0.1
 
 
 class ReconstructSettings(Frozen):
@@ -101,22 +106,63 @@ def _train(
     net: nn.Module, passage: Passage, known: Pairs, scale: tuple[Tensor, Tensor], seed: int, run: Run,
     settings: ReconstructSettings, label: str,
 ) -> None:  # fmt: skip
-    device, size = run.device, min(settings.batch_size, len(known))
-    noise, order = generator_on(device, seed), torch.Generator().manual_seed(seed)
-    steps = settings.epochs * max(1, len(known) // size)
+    """Adam from the seed; every step's order and noise follow from its number, so that a resumed run ends the same."""
+    size = min(settings.batch_size, len(known))
+    batches = max(1, len(known) // size)
+    steps = settings.epochs * batches
     optimiser = torch.optim.Adam(net.parameters(), settings.learning_rate)
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, steps + 1, pct_start=0.1)
+    mark, folder = _mark(passage, known, seed, settings), run.checkpoint / FOLDER if run.checkpoint else None
+    first, saved = _resumed(folder, mark, net, optimiser, run), time.monotonic()
     net.train()
-    for step in range(steps):
-        place = step % max(1, len(known) // size)
-        if place == 0:
-            shuffled = torch.randperm(len(known), generator=order).to(known.y.device)
-        batch = known.take(shuffled[place * size : (place + 1) * size])
-        features = (passage.noisy(batch.clean, noise) - scale[0]) / scale[1]
-        optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(error(net(features), batch.x).mean())
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        rate.step()
-        if run.progress:
-            run.progress(label, step + 1, steps)
+    with watch_interrupt() as interrupted:
+        for step in range(first, steps):
+            order = torch.randperm(len(known), generator=torch.Generator().manual_seed(mix(seed, step // batches)))
+            place = step % batches * size
+            batch = known.take(order[place : place + size].to(known.y.device))
+            noisy = passage.noisy(batch.clean, generator_on(run.device, mix(seed, step)))
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * _pace(step / steps)
+            _advance(net, optimiser, (noisy - scale[0]) / scale[1], batch.x)
+            stop = interrupted() and step + 1 < steps
+            if folder is not None and (stop or time.monotonic() - saved > run.checkpoint_seconds):
+                checkpoint.save(folder, step + 1, mark, net, {}, optimiser, {})
+                saved = time.monotonic()
+            if stop:
+                raise interruption(step + 1, steps, kept=folder is not None)
+            if run.progress:
+                run.progress(label, step + 1, steps)
+    if folder is not None:
+        checkpoint.save(folder, steps, mark, net, {}, optimiser, {})
+
+
+def _advance(net: nn.Module, optimiser: torch.optim.Optimizer, features: Tensor, x: Tensor) -> None:
+    optimiser.zero_grad(set_to_none=True)
+    torch.autograd.backward(error(net(features), x).mean())
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimiser.step()
+
+
+def _pace(done: float) -> float:
+    """The learning rate's share of its peak: it rises over the first tenth and falls along a half cosine."""
+    return (
+        (done + 1e-3) / _RISE if done < _RISE - 1e-3 else 0.5 + 0.5 * math.cos(math.pi * (done - _RISE) / (1 - _RISE))
+    )
+
+
+def _mark(passage: Passage, known: Pairs, seed: int, settings: ReconstructSettings) -> dict[str, object]:
+    """What the net depends on; features of the same records may differ in their last bits from run to run."""
+    return {
+        "records": digest([known.x]).hex(),
+        "shape": list(known.clean.shape),
+        "sigma": passage.sigma,
+        "seed": seed,
+        "settings": settings.model_dump(mode="json"),
+    }
+
+
+def _resumed(
+    folder: Path | None, mark: dict[str, object], net: nn.Module, optimiser: torch.optim.Optimizer, run: Run
+) -> int:
+    """How many steps an interrupted run had done; they are put in place."""
+    content = checkpoint.read(folder) if folder is not None and run.resume else None
+    return checkpoint.restore(content, mark, net, {}, optimiser, lambda _: None) if content else 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +17,7 @@ from airlock.audit.blind import best_blind, candidates, hits_at_most, trust
 from airlock.audit.gauge import mean_interval, rebuilt
 from airlock.audit.images import psnr
 from airlock.audit.passage import Pairs, Passage, generator_on
-from airlock.errors import DataError
+from airlock.errors import DataError, Interrupted, TrainingError
 from airlock.training import Run
 from tests.audit.attacks.toy_features import CPU, conv_front, sides
 
@@ -131,6 +134,25 @@ def test_a_net_learns_to_turn_features_back_and_follows_its_seed() -> None:
     assert psnr(first, target.x).mean() > psnr(blind(target.y), target.x).mean() + 2
     with pytest.raises(DataError, match="two known pairs"):
         learn_net(passage, known.take(slice(1)), 0, Run(), FEW)
+
+
+def test_an_interrupted_net_goes_on_where_it_was_and_ends_the_same(tmp_path: Path) -> None:
+    passage = Passage(conv_front(2), sigma=0.1)
+    known, _, left = sides(passage)
+    whole = learn_net(passage, known, 3, Run(), FEW)(left)
+
+    def stop(_: str, done: int, __: int) -> None:
+        if done == 40:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="--resume"):
+        learn_net(passage, known, 3, Run(checkpoint=tmp_path, progress=stop), FEW)
+    seen: list[int] = []
+    again = Run(checkpoint=tmp_path, resume=True, progress=lambda _, done, __: seen.append(done))
+    assert torch.equal(learn_net(passage, known, 3, again, FEW)(left), whole)
+    assert seen[0] == 42
+    with pytest.raises(TrainingError, match="this very run"):
+        learn_net(passage, known, 4, again, FEW)
 
 
 def test_figures_stand_beside_the_blind_guess() -> None:
