@@ -5,7 +5,7 @@ from __future__ import annotations
 from airlock.release.feature_fields import Named, OnFeatures, Rebuilt, Told
 
 WHO = {
-    "features": "An attacker who does not know the front end but {known} records with their features",
+    "features": "An attacker who does not know the front end, but {known} records with their features,",
     "front": "An attacker who knows the front end and {known} other records",
 }
 REBUILT = (
@@ -21,12 +21,12 @@ SHARE = (
     "guessing without the features: {blind}."
 )
 NAMED = (
-    "With {known} known record{s} and their features, someone who tries {candidates} public nets and layers names the "
+    "With {known} and {whose} features, someone who tries {candidates} public nets and layers names the "
     "right one, and {right} of the {live} channels that can be told apart: keeping the front end secret is no "
     "protection."
 )
 NOT_NAMED = (
-    "With {known} known record{s} and their features, someone who tries {candidates} public nets and layers names "
+    "With {known} and {whose} features, someone who tries {candidates} public nets and layers names "
     "{right} of the {live} channels that can be told apart."
 )
 TOLD = (
@@ -89,8 +89,8 @@ def _named(one: Named) -> str:
     whole = [i for i, ok in enumerate(one.net_right) if ok and one.live[i] and one.right[i] == one.live[i]]
     place = whole[0] if whole else len(one.known) - 1
     return (NAMED if one.net_right[place] and one.right[place] else NOT_NAMED).format(
-        known=one.known[place],
-        s="" if one.known[place] == 1 else "s",
+        known="1 known record" if one.known[place] == 1 else f"{one.known[place]} known records",
+        whose="its" if one.known[place] == 1 else "their",
         candidates=one.candidates,
         right=one.right[place],
         live=one.live[place],

@@ -48,7 +48,7 @@ class Size(Frozen):
     noised: int = 1000
     layers: tuple[int, ...] = (1, 3, 6)
     channels: tuple[int, ...] = (4, 8, 64)
-    epochs: int = 30
+    epochs: int = 40
     steps: int = 150
     variation: tuple[float, ...] = (0.0, 1e-3, 1e-2)
     noisy_variation: tuple[float, ...] = (1e-2, 1e-1, 1.0)

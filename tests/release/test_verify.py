@@ -162,7 +162,7 @@ def test_a_card_of_an_older_format_is_told_from_a_broken_one(folder: Path, resea
     del table["noise_made_on"]
     (folder / "card.json").write_text(json.dumps(table | {"schema_version": 1}))
     reseal(folder)
-    assert "has format 1 and this Airlock reads 3 to 4" in failed(folder)["card"]
+    assert "has format 1 and this Airlock reads 3 to 5" in failed(folder)["card"]
 
 
 def test_edited_audit_and_config_with_new_checksums(folder: Path, reseal: Seal):
