@@ -187,7 +187,9 @@ def kept_front(front: torch.nn.Module, choice: Choice, order: Whole, settings: F
     """What stays in the vault: the front end, what was chosen, and which row is which record."""
     chosen = {"channels": np.array(choice.channels, np.int64)}
     chosen |= {f"inner-{i}": np.array(own, np.int64) for i, own in enumerate(choice.inner)}
-    text = json.dumps({"front": choice.front, "settings": settings.model_dump(mode="json")}, sort_keys=True)
+    maps = next(part for part in front.modules() if isinstance(part, Prefix))
+    said = {"front": choice.front, "layers": len(maps.names), "settings": settings.model_dump(mode="json")}
+    text = json.dumps(said, sort_keys=True)
     return {
         "front": {name: tensor.detach().cpu().numpy() for name, tensor in front.state_dict().items()},
         "choices": {**chosen, "order": order, "settings": np.frombuffer(text.encode(), np.uint8)},

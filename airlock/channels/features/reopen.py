@@ -11,14 +11,16 @@ import torch
 from torch import nn
 
 from airlock.channels.contract import Secrets
-from airlock.channels.features.front import Choice, FrontEnd, default_layers, public_set
-from airlock.channels.features.settings import DEFAULT_LAYERS, FeatureSettings, NoisedSettings
+from airlock.channels.features.front import Choice, FrontEnd, public_set
+from airlock.channels.features.settings import FeatureSettings, NoisedSettings
 from airlock.config import parse
 from airlock.data import Facts, Split
 from airlock.errors import FormatError
 from airlock.nets.prefix import narrow, open_prefix
 from airlock.training import Run
 from airlock.training.projection import Average
+
+_CHOOSING = {"psnr", "milliseconds", "bytes", "prune", "characterised"}  # settings that choose layers and channels
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,21 @@ class Kept:
 
     Args:
         settings: Those of the release.
+        layers: m.
         choice: Which front end and channels were drawn.
         noised: Whether it ends in a projection.
     """
 
     settings: FeatureSettings
+    layers: int
     choice: Choice
     noised: bool
 
     @property
     def table(self) -> dict[str, Any]:
-        """The settings of the release as a config has them, also those that did not leave."""
-        return self.settings.model_dump(mode="json", exclude_defaults=True)
-
-    @property
-    def layers(self) -> int | str:
-        """m, or the name of the last layer."""
-        return default_layers(self.settings, None if self.noised else DEFAULT_LAYERS)
+        """The settings of the release as a config has them, with what was chosen in place of what chose it."""
+        own = self.settings.model_dump(mode="json", exclude_defaults=True, exclude=_CHOOSING)
+        return own | {"layers": self.layers, "channels": len(self.choice.channels)}
 
     def candidates(self, split: Split, seed: int, run: Run) -> dict[str, nn.Module]:
         """Every front end that it was drawn from, whole: with all its channels and its public weights."""
@@ -66,7 +66,8 @@ def kept(secrets: Secrets) -> Kept:
         table = json.loads(np.asarray(chosen["settings"], np.uint8).tobytes())
         settings = parse(NoisedSettings if noised else FeatureSettings, table["settings"], where="settings")
         inner = tuple(tuple(chosen[f"inner-{i}"].tolist()) for i in range(sum(k.startswith("inner-") for k in chosen)))
-        return Kept(settings, Choice(str(table["front"]), tuple(chosen["channels"].tolist()), inner), noised)
+        choice = Choice(str(table["front"]), tuple(chosen["channels"].tolist()), inner)
+        return Kept(settings, int(table["layers"]), choice, noised)
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError("what a release of features keeps in the vault", "something else") from error
 
