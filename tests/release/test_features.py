@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from airlock.audit.result import Audit
 from airlock.channels import Features, Release
