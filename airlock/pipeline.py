@@ -12,15 +12,19 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
 from airlock import audit, channels, data, nets
 from airlock._version import VERSION
-from airlock.channels import Channel, Plan, Release
+from airlock.channels import Channel, Features, Plan, Release
+from airlock.channels.contract import Secrets
+from airlock.channels.features.reopen import kept
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
+from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness
 from airlock.release import Bundle, Vault, bundle, card, compression, models, words
@@ -58,6 +62,8 @@ def make_release(
     vault: Path | None = None,
     progress: Progress | None = None,
     group: Group = ALONE,
+    workers: int = 0,
+    engine: Literal["local", "ray"] = "local",
 ) -> Outcome:
     """Plan, load, release, audit, and write the bundle.
 
@@ -75,6 +81,8 @@ def make_release(
         vault: Where what must not leave is kept.
         progress: Called with a label, the steps done and the steps in all.
         group: The processes that train together, from `training.distributed.joined`.
+        workers: Processes that compute features, where features leave; 0 computes them in this one.
+        engine: Who computes features: this machine, or a Ray cluster.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false.
@@ -94,15 +102,21 @@ def make_release(
         checkpoint=safe.checkpoint_folder(_run_key(config, insecure_seed)),
         resume=resume,
         group=group,
+        workers=workers,
+        engine=engine,
     )
     release = _train(config, channel, split, insecure_seed, run)
-    attacked, scores = audit.run(release, split, config.split, config.seed)
+    attacked, scores = audit.run(release, split, config.split, config.seed, run)
     release = replace(release, secrets={**release.secrets, **scores})
     small = compression.compress(release, split)
     report, forms = small or (None, {})
     made = card.make(config, facts, release, attacked, compression=report, others=others)
     safe.store(made.release_id, release.secrets)
-    return Outcome(bundle.write(out, config, release, made, smaller=forms, force=force), release)
+    written = bundle.write(out, config, release, made, smaller=forms, force=force)
+    if isinstance(release.artefact, Features):
+        release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
+        safe.forget_checkpoint(_run_key(config, insecure_seed))
+    return Outcome(written, release)
 
 
 @dataclass(frozen=True)
@@ -158,6 +172,8 @@ def audit_bundle(
     chosen, safe = settings or audit.AuditSettings(), Vault.open(vault)
     card_before = read_verified(folder, safe).card
     config = _config_of(folder, overrides or {})
+    if card_before.features is not None:  # what names the front end did not leave
+        config = config.model_copy(update={"settings": kept(safe.load(card_before.release_id)).table})
     channel, _ = _open(config, data_dir)
     split = _load(config, channel, data_dir)
     _require_same_data(card_before, split)
@@ -170,6 +186,8 @@ def audit_bundle(
     if card_before.interface is not None:
         answerer, delta = open_interface(folder, safe), card_before.guarantee.delta
         found, scores = audit.attack_answers(answerer, delta, split, config.split, seed, chosen, run)
+    elif card_before.features is not None:
+        found, scores = _attack_features(folder, card_before, safe, split, config, seed, chosen, run)
     else:
         target = _target(folder, card_before, net)
         target.net.to(run.device)
@@ -178,6 +196,20 @@ def audit_bundle(
     made = bundle.update(folder, card.with_audit(card_before, found))
     safe.forget_checkpoint(f"{card_before.release_id}-audit")
     return Audited(made)
+
+
+def _attack_features(
+    folder: Path, made: card.Card, safe: Vault, split: Split, config: ReleaseConfig, seed: int,
+    settings: audit.AuditSettings, run: Run,
+) -> tuple[audit.Audit, Secrets]:  # fmt: skip
+    """With the front end from the vault, on the shards of the bundle."""
+    assert made.features is not None
+    clip = made.details.get("clip_norm")
+    norm = float(clip) if clip is not None else None
+    features = Features(folder, read_manifest(folder), made.features.labels, clip=norm)
+    how = audit.FeatureSettings(images=min(settings.most, audit.FeatureSettings().images))
+    known, delta = safe.load(made.release_id), made.guarantee.delta
+    return audit.attack_features(features, known, delta, split, config.split, seed, how, run, config.seed)
 
 
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:

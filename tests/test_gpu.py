@@ -11,6 +11,12 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from airlock.audit.attackers import Attackers
+from airlock.audit.attacks.invert import InvertSettings
+from airlock.audit.attacks.reconstruct import ReconstructSettings
+from airlock.audit.blind import hits_at_most
+from airlock.audit.images import psnr
+from airlock.audit.passage import Passage, push
 from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sheather_jones, silverman
@@ -32,6 +38,7 @@ from airlock.training.collection import Slices, collect
 from airlock.training.ensemble import makes, model_seed
 from airlock.training.private import clipped_sum, engine_for
 from airlock.training.stacked import Dropouts, Looped, Vmapped, choose, stack
+from tests.audit.attacks.toy_features import conv_front, pictures
 from tests.mechanisms.test_gaussian import has_scale
 from tests.training.test_copies import by_loop as by_copies
 from tests.training.test_layers import CASES, by_loop, clips
@@ -299,3 +306,20 @@ def test_a_collection_on_a_gpu_ends_in_the_models_that_are_trained_together(tmp_
     rows, same = (torch.cat([b for _, b in s.blocks()], 1) for s in (found.at(), Slices.of(wanted)))
     torch.testing.assert_close(rows, same, rtol=1e-3, atol=1e-5)
     assert not torch.equal(rows, torch.cat([b for _, b in found.at(3).blocks()], 1))
+
+
+def test_features_are_rebuilt_on_a_gpu_as_on_a_cpu(exact: None) -> None:
+    passage, records = Passage(conv_front(4), clip=3.0), pictures(260)
+
+    def on(device: torch.device) -> dict[str, float]:
+        pairs = push(passage, records, device)
+        known, target = pairs.take(slice(200)), pairs.take(slice(200, None))
+        settings = InvertSettings(steps=20, variation=(0.01,), restarts=0, learning_rate=0.1)
+        net = ReconstructSettings(epochs=2, batch_size=50)
+        everybody = Attackers.learn(passage, known, 0, Run(device=device), settings, net)
+        assert hits_at_most(target.x, 60.0) == 1 / 60
+        made = everybody.make(target.clean, target.y)
+        return {name: float(psnr(found, target.x).mean()) for (name, _), found in made.items()}
+
+    here, there = on(torch.device("cpu")), on(GPU)
+    assert there == pytest.approx(here, abs=0.5)

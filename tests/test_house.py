@@ -24,7 +24,7 @@ FLOORS = [
     ["__main__"],
 ]
 # Commands that have commands of their own.
-GROUPS = {"keys", "ledger"}
+GROUPS = {"features", "keys", "ledger"}
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -101,7 +101,20 @@ def test_every_command_and_option_is_documented() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert (
         set(commands)
-        == {"audit", "bench", "court", "datasets", "demo", "gate", "plan", "release", "serve", "show", "verify"}
+        == {
+            "audit",
+            "bench",
+            "court",
+            "datasets",
+            "demo",
+            "gate",
+            "plan",
+            "pretrain",
+            "release",
+            "serve",
+            "show",
+            "verify",
+        }
         | GROUPS
     )
     for name, command in commands.items():

@@ -5,6 +5,8 @@ in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its
 """
 
 from airlock.audit.bounds import auc_interval, epsilon_lower_bound, proportion_interval
+from airlock.audit.feature_release import attack_features
+from airlock.audit.features import FeatureSettings
 from airlock.audit.metrics import measure, measure_all, roc
 from airlock.audit.one_trial import OneRunVerdict, judge_one_run
 from airlock.audit.result import AttackResult, Audit
@@ -17,12 +19,14 @@ __all__ = [
     "AttackResult",
     "Audit",
     "AuditSettings",
+    "FeatureSettings",
     "OneRunVerdict",
     "Scores",
     "Target",
     "Verdict",
     "attack",
     "attack_answers",
+    "attack_features",
     "auc_interval",
     "epsilon_lower_bound",
     "judge",

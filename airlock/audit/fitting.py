@@ -2,8 +2,8 @@
 
 Whoever holds weights can do more than ask for predictions, so weights have to be attacked from both sides. Answers come
 through a noisy interface with a budget, and nothing but that interface may be used; where a method of that channel lets
-weights out after all, it has a line of its own. Features are attacked by turning
-them back into records.
+weights out after all, it has a line of its own. Features are attacked by turning them back into records, with the front
+end and without, and by looking records up among them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ FITTING: Mapping[str, tuple[Kind, ...]] = {
     "student": (("membership", "white-box"), ("membership", "black-box")),
     "answers": (("membership", "interface"),),
     "answers/head": (("membership", "white-box"), ("membership", "black-box")),  # its weights leave
-    "features": (("inversion", "features"),),
+    "features": (("inversion", "features"), ("inversion", "front"), ("membership", "front")),
 }
 IN_WORDS: Mapping[Kind, str] = {
     ("membership", "white-box"): "membership inference by someone who holds the weights (white-box)",
     ("membership", "black-box"): "membership inference by someone who sees the model's outputs (black-box)",
     ("membership", "labels"): "membership inference by someone who sees the predicted classes alone (labels)",
     ("membership", "interface"): "membership inference through the noisy interface, within its budget",
-    ("inversion", "features"): "inversion: turning the features back into records",
+    ("membership", "front"): "membership inference by someone who has the front end and looks features up",
+    ("inversion", "features"): "reconstruction by someone who holds features and knows some records with theirs",
+    ("inversion", "front"): "inversion by someone who holds features and the front end",
 }
 
 

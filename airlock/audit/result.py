@@ -12,11 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-View = Literal["white-box", "black-box", "labels", "interface", "features"]
+from airlock.audit.findings import Findings
+
+View = Literal["white-box", "black-box", "labels", "interface", "features", "front"]
 Aim = Literal["membership", "inversion"]
 
 _DIGITS = 4
-_DOWN, _UP = {"low", "epsilon_lower_bound", "could_refute"}, {"high", "false_positive_rate_high"}
+_DOWN = {"low", "gain_low", "share_low", "epsilon_lower_bound", "could_refute"}
+_UP = {"high", "gain_high", "share_high", "false_positive_rate_high"}
 
 
 @dataclass(frozen=True)
@@ -153,14 +156,26 @@ class AttackResult:
 
 @dataclass(frozen=True)
 class Audit:
-    """The attacks that were run, and in plain words those that were not."""
+    """The attacks that were run, and in plain words those that were not.
+
+    Args:
+        attacks: On membership.
+        not_tested: What was left out.
+        features: What attacks on features found; None where no features leave.
+    """
 
     attacks: tuple[AttackResult, ...]
     not_tested: tuple[str, ...]
+    features: Findings | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for audit.json."""
-        return {"attacks": [attack.to_dict() for attack in self.attacks], "not_tested": list(self.not_tested)}
+        """Plain values for audit.json, rounded as those of `AttackResult`; the contact sheet is not among them."""
+        found = None
+        if self.features is not None:
+            found = _plain("", dataclasses.asdict(dataclasses.replace(self.features, sheet=None)))
+            del found["sheet"]
+        attacks = [attack.to_dict() for attack in self.attacks]
+        return {"attacks": attacks, "not_tested": list(self.not_tested), "features": found}
 
 
 def _plain(key: str, value: Any, digits: int = _DIGITS) -> Any:

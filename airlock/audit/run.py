@@ -12,14 +12,12 @@ else. The shadow-model attack learns from the test records alone, which are also
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from airlock import channels
@@ -41,15 +39,17 @@ from airlock.audit.attacks import (
 from airlock.audit.attacks.label_only import Kind, labels_of
 from airlock.audit.attacks.signals import Mask, loss
 from airlock.audit.bounds import Floats
+from airlock.audit.feature_release import attack_features
 from airlock.audit.metrics import measure_all
 from airlock.audit.releases import Logits, release_shadows
 from airlock.audit.result import Audit
 from airlock.audit.scores import Scores
+from airlock.audit.sides import FEWEST, Sides, draw, joined
 from airlock.audit.target import Target
-from airlock.channels import Answerer, Channel, Interface, Release
+from airlock.channels import Answerer, Channel, Features, Interface, Release
 from airlock.channels.contract import Secrets
 from airlock.config import Frozen, SplitConfig
-from airlock.data import Records, Split, share
+from airlock.data import Records, Split
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Stream
 from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
@@ -58,9 +58,8 @@ from airlock.training.distributed import digest
 from airlock.training.ensemble import EngineName
 from airlock.training.loop import mix
 
-_MOST, _FEWEST = 10_000, 50
+_MOST = 10_000
 _LESSONS = 5000  # answers that a class's attack network learns from at most
-_DEVIATIONS = 3.0  # below the expected size: real sizes vary around it, and the figure must not depend on them
 
 TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
@@ -95,32 +94,22 @@ class AuditSettings(Frozen):
     like: Literal["plain", "release"] = "plain"
     epochs: Annotated[int, Field(ge=1)] = 20
     batch_size: Annotated[int, Field(ge=1)] = 64
-    most: Annotated[int, Field(ge=_FEWEST)] = _MOST
+    most: Annotated[int, Field(ge=FEWEST)] = _MOST
     queries: Annotated[int, Field(ge=1)] = 16
     engine: EngineName = "local"
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Who scores an attack."""
-
-    members: Records
-    others: Records
-    rest: Records  # of the private part
-
-    @property
-    def pool(self) -> Records:
-        """Members, then others."""
-        return _joined(self.members, self.others)
-
-    @property
-    def member(self) -> Mask:
-        """Who of the pool is one."""
-        return np.arange(len(self.pool)) < len(self.members)
-
-
-def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tuple[Audit, Secrets]:
+def run(
+    release: Release, split: Split, fractions: SplitConfig, seed: int, how: Run | None = None
+) -> tuple[Audit, Secrets]:
     """Attack a release with what takes seconds.
+
+    Args:
+        release: What leaves.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks; where features leave, that of the release.
+        how: Device and progress of attacks on features.
 
     Returns:
         The audit, and the single records' scores, which belong into the vault.
@@ -129,6 +118,9 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int) -> tu
         method = channels.named(f"{release.plan.channel}/{release.plan.method}")
         answerer = method.answerer(release.artefact, release.secrets)
         return attack_answers(answerer, release.guarantee.delta, split, fractions, seed)
+    if isinstance(release.artefact, Features):
+        kept, delta = release.secrets, release.guarantee.delta
+        return attack_features(release.artefact, kept, delta, split, fractions, seed, run=how)
     sides = draw(split, fractions, seed, _MOST)
     if sides is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
@@ -207,33 +199,6 @@ def attack_answers(
         kinds, own = _kinds(sides.others), stream.child("altered")
         found += asking.altered(answerer, sides.members, sides.others, kinds, settings.queries, seed, own, run or Run())
     return _scored(found, delta, answerer.interface.classes, untested)
-
-
-def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | None:
-    """As many members as others, a public number of them; None if that is too small or there are fewer.
-
-    Where classes are kept out of the public part, the private one has more of them than the holdout. Members are then
-    thinned out to the share that the fractions alone would give, lest a class is taken for membership.
-    """
-    plain = fractions.model_copy(update={"public_without": ()})
-    expected = min(split.facts.expected("private", plain), split.facts.expected("holdout", plain))
-    count = min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
-    first, second = (np.random.default_rng(seed).permutation(len(part)) for part in (split.private, split.holdout))
-    usual = _usual(split, fractions, first, seed)
-    if count < _FEWEST or count > min(int(usual.sum()), len(second)):
-        return None
-    first = np.concatenate([first[usual], first[~usual]])
-    return Sides(
-        split.private.take(first[:count]), split.holdout.take(second[:count]), split.private.take(first[count:])
-    )
-
-
-def _usual(split: Split, fractions: SplitConfig, order: NDArray[np.int64], seed: int) -> Mask:
-    """Who may be a member, of the private records in this order: of classes that are never public a share by chance."""
-    own = share("private", fractions, split.facts.test_records is not None)
-    kept_out = np.isin(split.private.y[order], split.facts.without(fractions))
-    chance = np.random.default_rng(mix(seed, 1)).random(len(order))
-    return np.asarray(~kept_out | (chance < own / (own + fractions.public)))
 
 
 def _measured(target: Target, found: Sequence[Scores], untested: tuple[str, ...]) -> tuple[Audit, Secrets]:
@@ -326,7 +291,7 @@ def _trained(
 ) -> tuple[Logits, Logits]:
     """Plain shadow models' logits on the pool and beside it."""
     whole = np.concatenate([inside, np.ones((len(inside), len(rest)), bool)], 1)
-    shadows, models = _plain(target, target.embed(_joined(pool, rest)), whole, settings, seed, run)
+    shadows, models = _plain(target, target.embed(joined(pool, rest)), whole, settings, seed, run)
     return shadows.logits[:, : len(pool)], models.logits(Resident(target.embed(beside), run.device)).numpy()
 
 
@@ -374,7 +339,3 @@ def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> st
     """What shadow models depend on, as far as it can differ between two audits of one release."""
     arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
     return f"{settings.model_dump_json(exclude={'engine', 'queries'})} {seed} {digest(arrays).hex()}"
-
-
-def _joined(first: Records, second: Records) -> Records:
-    return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))

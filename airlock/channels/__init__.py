@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility
+from airlock.channels.feature_set import Features
 from airlock.channels.interface import Answerer, Interface
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
@@ -36,6 +37,10 @@ METHODS: dict[str, dict[str, str]] = {
         "ensemble": "airlock.channels.student.ensemble:Ensemble",
         "private-teacher": "airlock.channels.student.private_teacher:PrivateTeacher",
         "published": "airlock.channels.student.published:Published",
+    },
+    "features": {
+        "noised": "airlock.channels.features.noised:Noised",
+        "published": "airlock.channels.features.published:Published",
     },
     "answers": {
         "head": "airlock.channels.answers.head:Head",
@@ -94,6 +99,7 @@ __all__ = [
     "Canaries",
     "Case",
     "Channel",
+    "Features",
     "Interface",
     "Plan",
     "Release",

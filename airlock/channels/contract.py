@@ -18,6 +18,7 @@ from torch import nn
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
+from airlock.channels.feature_set import Features
 from airlock.channels.interface import Answerer, Interface
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Facts, Split
@@ -90,7 +91,7 @@ class Release:
 
     Args:
         plan: What was planned.
-        artefact: What leaves: a network, or where none does the right to ask.
+        artefact: What leaves: a network, or where none does the right to ask, or features.
         guarantee: The promise that the executed events support.
         utility: Measured on the test records.
         secure_noise: Whether the privacy randomness came from the operating system.
@@ -100,7 +101,7 @@ class Release:
     """
 
     plan: Plan
-    artefact: Artefact | Interface
+    artefact: Artefact | Interface | Features
     guarantee: Guarantee
     utility: Utility
     secure_noise: bool
@@ -118,9 +119,9 @@ class Release:
             return self.artefact
         raise Refused(
             "a release with a network",
-            f"{self.plan.channel}/{self.plan.method}, of which answers leave",
-            "What answers stays inside.",
-            "Ask it through its interface.",
+            f"{self.plan.channel}/{self.plan.method}, of which none leaves",
+            "Answers or features leave instead.",
+            "Use what leaves.",
         )
 
 

@@ -12,10 +12,12 @@ from airlock.cli.bench import bench
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo
+from airlock.cli.features import features
 from airlock.cli.gate import gate
 from airlock.cli.keys import keys
 from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
+from airlock.cli.pretrain import pretrain
 from airlock.cli.release import release
 from airlock.cli.serve import serve
 from airlock.cli.show import show
@@ -42,8 +44,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, bench):
+for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, pretrain, bench):
     app.command()(_command)
+app.add_typer(features, name="features")
 app.add_typer(keys, name="keys")
 app.add_typer(ledger, name="ledger")
 

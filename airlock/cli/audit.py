@@ -104,6 +104,7 @@ def _print(done: Audited, folder: Path) -> None:
     refusals = {rate.refused for attack in card.audit.attacks for rate in attack.rates if rate.refused}
     notes = [card.headline, "AUC: 0.5 is guessing, 1 is certainty; 95% intervals."]
     notes += [f"Members found at 0.1% and 1% false alarms: {words}" for words in sorted(refusals)]
+    notes += card.words.attacks_on_features
     notes += [f"Not tested: {line}" for line in card.audit.not_tested]
     notes.append(f"Written to {shown(folder / 'card.html')}; next: airlock gate {shown(folder)}")
     print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from airlock.cli.characterise import choice, chosen_json
 from airlock.cli.chart import chart
 from airlock.cli.terminal import (
     ConfigArgument,
@@ -25,11 +26,13 @@ from airlock.cli.terminal import (
     shown,
     translate_errors,
 )
-from airlock.errors import Refused
+from airlock.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
     from airlock.accounting import Curve
     from airlock.channels import Plan
+    from airlock.channels.features.choose import Chosen
+    from airlock.config import ReleaseConfig
 
 NO_CURVE = "There is no curve of ε: nothing is promised, after however few steps; what a paper claims is not drawn."
 
@@ -45,6 +48,12 @@ def plan(
     figure: Path | None = typer.Option(
         None, "--figure", help="Also draw ε on the way through the run into this SVG file.", show_default=False
     ),
+    characterised: Path | None = typer.Option(
+        None,
+        "--characterised",
+        help="What `airlock features characterise` wrote: say which layers and channels keep to the limits, and why.",
+        show_default=False,
+    ),
     as_json: bool = JsonOption,
 ) -> None:
     """Say what a release would cost, before any record is read."""
@@ -54,9 +63,11 @@ def plan(
 
     if figure is not None:
         check_figure(figure)
-    made = plan_release(load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed)), data_dir)
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
+    chosen = _chosen(asked, characterised, figure) if characterised is not None else None
+    made = plan_release(asked, data_dir)
     curve = made.curve()
-    if figure is not None:
+    if figure is not None and chosen is None:
         write_figure(figure, _drawable(made, curve), f"Plan: {made.channel}/{made.method}")
     if as_json:
         print_json(
@@ -67,15 +78,27 @@ def plan(
                 "details": dict(made.details),
                 "curve": curve.to_dict() if curve else None,
             }
+            | ({"chosen": chosen_json(chosen)} if chosen else {})
         )
         return
     _print_table(made)
+    if chosen:
+        print_lines(lambda width, plain: chosen.why)
     if curve:
         print_lines(lambda width, plain: chart(curve, width, plain=plain))
     elif math.isinf(made.guarantee.epsilon):
         print_lines(lambda width, plain: NO_CURVE)
     if figure is not None:
         print_lines(lambda width, plain: f"Figure: {shown(figure)}")
+
+
+def _chosen(config: ReleaseConfig, file: Path, figure: Path | None) -> Chosen:
+    """Layers and channels by the config's limits, from public measurements; the picture is of these."""
+    from airlock.channels.features.characterised import Characterised
+
+    if config.channel != "features":
+        raise ConfigError("--characterised with the channel features", f"'{config.channel}'")
+    return choice(Characterised.read(file), config, figure)
 
 
 def _drawable(made: Plan, curve: Curve | None) -> Curve:

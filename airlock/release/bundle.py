@@ -1,18 +1,20 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, one
-more where the card has curves of attacks to draw, and up to two more where a student leaves, which are its smaller
-forms; no one has to execute any to inspect it.
+In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, seven
+and the shards where features leave; figures where the card has something to draw, and up to two smaller forms where a
+student leaves. No one has to execute any to inspect it.
 `docs/bundle.md` describes it; `verify.py` checks it.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,17 @@ from typing import Any
 import tomli_w
 
 from airlock.channels.contract import Plan, Release
+from airlock.channels.feature_set import Features
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, ReleaseConfig
+from airlock.data.feature_files import MANIFEST as MANIFEST
+from airlock.data.feature_files import NAME, parse_manifest
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.release import export, page
 from airlock.release.card import Card
 from airlock.release.fields import Hashes
-from airlock.release.files import folder_aside, output_error, parse_json, read_file, write_file
+from airlock.release.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.release.quantise import FP16, INT8
 from airlock.release.roc import draw_roc, has_curve
 from airlock.release.vault import MARKER
@@ -35,6 +40,7 @@ from airlock.release.vault import MARKER
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG, AUDIT = "model.safetensors", "model.onnx", "config.toml", "audit.json"
 SUMS, ROC, INTERFACE = "SHA256SUMS", "roc.svg", "interface.json"
+SHEET = "sheet.png"
 SMALLER = (INT8, FP16)  # beside the network, where a student leaves
 # Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 LIMITS = {
@@ -46,11 +52,14 @@ LIMITS = {
     CONFIG: 4 << 20,
     AUDIT: 16 << 20,
     INTERFACE: 16 << 20,
+    MANIFEST: 16 << 20,
     SUMS: 64 << 10,
     ROC: 1 << 20,
     INT8: 2 << 30,
     FP16: 2 << 30,
+    SHEET: 4 << 20,
 }
+FIGURES = (ROC, SHEET)  # there only where the card has something to draw
 MODELS = (SAFETENSORS, ONNX)  # of a network that leaves
 PATH_REMOVED = "(a path, removed)"
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
@@ -90,7 +99,9 @@ def write(
     check_output(folder, force=force)
     _check_same(card, release)
     kept = _kept(config, release) | dict(smaller or {})
-    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force)
+    artefact = release.artefact
+    shards = [artefact.folder / one.name for one in artefact.manifest.shards] if isinstance(artefact, Features) else []
+    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force, shards=shards)
 
 
 def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
@@ -98,6 +109,9 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
     artefact = release.artefact
     if isinstance(artefact, Interface):
         return {CONFIG: config_text(config, release.plan, config.net).encode()}
+    if isinstance(artefact, Features):
+        text = config_text(config, release.plan, config.net, artefact.withheld)
+        return {CONFIG: text.encode(), MANIFEST: artefact.manifest.to_json().encode()}
     return {
         SAFETENSORS: export.to_safetensors(artefact),
         ONNX: export.to_onnx(artefact),
@@ -105,9 +119,14 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
     }
 
 
-def required(answers: bool) -> tuple[str, ...]:
-    """The files of a bundle of answers, or of a network; each may have its figure beside, a network smaller forms."""
-    away = (*MODELS, *SMALLER, ROC) if answers else (*SMALLER, INTERFACE, ROC)
+def required(answers: bool, features: bool = False) -> tuple[str, ...]:
+    """The files of a bundle of answers, of features (their shards apart), or of a network.
+
+    Each may have figures beside, a network smaller forms.
+    """
+    away = [*FIGURES, *SMALLER] if features else [*FIGURES, *SMALLER, MANIFEST]
+    away += [] if answers else [INTERFACE]
+    away += MODELS if answers or features else []
     return tuple(name for name in LIMITS if name not in away)
 
 
@@ -119,23 +138,38 @@ def update(folder: Path, card: Card) -> Bundle:
         OutputError: Writing failed; the bundle is as it was.
     """
     folder = Path(folder).absolute()
-    names = (CONFIG,) if card.network is None else (*MODELS, *smaller_of(card), CONFIG)
+    networks = (*MODELS, *smaller_of(card), CONFIG)
+    names = networks if card.network else (MANIFEST, CONFIG) if card.features else (CONFIG,)
     kept = {name: read_file(folder / name, LIMITS[name]) for name in names}
     if card.hashes != hashes(kept):
         raise FormatError(
             "the files that this card was made for", f"others in {folder}", "A card speaks of one release alone."
         )
-    return _put(folder, kept, card, force=True)
+    listed = parse_manifest(parse_json(kept[MANIFEST])).shards if card.features else ()
+    return _put(folder, kept, card, force=True, shards=[folder / one.name for one in listed])
 
 
-def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool) -> Bundle:
-    files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
+def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, shards: Sequence[Path] = ()) -> Bundle:
+    files = dict(kept) | {name: text.encode() for name, text in texts(card).items()} | pictures(card)
     with folder_aside(folder) as aside:
         for name in sorted(files):
             write_file(aside / name, files[name])
-        write_file(aside / SUMS, sums_text({name: _sha(content) for name, content in files.items()}).encode())
+        for shard in shards:
+            _lay(shard, aside / shard.name)
+        sums = {name: _sha(content) for name, content in files.items()}
+        sums |= {shard.name: digest(aside / shard.name) for shard in shards}
+        write_file(aside / SUMS, sums_text(sums).encode())
         check_output(folder, force=force)  # it may have come into being while we wrote
     return Bundle(folder, card)
+
+
+def _lay(shard: Path, place: Path) -> None:
+    """The same file at another place: a second name where that can be had, else a copy."""
+    try:
+        os.link(shard, place, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(shard, place, follow_symlinks=False)
+    place.chmod(0o644)
 
 
 def check_output(folder: Path, *, force: bool = False) -> None:
@@ -179,6 +213,11 @@ def texts(card: Card) -> dict[str, str]:
     return files | ({ROC: draw_roc(card.audit.attacks)} if has_curve(card.audit.attacks) else {})
 
 
+def pictures(card: Card) -> dict[str, bytes]:
+    """The contact sheet, as it stands on the card."""
+    return {SHEET: base64.b64decode(card.sheet.png)} if card.sheet is not None else {}
+
+
 def read(folder: Path) -> Bundle:
     """Read a bundle's card; `verify` checks the rest.
 
@@ -203,6 +242,7 @@ def hashes(models: Mapping[str, bytes]) -> Hashes:
         model_onnx=found.get(ONNX),
         model_int8_onnx=found.get(INT8),
         model_fp16_onnx=found.get(FP16),
+        features_json=found.get(MANIFEST),
         config_toml=found[CONFIG],
     )
 
@@ -229,11 +269,14 @@ def sums_text(sums: Mapping[str, str]) -> str:
     return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
 
 
-def config_text(config: ReleaseConfig, plan: Plan, net_name: str) -> str:
-    """The resolved config as TOML, without any path: own data keep their name and schema, not their place."""
+def config_text(config: ReleaseConfig, plan: Plan, net_name: str, withheld: Sequence[str] = ()) -> str:
+    """The resolved config as TOML, without any path: own data keep their name and schema, not their place.
+
+    Settings that are withheld stay in the vault.
+    """
     table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
-    table["settings"] = _without_paths(table["settings"])
+    table["settings"] = _without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
     if not table["settings"]:
         del table["settings"]
     return tomli_w.dumps(table)
@@ -287,7 +330,8 @@ def _replaceable(folder: Path) -> bool:
         raise output_error(error, folder) from error
     if not entries:
         return True
-    if any(entry.name not in LIMITS or not entry.is_file(follow_symlinks=False) for entry in entries):
+    known = [entry.name in LIMITS or NAME.fullmatch(entry.name) for entry in entries]
+    if not all(known) or not all(entry.is_file(follow_symlinks=False) for entry in entries):
         return False
     try:
         read(folder)

@@ -7,6 +7,7 @@ figures only: no records, no count of private records, no path, no host name, no
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import json
@@ -21,11 +22,13 @@ from airlock.accounting import compose, from_json, spend
 from airlock.audit.bounds import proportion_interval
 from airlock.audit.result import Audit
 from airlock.channels.contract import Artefact, Release, Utility
+from airlock.channels.feature_set import Features
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.release import words
+from airlock.release.feature_fields import ContactSheet
 from airlock.release.fields import (
     Asking,
     Attacks,
@@ -37,7 +40,9 @@ from airlock.release.fields import (
     OtherRelease,
     Places,
     Promise,
+    Recovered,
     ReleaseId,
+    Rows,
     Target,
     Total,
     Tuning,
@@ -46,10 +51,12 @@ from airlock.release.fields import (
 )
 from airlock.release.words import Verdict
 
-# 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked, 5 how small a student is
+# 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked, 5 how small a student is, and
+# features
 SCHEMA_VERSION = 5
 SCHEMA_ID = "urn:airlock:card:5"
-OLDEST = 3  # what formats 4 and 5 added may be left out
+OLDEST = 3  # of a network that leaves, format 3 says the same as formats 4 and 5
+_FIRST = {"interface": 4, "features": 5}  # the first format that has this field
 CONFIDENCE = 0.95
 
 Scalar = str | int | float
@@ -67,8 +74,9 @@ class Card(Frozen):
         leaves: What leaves, in one sentence.
         channel: Which of the five things leaves.
         method: By which method.
-        network: The network that leaves; null where answers do.
-        interface: What may be asked, where answers leave; null where a network does.
+        network: The network that leaves; null where answers or features do.
+        interface: What may be asked, where answers leave; null elsewhere.
+        features: What leaves, where features do; null elsewhere.
         data: What is public about the data.
         target: The ε and δ that were asked for.
         guarantee: What is promised, with the events it was computed from.
@@ -83,6 +91,7 @@ class Card(Frozen):
         words: The sentences.
         hashes: Of the files beside the card; null until the bundle is written.
         decision: For the reviewer.
+        sheet: Public pictures beside what attackers made of their features; null where there are none.
     """
 
     schema_version: Literal[3, 4, 5]
@@ -95,6 +104,7 @@ class Card(Frozen):
     method: str
     network: Network | None
     interface: Asking | None = None
+    features: Rows | None = None
     data: Data
     target: Target
     guarantee: Promise
@@ -109,6 +119,7 @@ class Card(Frozen):
     words: Words
     hashes: Hashes | None
     decision: Decision
+    sheet: ContactSheet | None = None
 
     def to_json(self) -> str:
         """Strict JSON: no NaN, no infinity; a missing bound is null."""
@@ -116,16 +127,22 @@ class Card(Frozen):
 
     @model_validator(mode="after")
     def _one_thing_leaves(self) -> Self:
-        if (self.network is None) == (self.interface is None) or (self.interface and self.schema_version == OLDEST):
-            raise ValueError("a card is of a network or of an interface")
+        there = [name for name in ("network", "interface", "features") if getattr(self, name) is not None]
+        if len(there) != 1 or _FIRST.get(there[0], OLDEST) > self.schema_version:
+            raise ValueError("a card is of a network, of an interface or of features")
         return self
 
     @property
-    def asked(self) -> Network | Asking:
-        """What takes inputs and names classes: the network, or the interface."""
-        found = self.network or self.interface
+    def asked(self) -> Network | Asking | Rows:
+        """What names the classes: the network, the interface, or the features."""
+        found = self.network or self.interface or self.features
         assert found is not None
         return found
+
+    @property
+    def stays(self) -> Asking | Rows | None:
+        """What leaves where no network does."""
+        return self.interface or self.features
 
     @property
     def verdict(self) -> Verdict:
@@ -160,10 +177,11 @@ def make(
     promise = Promise.model_validate(release.guarantee.to_dict())
     data, attacks, tuning = _data(facts), Attacks.model_validate(audit.to_dict()), Tuning(runs=config.tuning_runs)
     utility, total = usefulness(release.utility), _total(promise, others)
-    network, asking = _leaving(release.artefact)
+    network, asking, rows = _leaving(release.artefact)
+    stays = asking or rows
     return Card(
         schema_version=SCHEMA_VERSION,
-        headline=words.headline(promise, release.secure_noise, attacks, asking),
+        headline=words.headline(promise, release.secure_noise, attacks, stays),
         release_id=secrets.token_hex(16),
         airlock_version=VERSION,
         created=created or datetime.datetime.now(datetime.UTC).date(),
@@ -172,6 +190,7 @@ def make(
         method=release.plan.method,
         network=network,
         interface=asking,
+        features=rows,
         data=data,
         target=Target(epsilon=config.epsilon, delta=config.delta),
         guarantee=promise,
@@ -184,10 +203,11 @@ def make(
         total=total,
         tuning=tuning,
         words=words.write(
-            promise, release.secure_noise, release.noise_made_on, data, utility, attacks, total, tuning, asking
+            promise, release.secure_noise, release.noise_made_on, data, utility, attacks, total, tuning, stays
         ),
         hashes=None,
         decision=Decision(),
+        sheet=_sheet(audit),
     )
 
 
@@ -196,18 +216,26 @@ def with_audit(card: Card, audit: Audit) -> Card:
     attacks = Attacks.model_validate(audit.to_dict())
     own = card.guarantee, card.secure_noise
     sentences = words.write(
-        *own, card.noise_made_on, card.data, card.utility, attacks, card.total, card.tuning, card.interface
+        *own, card.noise_made_on, card.data, card.utility, attacks, card.total, card.tuning, card.stays
     )
     return card.model_copy(
         update={
             "schema_version": SCHEMA_VERSION,
-            "headline": words.headline(*own, attacks, card.interface),
+            "headline": words.headline(*own, attacks, card.stays),
             "airlock_version": VERSION,
             "audit": attacks,
             "words": sentences,
             "decision": Decision(),
+            "sheet": _sheet(audit),
         }
     )
+
+
+def _sheet(audit: Audit) -> ContactSheet | None:
+    made = audit.features.sheet if audit.features else None
+    if made is None:
+        return None
+    return ContactSheet(png=base64.b64encode(made.png).decode(), rows=made.rows, whose=made.whose)
 
 
 def _data(facts: Facts) -> Data:
@@ -221,10 +249,30 @@ def _data(facts: Facts) -> Data:
     )
 
 
-def _leaving(artefact: Artefact | Interface) -> tuple[Network | None, Asking | None]:
+def _leaving(artefact: Artefact | Interface | Features) -> tuple[Network | None, Asking | None, Rows | None]:
     if isinstance(artefact, Interface):
-        return None, Asking.model_validate(dataclasses.asdict(artefact))
-    return Network(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes), None
+        return None, Asking.model_validate(dataclasses.asdict(artefact)), None
+    if isinstance(artefact, Features):
+        return None, None, rows(artefact)
+    return Network(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes), None, None
+
+
+def rows(features: Features) -> Rows:
+    """What a card says about a set of features."""
+    made = features.manifest
+    return Rows(
+        shape=made.shape,
+        classes=made.classes,
+        records=made.records,
+        files=len(made.shards),
+        bytes=made.bytes,
+        form=made.form,
+        precision=made.precision,
+        noise=made.noise,
+        labels=features.labels,
+        prior=features.prior,
+        recovery=tuple(Recovered(**dataclasses.asdict(row)) for row in features.recovery),
+    )
 
 
 def usefulness(utility: Utility) -> Usefulness:

@@ -10,19 +10,26 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable
+from typing import Any
 
 from airlock._version import VERSION
 from airlock.accounting import from_json, spend
 from airlock.accounting.spend import Relation
 from airlock.channels.contract import Utility
+from airlock.channels.feature_set import Features
+from airlock.channels.features.bound import bound
+from airlock.data import feature_files
+from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
+from airlock.errors import FormatError
 from airlock.release import bundle, page, words
-from airlock.release.card import Card, total_epsilon, usefulness
+from airlock.release.card import Card, rows, total_epsilon, usefulness
 from airlock.release.contents import Contents, Defects, Skip, Test
-from airlock.release.fields import OtherRelease, Promise
+from airlock.release.fields import Attacks, OtherRelease, Promise
 from airlock.release.files import parse_json
 from airlock.release.roc import draw_roc, has_curve
 
+_PNG = b"\x89PNG\r\n\x1a\n"
 SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
 
 
@@ -35,6 +42,14 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
     asked: list[Test] = []
     if card is not None and card.interface is not None:
         asked = [("interface", "What interface.json allows is what the card says.", on(lambda c: _interface(files, c)))]
+    if card is not None and card.features is not None:
+        asked = [
+            ("features", "The shards hold what the card and features.json say.", on(lambda c: _features(files, c))),
+            ("reconstruction", "The bound on reconstruction follows from the noise.", on(_reconstruction)),
+        ]
+    if bundle.SHEET in files.names or (card is not None and card.sheet is not None):
+        says = "The contact sheet sheet.png is the one on the card, and nothing but a picture."
+        asked.append(("sheet", says, on(lambda c: _sheet(files, c))))
     return [
         *asked,
         ("epsilon", "The recorded events give the stated ε.", on(_epsilon)),
@@ -117,14 +132,14 @@ def _words(card: Card) -> Defects:
         card.audit,
         card.total,
         card.tuning,
-        card.interface,
+        card.stays,
     )
     defects = [
         f"The sentences about '{name}' are not those that follow from the figures."
         for name in type(written).model_fields
         if getattr(written, name) != getattr(card.words, name)
     ]
-    if card.headline != words.headline(card.guarantee, card.secure_noise, card.audit, card.interface):
+    if card.headline != words.headline(card.guarantee, card.secure_noise, card.audit, card.stays):
         defects.insert(0, "The headline is not the one that follows from the figures.")
     return _with_version(defects, card)
 
@@ -142,7 +157,7 @@ def _with_version(defects: list[str], card: Card) -> Defects:
 
 
 def _audit(files: Contents, card: Card) -> Defects:
-    same = parse_json(files.read(bundle.AUDIT)) == card.audit.model_dump(mode="json")
+    same = Attacks.model_validate(parse_json(files.read(bundle.AUDIT))) == card.audit
     return [] if same else ["audit.json is not the audit on the card."]
 
 
@@ -150,6 +165,56 @@ def _interface(files: Contents, card: Card) -> Defects:
     stated = card.interface.model_dump(mode="json") if card.interface else None
     same = parse_json(files.read(bundle.INTERFACE)) == stated
     return [] if same else [f"{bundle.INTERFACE} is not the interface on the card."]
+
+
+def listed(files: Contents) -> tuple[str, ...]:
+    """The shards that features.json names; none if it cannot be read."""
+    try:
+        return tuple(shard.name for shard in _manifest(files).shards)
+    except (ValueError, FormatError):
+        return ()
+
+
+def _manifest(files: Contents) -> Manifest:
+    return feature_files.parse_manifest(parse_json(files.read(bundle.MANIFEST)))
+
+
+def _features(files: Contents, card: Card) -> Defects:
+    made, stated = _manifest(files), card.features
+    assert stated is not None
+    features = Features(files.folder, made, stated.labels, stated.prior)
+    if rows(features) != stated.model_copy(update={"recovery": ()}):
+        return [f"{bundle.MANIFEST} does not describe the features on the card."]
+    wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
+    if wrong:
+        return [f"{wrong[0]} is not the file that {bundle.MANIFEST} names."]
+    for _ in feature_files.blocks(files.folder, made):  # each is checked as it is read
+        pass
+    return []
+
+
+def _reconstruction(card: Card) -> Defects:
+    stated = card.features
+    assert stated is not None
+    if not stated.recovery:
+        raise Skip("The card states no bound on reconstruction.")
+    noise = _multiplier(card.guarantee.events)
+    if noise is None:
+        return ["A bound on reconstruction is stated, and the recorded events have no noise on the features."]
+    wrong = [
+        one for one in stated.recovery if abs(bound(one.blind, noise, card.tuning.runs) - one.bound) > SAME_VERSION
+    ]
+    return [f"The bound at {one.psnr:g} dB is not the one that the noise gives." for one in wrong]
+
+
+def _multiplier(event: Any) -> float | None:
+    """The noise multiplier of the one Gaussian event of a run."""
+    if isinstance(event, dict):
+        if event.get("type") == "gaussian":
+            return float(event["noise_multiplier"])
+        event = [event.get("event"), *(event.get("events") or ())]
+    found = [_multiplier(one) for one in event] if isinstance(event, list) else []
+    return next((one for one in found if one is not None), None)
 
 
 def _figure(files: Contents, card: Card) -> Defects:
@@ -161,6 +226,29 @@ def _figure(files: Contents, card: Card) -> Defects:
     if not there:
         return [f"{bundle.ROC} is missing: the card has curves to draw."]
     return _rendered(files, card, bundle.ROC, lambda card: draw_roc(card.audit.attacks))
+
+
+def _sheet(files: Contents, card: Card) -> Defects:
+    if card.sheet is None:
+        return [f"{bundle.SHEET} is there, and the card has no contact sheet."]
+    if bundle.SHEET not in files.names:
+        return [f"{bundle.SHEET} is missing: the card has a contact sheet."]
+    content = files.read(bundle.SHEET)
+    if content != bundle.pictures(card)[bundle.SHEET]:
+        return [f"{bundle.SHEET} is not the contact sheet on the card."]
+    return [] if _chunks(content) == {b"IHDR", b"IDAT", b"IEND"} else [f"{bundle.SHEET} holds more than a picture."]
+
+
+def _chunks(content: bytes) -> set[bytes]:
+    """The kinds of chunks of a PNG that ends where its last chunk does; empty for anything else."""
+    if not content.startswith(_PNG):
+        return set()
+    found, place = [b""], len(_PNG)
+    while place + 12 <= len(content) and found[-1] != b"IEND":
+        length = int.from_bytes(content[place : place + 4])
+        found.append(content[place + 4 : place + 8])
+        place += 12 + length
+    return set(found[1:]) if place == len(content) else set()
 
 
 def _utility(card: Card) -> Defects:
@@ -181,12 +269,15 @@ def _hashes(files: Contents, card: Card) -> Defects:
     recorded = {
         bundle.SAFETENSORS: card.hashes.model_safetensors,
         bundle.ONNX: card.hashes.model_onnx,
+        bundle.MANIFEST: card.hashes.features_json,
         bundle.CONFIG: card.hashes.config_toml,
     }
     if card.network is None:
         if recorded[bundle.SAFETENSORS] or recorded[bundle.ONNX]:
             return ["The card names model files, and no model leaves."]
-        recorded = {bundle.CONFIG: card.hashes.config_toml}
+        del recorded[bundle.SAFETENSORS], recorded[bundle.ONNX]
+    if card.features is None and recorded.pop(bundle.MANIFEST) is not None:
+        return ["The card names a manifest of features, and none leave."]
     recorded |= bundle.smaller_of(card)
     wrong = [name for name, sha in recorded.items() if name not in files.names or files.digest(name) != sha]
     more = [name for name in bundle.SMALLER if name in files.names and name not in recorded]

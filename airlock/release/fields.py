@@ -12,10 +12,15 @@ from pydantic import Field
 
 from airlock.accounting.guarantee import Status, Unit
 from airlock.accounting.spend import Relation
+from airlock.audit.fitting import Attacked
 from airlock.audit.result import Aim, View
+from airlock.channels.feature_set import LabelsLeave
 from airlock.channels.interface import Gives
 from airlock.config import Frozen
+from airlock.data.feature_files import Form as FileForm
+from airlock.data.feature_files import Precision
 from airlock.mechanisms import Place
+from airlock.release.feature_fields import OnFeatures
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -61,6 +66,47 @@ class Asking(Frozen):
     units: Annotated[int, Field(ge=1)] | None
     unit: str
     figures: dict[str, str | int | float]
+
+
+class Recovered(Frozen):
+    """How often anyone can give back a picture this well (dB), with the release and without, at most."""
+
+    psnr: Annotated[float, Field(gt=0)]
+    blind: Share
+    bound: Share
+
+
+class Rows(Frozen):
+    """What leaves, where features do and no network; `features.json` names the files.
+
+    Args:
+        shape: Of one record's features.
+        classes: The class names, in the order of the labels.
+        records: How many records.
+        files: How many files they lie in.
+        bytes: What these take.
+        form: Of the files.
+        precision: Of the numbers.
+        noise: The standard deviation of the noise on every number; null where there is none.
+        labels: Whether labels leave as they are.
+        prior: Whose pictures `recovery` speaks of; empty where nothing is said.
+        recovery: The bound on reconstruction against every attacker.
+    """
+
+    shape: Shape
+    classes: tuple[str, ...]
+    records: Annotated[int, Field(ge=1)]
+    files: Annotated[int, Field(ge=1)]
+    bytes: Annotated[int, Field(ge=1)]
+    form: FileForm
+    precision: Precision
+    noise: Annotated[float, Field(gt=0)] | None
+    labels: LabelsLeave
+    prior: str
+    recovery: Annotated[tuple[Recovered, ...], Field(max_length=16)]
+
+
+Stays = Asking | Rows | None  # what leaves where no network does
 
 
 class Data(Frozen):
@@ -196,10 +242,22 @@ class Attack(Frozen):
 
 
 class Attacks(Frozen):
-    """The attacks that were run, and in plain words what was not tested; `audit.json` holds the same."""
+    """The attacks that were run, and in plain words what was not tested; `audit.json` holds the same.
+
+    Args:
+        attacks: On membership.
+        not_tested: What was left out.
+        features: What attacks on features found; null where no features leave.
+    """
 
     attacks: tuple[Attack, ...]
     not_tested: tuple[str, ...]
+    features: OnFeatures | None = None
+
+    @property
+    def made(self) -> tuple[Attacked, ...]:
+        """All of them, whatever they are after."""
+        return (*self.attacks, *(self.features.reconstructions if self.features else ()))
 
 
 class OtherRelease(Frozen):
@@ -313,6 +371,7 @@ class Hashes(Frozen):
     model_onnx: Hash | None = None
     model_int8_onnx: Hash | None = None
     model_fp16_onnx: Hash | None = None
+    features_json: Hash | None = None
     config_toml: Hash
 
 
@@ -334,3 +393,4 @@ class Words(Frozen):
     audit: str
     others: str
     tuning: str
+    attacks_on_features: tuple[str, ...] = ()

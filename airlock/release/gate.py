@@ -15,6 +15,7 @@ from airlock.audit.fitting import missing
 from airlock.audit.metrics import FEWEST_NON_MEMBERS
 from airlock.release.card import Card
 from airlock.release.contents import Defects, Skip, Test
+from airlock.release.feature_fields import OnFeatures
 from airlock.release.fields import Attack
 from airlock.release.figures import best_guess, epsilon_up, percent_up, short, size
 from airlock.release.words import MODERATE, STRONG, measured
@@ -91,7 +92,7 @@ def _contradicted(card: Card) -> Defects:
 
 
 def _unattacked(card: Card) -> Defects:
-    lacking = missing(card.channel, card.audit.attacks, card.method)
+    lacking = missing(card.channel, card.audit.made, card.method)
     if lacking is None:
         return [f"It is not known which attacks fit the channel '{card.channel}', so none can be called enough."]
     return [f"What leaves was not attacked by {words}. `airlock audit` does it." for words in lacking]
@@ -121,6 +122,8 @@ def _careful(card: Card) -> Iterator[str]:
         yield f"ε is {epsilon_up(promise.epsilon)}: a guess about one record may be right up to {guess} of the time."
     for attack in card.audit.attacks:
         yield from _found(attack)
+    if card.audit.features:
+        yield from _told_by_features(card.audit.features)
     yield from _power(card)
     if card.audit.not_tested:
         yield f"Kinds of attack that were not tried, named on the card: {len(card.audit.not_tested)}."
@@ -140,6 +143,25 @@ def _found(attack: Attack) -> Iterator[str]:
                 f"The attack '{attack.name}' finds {rate.value:.2%} of the members (at least {rate.low:.2%}) while it "
                 f"accuses {rate.false_positive_rate:.1%} of the others."
             )
+
+
+def _told_by_features(found: OnFeatures) -> Iterator[str]:
+    """What features give away, where an interval says that it is not luck."""
+    for one in found.reconstructions:
+        if one.beats_blind:
+            yield (
+                f"The attack '{one.name}' rebuilds pictures at {one.psnr:.1f} dB; {one.blind_psnr:.1f} dB take no "
+                f"features. {one.share:.1%} of them reach {one.threshold:g} dB."
+            )
+    named = found.identification
+    if named and named.net_right[-1] and named.low > named.chance:
+        yield (
+            f"{named.known[-1]} known records name the front end, and {named.right[-1]} of {named.live[-1]} channels: "
+            "its secrecy is no protection."
+        )
+    for told in found.attributes:
+        if told.beats_blind:
+            yield f"Features tell whether {told.attribute}: right {told.value:.1%}, {told.blind:.1%} without them."
 
 
 def _power(card: Card) -> Iterator[str]:

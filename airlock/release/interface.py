@@ -37,9 +37,9 @@ def from_vault(card: Card, vault: Vault) -> Answerer:
     if card.interface is None:
         raise Refused(
             "a bundle of answers",
-            "one of a network",
-            "Whoever holds the network needs nobody to answer.",
-            "Open the network itself.",
+            "one of a network" if card.network else "one of features",
+            "Whoever holds what left needs nobody to answer.",
+            "Open it yourself.",
         )
     kept = vault.load(card.release_id)
     return channels.named(f"{card.channel}/{card.method}").answerer(as_interface(card.interface), kept)

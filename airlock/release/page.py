@@ -41,7 +41,8 @@ VIEWS = {
     "black-box": "The attacker sees how sure the model is of each class, and not its weights.",
     "labels": "The attacker sees only which class the model names.",
     "interface": "The attacker asks through the released interface and sees its answers, with their noise.",
-    "features": "The attacker holds the released features.",
+    "features": "The attacker holds the released features, and knows some records with theirs.",
+    "front": "The attacker holds the released features and the front end that made them.",
 }
 GIVES = {
     "logits": "one noisy number a class (logits)",

@@ -88,7 +88,8 @@ def _entry(card: Card, attack: Attack) -> dict[str, Any]:
 
 
 def _model(card: Card) -> str:
-    return card.network.name if card.network else f"{card.channel}/{card.method}, answers only"
+    what = "answers" if card.interface else "features"
+    return card.network.name if card.network else f"{card.channel}/{card.method}, {what} only"
 
 
 def _global(attack: Attack) -> dict[str, str]:

@@ -115,10 +115,14 @@ def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
 
 
 def _files(files: Contents) -> Defects:
-    known = bundle.required(answers=bundle.INTERFACE in files.names)
+    features = bundle.MANIFEST in files.names
+    known = bundle.required(answers=bundle.INTERFACE in files.names, features=features)
     missing = [f"{name} is missing." for name in known if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
-    known = (*known, bundle.ROC) if bundle.INTERFACE in files.names else (*known, bundle.ROC, *bundle.SMALLER)
+    listed = consistency.listed(files) if features else ()
+    missing += [f"{name} is missing." for name in listed if name not in files.names]
+    forms = () if features or bundle.INTERFACE in files.names else bundle.SMALLER
+    known = (*known, *bundle.FIGURES, *listed, *forms)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 

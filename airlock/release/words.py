@@ -13,7 +13,8 @@ from typing import Literal
 
 from airlock.channels.interface import ONE_ANSWER
 from airlock.mechanisms import Place
-from airlock.release.fields import Asking, Attacks, Data, Promise, Total, Tuning, Usefulness, Words
+from airlock.release import feature_words
+from airlock.release.fields import Asking, Attacks, Data, Promise, Rows, Stays, Total, Tuning, Usefulness, Words
 from airlock.release.figures import best_guess, one_in, percent_up, size, times
 
 Verdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
@@ -61,6 +62,18 @@ MODEL_HEADLINE = (
 NO_MODEL = " No model leaves: what leaves are answers to questions, {count}, {cost}"
 IN_ALL = "for {size} in all."
 NO_BOUND = "with no bound on what all of them tell."
+
+ROWS = " No model leaves: what leaves are {shape} numbers for each of {records} records, {noise}, and {labels}."
+WITH_NOISE, WITHOUT_NOISE = "each number with noise", "WITHOUT any noise"
+LABELS = {
+    "clear": "their labels as they are, which nothing protects",
+    "randomised": "their labels, some of them changed at random",
+}
+LABELS_SCOPE = "It is about all of a record but its label: labels leave as they are."
+RECOVERY = (
+    "Against everyone who tries to give back a picture from its numbers, for pictures like those of {prior}: {rows}."
+)
+RECOVERY_ROW = "{psnr:g} dB or better at most {bound} of the time ({blind} without this release)"
 
 ODDS = {
     "add-remove": (
@@ -133,6 +146,10 @@ ASKED = (
     " Every one was asked about once, through the interface and with its noise, apart from its budget. What got no "
     "answer counts as wrong."
 )
+LEARNT = (
+    " The classifier learnt from the released numbers and labels alone. Those of test records have no noise, as for "
+    "someone who sends the classifier back to where the records are."
+)
 AUDIT = (
     "The attack figures were computed with private records, are rounded, and are not covered by the guarantee. An "
     "attack that finds nothing proves nothing: a better one may find more."
@@ -173,9 +190,17 @@ def verdict(promise: Promise, secure_noise: bool, audit: Attacks) -> Verdict:
     return "weak" if promise.epsilon > MODERATE else "proven"
 
 
-def headline(promise: Promise, secure_noise: bool, audit: Attacks, asking: Asking | None = None) -> str:
+def headline(promise: Promise, secure_noise: bool, audit: Attacks, stays: Stays = None) -> str:
     """The truth in one sentence, which stands first on everything that is printed; where no model leaves, in two."""
-    return _promised(promise, secure_noise, audit) + (_answers(promise, asking) if asking else "")
+    more = _answers(promise, stays) if isinstance(stays, Asking) else _rows(stays) if stays else ""
+    return _promised(promise, secure_noise, audit) + more
+
+
+def _rows(rows: Rows) -> str:
+    """That features leave, how many, and what is done to them and to their labels."""
+    noise = WITH_NOISE if rows.noise is not None else WITHOUT_NOISE
+    shape = " × ".join(f"{side:,}" for side in rows.shape)
+    return ROWS.format(shape=shape, records=f"{rows.records:,}", noise=noise, labels=LABELS[rows.labels])
 
 
 def _answers(promise: Promise, asking: Asking) -> str:
@@ -235,11 +260,12 @@ def write(
     audit: Attacks,
     total: Total,
     tuning: Tuning,
-    asking: Asking | None = None,
+    stays: Stays = None,
 ) -> Words:
     """Every sentence below the headline."""
+    asking, rows = isinstance(stays, Asking), stays if isinstance(stays, Rows) else None
     return Words(
-        promise=_promise(promise, data.records, verdict(promise, secure_noise, audit)),
+        promise=_promise(promise, data.records, verdict(promise, secure_noise, audit), rows),
         noise=_noise(secure_noise, noise_made_on),
         utility=UTILITY.format(
             correct=f"{utility.correct:,}",
@@ -248,14 +274,15 @@ def write(
             high=f"{utility.high:.1%}",
             confidence=f"{utility.confidence:.0%}",
         )
-        + (ASKED if asking else ""),
+        + (ASKED if asking else LEARNT if rows else ""),
         audit=AUDIT + (AUDIT_ASKED if asking else "") if audit.attacks else NO_AUDIT,
         others=_others(promise, secure_noise, total),
         tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
+        attacks_on_features=feature_words.write(audit.features),
     )
 
 
-def _promise(promise: Promise, records: int, kind: Verdict) -> tuple[str, ...]:
+def _promise(promise: Promise, records: int, kind: Verdict, rows: Rows | None = None) -> tuple[str, ...]:
     if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
         return (NO_PROMISE, *_unproven_promise(promise))
     if kind == "insecure":
@@ -266,9 +293,21 @@ def _promise(promise: Promise, records: int, kind: Verdict) -> tuple[str, ...]:
         lines = [DOUBT_SCOPE] if kind == "doubt" else []
         lines += _odds(promise, promise.epsilon)
     lines += PROMISE_SCOPE
+    if rows is not None:
+        lines = [*([LABELS_SCOPE] if rows.labels == "clear" else []), *lines, *_recovery(rows)]
     if promise.delta * records >= 1:
         lines.append(LARGE_DELTA.format(records=f"{records:,}"))
     return tuple(lines)
+
+
+def _recovery(rows: Rows) -> list[str]:
+    """The bound on reconstruction, where it says more than that anything can happen."""
+    found = [
+        RECOVERY_ROW.format(psnr=one.psnr, bound=percent_up(one.bound), blind=percent_up(one.blind))
+        for one in rows.recovery
+        if one.bound < 1
+    ]
+    return [RECOVERY.format(prior=rows.prior, rows="; ".join(found))] if found else []
 
 
 def _odds(promise: Promise, epsilon: float) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from airlock.data import Public
 from airlock.errors import NetError
 from airlock.nets import build_front
+from airlock.nets.check import alone
 from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
 from airlock.nets.pretrained import efficientnet, efficientnet_linear
 from airlock.nets.registry import open_user_net
@@ -28,7 +28,6 @@ Shape = tuple[int, ...]
 
 PRETRAINED, TRAINED = "efficientnet-lite0", "trained"
 _BUILT_IN = ("scattering", "pixels", TRAINED)
-_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -139,29 +138,4 @@ def _user(features: str, shape: Shape, classes: int) -> Framed:
     """The user's module, flattened and brought to norm 1, with a head."""
     body = open_user_net(features, shape, classes).requires_grad_(False).eval()
     front = nn.Sequential(body, nn.Flatten(), Unit())
-    return Framed(front, _try(body, features, shape), classes)
-
-
-def _try(body: nn.Module, name: str, shape: Shape) -> int:
-    """How many features the user's front end gives; refused if it fails, mixes records or gives NaN."""
-    chance = torch.Generator().manual_seed(0)
-    first, others = torch.rand(1, *shape, generator=chance), torch.rand(2, 3, *shape, generator=chance)
-    try:
-        with torch.no_grad():
-            outputs = [body(torch.cat([first, other])) for other in (others[0], 3 * others[1] + 1)]
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise NetError(
-            f"front end '{name}' to take records of shape {' × '.join(map(str, shape))}",
-            f"an error from it: {str(error).splitlines()[0]}",
-        ) from error
-    a, b = (output.flatten(1)[0] for output in outputs)
-    if not torch.isfinite(a).all():
-        raise NetError(f"finite features from front end '{name}'", "NaN or infinity")
-    if not torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE):
-        raise NetError(
-            f"features of front end '{name}' that depend on their own record alone",
-            "features that change with the other records of the batch",
-            "Noise for one record would not cover its effect on the others.",
-            "Remove the layer that computes over the batch.",
-        )
-    return len(a)
+    return Framed(front, alone(body, features, shape).numel(), classes)

@@ -84,6 +84,8 @@ class Run:
         resume: Go on from the checkpoint if there is one.
         checkpoint_seconds: At most this much work is lost by a crash.
         group: The processes that train together.
+        workers: Processes that compute features; 0 computes them in this one.
+        engine: Who computes features: this machine, or a Ray cluster.
     """
 
     device: torch.device = _CPU
@@ -92,6 +94,8 @@ class Run:
     resume: bool = False
     checkpoint_seconds: float = 60.0
     group: Group = ALONE
+    workers: int = 0
+    engine: Literal["local", "ray"] = "local"
 
 
 def fit(
@@ -118,7 +122,7 @@ def fit(
     session = _Session(net, data, sampler, gradients, recipe, seed, run, augment, secret)
     first = session.restore()
     saved = time.monotonic()
-    with _precision(recipe, run), forked_generator(run.device), watch_interrupt() as interrupted:
+    with precision(recipe.precision, run), forked_generator(run.device), watch_interrupt() as interrupted:
         net.train()
         for step in range(first, recipe.steps):
             session.advance(step)
@@ -280,15 +284,15 @@ def _optimiser(net: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 @contextlib.contextmanager
-def _precision(recipe: Recipe, run: Run) -> Iterator[None]:
+def precision(name: str, run: Run) -> Iterator[None]:
     """TF32 or bfloat16 on a GPU for the time of the run; the global switches are put back."""
     if run.device.type != "cuda":
         yield
         return
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = name != "fp32"
     try:
-        with torch.autocast("cuda", torch.bfloat16, enabled=recipe.precision == "bf16", cache_enabled=False):
+        with torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16", cache_enabled=False):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

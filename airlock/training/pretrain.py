@@ -26,7 +26,9 @@ from torch import Tensor, nn
 
 from airlock.config import Fraction, Frozen, Positive
 from airlock.data import Public
+from airlock.errors import OutputError
 from airlock.nets.chance import seed_torch
+from airlock.nets.prefix import open_prefix, trunk, usual_state
 from airlock.training.augment import cutout, flip, shift
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit, mix
@@ -65,6 +67,9 @@ FROM_SCRATCH = Pretraining()
 TRAIN_ON = Pretraining(
     epochs=6, batch_size=128, learning_rate=0.01, head_rate=10.0, projector=False, weight_decay=1e-4, mixing=0.0
 )
+
+
+FRONT = Pretraining(epochs=40)  # for the first layers of a network: the last ones are not used
 
 
 class _Classifier(nn.Module):
@@ -113,6 +118,30 @@ def pretrained(
     trunk.cpu()
     _remember(key, trunk.state_dict())
     return trunk
+
+
+def front_weights(
+    front: str, public: Public, how: Pretraining, seed: int, run: Run, layers: int | None = None
+) -> dict[str, Tensor]:
+    """A front end trained on public images, as the state dict that `nets.prefix.open_prefix` takes.
+
+    A VGG is trained with BatchNorm, which is folded into its convolutions afterwards: the layout is the usual one.
+
+    Args:
+        front: vgg16, vgg19, resnet18 or residual.
+        public: What it learns to classify.
+        how: The recipe; `FRONT` is enough for the first ten layers.
+        seed: Of initial weights, order and augmentation.
+        run: Where; an unfinished run is kept in its checkpoints.
+        layers: How many layers of a VGG to train; all when left out.
+
+    Raises:
+        NetError: The front end is not trained here, or does not take these images.
+    """
+    shape = public.records.x.shape[1:]
+    open_prefix(front, layers or 1, shape)
+    name = front if layers is None else f"{front}-{layers}"
+    return usual_state(pretrained(name, lambda: trunk(front, shape, layers), public, how, seed, run))
 
 
 def _train(net: nn.Module, public: Public, how: Pretraining, seed: int, run: Run) -> None:
@@ -202,3 +231,22 @@ def _remember(key: str, tensors: Mapping[str, Tensor]) -> None:
         os.close(handle)
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, aside, {"key": key})
         os.replace(aside, target)
+
+
+def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write a state dict as .safetensors, whole or not at all, and give the file's SHA-256.
+
+    Raises:
+        OutputError: The name ends otherwise, or the file cannot be written.
+    """
+    if path.suffix != ".safetensors":
+        raise OutputError("a file whose name ends in .safetensors", f"'{path.name}'")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, aside)
+        found = hashlib.sha256(aside.read_bytes()).hexdigest()
+        os.replace(aside, path)
+    except (OSError, SafetensorError) as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"a place to write {path.name}", "none", do="Check the folder and its rights.") from error
+    return found

@@ -358,3 +358,21 @@ def test_court_refuses_what_cannot_be_tried(arguments: tuple[str, ...], word: st
     assert result.exit_code == 2
     assert result.stdout == ""
     assert word in result.stderr
+
+
+def test_pretrain_writes_weights_and_says_from_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    chance = np.random.default_rng(0)
+    x, y = chance.integers(256, size=(40, 3, 8, 8), dtype=np.uint8), np.arange(40) % 4
+    np.savez(tmp_path / "open.npz", x=x, y=y)
+    config = ["--front", "vgg16", "--layers", "3", "--epochs", "1", "--classes", "4"]
+    result = run("pretrain", tmp_path / "open.npz", "--out", tmp_path / "w.safetensors", *config, "--json")
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert (said["tensors"], said["records"]) == (4, 40)
+    half = run("pretrain", tmp_path / "open.npz", "--out", tmp_path / "v.safetensors", *config, "--half", "first")
+    assert "first half of the classes" in " ".join(half.stdout.split())
+    result = run(
+        "pretrain", tmp_path / "open.npz", "--out", tmp_path / "w.safetensors", "--front", "vgg17", "--classes", "4"
+    )
+    assert (result.exit_code, "Did you mean" in result.output) == (2, True)

@@ -135,7 +135,7 @@ def test_every_channel_has_its_attacks_and_an_unknown_one_none_that_are_enough(c
         "membership inference through the noisy interface, within its budget",
     )
     assert missing("answers", (dataclasses.replace(ATTACK, view="interface"),)) == ()
-    assert len(missing("features", (ATTACK,)) or ()) == 1
+    assert len(missing("features", (ATTACK,)) or ()) == 3
     assert missing("smoke signals", (ATTACK,)) is None
     strange = card(config).model_copy(update={"channel": "smoke signals"})
     assert says(weigh(strange, ()).reject, "not known which attacks fit")

@@ -10,12 +10,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from airlock.data import Public, Records, digest
-from airlock.errors import Interrupted
+from airlock.data import Public, Records, digest, halve
+from airlock.errors import ConfigError, Interrupted, NetError, OutputError
+from airlock.nets.prefix import open_prefix
 from airlock.nets.residual import Trunk
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
-from airlock.training.pretrain import LABEL, Pretraining, _Classifier, _file, cut_and_mix, pretrained
+from airlock.training.pretrain import (
+    LABEL,
+    Pretraining,
+    _Classifier,
+    _file,
+    cut_and_mix,
+    front_weights,
+    pretrained,
+    write_weights,
+)
 
 HOW = Pretraining(epochs=2, batch_size=32)
 
@@ -170,3 +180,32 @@ def test_the_classifier_learns_as_much_faster_as_asked() -> None:
         moves.append((before, last.weight.grad * net.gain))
     assert torch.allclose(moves[0][0], moves[1][0], atol=1e-6)
     assert torch.allclose(10 * moves[0][1], moves[1][1], rtol=1e-4)
+
+
+def test_a_front_end_is_kept_in_the_usual_layout(tmp_path: Path) -> None:
+    images, labels = draw_classes(48, (3, 8, 8), 4, 0)
+    records = Records(images.numpy(), labels.numpy())
+    public, count = Public("shapes", records, 4, digest(records)), Count()
+    tensors = front_weights("vgg16", public, HOW, 0, Run(progress=count), layers=3)
+    assert set(tensors) == {f"features.{place}.{part}" for place in (0, 2) for part in ("weight", "bias")}
+    assert count.steps == 2
+    again = front_weights("vgg16", public, HOW, 0, Run(progress=count), layers=3)
+    assert (count.steps, same(tensors, again)) == (2, True)
+    assert len(write_weights(tmp_path / "w.safetensors", tensors)) == 64
+    prefix = open_prefix("vgg16", 3, (3, 8, 8), tmp_path / "w.safetensors")
+    assert torch.isfinite(prefix(images)).all()
+    assert not torch.allclose(prefix(images), open_prefix("vgg16", 3, (3, 8, 8))(images))
+    with pytest.raises(NetError, match="grey images"):
+        front_weights("vgg16", shapes(), HOW, 0, Run())
+    with pytest.raises(OutputError, match="ends in .safetensors"):
+        write_weights(tmp_path / "w.pth", tensors)
+
+
+def test_one_half_of_the_classes_learns_for_the_other() -> None:
+    whole = shapes(classes=5)
+    first, second = halve(whole, second=False), halve(whole, second=True)
+    assert (first.classes, second.classes) == (2, 3)
+    assert len(first.records) + len(second.records) == len(whole.records)
+    assert set(second.records.y.tolist()) == {0, 1, 2}
+    with pytest.raises(ConfigError, match="four classes"):
+        halve(first, second=True)

@@ -1,7 +1,8 @@
 """One attack a file: what an adversary learns from the thing that leaves.
 
-Each gives `Scores`; docs/attacks.md says what each one knows and asks. A record used to train an attack never scores
-it, and no setting of an attack is chosen by the records that it is measured with.
+Those on membership give `Scores`, those on features pictures, names or answers; docs/attacks.md says what each one
+knows and asks. A record used to train an attack never scores it, and no setting of an attack is chosen by the records
+that it is measured with.
 """
 
 from airlock.audit.attacks.gradient import gradient_norm

@@ -1,0 +1,1 @@
+"""Features instead of data: records leave through a local front end."""

@@ -1,0 +1,265 @@
+"""`features`/`noised`: a few numbers of every record, clipped, with noise once; proven for each record by itself.
+
+The sound counterpart of PrivyNet. A front end is chosen, trained and projected on public records; each private record's
+numbers are clipped to norm R and get N(0, σ²) each, and so they leave, with the label.
+
+Proof. Front end, projection and R do not depend on a private record. A row depends on its own record alone, has norm at
+most R before the noise (`mechanisms.LocalGaussian` enforces it), and noise is added once: a shard that is finished is
+never made again, and one that is not has never left and is thrown away (`training.extract`). So replacing a record by
+any other changes one row, whose two versions are at most 2R apart: `GaussianDpEvent(σ/2R)` under replace-one, local
+differential privacy of every record by itself. The order of rows is drawn without looking at them. The label is covered
+only where randomised response is asked for; it is then composed.
+
+`bound` has a second promise from the same noise: how well anyone can give back a picture.
+
+Noise on so many numbers of one record is large: at ε = 1 about seven times as long as R on every number. What can still
+be learnt are means over many records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any, ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from airlock.accounting import Guarantee, calibrate, compose, repeat
+from airlock.accounting.guarantee import Status
+from airlock.channels.case import Case
+from airlock.channels.contract import Plan, Release, check_executed
+from airlock.channels.feature_set import Features, Recovery
+from airlock.channels.features import bound, case
+from airlock.channels.features.extracting import COUNTED, Extracting
+from airlock.channels.features.front import (
+    FrontEnd,
+    default_layers,
+    kept_front,
+    permutation,
+    public_set,
+    secret_choices,
+)
+from airlock.channels.features.settings import NoisedSettings
+from airlock.config import DataConfig
+from airlock.data import Public, Split
+from airlock.errors import ConfigError
+from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream
+from airlock.training import Run
+from airlock.training.projection import fit_projection
+from airlock.training.public import SYNTHETIC, FrontSettings, check_public, planned_sentence, sentence
+from airlock.training.resident import to_input
+
+PUBLISHED_ALONE = ("psnr", "milliseconds", "bytes", "pool", "inner", "characterised")  # settings
+CLIPPED_AT = 0.1  # R is this quantile of the public records' norms
+LABELS_CLEAR = "NOT COVERED: labels. They leave as they are; the guarantee is about the rest of a record."
+ASSUMPTIONS = (
+    "One person contributes one record; whoever contributes several is protected less.",
+    COUNTED,
+    "Settings and class names were chosen without looking at the private records.",
+    "The front end, its projection and the clip norm are public: none of them was chosen on the private records.",
+    "The noise stays secret and is not used again.",
+    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+)
+INDEPENDENT = (
+    "The bound on reconstruction holds for pictures drawn like {prior}, each independently of the others, with 95% "
+    "confidence about how well a blind guess does."
+)
+
+
+class Noised(Extracting):
+    """Clipped numbers with Gaussian noise; status proven, unit record, relation replace-one, local."""
+
+    method: ClassVar[str] = "noised"
+    status: ClassVar[Status] = "proven"
+    leaves: ClassVar[str] = (
+        "A few numbers for every private record, each with random noise, and its label. The network behind them stays "
+        "inside."
+    )
+    settings_type = NoisedSettings
+    settings: NoisedSettings
+
+    @property
+    def source(self) -> DataConfig:
+        """The public set that everything is learnt on."""
+        return self.settings.source
+
+    def opened(self) -> FrontEnd:
+        """All layers and channels unless fewer are set."""
+        settings = self.settings
+        self._check(settings)
+        front = FrontEnd(settings, self.facts, default_layers(settings, None), settings.channels)
+        made = front.sized(settings.front)
+        if settings.project > (settings.channels or made.channels):
+            raise ConfigError(
+                f"settings.project of at most {settings.channels or made.channels}, the maps of the front end",
+                f"{settings.project}",
+            )
+        return front
+
+    def _check(self, settings: NoisedSettings) -> None:
+        if settings.public is not None and settings.pretrain_on is not None:
+            raise ConfigError(
+                "settings.public or settings.pretrain_on", "both", "One public set serves for everything."
+            )
+        check_public(FrontSettings(public=settings.source), "pixels", self.facts, self.config.split.public)
+        unused = [key for key in PUBLISHED_ALONE if key in settings.model_fields_set]
+        if unused or settings.prune != "random":
+            raise ConfigError(
+                "settings of features/noised",
+                f"settings.{unused[0] if unused else 'prune'}",
+                "Its promise rests on noise, not on which front end it is.",
+                "Leave it out, or take features/published.",
+            )
+        wanted = settings.reconstruction
+        if wanted is not None and wanted.blind >= wanted.probability:
+            raise ConfigError(
+                "a settings.reconstruction.probability above its blind",
+                f"{wanted.probability:g}",
+                "No noise makes a guess worse than one without the release.",
+            )
+        if (settings.label_epsilon or 0.0) * self.config.tuning_runs >= self.config.epsilon:
+            raise ConfigError(
+                "a settings.label_epsilon below ε", f"{settings.label_epsilon:g}", "Nothing would be left for the rest."
+            )
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """One record on either side of the ball."""
+        return case.of_rows(cls, epsilon, delta)
+
+    @cached_property
+    def response(self) -> RandomisedResponse | None:
+        """What is done to labels."""
+        share = self.settings.label_epsilon
+        return None if share is None else RandomisedResponse(len(self.facts.classes), share)
+
+    def events(self, noise_multiplier: float) -> dpa.DpEvent:
+        """Of the whole release."""
+        own = [dpa.GaussianDpEvent(noise_multiplier)] + ([self.response.event] if self.response else [])
+        return repeat(compose(own), self.config.tuning_runs)
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """σ/2R: the larger of what ε and what the wanted bound on reconstruction need."""
+        config, wanted = self.config, self.settings.reconstruction
+        found = calibrate(self.events, config.epsilon, config.delta, "replace-one", config.accountant)
+        if wanted is None:
+            return found
+        return max(found, bound.multiplier_for(wanted.blind, wanted.probability, config.tuning_runs))
+
+    def guarantee(self, events: dpa.DpEvent, *more: str) -> Guarantee:
+        """The promise that these events support."""
+        first = () if self.response else (LABELS_CLEAR,)
+        return Guarantee(
+            unit="record",
+            relation="replace-one",
+            events=events,
+            delta=self.config.delta,
+            status=self.status,
+            assumptions=(*first, *ASSUMPTIONS, *more),
+            accountant=self.config.accountant,
+        )
+
+    def plan(self) -> Plan:
+        """Calibrate the noise; touches no record."""
+        settings, multiplier = self.settings, self.noise_multiplier
+        made = self.front_end.sized(settings.front)
+        details: dict[str, str | int | float] = {
+            "front": settings.front,
+            "layers": made.names[-1],
+            "channels": settings.channels or made.channels,
+            "numbers": settings.project,
+            "noise_multiplier": multiplier,
+            "noise_over_clip_norm": 2 * multiplier,
+            "labels": "randomised" if self.response else "in the clear",
+        }
+        if settings.clip is not None:
+            details["clip_norm"] = settings.clip
+        if settings.reconstruction is not None:
+            wanted = settings.reconstruction
+            details["reconstruction_bound"] = bound.bound(wanted.blind, multiplier, self.config.tuning_runs)
+        words = planned_sentence(FrontSettings(public=settings.source))
+        return Plan(self.channel, self.method, self.leaves, self.guarantee(self.events(multiplier), *words), details)
+
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Learn the projection on public records, send every private one through, train a classifier on what leaves."""
+        plan, seed = self.plan(), self.config.seed
+        public = public_set(self.source, split, seed)
+        assert public is not None
+        choices = secret_choices(run.checkpoint, randomness, run.resume)
+        choice = self.front_end.drawn(Stream.from_seed(seed).child("public channels"))
+        rows = self._recovery(public)
+        front, mechanism = self.passage(self.front_end.ready(choice, public, seed, run), public, run)
+        order = permutation(len(split.private), choices.child("order"))
+        stream, protect = randomness.privacy.child("features"), self.protect(mechanism)
+        folder, manifest = self.written(front, split.private, order, run, protect, mechanism.sigma, stream)
+        executed = [mechanism.event] + ([self.response.event] if self.response else [])
+        check_executed(plan, repeat(compose(executed), self.config.tuning_runs))
+        utility = self.usefulness(front, mechanism, folder, manifest, split.test, run)
+        said = (INDEPENDENT.format(prior=public.name),) if rows else ()
+        features = Features(
+            folder, manifest, "randomised" if self.response else "clear", public.name if rows else "", rows,
+            front=front.cpu(), clip=mechanism.clip_norm,
+        )  # fmt: skip
+        return Release(
+            plan=dataclasses.replace(plan, details={**plan.details, "clip_norm": mechanism.clip_norm}),
+            artefact=self.owned(features, run),
+            guarantee=self.guarantee(plan.guarantee.events, *sentence(public), *said),
+            utility=utility,
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+            secrets=kept_front(front, choice, order, self.settings),
+        )
+
+    def passage(self, maps: nn.Module, public: Public, run: Run) -> tuple[nn.Module, LocalGaussian]:
+        """From records to numbers, and what is done to these: R is a quantile of public norms unless it is set."""
+        front, norms = fit_projection(maps, public, self.settings.project, run)
+        radius = self.settings.clip or float(np.quantile(norms.numpy(), CLIPPED_AT))
+        return front, LocalGaussian(radius, self.noise_multiplier)
+
+    def protect(self, mechanism: LocalGaussian) -> Any:
+        """What is written of a block."""
+        response = self.response
+
+        def protected(
+            features: Tensor, labels: NDArray[np.int64], stream: Stream
+        ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+            noisy = mechanism.add(features, stream.child("numbers"))
+            return noisy, response.answer(labels, stream.child("labels")) if response else labels
+
+        return protected
+
+    def _recovery(self, public: Public) -> tuple[Recovery, ...]:
+        """The bound against every attacker, where public pictures tell how well a blind guess does.
+
+        Raises:
+            ConfigError: They do not bear out the blind guess that was stated.
+        """
+        wanted, classes, runs = self.settings.reconstruction, len(self.facts.classes), self.config.tuning_runs
+        pictures = len(self.facts.shape) == 3 and self.source.source != SYNTHETIC
+        if not pictures or len(public.records) < bound.FEWEST:
+            if wanted is not None:
+                raise ConfigError(
+                    "public pictures with settings.reconstruction",
+                    "none",
+                    "How well a blind guess does has to be known from pictures like the private ones.",
+                    "Set settings.public or settings.pretrain_on.",
+                )
+            return ()
+        levels = sorted({*bound.LEVELS, *([wanted.psnr] if wanted else [])})
+        found = bound.blind_guess(to_input(torch.from_numpy(public.records.x)), levels, self.config.seed)
+        rows = bound.recovery(found, levels, classes, self.noise_multiplier, runs)
+        if wanted is not None:
+            own = next(row for row in rows if row.psnr == wanted.psnr)
+            if own.blind > wanted.blind:
+                raise ConfigError(
+                    f"a blind guess that reaches {wanted.psnr:g} dB at most {wanted.blind:g} of the time",
+                    f"{own.blind:.3g}, all that the public pictures and {classes} labels exclude",
+                    "The wanted bound would not hold.",
+                    "Raise settings.reconstruction.blind or its psnr.",
+                )
+        return rows

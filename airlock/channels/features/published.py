@@ -1,0 +1,225 @@
+"""`features`/`published`: PrivyNet (Li et al. 2017) as written. Nothing is promised; attacks say what is known.
+
+The first m layers of a public network with D' of their output channels, which are drawn in secret, turn every private
+record into maps, which leave with its label. The paper's argument is that a reconstruction network trained on features
+and pictures gives back blurred pictures, and that nobody knows the front end. The first is a lower bound on what
+leaks: another attacker may do better. The second fails: with a few known pictures a front end that was cut from a
+public network is found by least squares (docs/features.md). So the status is empirical, and no ε is claimed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+
+from airlock.accounting import Guarantee, repeat
+from airlock.accounting.guarantee import Status
+from airlock.channels.case import Case
+from airlock.channels.contract import Plan, Release, check_executed
+from airlock.channels.feature_set import Features
+from airlock.channels.features.characterised import Characterised
+from airlock.channels.features.choose import Chosen, Limits, choose
+from airlock.channels.features.extracting import COUNTED, Extracting
+from airlock.channels.features.front import (
+    FrontEnd,
+    default_layers,
+    kept_front,
+    permutation,
+    public_set,
+    secret_choices,
+)
+from airlock.channels.features.prune import LEAST_USEFUL, prune
+from airlock.channels.features.settings import DEFAULT_CHANNELS, DEFAULT_LAYERS, FRONT_KEYS
+from airlock.data import Public, Split
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import Randomness
+from airlock.training import Run
+from airlock.training.features import compute
+from airlock.training.lda import discriminability
+
+ASSUMPTIONS = (
+    "NOT COVERED: everything. Features are computed from records without noise; whoever finds the front end can invert "
+    "them, and one that was cut from a public network can be found.",
+    "Labels leave as they are.",
+    COUNTED,
+    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+)
+
+
+BY_PRIVATE = "Which channels leave was chosen by a statistic of the private records that no noise protects (Fisher's)."
+LDA_RECORDS = 50 * 128  # as in the paper
+
+
+class Published(Extracting):
+    """Maps of every record; status empirical, no unit."""
+
+    method: ClassVar[str] = "published"
+    status: ClassVar[Status] = "empirical"
+    leaves: ClassVar[str] = (
+        "Some feature maps of every private record, without noise, and its label. The network behind them stays inside."
+    )
+    unproven: ClassVar[str] = "Nothing limits what someone who finds or guesses the front end can tell from its maps."
+    sound_method: ClassVar[str] = "noised"
+
+    def opened(self) -> FrontEnd:
+        """The first m layers with D' channels, as they are set or as the limits choose."""
+        layers, channels = self._point()
+        front = FrontEnd(self.settings, self.facts, layers, channels)
+        for name in front.names:
+            front.sized(name)
+        self._check_prune(front)
+        return front
+
+    @cached_property
+    def characterised(self) -> Characterised | None:
+        """What was measured of the front end on public records."""
+        file, settings = self.settings.characterised, self.settings
+        if file is None:
+            return None
+        found = Characterised.read(Path(file).expanduser())
+        if found.found.front != settings.front:
+            raise ConfigError(f"a characterisation of {settings.front}", f"one of {found.found.front}")
+        return found
+
+    @cached_property
+    def chosen(self) -> Chosen | None:
+        """The point that the limits choose, if there are any.
+
+        Raises:
+            ConfigError: There is nothing to choose from, or nothing keeps to them.
+        """
+        settings = self.settings
+        limits = Limits(settings.psnr, settings.milliseconds, settings.bytes)
+        if not limits.given():
+            return None
+        if self.characterised is None:
+            raise ConfigError(
+                "settings.characterised beside limits",
+                "none",
+                "What a front end leaks and costs has to be measured first.",
+                "Run `airlock features characterise` and name its file, or set layers and channels yourself.",
+            )
+        wanted = [o for o in self.characterised.options if settings.layers in (None, o.layers)]
+        return choose([o for o in wanted if settings.channels in (None, o.channels)], limits)
+
+    def _point(self) -> tuple[int | str, int]:
+        settings, taken = self.settings, self.chosen.option if self.chosen else None
+        if taken is not None:
+            return taken.layers, taken.channels
+        return default_layers(settings, DEFAULT_LAYERS), settings.channels or DEFAULT_CHANNELS
+
+    def _check_prune(self, front: FrontEnd) -> None:
+        """Refuse what would fail after the records were read."""
+        settings = self.settings
+        if settings.prune == "random":
+            return
+        if settings.pool:
+            raise ConfigError(
+                'settings.prune = "random" with a pool', f"'{settings.prune}'", "Scores are of one front end."
+            )
+        if settings.prune == "characterised":
+            self._left(None)
+        width, wanted = front.sized(settings.front).channels, front.channels or 0
+        if wanted > width - round(LEAST_USEFUL * width):
+            raise ConfigError(
+                f"at most the {width - round(LEAST_USEFUL * width)} channels that pruning leaves of {width}",
+                f"settings.channels = {wanted}",
+                do="Lower settings.channels, or take a layer with more.",
+            )
+
+    def _left(self, useful: dict[int, float] | None) -> tuple[int, ...]:
+        """Channels that may leave: not the leakiest, where that was measured, and not the least useful."""
+        prefix = FrontEnd(self.settings, self.facts, *self._point()).sized(self.settings.front)
+        m, known = len(prefix.names), self.characterised
+        leaks = known.found.single("privacy", m) if known else {}
+        useful = known.found.single("utility", m) if known and useful is None else useful
+        if not useful or (self.settings.prune == "characterised" and not leaks):
+            raise ConfigError(
+                f"single channels after {m} layers in settings.characterised",
+                "none",
+                do=f"Run `airlock features characterise` with --single {m}.",
+            )
+        return prune(prefix.channels, leaks or None, useful).left
+
+    def _allowed(self, split: Split, public: Public | None, run: Run) -> tuple[int, ...] | None:
+        """The channels to draw from; Fisher's criterion looks at private records, as the paper does."""
+        if self.settings.prune != "lda":
+            return self._left(None) if self.settings.prune == "characterised" else None
+        whole = self.front_end.whole(self.settings.front, public, self.config.seed, run)
+        some = split.private.take(np.random.default_rng(self.config.seed).permutation(len(split.private))[:LDA_RECORDS])
+        labels = torch.from_numpy(some.y).to(run.device)
+        found = discriminability(
+            lambda: ((maps, labels[place]) for place, maps in compute(whole, some, run, "channels by Fisher")),
+            whole.shape,
+            len(split.facts.classes),
+        )
+        return self._left(dict(enumerate(found.tolist())))
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """There is none: nothing is claimed."""
+        raise Refused(
+            "a claim to try",
+            "features/published, which claims no ε",
+            "What is not promised cannot be refuted.",
+            "Its card says what attacks found; `airlock court features/noised` tries the sound method.",
+        )
+
+    def plan(self) -> Plan:
+        """What leaves and that nothing is promised; touches no record."""
+        front = self.front_end
+        made = front.sized(self.settings.front)
+        shape = (front.channels or made.channels, *made.shape[1:])
+        return Plan(
+            self.channel,
+            self.method,
+            self.leaves,
+            self._guarantee(),
+            {
+                "front": ", ".join(front.names),
+                "layers": made.names[-1],
+                "channels": f"{front.channels} of {made.channels}",
+                "features": " × ".join(map(str, shape)),
+                **({"chosen": self.chosen.why} if self.chosen else {}),
+            },
+        )
+
+    def _guarantee(self) -> Guarantee:
+        return Guarantee(
+            unit="none",
+            relation="replace-one",
+            events=repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs),
+            delta=self.config.delta,
+            status=self.status,
+            assumptions=(*ASSUMPTIONS, *((BY_PRIVATE,) if self.settings.prune == "lda" else ())),
+        )
+
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Draw the channels, send every record through, train a classifier on what leaves."""
+        plan = self.plan()
+        choices = secret_choices(run.checkpoint, randomness, run.resume)
+        public = public_set(self.source, split, self.config.seed)
+        choice = self.front_end.drawn(choices, self._allowed(split, public, run))
+        front = self.front_end.ready(choice, public, self.config.seed, run)
+        order = permutation(len(split.private), choices.child("order"))
+        folder, manifest = self.written(front, split.private, order, run)
+        utility = self.usefulness(front, None, folder, manifest, split.test, run)
+        promise = self._guarantee()
+        check_executed(plan, promise.events)
+        features = Features(folder, manifest, "clear", withheld=FRONT_KEYS, front=front.cpu())
+        said = {key: value for key, value in plan.details.items() if key == "features"}
+        return Release(
+            plan=dataclasses.replace(plan, details=said),
+            artefact=self.owned(features, run),
+            guarantee=promise,
+            utility=utility,
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+            secrets=kept_front(front, choice, order, self.settings),
+        )

@@ -1,0 +1,67 @@
+"""`airlock pretrain`: a front end trained on public images, as a file of weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from airlock.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    print_json,
+    print_table,
+    progress_bar,
+    shown,
+    translate_errors,
+)
+
+
+@translate_errors
+def pretrain(
+    source: str = typer.Argument(help="A public data set of images, by name or by path.", show_default=False),
+    out: Path = typer.Option(..., "--out", "-o", help="The file of weights, .safetensors."),
+    front: str = typer.Option("vgg16", "--front", help="vgg16, vgg19, resnet18 or residual."),
+    layers: int | None = typer.Option(
+        None, "--layers", help="How many layers of a VGG to train; all when left out.", show_default=False
+    ),
+    classes: int | None = typer.Option(
+        None, "--classes", min=2, help="How many classes a file of your own has.", show_default=False
+    ),
+    half: Literal["first", "second"] | None = typer.Option(
+        None, "--half", help="Learn one half of the classes alone, to be used on the other.", show_default=False
+    ),
+    epochs: int = typer.Option(40, "--epochs", min=1, help="Passes over the public images."),
+    seed: int = typer.Option(0, "--seed", min=0, help="Of initial weights, order and augmentation."),
+    device: str = typer.Option("auto", "--device", help="cpu, cuda, or auto for the GPU if there is one."),
+    data_dir: Path | None = DataDirOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Train a front end on public images, once; the same call again takes it from the cache."""
+    from airlock.config import DataConfig
+    from airlock.data import halve, open_public
+    from airlock.training import Run
+    from airlock.training.pretrain import FRONT, front_weights, write_weights
+    from airlock.training.resident import choose_device
+
+    public = open_public(DataConfig(source=source, classes=classes), data_dir)
+    public = public if half is None else halve(public, half == "second")
+    how = FRONT.model_copy(update={"epochs": epochs})
+    with progress_bar() as progress:
+        run = Run(device=choose_device(device), progress=progress)
+        tensors = front_weights(front, public, how, seed, run, layers)
+    sha256 = write_weights(out, tensors)
+    said = {
+        "weights": shown(out),
+        "front": front,
+        "public": public.name,
+        "records": len(public.records),
+        "public_sha256": public.digest,
+        "tensors": len(tensors),
+        "sha256": sha256,
+    }
+    if as_json:
+        print_json(said)
+        return
+    print_table("Front end", ["", ""], [[key.replace("_", " "), str(value)] for key, value in said.items()])

@@ -1,0 +1,98 @@
+"""Local mechanisms: every record is made safe by itself, before anything else is done with it.
+
+One record in, one noisy record out (Kasiviswanathan et al. 2011). Replacing a record by any other changes its own row
+alone, so the guarantee of one row is the guarantee of the whole set under replace-one, whatever the other rows are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
+from numpy.typing import NDArray
+from torch import Tensor
+
+from airlock.mechanisms.clipping import clip_factors, row_squares
+from airlock.mechanisms.gaussian import GaussianNoise
+from airlock.mechanisms.randomness import Stream
+
+
+@dataclass(frozen=True)
+class LocalGaussian:
+    """Clips every row to norm R and adds N(0, σ²) to each of its numbers, σ = 2R times the noise multiplier.
+
+    Guarantee: two rows of norm at most R are at most 2R apart, so under replace-one a row is
+    `GaussianDpEvent(noise_multiplier)`, and so is the whole set. A row that is not finite becomes zero first. A row
+    depends on its own record and its own noise alone. From the centre of the ball, 0, it is at most R away: half as
+    far, which `channels.features.bound` uses.
+
+    Args:
+        clip_norm: R; public.
+        noise_multiplier: σ / 2R.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """What is added."""
+        return GaussianNoise(2 * self.clip_norm, self.noise_multiplier)
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the noise on each number; what is added has no less."""
+        return 2 * self.clip_norm * self.noise_multiplier
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one release of every row costs."""
+        return self.noise.event
+
+    def clip(self, rows: Tensor) -> Tensor:
+        """Each row in the ball of radius R around 0, flat, in float32."""
+        flat = rows.flatten(1).float()
+        norms = row_squares(flat).sqrt()
+        clipped = flat * clip_factors(norms, self.clip_norm)[:, None]
+        return torch.where(torch.isfinite(norms)[:, None], clipped, torch.zeros_like(clipped))
+
+    def add(self, rows: Tensor, stream: Stream) -> NDArray[np.float64]:
+        """Clipped rows with noise, flat."""
+        return self.noise.add(self.clip(rows).cpu().numpy(), stream)
+
+
+@dataclass(frozen=True)
+class RandomisedResponse:
+    """Keeps a label with probability e^ε/(e^ε + C − 1), else names one of the others, all alike (Warner 1965).
+
+    Guarantee: any answer is at most e^ε times as likely for one label as for another: ε-DP for the label of one record,
+    under replace-one; the event is the worst of all ε-DP mechanisms.
+
+    Args:
+        classes: C, at least 2.
+        epsilon: ε.
+    """
+
+    classes: int
+    epsilon: float
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one release of every label costs."""
+        return DiscreteLaplaceDpEvent(self.epsilon, 1)
+
+    @property
+    def kept(self) -> float:
+        """How likely a label stays."""
+        return 1.0 / (1.0 + (self.classes - 1) * math.exp(-self.epsilon))
+
+    def answer(self, labels: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
+        """One noisy label for each."""
+        stay = stream.child("stay").uniform(len(labels)) < self.kept
+        move = 1 + (stream.child("move").uniform(len(labels)) * (self.classes - 1)).astype(np.int64)
+        stream.note_drawn("cpu")
+        return np.where(stay, labels, (labels + move) % self.classes)

@@ -1,0 +1,107 @@
+"""The image reconstruction network of PrivyNet (Li et al. 2017): what an attacker with pairs trains to undo features.
+
+A residual generator after Ledig et al. (2016): a convolution to 64 channels, two clusters of eight residual blocks with
+a short cut each, a pixel shuffle for every time the front end halved the image, a convolution to the colours. Blocks
+have no BatchNorm: their second convolution starts small instead, and a reconstruction depends on its own record alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from airlock.errors import NetError
+
+CLUSTERS, BLOCKS, WIDTH = 2, 8, 64
+_START = 0.1  # how small a block's second convolution starts
+
+
+class Irn(nn.Module):
+    """Feature maps (n, D, h, w) to images (n, colours, height, width), meant to be in [0, 1] but not clipped.
+
+    Args:
+        feature_shape: Of one record's features: channels, height, width.
+        image_shape: Of the image that they came from.
+        clusters: Of residual blocks.
+        blocks: In a cluster.
+        width: Channels in the blocks.
+    """
+
+    def __init__(
+        self,
+        feature_shape: tuple[int, ...],
+        image_shape: tuple[int, ...],
+        clusters: int = CLUSTERS,
+        blocks: int = BLOCKS,
+        width: int = WIDTH,
+    ) -> None:
+        super().__init__()
+        if len(feature_shape) != 3 or len(image_shape) != 3 or min(feature_shape) < 1:
+            raise NetError(
+                "feature maps and images (channels × height × width)",
+                f"shapes {' × '.join(map(str, feature_shape))} and {' × '.join(map(str, image_shape))}",
+            )
+        self.size = image_shape[1:]
+        ratio = max(image / maps for image, maps in zip(self.size, feature_shape[1:], strict=True))
+        doublings = max(0, math.ceil(math.log2(ratio) - 1e-9))
+        self.first = nn.Sequential(nn.Conv2d(feature_shape[0], width, 3, padding=1), nn.ReLU())
+        self.clusters = nn.ModuleList(_Cluster(blocks, width) for _ in range(clusters))
+        self.grow = nn.Sequential(*(_Doubling(width) for _ in range(doublings)))
+        self.last = nn.Conv2d(width, image_shape[0], 3, padding=1)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d) and layer is not self.last:
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                assert layer.bias is not None
+                nn.init.zeros_(layer.bias)
+        for layer in self.modules():
+            if isinstance(layer, _Block):
+                with torch.no_grad():
+                    layer.second.weight *= _START
+        nn.init.zeros_(self.last.weight)
+        assert self.last.bias is not None
+        nn.init.constant_(self.last.bias, 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images."""
+        x = self.first(x)
+        for cluster in self.clusters:
+            x = cluster(x)
+        x = self.last(self.grow(x))
+        if x.shape[-2:] != self.size:
+            x = F.interpolate(x, size=self.size, mode="bilinear", align_corners=False)
+        return x
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU())
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.second(self.first(x))
+        return y
+
+
+class _Cluster(nn.Module):
+    def __init__(self, blocks: int, width: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for block in self.blocks:
+            y = block(y)
+        return x + y
+
+
+class _Doubling(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, 4 * width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(F.pixel_shuffle(self.conv(x), 2))

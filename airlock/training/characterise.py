@@ -1,0 +1,526 @@
+"""What features give away and what they are good for, measured on public data for many front ends at once.
+
+A point is a prefix of m layers, some of its output channels, and a seed. Its utility is the test accuracy of the
+paper's classifier (`nets.icn`) trained on the features, its privacy loss the mean PSNR of the paper's reconstructor
+(`nets.irn`) on test images. Points of one m are trained as one ensemble: every network meets the same images and takes
+its own channels of the maps; where a point has fewer channels than others, the rest are zeros.
+
+Every result is a cell that is kept by the hash of all that determines it, so that an interrupted run goes on and a
+second one costs nothing. A PSNR against one trained network is a lower bound on what leaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from airlock.config import Frozen, Positive
+from airlock.data import Records, digest
+from airlock.errors import DataError, Interrupted, NetError
+from airlock.nets.icn import Icn
+from airlock.nets.irn import Irn
+from airlock.nets.prefix import Prefix
+from airlock.training.augment import flip, shift
+from airlock.training.convexified import MEAN, Objective
+from airlock.training.layers import Named
+from airlock.training.loop import Run, forked_generator, mix, precision, watch_interrupt
+from airlock.training.resident import Resident
+from airlock.training.sampling import Shuffled
+from airlock.training.stacked import Looped, Vmapped, choose, stack, tensors
+
+Kind = Literal["utility", "privacy"]
+_VERSION = 1  # of networks and training: a change must change every key
+_TEST_BATCH = 250
+_RISE = 0.05  # of the training, over which Adam's rate rises
+_log = logging.getLogger(__name__)
+_LARGE = 1024  # places of a map from which one network fills a GPU by itself
+
+
+class Learning(Frozen):
+    """How the networks of one kind are trained.
+
+    Args:
+        records: Public records to train on.
+        epochs: Passes over them.
+        batch_size: Images a step.
+        optimiser: Adam by default; `sgd` with 0.05 and 250 epochs is the paper's classifier.
+        learning_rate: At its peak; SGD has a tenth of it from two fifths on and a hundredth from four fifths on, as in
+            the paper, Adam a cosine.
+        width: Channels in the reconstructor's blocks.
+        blocks: In each of its two clusters.
+    """
+
+    records: Annotated[int, Field(ge=2)]
+    epochs: Annotated[int, Field(ge=1, le=10_000)]
+    batch_size: Annotated[int, Field(ge=1)] = 128
+    optimiser: Literal["sgd", "adam"] = "adam"
+    learning_rate: Positive = 1e-3
+    width: Annotated[int, Field(ge=1)] = 64
+    blocks: Annotated[int, Field(ge=1)] = 8
+
+
+class Effort(Frozen):
+    """How carefully to measure.
+
+    Args:
+        utility: Training of the classifiers.
+        privacy: Training of the reconstructors; fewer than 1000 records with augmentation are enough.
+        test_records: To measure on.
+        at_once: Networks trained as one, at most.
+        seed: Of the choice and order of records and of augmentation.
+    """
+
+    utility: Learning = Learning(records=8000, epochs=12)
+    privacy: Learning = Learning(records=960, epochs=30, batch_size=64)
+    test_records: Annotated[int, Field(ge=1)] = 1000
+    at_once: Annotated[int, Field(ge=1)] = 64
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+PAPER = Effort(
+    utility=Learning(records=40_000, epochs=250, optimiser="sgd", learning_rate=0.05),
+    privacy=Learning(records=960, epochs=100),
+    test_records=10_000,
+)
+QUICK = Effort(
+    utility=Learning(records=4000, epochs=8),
+    privacy=Learning(records=480, epochs=24, batch_size=48),
+    test_records=500,
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One front end: how many layers, which of the output channels, and the seed of the networks that judge it."""
+
+    layers: int
+    channels: tuple[int, ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was measured at a point; None where it was not asked for."""
+
+    point: Point
+    utility: float | None = None
+    psnr: float | None = None
+
+
+@dataclass(frozen=True)
+class Characterisation:
+    """All that was measured of one front end on one public set.
+
+    Args:
+        front: Its name.
+        public: What the public set is called.
+        widths: How many channels there are after m layers.
+        cells: The results.
+    """
+
+    front: str
+    public: str
+    widths: Mapping[int, int]
+    cells: tuple[Cell, ...] = field(repr=False)
+
+    def surface(self, kind: Kind) -> dict[tuple[int, int], list[float]]:
+        """Values of all seeds and draws by (m, D')."""
+        found: dict[tuple[int, int], list[float]] = {}
+        for cell in self.cells:
+            value = cell.utility if kind == "utility" else cell.psnr
+            if value is not None:
+                found.setdefault((cell.point.layers, len(cell.point.channels)), []).append(value)
+        return dict(sorted(found.items()))
+
+    def mean(self, kind: Kind) -> dict[tuple[int, int], float]:
+        """The surface, averaged."""
+        return {place: float(np.mean(values)) for place, values in self.surface(kind).items()}
+
+    def single(self, kind: Kind, layers: int) -> dict[int, float]:
+        """The scores of single channels after `layers` layers, averaged over seeds."""
+        found: dict[int, list[float]] = {}
+        for cell in self.cells:
+            value = cell.utility if kind == "utility" else cell.psnr
+            if cell.point.layers == layers and len(cell.point.channels) == 1 and value is not None:
+                found.setdefault(cell.point.channels[0], []).append(value)
+        return {channel: float(np.mean(values)) for channel, values in sorted(found.items())}
+
+    def joined(self, other: Characterisation) -> Characterisation:
+        """Both, of the same front end on the same set."""
+        return Characterisation(self.front, self.public, {**self.widths, **other.widths}, self.cells + other.cells)
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON."""
+        cells = [
+            {"m": c.point.layers, "channels": list(c.point.channels), "seed": c.point.seed, "utility": c.utility,
+             "psnr": c.psnr}
+            for c in self.cells
+        ]  # fmt: skip
+        widths = {str(m): width for m, width in self.widths.items()}
+        return {"front": self.front, "public": self.public, "widths": widths, "cells": cells}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, object]) -> Characterisation:
+        """Read back what `to_dict` gave.
+
+        Raises:
+            DataError: It is no characterisation.
+        """
+        try:
+            cells = tuple(
+                Cell(Point(int(c["m"]), tuple(map(int, c["channels"])), int(c["seed"])), c["utility"], c["psnr"])
+                for c in table["cells"]  # type: ignore[attr-defined]
+            )
+            widths = {int(m): int(width) for m, width in table["widths"].items()}  # type: ignore[attr-defined]
+            return cls(str(table["front"]), str(table["public"]), widths, cells)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                "a characterisation, as `airlock features characterise` writes it", "another file"
+            ) from error
+
+
+def grid(widths: Mapping[int, int], depths: Sequence[int], draws: int = 1, seed: int = 0) -> tuple[Point, ...]:
+    """Random channel subsets: `draws` of them for every m and every D' that there is."""
+    points = []
+    for m, width in widths.items():
+        for depth in depths:
+            if depth > width:
+                continue
+            for draw in range(draws):
+                chance = np.random.default_rng([seed, m, depth, draw])
+                own = np.sort(chance.choice(width, depth, replace=False))
+                points.append(Point(m, tuple(own.tolist()), draw))
+    return tuple(points)
+
+
+def singles(layers: int, width: int, seed: int = 0) -> tuple[Point, ...]:
+    """Every channel by itself."""
+    return tuple(Point(layers, (channel,), seed) for channel in range(width))
+
+
+def characterise(
+    fronts: Mapping[int, Prefix],
+    public: Records,
+    classes: int,
+    points: Sequence[Point],
+    run: Run,
+    effort: Effort | None = None,
+    kinds: Sequence[Kind] = ("utility", "privacy"),
+    name: str = "public data",
+    cache: Path | None = None,
+) -> Characterisation:
+    """Measure the points on public records.
+
+    Args:
+        fronts: The prefix of m layers, whole, for every m that a point names.
+        public: Records that need no protection; the last `effort.test_records` of a shuffle are measured on.
+        classes: How many.
+        points: What to measure.
+        run: Where; its progress counts cells.
+        effort: How carefully.
+        kinds: What to measure.
+        name: What the public set is called.
+        cache: Where results are kept; the user's cache folder when left out.
+
+    Raises:
+        NetError: A point names a prefix or channels that are not there.
+        DataError: There are too few public records.
+        Interrupted: Ctrl-C; what was measured so far is kept.
+    """
+    effort = effort or Effort()
+    _check(fronts, points)
+    sets = _Sets(public, effort)
+    store = _Store(cache, fronts, digest(public), classes, effort)
+    found: dict[tuple[Kind, Point], float] = {}
+    work = [(kind, m, own) for m in sorted(fronts) for kind in kinds for own in _chunks(points, m, effort.at_once)]
+    missing: list[tuple[Kind, int, list[Point]]] = []
+    for kind, m, own in work:
+        kept = {point: store.read(kind, point) for point in own}
+        found |= {(kind, point): value for point, value in kept.items() if value is not None}
+        left = [point for point, value in kept.items() if value is None]
+        missing += [(kind, m, left)] if left else []
+    total, done = sum(len(own) for *_, own in missing), 0
+    for kind, m, own in missing:
+        values = _Ensemble(kind, fronts[m], own, classes, sets, effort, run).measure()
+        for point, value in zip(own, values, strict=True):
+            found[kind, point] = value
+            store.write(kind, point, value)
+        done += len(own)
+        if run.progress:
+            run.progress("characterising", done, total)
+    cells = tuple(Cell(p, found.get(("utility", p)), found.get(("privacy", p))) for p in points)
+    front = next(iter(fronts.values()))
+    return Characterisation(front.name, name, {m: prefix.channels for m, prefix in fronts.items()}, cells)
+
+
+def _check(fronts: Mapping[int, Prefix], points: Sequence[Point]) -> None:
+    for point in points:
+        front = fronts.get(point.layers)
+        if front is None:
+            raise NetError(f"a prefix of {point.layers} layers", "none")
+        if not point.channels or not set(point.channels) <= set(range(front.channels)):
+            raise NetError(
+                f"channels among the {front.channels} there are after {point.layers} layers",
+                f"{len(point.channels)} channels up to {max(point.channels, default=-1)}",
+            )
+
+
+def _chunks(points: Sequence[Point], m: int, at_once: int) -> Iterator[list[Point]]:
+    """Points of one m that are trained together: those of like width first, so that few zeros are computed."""
+    own = sorted({p for p in points if p.layers == m}, key=lambda p: (len(p.channels), p.seed, p.channels))
+    for start in range(0, len(own), at_once):
+        yield own[start : start + at_once]
+
+
+class _Sets:
+    """The public records in one fixed shuffle: the last ones are measured on."""
+
+    def __init__(self, public: Records, effort: Effort) -> None:
+        order = np.random.default_rng([effort.seed, 17]).permutation(len(public))
+        left = len(public) - effort.test_records
+        needed = max(effort.utility.batch_size, effort.privacy.batch_size)
+        if left < needed:
+            raise DataError(
+                f"at least {needed + effort.test_records:,} public records to characterise a front end on",
+                f"{len(public):,}",
+                do="Take a larger public set, or a smaller effort.",
+            )
+        self.public, self.train, self.test = public, order[:left], np.sort(order[left:])
+
+    def training(self, count: int) -> Records:
+        """The first `count` of those to train on, or as many as there are."""
+        own = np.sort(self.train[:count])
+        return Records(self.public.x[own], self.public.y[own])
+
+    @property
+    def testing(self) -> Records:
+        return Records(self.public.x[self.test], self.public.y[self.test])
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """Half the squared distance of pixels: what a reconstructor minimises."""
+
+    @property
+    def mark(self) -> dict[str, object]:
+        return {"objective": "pixels"}
+
+    def __call__(self, logits: Tensor, y: Tensor, weights: Tensor, parameters: Named) -> Tensor:
+        """The sum over networks; `y` are images (networks, records, colours, height, width)."""
+        wanted = y if y.dim() == logits.dim() else y[..., None, None, None].to(logits)
+        return ((logits - wanted).square().flatten(2).mean(2) * weights).sum()
+
+
+class _Ensemble:
+    """Points of one m, trained as one and measured."""
+
+    def __init__(
+        self, kind: Kind, front: Prefix, points: list[Point], classes: int, sets: _Sets, effort: Effort, run: Run
+    ) -> None:
+        self.kind, self.front, self.points, self.sets, self.run, self.effort = kind, front, points, sets, run, effort
+        self.how = effort.utility if kind == "utility" else effort.privacy
+        self.front.to(run.device)
+        self.deepest = max(len(point.channels) for point in points)
+        nets = [self._net(point, classes) for point in points]
+        self.nets = nets
+        places = [[*p.channels, *[front.channels] * (self.deepest - len(p.channels))] for p in points]
+        self.places = torch.tensor(places, device=run.device)
+        self.data = Resident(sets.training(self.how.records), run.device)
+        self.sampler = Shuffled(min(self.how.batch_size, len(self.data)), effort.seed, whole=True)
+        self.middle, self.spread = self._scale()
+
+    def _net(self, point: Point, classes: int) -> nn.Module:
+        """A new network, by its own seed; its first convolution gets zeros for the channels that it has not."""
+        depth, (_, *size) = len(point.channels), self.front.shape
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mix(point.seed, 1 if self.kind == "utility" else 2))
+            own, padded = (self._build((channels, *size), classes) for channels in (depth, self.deepest))
+        first, wide = (next(m for m in net.modules() if isinstance(m, nn.Conv2d)) for net in (own, padded))
+        with torch.no_grad():
+            weight = torch.zeros_like(wide.weight)
+            weight[:, :depth] = first.weight
+            padded.load_state_dict(own.state_dict() | {_name(padded, wide): weight})
+        return padded
+
+    def _build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        if self.kind == "utility":
+            return Icn(shape, classes)
+        return Irn(shape, self.front.image_shape, blocks=self.how.blocks, width=self.how.width)
+
+    def measure(self) -> list[float]:
+        """Train, then test: accuracy or mean PSNR of every point."""
+        held = stack(self.nets).to(self.run.device)
+        with forked_generator(self.run.device), watch_interrupt() as interrupted:
+            with precision("fp32", self.run):
+                engine = self._engine(held)
+            with precision("bf16" if self._alone else "tf32", self.run):
+                self._train(held, engine, interrupted)
+        with precision("tf32", self.run):
+            return self._test(held)
+
+    def _train(self, held: nn.Module, engine: Looped | Vmapped, interrupted: Callable[[], bool]) -> None:
+        optimiser, steps = self._optimiser(held), self._steps
+        for step in range(steps):
+            self._gradients(held, engine, step)
+            for group in optimiser.param_groups:
+                group["lr"] = self.how.learning_rate * self._rate(step / steps)
+            optimiser.step()
+            if interrupted():
+                raise Interrupted(
+                    "to finish characterising",
+                    f"Ctrl-C with {len(self.points)} points half done",
+                    "All others are kept.",
+                    "Run the same command again to go on.",
+                )
+
+    @property
+    def _steps(self) -> int:
+        return max(1, self.how.epochs * (len(self.data) // self.sampler.batch_size))
+
+    def _gradients(self, held: nn.Module, engine: Looped | Vmapped, step: int) -> None:
+        x, y = self._batch(step)
+        engine(held, x, y, [y.shape[1]] * len(self.points), [0] * len(self.points))
+
+    def _rate(self, done: float) -> float:
+        """The paper's drops for SGD; a cosine after a short rise for Adam, which is done sooner."""
+        if self.how.optimiser == "sgd":
+            return 1.0 if done < 0.4 else 0.1 if done < 0.8 else 0.01
+        return min(1.0, done / _RISE + 0.01) * 0.5 * (1 + math.cos(math.pi * done))
+
+    @property
+    def _alone(self) -> bool:
+        """Whether one network after another is fastest: where each has much to do by itself."""
+        return self.run.device.type == "cuda" and self.front.shape[1] * self.front.shape[2] >= _LARGE
+
+    def _engine(self, held: nn.Module) -> Looped | Vmapped:
+        """All networks as one, or one after another; what cannot be done as one is not."""
+        objective: Objective = MEAN if self.kind == "utility" else _Pixels()
+        looped = Looped(self.nets[0], objective=objective)
+        if self._alone or len(self.nets) == 1:
+            return looped
+        try:
+            engine = choose(self.nets, (self.deepest, *self.front.shape[1:]), self.run.device, objective)
+            if isinstance(engine, Vmapped):
+                self._gradients(held, engine, 0)
+        except Exception as error:  # noqa: BLE001 - kernels' compilers raise errors of their own
+            _log.warning("Networks are trained one after another: %s.", type(error).__name__)
+            return looped
+        return engine
+
+    def _optimiser(self, held: nn.Module) -> torch.optim.Optimizer:
+        if self.how.optimiser == "adam":
+            return torch.optim.Adam(held.parameters(), lr=self.how.learning_rate, foreach=True)
+        return torch.optim.SGD(held.parameters(), lr=self.how.learning_rate, momentum=0.9, foreach=True)
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        images, labels = self.data.batch(self.sampler.draw(step, len(self.data)))
+        chance = torch.Generator(device=images.device).manual_seed(mix(self.effort.seed, step) ^ 5)
+        images = vary(images, chance)
+        x = self._maps(images)
+        count = len(self.points)
+        if self.kind == "utility":
+            return x, labels.expand(count, -1)
+        return x, images.expand(count, *images.shape)
+
+    def _maps(self, images: Tensor) -> Tensor:
+        """(points, records, channels, height, width): each point's own channels, scaled, zeros behind them."""
+        with torch.no_grad():
+            maps = (self.front(images).float() - self.middle) / self.spread
+            maps = torch.cat([maps, maps.new_zeros(len(maps), 1, *maps.shape[2:])], 1)
+            picked = maps.permute(0, 2, 3, 1)[..., self.places]  # records, height, width, points, channels
+            return picked.permute(3, 0, 1, 2, 4).contiguous().permute(0, 1, 4, 2, 3)  # channels last in memory
+
+    def _scale(self) -> tuple[Tensor, Tensor]:
+        """Mean and spread of every channel over some public records; scaling gives away and hides nothing."""
+        with torch.no_grad():
+            maps = self.front(self.data.batch(np.arange(min(500, len(self.data))))[0]).float()
+        middle, spread = maps.mean((0, 2, 3), keepdim=True), maps.std((0, 2, 3), keepdim=True)
+        return middle, torch.where(spread > 1e-6, spread, torch.ones_like(spread))
+
+    def _test(self, held: nn.Module) -> list[float]:
+        values, net = tensors(held), self.nets[0].to(self.run.device).eval()
+        data = Resident(self.sets.testing, self.run.device)
+        scores: list[list[Tensor]] = [[] for _ in self.points]
+        for start in range(0, len(data), _TEST_BATCH):
+            images, labels = data.batch(np.arange(start, min(len(data), start + _TEST_BATCH)))
+            maps = self._maps(images)
+            for place, own in enumerate(scores):
+                with torch.no_grad():
+                    out = functional_call(net, {name: value[place] for name, value in values.items()}, (maps[place],))
+                hit = out.argmax(1) == labels if self.kind == "utility" else psnr(out.float(), images)
+                own.append(hit.double())
+        return [float(torch.cat(own).mean()) for own in scores]
+
+
+def _name(net: nn.Module, conv: nn.Module) -> str:
+    return next(f"{name}.weight" for name, module in net.named_modules() if module is conv)
+
+
+def vary(images: Tensor, chance: torch.Generator) -> Tensor:
+    """Mirrored and shifted at random, brighter or darker, with more or less contrast."""
+    x = shift(flip(images, chance), chance)
+    contrast, light = (torch.rand((2, len(x), 1, 1, 1), generator=chance, device=x.device) - 0.5).unbind()
+    return ((x - 0.5) * (1 + 0.4 * contrast) + 0.5 + 0.2 * light).clamp(0, 1)
+
+
+def psnr(reconstructed: Tensor, images: Tensor) -> Tensor:
+    """Of each image in decibels, for pixels in [0, 1]; what is outside is clipped first."""
+    error = (reconstructed.clamp(0, 1) - images).square().flatten(1).mean(1)
+    return -10 * error.clamp_min(1e-10).log10()
+
+
+class _Store:
+    """Results on disk, a small file each, by the hash of all that determines them."""
+
+    def __init__(
+        self, folder: Path | None, fronts: Mapping[int, Prefix], data: str, classes: int, effort: Effort
+    ) -> None:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.folder = folder or Path(root) / "airlock" / "characterised"
+        self.data, self.classes, self.effort = data, classes, effort
+        self.fronts = {m: _fingerprint(prefix) for m, prefix in fronts.items()}
+
+    def _file(self, kind: Kind, point: Point) -> Path:
+        how = (self.effort.utility if kind == "utility" else self.effort.privacy).model_dump()
+        key = [_VERSION, kind, self.fronts[point.layers], self.data, self.classes, how, self.effort.test_records]
+        text = json.dumps([*key, self.effort.seed, list(point.channels), point.seed], sort_keys=True)
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+    def read(self, kind: Kind, point: Point) -> float | None:
+        try:
+            value = json.loads(self._file(kind, point).read_text())["value"]
+            return float(value)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, kind: Kind, point: Point, value: float) -> None:
+        """Best effort: a cache that cannot be written only costs time."""
+        with contextlib.suppress(OSError):
+            target = self._file(kind, point)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_suffix(f".{os.getpid()}.part")
+            aside.write_text(json.dumps({"value": value}))
+            os.replace(aside, target)
+
+
+def _fingerprint(prefix: Prefix) -> str:
+    """SHA-256 of a prefix: its layers and its tensors."""
+    found = hashlib.sha256(repr((prefix.name, prefix.names, prefix.image_shape, prefix.widths)).encode())
+    for key, value in sorted(prefix.state_dict().items()):
+        found.update(key.encode())
+        found.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+    return found.hexdigest()

@@ -1,0 +1,109 @@
+"""Fisher's linear discriminability of every channel by itself: how well one map tells the classes apart.
+
+J of a channel is the largest eigenvalue of S_w⁻¹ S_b (Fisher 1936), as PrivyNet has it: with z the flattened map of one
+record, S_w the sum over records of (z - mean of its class)(...)ᵀ and S_b the sum over classes of (mean of the class -
+mean of all)(...)ᵀ. S_b = BᵀB with one row a class, so that J is the largest eigenvalue of the small B S_w⁻¹ Bᵀ.
+
+One pass over the records, sums alone are kept. Nothing here is private: J of private records is a function of them that
+no noise protects, and whoever chooses channels by it has to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from airlock.errors import NetError
+
+RIDGE = 1e-3  # of the mean variance, where S_w has no inverse
+_SINGULAR = 1e-9  # the smallest pivot over the largest, squared roots of S_w's scale
+LIMIT = 1 << 30  # bytes of sums at a time
+
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+
+
+class Scatter:
+    """Sums over records from which every channel's J follows.
+
+    Args:
+        channels: How many.
+        places: Entries of one flattened map.
+        classes: How many.
+        device: Where the sums are kept.
+    """
+
+    def __init__(self, channels: int, places: int, classes: int, device: torch.device | None = None) -> None:
+        self.counts = torch.zeros(classes, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(classes, channels, places, dtype=torch.float64, device=device)
+        self.products = torch.zeros(channels, places, places, dtype=torch.float64, device=device)
+
+    def add(self, maps: Tensor, labels: Tensor) -> None:
+        """Records (n, channels, height, width) with their labels."""
+        z = maps.flatten(2).double()
+        member = F.one_hot(labels.long(), len(self.counts)).double()
+        self.counts += member.sum(0)
+        self.sums += torch.einsum("nk,ncp->kcp", member, z)
+        across = z.transpose(0, 1)
+        self.products += across.transpose(1, 2) @ across
+
+    def scores(self, ridge: float = RIDGE) -> Tensor:
+        """J of every channel; 0 for a channel that never varies. Classes without a record do not count.
+
+        Raises:
+            NetError: Fewer than two classes have records.
+        """
+        there = self.counts > 0
+        if int(there.sum()) < 2:
+            raise NetError("records of at least two classes for Fisher's criterion", f"{int(there.sum())}")
+        counts, sums = self.counts[there], self.sums[there]
+        means = sums / counts[:, None, None]
+        middle = self.sums.sum(0) / self.counts.sum()
+        between = (means - middle).transpose(0, 1)  # channels, classes, places
+        weighted = (sums * counts.rsqrt()[:, None, None]).transpose(0, 1)
+        within = self.products - weighted.transpose(1, 2) @ weighted
+        return _largest(within, between, ridge)
+
+
+def _largest(within: Tensor, between: Tensor, ridge: float) -> Tensor:
+    """The largest eigenvalue of B S⁻¹ Bᵀ, channel by channel in one batch; a ridge where S has no inverse."""
+    places = within.shape[1]
+    size = within.diagonal(dim1=1, dim2=2).mean(1)  # the mean variance
+    dead = size <= torch.finfo(torch.float64).tiny
+    identity = torch.eye(places, dtype=within.dtype, device=within.device)
+    within = within / size.where(~dead, torch.ones_like(size))[:, None, None]
+    root, problem = torch.linalg.cholesky_ex(within)
+    pivots = root.diagonal(dim1=1, dim2=2)
+    singular = (problem > 0) | ~(pivots.amin(1) ** 2 > _SINGULAR * pivots.amax(1) ** 2)
+    damped = torch.linalg.cholesky_ex(within + torch.maximum(ridge * singular, dead * 1.0)[:, None, None] * identity)[0]
+    solved = torch.linalg.solve_triangular(damped, between.transpose(1, 2), upper=False)
+    small = solved.transpose(1, 2) @ solved
+    found = torch.linalg.eigvalsh(small)[:, -1] / size.where(~dead, torch.ones_like(size))
+    scores: Tensor = found.clamp_min(0).where(~dead, torch.zeros_like(found))
+    return scores
+
+
+def discriminability(batches: Batches, shape: tuple[int, ...], classes: int, limit: int = LIMIT) -> Tensor:
+    """J of every channel of maps of `shape`, on the CPU.
+
+    Args:
+        batches: Gives maps and labels, from the start each time it is called.
+        shape: Channels, height, width.
+        classes: How many.
+        limit: Bytes of sums at a time; beyond it channels go in groups, with a pass over the records each.
+    """
+    channels, places = shape[0], shape[1] * shape[2]
+    at_once = max(1, limit // (8 * places * (places + classes)))
+    found = []
+    for start in range(0, channels, at_once):
+        scatter: Scatter | None = None
+        for maps, labels in batches():
+            own = maps[:, start : start + at_once]
+            scatter = scatter or Scatter(own.shape[1], places, classes, maps.device)
+            scatter.add(own, labels)
+        if scatter is None:
+            raise NetError("records for Fisher's criterion", "none")
+        found.append(scatter.scores().cpu())
+    return torch.cat(found)

@@ -1,0 +1,57 @@
+"""Local mechanisms: rows stay in their ball, the noise has the stated scale, and half of it is noticed."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from scipy import stats
+
+from airlock.accounting import spend
+from airlock.mechanisms import LocalGaussian, RandomisedResponse, Stream
+from tests.mechanisms.test_gaussian import has_scale
+
+
+def test_every_row_lies_in_the_ball_whatever_it_was() -> None:
+    rows = torch.randn(50, 4, 3, 3) * torch.logspace(-6, 20, 50)[:, None, None, None]
+    rows[3], rows[7, 0, 0, 0] = math.inf, math.nan
+    clipped = LocalGaussian(2.5, 1.0).clip(rows)
+    assert (clipped.double().norm(dim=1) <= 2.5).all()
+    assert clipped[3].eq(0).all()
+    assert clipped[7].eq(0).all()
+    assert torch.allclose(clipped[0], rows[0].flatten())  # what is inside stays
+
+
+def test_the_noise_is_that_of_two_records_as_far_apart_as_can_be() -> None:
+    """σ = 2 R z: half of it, as if records were R apart, is noticed."""
+    mechanism = LocalGaussian(0.7, 1.3)
+    noisy = mechanism.add(torch.zeros(1000, 40), Stream.from_seed(5))
+    assert mechanism.sigma == 2 * 0.7 * 1.3
+    assert has_scale(noisy.ravel(), mechanism.sigma)
+    assert not has_scale(noisy.ravel() / 2, mechanism.sigma)
+    assert mechanism.event == dpa.GaussianDpEvent(1.3)
+
+
+def test_a_row_depends_on_its_own_record_alone() -> None:
+    rows, mechanism = torch.randn(6, 5), LocalGaussian(1.0, 0.5)
+    other = rows.clone()
+    other[2] = 100.0
+    a, b = (mechanism.add(x, Stream.from_seed(1)) for x in (rows, other))
+    assert (np.flatnonzero((a != b).any(1)) == [2]).all()
+
+
+def test_a_label_stays_as_often_as_stated_and_moves_anywhere_else_alike() -> None:
+    mechanism, labels = RandomisedResponse(5, 1.5), np.full(40_000, 3)
+    counts = np.bincount(mechanism.answer(labels, Stream.from_seed(2)), minlength=5)
+
+    def plausible(epsilon: float) -> bool:
+        kept = math.exp(epsilon) / (math.exp(epsilon) + 4)
+        wanted = np.where(np.arange(5) == 3, kept, (1 - kept) / 4) * len(labels)
+        return bool(stats.chisquare(counts, wanted).pvalue > 1e-4)
+
+    assert plausible(1.5)
+    assert not plausible(3.0)  # half the noise
+    assert not plausible(0.75)
+    assert abs(spend(mechanism.event, 1e-9, "replace-one").epsilon - 1.5) < 1e-3
