@@ -21,6 +21,8 @@ from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sheather_jones, silverman
 from airlock.nets import create
+from airlock.nets.prefix import open_prefix
+from airlock.nets.synthetic import draw_classes
 from airlock.training import (
     PlainGradients,
     Poisson,
@@ -34,6 +36,7 @@ from airlock.training import (
     train_together,
 )
 from airlock.training.bookkeeping import BookKeeper
+from airlock.training.characterise import Effort, Learning, Point, characterise
 from airlock.training.collection import Slices, collect
 from airlock.training.ensemble import makes, model_seed
 from airlock.training.private import clipped_sum, engine_for
@@ -323,3 +326,23 @@ def test_features_are_rebuilt_on_a_gpu_as_on_a_cpu(exact: None) -> None:
 
     here, there = on(torch.device("cpu")), on(GPU)
     assert there == pytest.approx(here, abs=0.5)
+
+
+@pytest.mark.parametrize("few", [0, 10**9])
+def test_front_ends_are_characterised_as_on_a_cpu(few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airlock.training.characterise._FEW", few)
+    images, labels = draw_classes(160, (3, 8, 8), 3, 0)
+    public, fronts = Records(images.numpy(), labels.numpy()), {3: open_prefix("vgg16", 3, (3, 8, 8))}
+    effort = Effort(
+        utility=Learning(records=64, epochs=2, batch_size=32),
+        privacy=Learning(records=64, epochs=2, batch_size=32, width=8, blocks=2),
+        test_records=64,
+    )
+    points = [Point(3, (1, 2, 3)), Point(3, (5,)), Point(3, tuple(range(20)))]
+    found = [
+        characterise(fronts, public, 3, points, Run(device=device), effort, cache=tmp_path / str(device)).cells
+        for device in (GPU, torch.device("cpu"))
+    ]
+    for there, here in zip(*found, strict=True):
+        assert there.psnr == pytest.approx(here.psnr, abs=1.0)
+        assert there.utility == pytest.approx(here.utility, abs=0.25)

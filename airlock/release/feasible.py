@@ -50,13 +50,15 @@ def draw_feasible(chosen: Chosen, limits: Limits, title: str) -> str:
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(value)}" y2="{up(value)}" stroke="{_LINE}"/>')
         parts.append(_text(_LEFT - 10, up(value) + 5, str(value), "end"))
     parts += [_text(across(m), _HEIGHT - _BOTTOM + 22, str(m), "middle") for m in layers]
-    parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 14, "layers m", "middle"))
+    parts.append(
+        _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 14, "layers m (beside the points: channels D')", "middle")
+    )
     parts.append(_text(_LEFT - 60, _TOP - 14, "PSNR in dB"))
     if limits.psnr is not None:
         y = up(limits.psnr)
         dashes = f'stroke="{_RUST}" stroke-dasharray="6 4"'
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}" {dashes}/>')
-        parts.append(_text(_WIDTH - _RIGHT, y - 6, f"{limits.psnr:g} dB allowed", "end", _RUST))
+        parts.append(_text(_LEFT + 4, y - 6, f"{limits.psnr:g} dB allowed", "start", _RUST, size=12))
     kept = set(chosen.feasible)
     for point in sorted(chosen.options, key=lambda p: p.psnr):
         parts += _point(point, across(point.layers), up(point.psnr), point in kept, point == chosen.option)

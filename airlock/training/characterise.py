@@ -12,6 +12,7 @@ second one costs nothing. A PSNR against one trained network is a lower bound on
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -48,6 +49,7 @@ _TEST_BATCH = 250
 _RISE = 0.05  # of the training, over which Adam's rate rises
 _log = logging.getLogger(__name__)
 _LARGE = 1024  # places of a map from which one network fills a GPU by itself
+_FEW = 4000  # steps of single networks, up to which it is not worth while to compile kernels for many
 
 
 class Learning(Frozen):
@@ -366,9 +368,9 @@ class _Ensemble:
         held = stack(self.nets).to(self.run.device)
         with forked_generator(self.run.device), watch_interrupt() as interrupted:
             with precision("fp32", self.run):
-                engine = self._engine(held)
+                engine = self._engine()
             with precision("bf16" if self._alone else "tf32", self.run):
-                self._train(held, engine, interrupted)
+                self._train(held, self._tried(held, engine), interrupted)
         with precision("tf32", self.run):
             return self._test(held)
 
@@ -403,23 +405,38 @@ class _Ensemble:
 
     @property
     def _alone(self) -> bool:
-        """Whether one network after another is fastest: where each has much to do by itself."""
-        return self.run.device.type == "cuda" and self.front.shape[1] * self.front.shape[2] >= _LARGE
+        """Whether a GPU computes one network after another: each has much to do, or all have little in all."""
+        large = self.front.shape[1] * self.front.shape[2] >= _LARGE
+        return self.run.device.type == "cuda" and (large or len(self.points) * self._steps <= _FEW)
 
-    def _engine(self, held: nn.Module) -> Looped | Vmapped:
-        """All networks as one, or one after another; what cannot be done as one is not."""
-        objective: Objective = MEAN if self.kind == "utility" else _Pixels()
-        looped = Looped(self.nets[0], objective=objective)
+    def _engine(self) -> Looped | Vmapped:
+        """All networks as one where that gives the same gradients, else one after another."""
         if self._alone or len(self.nets) == 1:
-            return looped
+            return self._looped()
+        trial = [_shaken(net) for net in (self.nets[0], self.nets[-1])]
         try:
-            engine = choose(self.nets, (self.deepest, *self.front.shape[1:]), self.run.device, objective)
-            if isinstance(engine, Vmapped):
-                self._gradients(held, engine, 0)
+            return choose(trial, (self.deepest, *self.front.shape[1:]), self.run.device, self._objective)
         except Exception as error:  # noqa: BLE001 - kernels' compilers raise errors of their own
             _log.warning("Networks are trained one after another: %s.", type(error).__name__)
-            return looped
+            return self._looped()
+
+    def _tried(self, held: nn.Module, engine: Looped | Vmapped) -> Looped | Vmapped:
+        """The engine if it can do a whole step, which may take other kernels and more memory than a trial."""
+        if isinstance(engine, Looped):
+            return engine
+        try:
+            self._gradients(held, engine, 0)
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.warning("Networks are trained one after another: %s.", type(error).__name__)
+            return self._looped()
         return engine
+
+    def _looped(self) -> Looped:
+        return Looped(self.nets[0], objective=self._objective)
+
+    @property
+    def _objective(self) -> Objective:
+        return MEAN if self.kind == "utility" else _Pixels()
 
     def _optimiser(self, held: nn.Module) -> torch.optim.Optimizer:
         if self.how.optimiser == "adam":
@@ -464,6 +481,16 @@ class _Ensemble:
                 hit = out.argmax(1) == labels if self.kind == "utility" else psnr(out.float(), images)
                 own.append(hit.double())
         return [float(torch.cat(own).mean()) for own in scores]
+
+
+def _shaken(net: nn.Module) -> nn.Module:
+    """A copy without weights that are all zero, behind which every gradient would be."""
+    made, chance = copy.deepcopy(net), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if not parameter.any():
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=chance))
+    return made
 
 
 def _name(net: nn.Module, conv: nn.Module) -> str:

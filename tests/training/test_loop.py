@@ -29,7 +29,7 @@ from airlock.training import (
     fit,
 )
 from airlock.training.augment import named
-from airlock.training.loop import Progress, _precision
+from airlock.training.loop import Progress, precision
 from airlock.training.schedule import rate
 
 CPU = torch.device("cpu")
@@ -243,6 +243,6 @@ def test_shift_moves_by_whole_pixels() -> None:
 def test_bfloat16_sees_the_weights_move() -> None:
     """Autocast may keep its copies of the weights until it ends, which is after the last step."""
     before = torch.is_autocast_cache_enabled()
-    with _precision(Recipe(steps=1, learning_rate=1.0, precision="bf16"), Run(device=torch.device("cuda"))):
+    with precision("bf16", Run(device=torch.device("cuda"))):
         assert not torch.is_autocast_cache_enabled()
     assert torch.is_autocast_cache_enabled() == before
