@@ -10,14 +10,20 @@ no noise protects, and whoever chooses channels by it has to say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from airlock.data import Records
 from airlock.errors import NetError
+from airlock.nets.prefix import Prefix
+from airlock.training.loop import Run
+from airlock.training.resident import Resident
 
+RECORDS, _BATCH = 6400, 128  # as PrivyNet has it
 RIDGE = 1e-3  # of the mean variance, where S_w has no inverse
 _SINGULAR = 1e-9  # the smallest pivot over the largest, squared roots of S_w's scale
 LIMIT = 1 << 30  # bytes of sums at a time
@@ -107,3 +113,21 @@ def discriminability(batches: Batches, shape: tuple[int, ...], classes: int, lim
             raise NetError("records for Fisher's criterion", "none")
         found.append(scatter.scores().cpu())
     return torch.cat(found)
+
+
+def usefulness(front: Prefix, records: Records, classes: int, run: Run, count: int = RECORDS) -> dict[int, float]:
+    """J of every channel of a front end, by its first `count` records.
+
+    Of private records it is a function that no noise protects: a release whose channels it chose has to say so.
+    """
+    count = min(count, len(records))
+    data = Resident(Records(records.x[:count], records.y[:count]), run.device)
+    front.to(run.device)
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, count, _BATCH):
+            x, y = data.batch(np.arange(start, min(count, start + _BATCH)))
+            with torch.no_grad():
+                yield front(x), y
+
+    return dict(enumerate(discriminability(batches, front.shape, classes).tolist()))

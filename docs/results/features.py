@@ -13,7 +13,7 @@ import json
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,9 +28,9 @@ from airlock.mechanisms import Stream
 from airlock.nets.prefix import Prefix, open_prefix
 from airlock.training import Run
 from airlock.training.characterise import QUICK, Effort, Learning, Point, characterise, grid, singles
-from airlock.training.lda import discriminability
+from airlock.training.lda import usefulness
 from airlock.training.pretrain import FRONT, front_weights, write_weights
-from airlock.training.resident import choose_device, to_input
+from airlock.training.resident import choose_device
 
 STAGES = ("lda", "draws", "surface", "coarse")
 START = time.monotonic()
@@ -172,16 +172,7 @@ class Study:
 
     def lda(self) -> dict[int, float]:
         """Fisher's J of every channel."""
-        front = self.front.to(self.run.device)
-
-        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-            for start in range(0, self.settings.lda_records, 128):
-                own = slice(start, start + 128)
-                x = to_input(torch.from_numpy(np.ascontiguousarray(self.public.x[own])).to(self.run.device))
-                with torch.no_grad():
-                    yield front(x), torch.from_numpy(self.public.y[own]).to(self.run.device)
-
-        return dict(enumerate(discriminability(batches, front.shape, self.classes).tolist()))
+        return usefulness(self.front, self.public, self.classes, self.run, self.settings.lda_records)
 
     def stage_lda(self) -> None:
         """How many of the worst channels Fisher's criterion finds."""

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -29,6 +28,7 @@ from airlock.training.characterise import (
     singles,
 )
 from airlock.training.convexified import MEAN
+from airlock.training.resident import to_input
 from airlock.training.stacked import Dropouts, Looped, Vmapped, stack
 
 SHAPE = (3, 8, 8)
@@ -112,11 +112,9 @@ def test_more_channels_serve_more_and_leak_more(fronts: dict[int, Prefix], publi
     found = characterise(fronts, public, 3, points, Run(), effort, cache=tmp_path)
     one, many = found.cells
     assert many.psnr > one.psnr + 1  # type: ignore[operator]
-    blind = float(
-        psnr(
-            torch.from_numpy(np.broadcast_to(public.x.mean(0), public.x.shape).copy()), torch.from_numpy(public.x)
-        ).mean()
-    )
+    pictures = to_input(torch.from_numpy(public.x))
+    blind = float(psnr(pictures.mean(0).expand_as(pictures), pictures).mean())
+    assert 5 < blind < 20
     assert many.psnr > blind + 3  # type: ignore[operator]
     assert many.utility > 0.5  # type: ignore[operator]
 

@@ -10,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from airlock.data import Records
 from airlock.errors import NetError
-from airlock.training.lda import Scatter, discriminability
+from airlock.nets.prefix import open_prefix
+from airlock.nets.synthetic import draw_classes
+from airlock.training import Run
+from airlock.training.lda import Scatter, discriminability, usefulness
+from airlock.training.resident import to_input
 
 
 def records(seed: int, count: int, classes: int, channels: int = 3, side: int = 2) -> tuple[Tensor, Tensor]:
@@ -77,6 +82,15 @@ def test_what_tells_classes_apart_scores_higher() -> None:
     maps[:, 2] = torch.randn(300, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores = discriminability(lambda: [(maps, labels)], (3, 2, 2), 4)
     assert scores.argmin() == 2
+
+
+def test_channels_of_a_front_end_by_its_first_records() -> None:
+    images, labels = draw_classes(40, (3, 8, 8), 3, 0)
+    front, public = open_prefix("vgg16", 3, (3, 8, 8)), Records(images.numpy(), labels.numpy())
+    found = usefulness(front, public, 3, Run(), count=30)
+    wanted = discriminability(lambda: [(front(to_input(images[:30])), labels[:30])], front.shape, 3)
+    assert list(found) == list(range(64))
+    assert np.allclose(list(found.values()), wanted, rtol=1e-4)
 
 
 def test_one_class_alone_is_refused() -> None:
