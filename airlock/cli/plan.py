@@ -64,7 +64,7 @@ def plan(
     if figure is not None:
         check_figure(figure)
     asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
-    chosen = _chosen(asked, characterised, figure) if characterised is not None else None
+    chosen = _chosen(asked, characterised, figure)
     made = plan_release(asked, data_dir)
     curve = made.curve()
     if figure is not None and chosen is None:
@@ -92,13 +92,18 @@ def plan(
         print_lines(lambda width, plain: f"Figure: {shown(figure)}")
 
 
-def _chosen(config: ReleaseConfig, file: Path, figure: Path | None) -> Chosen:
+def _chosen(config: ReleaseConfig, file: Path | None, figure: Path | None) -> Chosen | None:
     """Layers and channels by the config's limits, from public measurements; the picture is of these."""
+    if config.channel != "features":
+        if file is not None:
+            raise ConfigError("--characterised with the channel features", f"'{config.channel}'")
+        return None
+    named = file or config.settings.get("characterised")
+    if named is None:
+        return None
     from airlock.channels.features.characterised import Characterised
 
-    if config.channel != "features":
-        raise ConfigError("--characterised with the channel features", f"'{config.channel}'")
-    return choice(Characterised.read(file), config, figure)
+    return choice(Characterised.read(Path(named)), config, figure)
 
 
 def _drawable(made: Plan, curve: Curve | None) -> Curve:

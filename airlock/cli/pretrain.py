@@ -16,6 +16,7 @@ from airlock.cli.terminal import (
     shown,
     translate_errors,
 )
+from airlock.errors import Interrupted
 
 
 @translate_errors
@@ -50,7 +51,11 @@ def pretrain(
     how = FRONT.model_copy(update={"epochs": epochs})
     with progress_bar() as progress:
         run = Run(device=choose_device(device), progress=progress)
-        tensors = front_weights(front, public, how, seed, run, layers)
+        try:
+            tensors = front_weights(front, public, how, seed, run, layers)
+        except Interrupted as error:
+            again = "Run the same command again to go on."
+            raise Interrupted(error.expected, error.found, "No weights were written.", again) from None
     sha256 = write_weights(out, tensors)
     said = {
         "weights": shown(out),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import hashlib
 import json
 import logging
@@ -261,12 +262,20 @@ def characterise(
         for point, value in zip(own, values, strict=True):
             found[kind, point] = value
             store.write(kind, point, value)
+        _tidy(run)
         done += len(own)
         if run.progress:
             run.progress("characterising", done, total)
     cells = tuple(Cell(p, found.get(("utility", p)), found.get(("privacy", p))) for p in points)
     front = next(iter(fronts.values()))
     return Characterisation(front.name, name, {m: prefix.channels for m, prefix in fronts.items()}, cells)
+
+
+def _tidy(run: Run) -> None:
+    """Give back what the last ensemble held: its engine and the graph in it know each other, so both would stay."""
+    if run.device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _check(fronts: Mapping[int, Prefix], points: Sequence[Point]) -> None:
@@ -455,7 +464,7 @@ class _Ensemble:
 
     def _maps(self, images: Tensor) -> Tensor:
         """(points, records, channels, height, width): each point's own channels, scaled, zeros behind them."""
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             maps = (self.front(images).float() - self.middle) / self.spread
             maps = torch.cat([maps, maps.new_zeros(len(maps), 1, *maps.shape[2:])], 1)
             picked = maps.permute(0, 2, 3, 1)[..., self.places]  # records, height, width, points, channels

@@ -132,7 +132,7 @@ def front_weights(
         public: What it learns to classify.
         how: The recipe; `FRONT` is enough for the first ten layers.
         seed: Of initial weights, order and augmentation.
-        run: Where; an unfinished run is kept in its checkpoints.
+        run: Where; an unfinished run is kept in its checkpoints, or in the cache, and goes on by itself.
         layers: How many layers of a VGG to train; all when left out.
 
     Raises:
@@ -141,6 +141,9 @@ def front_weights(
     shape = public.records.x.shape[1:]
     open_prefix(front, layers or 1, shape)
     name = front if layers is None else f"{front}-{layers}"
+    if run.checkpoint is None:
+        unfinished = _file(json.dumps(["unfinished", name, public.digest, how.model_dump(), seed])).with_suffix("")
+        run = replace(run, checkpoint=unfinished, resume=True)
     return usual_state(pretrained(name, lambda: trunk(front, shape, layers), public, how, seed, run))
 
 

@@ -1,6 +1,6 @@
 """The figures of docs/results/features.md: what prefixes leak and serve, what Fisher's criterion finds and gains.
 
-python docs/results/features.py runs/features.toml --data-dir DATA [--quick] [--only lda,draws,surface,coarse]
+python docs/results/features.py runs/features.toml --data-dir DATA [--quick] [--only STAGE,STAGE]
 
 One line of JSON a result on stdout; progress with seconds on stderr. Results are kept cell by cell in the cache: a run
 that was stopped goes on. `--quick` is a trial of the script itself: its figures mean nothing.
@@ -21,18 +21,19 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from airlock.channels.features.prune import draw, prune
+from airlock.channels.features.prune import draw, draw_inner, prune
 from airlock.config import DataConfig, Frozen, parse
 from airlock.data import Records, open_public
 from airlock.mechanisms import Stream
-from airlock.nets.prefix import Prefix, open_prefix
+from airlock.nets.prefix import Prefix, narrow, open_prefix
 from airlock.training import Run
 from airlock.training.characterise import QUICK, Effort, Learning, Point, characterise, grid, singles
 from airlock.training.lda import usefulness
 from airlock.training.pretrain import FRONT, front_weights, write_weights
+from airlock.training.profiling import profile, profile_all
 from airlock.training.resident import choose_device
 
-STAGES = ("lda", "draws", "surface", "coarse")
+STAGES = ("coarse", "lda", "draws", "inner", "profile", "surface")
 START = time.monotonic()
 
 
@@ -51,6 +52,7 @@ class Settings(Frozen):
     draws: int = 20
     lda_records: int = 6400
     single_seeds: int = 1
+    inner: tuple[tuple[int, ...], ...] = ((64, 64, 128), (32, 64, 128), (32, 32, 128), (32, 32, 64))
     coarse_layers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
     coarse_depths: tuple[int, ...] = (4, 16, 64)
     effort: Effort = Effort()
@@ -63,6 +65,7 @@ TRIAL = {
     "seeds": 2,
     "draws": 2,
     "lda_records": 256,
+    "inner": ((64, 64, 128), (32, 32, 64)),
     "coarse_layers": (1, 6),
     "coarse_depths": (4,),
     "effort": Effort(
@@ -251,6 +254,30 @@ class Study:
         for place, value in found.mean("privacy").items():
             row(stage="coarse", m=place[0], channels=place[1], accuracy=found.mean("utility")[place], psnr=value)
         row(stage="coarse", points=len(points), seconds=round(time.monotonic() - start, 1))
+
+    def stage_inner(self) -> None:
+        """Fewer channels in the layers before the last as well."""
+        m, depth = self.settings.layer, self.settings.depth
+        widths = self.front.widths
+        for kept in self.settings.inner:
+            cells, cost = [], None
+            for seed in range(self.settings.seeds):
+                stream = Stream.from_seed(seed)
+                own = draw(range(widths[-1]), depth, stream.child("channels"))
+                small = narrow(self.front, own, draw_inner(widths[:-1], kept, stream.child("inner")))
+                self.fronts[m], whole = small, self.fronts[m]
+                cells += self.measure([Point(m, tuple(range(depth)), seed)]).cells
+                self.fronts[m] = whole
+                cost = cost or profile(small, m, onnx=False)
+            row(stage="inner", m=m, widths=[*kept, depth], accuracy=_spread(c.utility for c in cells),
+                psnr=_spread(c.psnr for c in cells), torch_ms=cost and cost.torch_ms, bytes=cost and cost.parameter_bytes,
+                multiply_adds=cost and cost.multiply_adds)  # fmt: skip
+
+    def stage_profile(self) -> None:
+        """What prefixes cost on this machine."""
+        fronts = {m: self.fronts[m] for m in self.settings.coarse_layers}
+        for found in profile_all(fronts, self.settings.coarse_depths):
+            row(stage="profile", **found.to_dict())
 
 
 def _spread(values: Any) -> dict[str, float]:

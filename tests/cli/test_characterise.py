@@ -79,7 +79,13 @@ def test_what_was_written_is_read_back_and_chosen_from(measured: Path) -> None:
     middle = sorted(option.psnr for option in made.options)[3]
     config = load(measured / "config.toml", {"settings.psnr": middle})
     found = _chosen(config, measured / "found.json", measured / "b.svg")
+    assert found is not None
     assert found == choose(made.options, limits(config.settings))
+    named = load(
+        measured / "config.toml", {"settings.psnr": middle, "settings.characterised": str(measured / "found.json")}
+    )
+    assert _chosen(named, None, None) == found
+    assert _chosen(config, None, None) is None
     assert found.option.psnr <= middle
     figure = (measured / "b.svg").read_text()
     assert figure.count('fill="#1d4f91"') == len(found.feasible)

@@ -201,6 +201,25 @@ def test_a_front_end_is_kept_in_the_usual_layout(tmp_path: Path) -> None:
         write_weights(tmp_path / "w.pth", tensors)
 
 
+def test_an_unfinished_front_end_goes_on_by_itself() -> None:
+    images, labels = draw_classes(64, (3, 8, 8), 4, 0)
+    records = Records(images.numpy(), labels.numpy())
+    public = Public("shapes", records, 4, digest(records))
+
+    def stop(label: str, done: int, total: int) -> None:
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole = front_weights("vgg16", public, HOW, 1, Run(checkpoint_seconds=600), layers=1)
+    for path in Path(os.environ["XDG_CACHE_HOME"]).rglob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(Interrupted):
+        front_weights("vgg16", public, HOW, 1, Run(progress=stop), layers=1)
+    count = Count()
+    assert same(front_weights("vgg16", public, HOW, 1, Run(progress=count), layers=1), whole)
+    assert count.steps == 2
+
+
 def test_one_half_of_the_classes_learns_for_the_other() -> None:
     whole = shapes(classes=5)
     first, second = halve(whole, second=False), halve(whole, second=True)
