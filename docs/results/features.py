@@ -269,9 +269,10 @@ class Study:
                 cells += self.measure([Point(m, tuple(range(depth)), seed)]).cells
                 self.fronts[m] = whole
                 cost = cost or profile(small, m, onnx=False)
-            row(stage="inner", m=m, widths=[*kept, depth], accuracy=_spread(c.utility for c in cells),
-                psnr=_spread(c.psnr for c in cells), torch_ms=cost and cost.torch_ms, bytes=cost and cost.parameter_bytes,
-                multiply_adds=cost and cost.multiply_adds)  # fmt: skip
+            assert cost is not None
+            costs = {"torch_ms": cost.torch_ms, "bytes": cost.parameter_bytes, "multiply_adds": cost.multiply_adds}
+            spreads = {"accuracy": _spread(c.utility for c in cells), "psnr": _spread(c.psnr for c in cells)}
+            row(stage="inner", m=m, widths=[*kept, depth], **spreads, **costs)
 
     def stage_profile(self) -> None:
         """What prefixes cost on this machine."""
