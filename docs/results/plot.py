@@ -21,7 +21,7 @@ class Line:
 
     name: str
     points: Points
-    mark: str = "triangle"  # triangle: claimed; circle: proven; none: a line alone
+    mark: str = "triangle"  # triangle: claimed; circle: proven or measured; dot: points without a line; none: a line
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,13 @@ def _line(points: Points, colour: str, mark: str, marks: int | None = None) -> l
     dashes = ' stroke-dasharray="6 4"' if mark == "triangle" else ""
     way = " ".join(f"{a},{b}" for a, b in points)
     found = [f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.8"{dashes}/>']
+    found = [] if mark == "dot" else found
     at = points if marks is None else [(sum(a for a, _ in points) / len(points), points[0][1])]
     for a, b in at:
         if mark == "circle":
             found.append(f'<circle cx="{a}" cy="{b}" r="4" fill="{colour}"/>')
+        elif mark == "dot":
+            found.append(f'<circle cx="{a}" cy="{b}" r="3" fill="{colour}" fill-opacity="0.7"/>')
         elif mark == "triangle":
             corners = f"{a},{b - 5} {a - 4.5},{b + 4} {a + 4.5},{b + 4}"
             found.append(f'<polygon points="{corners}" fill="#fff" stroke="{colour}" stroke-width="1.6"/>')
