@@ -84,11 +84,6 @@ class Prefix(nn.Module):
         return self.shape[0]
 
     @property
-    def halvings(self) -> int:
-        """How often the image was halved on the way."""
-        return round(math.log2(max(1, self.image_shape[1] / self.shape[1])))
-
-    @property
     def parameter_bytes(self) -> int:
         """What it takes to store it, in float32."""
         return 4 * sum(parameter.numel() for parameter in self.parameters())

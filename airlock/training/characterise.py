@@ -324,7 +324,7 @@ class _Sets:
 
 @dataclass(frozen=True)
 class _Pixels:
-    """Half the squared distance of pixels: what a reconstructor minimises."""
+    """The mean squared distance of pixels: what a reconstructor minimises."""
 
     @property
     def mark(self) -> dict[str, object]:
@@ -346,8 +346,7 @@ class _Ensemble:
         self.how = effort.utility if kind == "utility" else effort.privacy
         self.front.to(run.device)
         self.deepest = max(len(point.channels) for point in points)
-        nets = [self._net(point, classes) for point in points]
-        self.nets = nets
+        self.nets = [self._net(point, classes) for point in points]
         places = [[*p.channels, *[front.channels] * (self.deepest - len(p.channels))] for p in points]
         self.places = torch.tensor(places, device=run.device)
         self.data = Resident(sets.training(self.how.records), run.device)

@@ -65,7 +65,7 @@ def test_the_usual_weights_of_vgg_go_where_they_belong(tmp_path: Path) -> None:
     assert torch.allclose(prefix(images()), x, atol=1e-4)
     assert torch.equal(open_prefix("vgg16", "pool2", SHAPE, tmp_path / "vgg.pth")(images()), prefix(images()))
     assert prefix.names == ("conv1_1", "conv1_2", "pool1", "conv2_1", "conv2_2", "pool2")
-    assert (prefix.shape, prefix.widths, prefix.halvings) == ((128, 4, 4), (64, 64, 128, 128), 2)
+    assert (prefix.shape, prefix.widths) == ((128, 4, 4), (64, 64, 128, 128))
     assert not any(p.requires_grad for p in prefix.parameters())
     assert not prefix.train().training
 
