@@ -44,6 +44,18 @@ def test_a_generous_limit_takes_the_shallowest_and_a_strict_one_the_deepest() ->
     assert all(p.milliseconds <= 10 and p.psnr <= 23 for p in cheap.feasible)  # type: ignore[operator]
 
 
+def test_the_papers_two_examples() -> None:
+    """Figures in the manner of its Fig. 8: 28 dB take one layer with four channels, 17 dB six layers with four."""
+    psnr = {(1, 2): 22.0, (1, 4): 27.6, (1, 8): 31.0, (4, 2): 16.8, (4, 4): 20.1, (4, 8): 23.5, (5, 2): 16.5}
+    psnr |= {(5, 4): 18.9, (6, 2): 15.1, (6, 4): 16.9, (6, 8): 18.3, (6, 64): 23.9}
+    utility = {2: 0.52, 4: 0.71, 8: 0.74, 64: 0.76}
+    served = {(1, 2): 0.68, (1, 4): 0.75, (4, 2): 0.58, (5, 2): 0.56}
+    points = [Option(m, d, value, served.get((m, d), utility[d])) for (m, d), value in psnr.items()]
+    high, low = choose(points, Limits(psnr=28)).option, choose(points, Limits(psnr=17)).option
+    assert (high.layers, high.channels) == (1, 4)
+    assert (low.layers, low.channels) == (6, 4)
+
+
 def test_without_utility_the_decibels_decide() -> None:
     points = [Option(m, d, 30.0 - 2 * m + d) for m in (1, 6) for d in (1, 2)]
     assert choose(points, Limits(psnr=28.9)).option == Option(6, 2, 20.0)  # m = 1 does not keep to it
