@@ -84,8 +84,9 @@ def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> C
     from airlock.channels.features.choose import choose
     from airlock.release.feasible import write_feasible
 
-    asked = limits(config.settings)
-    chosen = choose(made.options, asked)
+    asked, given = limits(config.settings), config.settings
+    wanted = [p for p in made.options if given.get("layers") in (None, p.layers)]
+    chosen = choose([p for p in wanted if given.get("channels") in (None, p.channels)], asked)
     if figure is not None:
         write_feasible(figure, chosen, asked, f"What may leave {made.found.front}")
     return chosen

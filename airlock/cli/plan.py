@@ -82,7 +82,7 @@ def plan(
         )
         return
     _print_table(made)
-    if chosen:
+    if chosen and "chosen" not in made.details:
         print_lines(lambda width, plain: chosen.why)
     if curve:
         print_lines(lambda width, plain: chart(curve, width, plain=plain))

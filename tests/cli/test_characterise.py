@@ -79,6 +79,9 @@ def test_what_was_written_is_read_back_and_chosen_from(measured: Path) -> None:
     )
     assert _chosen(named, None, None) == found
     assert _chosen(config, None, None) is None
+    fixed = _chosen(load(measured / "config.toml", {"settings.layers": 3}), measured / "found.json", None)
+    assert fixed is not None
+    assert {option.layers for option in fixed.options} == {3}
     assert found.option.psnr <= middle
     figure = (measured / "b.svg").read_text()
     assert figure.count('fill="#1d4f91"') == len(found.feasible)
