@@ -55,6 +55,7 @@ class Settings(Frozen):
     inner: tuple[tuple[int, ...], ...] = ((64, 64, 128), (32, 64, 128), (32, 32, 128), (32, 32, 64))
     coarse_layers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
     coarse_depths: tuple[int, ...] = (4, 16, 64)
+    coarse_seeds: int = 3
     effort: Effort = Effort()
 
 
@@ -249,10 +250,12 @@ class Study:
         start = time.monotonic()
         widths = {m: self.fronts[m].channels for m in self.settings.coarse_layers}
         effort = self.settings.effort if self.quick else QUICK
-        points = grid(widths, self.settings.coarse_depths, 1, seed=1)
+        points = grid(widths, self.settings.coarse_depths, self.settings.coarse_seeds, seed=1)
         found = self.measure(points, effort=effort)
-        for place, value in found.mean("privacy").items():
-            row(stage="coarse", m=place[0], channels=place[1], accuracy=found.mean("utility")[place], psnr=value)
+        leakage = found.surface("privacy")
+        for place, values in found.surface("utility").items():
+            spreads = {"accuracy": _spread(values), "psnr": _spread(leakage[place])}
+            row(stage="coarse", m=place[0], channels=place[1], **spreads)
         row(stage="coarse", points=len(points), seconds=round(time.monotonic() - start, 1))
 
     def stage_inner(self) -> None:
