@@ -18,6 +18,7 @@ from airlock import channels
 from airlock.cli import app
 
 runner = CliRunner()
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: object) -> Result:
@@ -376,3 +377,25 @@ def test_pretrain_writes_weights_and_says_from_what(tmp_path: Path, monkeypatch:
         "pretrain", tmp_path / "open.npz", "--out", tmp_path / "w.safetensors", "--front", "vgg17", "--classes", "4"
     )
     assert (result.exit_code, "Did you mean" in result.output) == (2, True)
+
+
+def test_features_are_extracted_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
+    config = ROOT / "runs/features-noised-digits-eps8.toml"
+    own = ("--set", "settings.front=tests.channels.test_features:own_front", "--set", "settings.layers=2")
+    result = run("features", "extract", config, "--out", tmp_path / "b", "--format", "npz", *own, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["utility"]["accuracy"] > 0.2
+    assert (tmp_path / "b/features-00000.npz").exists()
+    result = run("features", "train", tmp_path / "b", "--json")
+    assert json.loads(result.stdout)["net"] == "nearest-mean"
+    for wrong, says in (
+        (("extract", config, "--out", tmp_path / "c", "--engine", "spark"), "local or ray"),
+        (("extract", config, "--out", tmp_path / "c", "--format", "pickle"), "settings.format"),
+        (("extract", ROOT / "runs/digits-eps3.toml", "--out", tmp_path / "c"), "features"),
+        (("train", tmp_path), "card"),
+    ):
+        result = run("features", *wrong)
+        assert result.exit_code in (1, 2)
+        assert says in result.output
+    assert "claims no ε" in run("court", "features/published").output

@@ -23,11 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from airlock.data import Records
+from airlock.data.feature_files import Layout, make_manifest
+from airlock.data.feature_files import load as load_features
 from airlock.errors import AirlockWarning, ConfigError, Interrupted, NetError, TrainingError
 from airlock.nets import create
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
 from airlock.training.augment import named
 from airlock.training.ensemble import Make, bytes_per_model, makes
+from airlock.training.extract import Extraction, Ordered, extract
 from airlock.training.ray_cluster import connected
 from airlock.training.ray_engine import Ray
 
@@ -151,6 +154,26 @@ def test_models_are_those_of_the_local_engine(ray: Any, monkeypatch: pytest.Monk
     for name, value in alone.values.items():
         torch.testing.assert_close(found.values[name], value, rtol=1e-5, atol=1e-5)
     assert not torch.equal(found.values["3.weight"], torch.stack([make(i)[3].weight for i in range(5)]))  # type: ignore[index]
+
+
+def test_features_are_those_of_the_local_engine(ray: Any, tmp_path: Path) -> None:
+    layout = Layout((10,), "npz", "float32", per_shard=400)
+    x = np.random.default_rng(0).normal(size=(900, 64)).astype(np.float32)
+    source = Ordered(Records(x, np.arange(900) % 10), np.arange(900))
+    front = torch.nn.Linear(64, 10).requires_grad_(False)
+    found = []
+    for engine in ("local", "ray"):
+        shards = extract(
+            front,
+            source,
+            layout,
+            tmp_path / engine,
+            Run(),
+            mark="m",
+            how=Extraction(engine=engine),  # type: ignore[arg-type]
+        )
+        found.append(load_features(tmp_path / engine, make_manifest(layout, "0123456789", None, shards)).x)
+    np.testing.assert_allclose(*found, atol=1e-5)
 
 
 def test_a_killed_workers_models_are_trained_again(ray: Any, tmp_path: Path) -> None:
