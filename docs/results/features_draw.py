@@ -27,7 +27,8 @@ def main() -> None:
     """Read the rows, write the pictures."""
     text = Path(sys.argv[1]).read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    surface = [row for row in rows if row["stage"] == "surface" and "m" in row]
+    measured = [row for row in rows if "m" in row and "channels" in row and row["stage"] in ("surface", "coarse")]
+    surface = [row for row in measured if row["stage"] == "surface"] or measured
     if surface:
         write(HERE / "features-surface.svg", "What prefixes leak and serve", _surface(surface), columns=3)
     single = [row for row in rows if row["stage"] == "single"]
