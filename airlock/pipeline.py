@@ -16,16 +16,17 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 from airlock import audit, channels, data, nets
 from airlock._version import VERSION
 from airlock.channels import Channel, Features, Plan, Release
-from airlock.channels.contract import Secrets
+from airlock.channels.contract import TEACHER, Secrets
 from airlock.channels.features.reopen import kept
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
-from airlock.errors import AirlockWarning, ConfigError, Refused
+from airlock.errors import AirlockWarning, ConfigError, FormatError, Refused
 from airlock.mechanisms import Randomness
 from airlock.release import Bundle, Vault, bundle, card, compression, models, words
 from airlock.release.interface import open_interface
@@ -121,9 +122,16 @@ def make_release(
 
 @dataclass(frozen=True)
 class Audited:
-    """A bundle after an audit."""
+    """A bundle after an audit.
+
+    Args:
+        bundle: With what was found on its card.
+        teacher: What quick attacks find of the teacher of a student: it stays inside, follows from private records
+            without the student's guarantee, and stands on no card. None where none was kept.
+    """
 
     bundle: Bundle
+    teacher: audit.Audit | None = None
 
     @property
     def stated(self) -> float | None:
@@ -192,10 +200,29 @@ def audit_bundle(
         target = _target(folder, card_before, net)
         target.net.to(run.device)
         found, scores = audit.attack(target, split, config.split, seed, chosen, run, channel)
+    teacher = _teacher(card_before, safe)
+    beside, more = audit.attack_quickly(*teacher, split, config.split, seed) if teacher else (None, {})
+    scores = {**scores, **{f"{TEACHER}-{name}": value for name, value in more.items()}}
     safe.store(f"{card_before.release_id}-audit-{secrets.token_hex(4)}", scores)
     made = bundle.update(folder, card.with_audit(card_before, found))
     safe.forget_checkpoint(f"{card_before.release_id}-audit")
-    return Audited(made)
+    return Audited(made, beside)
+
+
+def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], float] | None:
+    """The teacher of a student from the vault, its classes and δ; the user's own network is not imported for it."""
+    name = str(made.details.get(TEACHER, ""))
+    if made.network is None or not name or ":" in name:
+        return None
+    try:
+        kept_there = safe.load(made.release_id).get(TEACHER)
+    except FormatError:  # it is another vault
+        return None
+    if kept_there is None:
+        return None
+    net = nets.create(name, made.network.input_shape, len(made.network.classes), seed=0)
+    net.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in kept_there.items()})
+    return net.eval(), made.network.classes, made.guarantee.delta
 
 
 def _attack_features(

@@ -10,7 +10,7 @@ from airlock.audit.features import FeatureSettings
 from airlock.audit.metrics import measure, measure_all, roc
 from airlock.audit.one_trial import OneRunVerdict, judge_one_run
 from airlock.audit.result import AttackResult, Audit
-from airlock.audit.run import AuditSettings, attack, attack_answers, run
+from airlock.audit.run import AuditSettings, attack, attack_answers, attack_quickly, run
 from airlock.audit.scores import Scores
 from airlock.audit.target import Target
 from airlock.audit.trial import Verdict, judge
@@ -27,6 +27,7 @@ __all__ = [
     "attack",
     "attack_answers",
     "attack_features",
+    "attack_quickly",
     "auc_interval",
     "epsilon_lower_bound",
     "judge",

@@ -28,6 +28,7 @@ from airlock.training import Run
 
 Details = Mapping[str, str | int | float]
 Secrets = Mapping[str, Mapping[str, NDArray[Any]]]
+TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked beside what leaves
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ def summary(done: Audited, folder: Path) -> dict[str, Any]:
         "stated_epsilon": done.stated,
         "epsilon_lower_bound": measured(card.audit),
         "refuted": done.refuted,
+        "teacher_stays": None if done.teacher is None else [asdict(one) for one in done.teacher.attacks],
         **card.audit.model_dump(mode="json"),
     }
 
@@ -106,6 +108,11 @@ def _print(done: Audited, folder: Path) -> None:
     notes += [f"Members found at 0.1% and 1% false alarms: {words}" for words in sorted(refusals)]
     notes += card.words.attacks_on_features
     notes += [f"Not tested: {line}" for line in card.audit.not_tested]
+    if done.teacher is not None:
+        found = "; ".join(
+            f"{one.name}: {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in done.teacher.attacks
+        )
+        notes.append(f"AUC of the teacher, which stays inside and stands on no card: {found or 'not measured'}")
     notes.append(f"Written to {shown(folder / 'card.html')}; next: airlock gate {shown(folder)}")
     print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from airlock import data, pipeline
+from airlock import audit, data, pipeline
 from airlock.channels import Release
 from airlock.channels.student import published
 from airlock.channels.student.published import Published
@@ -25,6 +25,8 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError, Interrupted, NetError, Refused
 from airlock.mechanisms import Stream
+from airlock.release import Vault, card
+from airlock.training import count_correct
 from airlock.training.distil import Cached, HintLoss
 from airlock.training.loop import Progress
 from tests.channels.contract import ClaimContract
@@ -114,6 +116,24 @@ class TestPublished(ClaimContract):
         assert details["compression"] == 6.9
         assert "not protected" in str(details["teacher_accuracy"])
         assert "not protected" in str(details["clipped_share_rounds"])
+
+    def test_the_teacher_is_attacked_beside_the_student_and_stays(
+        self, released: Release, split: Split, tmp_path: Path
+    ) -> None:
+        safe, config = Vault.open(tmp_path), self.config()
+        found, _ = audit.run(released, split, config.split, 0)
+        made = card.make(config, data.describe(config), released, found)
+        assert pipeline._teacher(made, safe) is None  # another vault has no teacher
+        safe.store(made.release_id, released.secrets)
+        teacher = pipeline._teacher(made, safe)
+        assert teacher is not None
+        right = count_correct(teacher[0], split.test) / len(split.test)
+        assert str(released.plan.details["teacher_accuracy"]).startswith(f"about {right:.3f}")
+        beside, scores = audit.attack_quickly(*teacher, split, config.split, 0)
+        assert [one.name for one in beside.attacks] == [one.name for one in found.attacks]
+        assert [one.value for one in beside.attacks] != [one.value for one in found.attacks]
+        assert scores
+        assert "teacher" not in made.audit.model_dump_json()
 
     @pytest.mark.parametrize("name", ["random", "margin", "diverse"])
     def test_every_selection_gives_a_student(self, split: Split, name: str) -> None:

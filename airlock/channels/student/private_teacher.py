@@ -32,14 +32,14 @@ from torch import Tensor, nn
 
 from airlock.channels import step_canaries, step_case
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Details, Plan, Release, Utility
+from airlock.channels.contract import TEACHER, Artefact, Details, Plan, Release, Utility
 from airlock.channels.dp_sgd import DpSgd
 from airlock.channels.noisy_settings import GaussianTraining
 from airlock.channels.noisy_training import ASSUMPTIONS
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.private_settings import PrivateTeacherSettings, private_settings_for
 from airlock.channels.student.settings import hint_layers, lacking, net_names
-from airlock.channels.student.teachers import make_pair, taught
+from airlock.channels.student.teachers import for_vault, make_pair, taught
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
@@ -183,6 +183,7 @@ class PrivateTeacher(DpSgd):
             utility=utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
+            secrets={TEACHER: for_vault(teacher)},
         )
 
     def assumptions(self) -> tuple[str, ...]:

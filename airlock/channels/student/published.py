@@ -30,12 +30,12 @@ from airlock.accounting import Claim, Guarantee, repeat, spend
 from airlock.accounting.guarantee import Status
 from airlock.accounting.spend import LARGEST
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.contract import TEACHER, Artefact, Channel, Details, Plan, Release, Utility, check_executed
 from airlock.channels.student import case
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.sanitise import Sanitise
 from airlock.channels.student.settings import PublishedSettings, hint_layers, lacking, net_names, settings_for
-from airlock.channels.student.teachers import make_pair, taught
+from airlock.channels.student.teachers import for_vault, make_pair, taught
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
@@ -205,6 +205,7 @@ class Published(Channel):
             utility=utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
+            secrets={TEACHER: for_vault(teacher)},
         )
 
     def teachers(self, split: Split, seed: int, stages: Stages) -> Teachers:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +73,11 @@ def taught(
 
     stages.train(name, net, [data.x, data.y], train)
     return net.eval()
+
+
+def for_vault(net: nn.Module) -> dict[str, NDArray[Any]]:
+    """A teacher's tensors by name: it stays, and may be attacked beside the student."""
+    return {name: value.detach().cpu().numpy() for name, value in net.state_dict().items()}
 
 
 def ask_shards(
