@@ -43,7 +43,7 @@ KNOWN_IMAGES = (1, 2, 4, 8)  # with how many known records the front end is name
 TOO_FEW = (
     "All attacks: the holdout or the test part is too small for them, or smaller than the stated number of records."
 )
-NO_NET = "Reconstruction by a trained net, which may find more: `airlock audit` makes it."
+NO_NET = "Reconstruction by a trained net and a longer inversion, which find more: `airlock audit` makes them."
 NO_POOL = "Whether a few known records name the front end: no pool of public nets was given."
 NO_PICTURES = "Reconstruction of records that are no pictures."
 NOT_TESTED = (
@@ -80,10 +80,10 @@ class FeatureSettings(Frozen):
 
 QUICK = FeatureSettings(
     known=500,
-    images=100,
+    images=60,
     net=False,
     attribute_steps=100,
-    invert=InvertSettings(steps=60, variation=(0.0, 1e-2), learning_rate=0.1),
+    invert=InvertSettings(steps=30, restarts=0, variation=(0.0, 1e-2), learning_rate=0.1),
 )
 
 
