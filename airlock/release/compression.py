@@ -15,6 +15,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +53,11 @@ def compress(release: Release, split: Split) -> Compressed | None:
     if release.plan.channel != "student" or not isinstance(release.artefact, Artefact) or not isinstance(name, str):
         return None
     student = release.artefact
-    teacher = nets.create(name, student.input_shape, len(student.classes), seed=0)
-    return report(teacher, name, student, split.public, split.test)
+    make = nets.create if ":" in name else _teacher
+    return report(make(name, student.input_shape, len(student.classes), 0), name, student, split.public, split.test)
+
+
+_teacher = lru_cache(maxsize=4)(nets.create)  # one network, so that its file is made once
 
 
 def report(teacher: nn.Module, name: str, student: Artefact, public: Records, test: Records) -> Compressed:

@@ -8,11 +8,13 @@ traces) is taken out.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -40,12 +42,25 @@ def to_safetensors(artefact: Artefact) -> bytes:
     return safetensors.torch.save(tensors)
 
 
+_exported: WeakKeyDictionary[nn.Module, tuple[bytes, bytes]] = WeakKeyDictionary()
+
+
 def to_onnx(artefact: Artefact) -> bytes:
     """The network as one ONNX file, checked in ONNX Runtime against torch.
+
+    The exporter takes seconds: as long as a network's tensors stay the same, its file is made once.
 
     Raises:
         NetError: The network cannot be exported, or the exported one computes something else.
     """
+    mark = hashlib.sha256(to_safetensors(artefact)).digest()
+    known = _exported.get(artefact.net)
+    if known is None or known[0] != mark:
+        known = _exported[artefact.net] = (mark, _to_onnx(artefact))
+    return known[1]
+
+
+def _to_onnx(artefact: Artefact) -> bytes:
     example = torch.zeros(2, *artefact.input_shape)
     try:
         with _quiet():

@@ -97,3 +97,13 @@ def test_a_reshape_asks_for_no_size_that_follows_from_the_others() -> None:
         export.to_onnx(Artefact(net, "rona-digits-student", (1, 8, 8), tuple("0123456789")))
     )
     assert not {"Shape", "Concat"} & {node.op_type for node in model.graph.node}
+
+
+def test_a_network_is_exported_once_until_its_tensors_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iter((b"first", b"second"))
+    monkeypatch.setattr(export, "_to_onnx", lambda artefact: next(made))
+    own = artefact(nn.Linear(3, 2), (3,))
+    assert export.to_onnx(own) == export.to_onnx(own) == b"first"
+    with torch.no_grad():
+        own.net.get_parameter("bias").add_(1)
+    assert export.to_onnx(own) == b"second"
