@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from airlock.release import figures
+from airlock.release import figures, look
 from airlock.release.card import Card
 from airlock.release.fields import Compression, OtherRelease
 
@@ -105,15 +105,9 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
 
 @functools.cache
 def _environment(autoescape: bool) -> Environment:
-    environment = Environment(
-        loader=PackageLoader("airlock.release", "templates"),
-        autoescape=autoescape,
-        finalize=None if autoescape else _markdown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = look.environment()
+    if not autoescape:
+        environment.autoescape, environment.finalize = False, _markdown
     environment.filters |= {"day": _day, "figure": figure, "epsilon": epsilon, "percent": _percent}
     environment.filters |= {"pretty": _pretty, "tight": _tight, "yaml": _yaml}
     return environment

@@ -7,9 +7,10 @@ import json
 import math
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.responses import HTMLResponse
 
+from airlock.release import look
 from airlock.serve.ledger import Balance
 from airlock.serve.protocol import INPUT, output_names
 from airlock.serve.service import Service
@@ -64,12 +65,6 @@ def _render(template: str, service: Service, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("airlock.serve", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = look.environment("serve")
     environment.filters["count"] = lambda number: f"{number:,}"
     return environment
