@@ -20,6 +20,7 @@ FLOORS = [
     ["audit"],
     ["release"],
     ["pipeline", "serve"],
+    ["report"],
     ["cli"],
     ["__main__"],
 ]
@@ -85,7 +86,18 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
 def test_every_room_lists_what_it_exports() -> None:
     import importlib
 
-    for room in ("data", "nets", "mechanisms", "accounting", "training", "channels", "audit", "release", "serve"):
+    for room in (
+        "data",
+        "nets",
+        "mechanisms",
+        "accounting",
+        "training",
+        "channels",
+        "audit",
+        "release",
+        "serve",
+        "report",
+    ):
         module = importlib.import_module(f"airlock.{room}")
         assert sorted(module.__all__) == sorted(set(module.__all__))
         for name in module.__all__:
