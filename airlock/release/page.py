@@ -108,8 +108,8 @@ def _environment(autoescape: bool) -> Environment:
     environment = look.environment()
     if not autoescape:
         environment.autoescape, environment.finalize = False, _markdown
-    environment.filters |= {"day": _day, "figure": figure, "epsilon": epsilon, "percent": _percent}
-    environment.filters |= {"pretty": _pretty, "tight": _tight, "yaml": _yaml}
+    environment.filters |= {"day": day, "figure": figure, "epsilon": epsilon, "percent": percent}
+    environment.filters |= {"pretty": _pretty, "tight": tight, "yaml": _yaml}
     return environment
 
 
@@ -148,14 +148,14 @@ def size_rows(found: Compression) -> list[SizeRow]:
     big, small, whole = found.teacher, found.student, found.forms[0]
     rows = [
         SizeRow("teacher, stays", "", f"{big.parameters:,}", _short_count(big.multiply_adds),
-                _bytes(big.onnx_bytes), _time(big.milliseconds), "", ""),
+                file_size(big.onnx_bytes), _time(big.milliseconds), "", ""),
         SizeRow("student", whole.file, f"{small.parameters:,}", _short_count(small.multiply_adds),
-                _bytes(whole.bytes), _time(whole.milliseconds), _percent(whole.correct / whole.records), ""),
+                file_size(whole.bytes), _time(whole.milliseconds), percent(whole.correct / whole.records), ""),
     ]  # fmt: skip
     for form in found.forms[1:]:
         rows.append(
-            SizeRow(f"in {FORMS[form.file]}", form.file, "", "", _bytes(form.bytes), _time(form.milliseconds),
-                    _percent(form.correct / form.records), _percent(form.agrees / form.records))
+            SizeRow(f"in {FORMS[form.file]}", form.file, "", "", file_size(form.bytes), _time(form.milliseconds),
+                    percent(form.correct / form.records), percent(form.agrees / form.records))
         )  # fmt: skip
     return rows
 
@@ -179,7 +179,8 @@ def _ratio(big: int, small: int) -> str:
     return f"{big / max(1, small):.3g} times"
 
 
-def _bytes(size: int | None) -> str:
+def file_size(size: int | None) -> str:
+    """Bytes as people write them."""
     if size is None:
         return "–"
     return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
@@ -197,16 +198,17 @@ def _total(card: Card) -> list[OtherRelease]:
     return sorted(card.total.releases, key=lambda other: (other.name, other.release_id))
 
 
-def _day(date: datetime.date) -> str:
+def day(date: datetime.date) -> str:
     """The same in every locale."""
     return f"{date.day} {MONTHS[date.month - 1]} {date.year}"
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share with one decimal."""
     return f"{100 * value:.1f}%"
 
 
-def _tight(text: str) -> str:
+def tight(text: str) -> str:
     """Without line breaks inside "ε = 3.00"."""
     return _EQUATION.sub("\\1\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}", text)
 
