@@ -79,6 +79,8 @@ def test_colours_change_by_the_button_and_follow_the_reader_before(page: Any) ->
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    page.set_viewport_size({"width": 680, "height": 970})  # what A4 leaves between its margins
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 
