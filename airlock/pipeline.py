@@ -18,7 +18,7 @@ import torch
 
 from airlock import audit, channels, data, nets
 from airlock._version import VERSION
-from airlock.channels import Channel, Plan, Release
+from airlock.channels import Channel, Plan, Release, Utility
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.errors import AirlockWarning, ConfigError, Refused
@@ -26,7 +26,7 @@ from airlock.mechanisms import Randomness
 from airlock.release import Bundle, Vault, bundle, card, compression, models, words
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
-from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit, losses
+from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.resident import choose_device
@@ -278,13 +278,40 @@ def _fingerprint(split: Split) -> bytes:
 
 @dataclass(frozen=True)
 class Open:
-    """How a model without privacy does: for comparison, never for release."""
+    """How a model without privacy does: for comparison, never for release.
 
-    accuracy: float
-    auc: float
+    Args:
+        utility: Measured on the test records.
+        audit: What the attacks of every release found.
+        parameters: Of the network.
+    """
+
+    utility: Utility
+    audit: audit.Audit
+    parameters: int
+
+    @property
+    def accuracy(self) -> float:
+        """On the test records."""
+        return self.utility.accuracy
+
+    @property
+    def auc(self) -> float:
+        """Of the loss-threshold attack; one half where there are too few records for it."""
+        return self.audit.attacks[0].value if self.audit.attacks else 0.5
 
 
-def train_openly(config: ReleaseConfig, data_dir: Path | None = None, progress: Progress | None = None) -> Open:
+OPENLY = Recipe(steps=600, optimiser="adam", learning_rate=2e-3)
+
+
+def train_openly(
+    config: ReleaseConfig,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    recipe: Recipe = OPENLY,
+    batch_size: int = 64,
+) -> Open:
     """Train the configured network on the private records without any privacy, and attack it.
 
     What it returns says something about the private records; it is meant for the holder's eyes.
@@ -293,13 +320,16 @@ def train_openly(config: ReleaseConfig, data_dir: Path | None = None, progress: 
     split = data.load(config, data_dir)
     name = nets.default_name(facts.shape) if config.net == "auto" else config.net
     net = nets.create(name, facts.shape, len(facts.classes), config.seed)
-    recipe = Recipe(steps=600, optimiser="adam", learning_rate=2e-3)
     run = Run(device=choose_device(config.device), progress=progress)
-    fit(net, Resident(split.private, run.device), Shuffled(64, config.seed), PlainGradients(), recipe, config.seed, run,
+    batches = Shuffled(batch_size, config.seed)
+    fit(net, Resident(split.private, run.device), batches, PlainGradients(), recipe, config.seed, run,
         label="training without privacy")  # fmt: skip
-    count = min(len(split.private), len(split.holdout))
-    members, others = (-losses(net, part.take(np.arange(count))) for part in (split.private, split.holdout))
-    return Open(count_correct(net, split.test) / len(split.test), audit.auc_interval(members, others)[0])
+    net = net.cpu().eval()
+    target = audit.Target(net, lambda model: net, facts.classes, config.delta)
+    found, _ = audit.attack_quickly(target, split, config.split, config.seed)
+    return Open(
+        Utility(count_correct(net, split.test), len(split.test)), found, sum(p.numel() for p in net.parameters())
+    )
 
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:

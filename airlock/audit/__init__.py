@@ -8,7 +8,7 @@ from airlock.audit.bounds import auc_interval, epsilon_lower_bound, proportion_i
 from airlock.audit.metrics import measure, measure_all, roc
 from airlock.audit.one_trial import OneRunVerdict, judge_one_run
 from airlock.audit.result import AttackResult, Audit
-from airlock.audit.run import AuditSettings, attack, attack_answers, run
+from airlock.audit.run import AuditSettings, attack, attack_answers, attack_quickly, run
 from airlock.audit.scores import Scores
 from airlock.audit.target import Target
 from airlock.audit.trial import Verdict, judge
@@ -23,6 +23,7 @@ __all__ = [
     "Verdict",
     "attack",
     "attack_answers",
+    "attack_quickly",
     "auc_interval",
     "epsilon_lower_bound",
     "judge",
