@@ -54,12 +54,14 @@ class Need(Frozen):
         runs_on: Where it must run.
         queries: How many questions will be asked of it, at least.
         public: Whether there are public records of the same kind.
+        epsilon: At which ε to choose; when left out, the middle one of those compared.
     """
 
     receives: Receives | None = None
     runs_on: RunsOn = "any"
     queries: Annotated[int, Field(ge=1)] | None = None
     public: bool | None = None
+    epsilon: Annotated[float, Field(gt=0)] | None = None
 
 
 class Subject(Frozen):
@@ -327,7 +329,7 @@ class Comparison(Frozen):
         advice: What the chooser says.
         version: Of Airlock.
         started: When, in UTC.
-        seconds: How long all runs took together, by the clock.
+        seconds: How long all cells took, added up; less by the clock where several ran at once.
         complete: Whether every cell of the matrix was run.
         notes: What must be said wherever these results are shown.
     """
@@ -366,11 +368,7 @@ class Comparison(Frozen):
 
     def rows(self) -> tuple[Row, ...]:
         """Every method at every ε over its seeds, in the order of the cells; failed cells are left out."""
-        groups: dict[tuple[str, float | None], list[Cell]] = {}
-        for cell in self.cells:
-            if cell.accuracy is not None:
-                groups.setdefault((cell.method, cell.epsilon_asked), []).append(cell)
-        return tuple(_row(group) for group in groups.values())
+        return rows_of(self.cells)
 
     def verdict(self, method: str) -> Verdict | None:
         """What the court found about a method; None where it was not tried."""
@@ -393,6 +391,15 @@ _COLUMNS = (
 def worst_attack(cell: Cell) -> Attacked | None:
     """The attack on membership that does best; None where none was run."""
     return max((one for one in cell.attacks if one.aim == "membership"), key=lambda one: one.auc, default=None)
+
+
+def rows_of(cells: Iterable[Cell]) -> tuple[Row, ...]:
+    """Cells over their seeds, in their order; failed ones are left out."""
+    groups: dict[tuple[str, float | None], list[Cell]] = {}
+    for cell in cells:
+        if cell.accuracy is not None:
+            groups.setdefault((cell.method, cell.epsilon_asked), []).append(cell)
+    return tuple(_row(group) for group in groups.values())
 
 
 def _row(cells: list[Cell]) -> Row:

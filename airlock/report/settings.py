@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airlock.channels import METHODS
 from airlock.config import (
@@ -89,6 +89,12 @@ class CompareConfig(Frozen):
         if len(set(value)) < len(value):
             raise ValueError("names one of them twice")
         return value
+
+    @model_validator(mode="after")
+    def _chooses_among_them(self) -> Self:
+        if self.need.epsilon is not None and self.need.epsilon not in self.epsilons:
+            raise ValueError("need.epsilon must be one of epsilons: it is chosen by what was run")
+        return self
 
     @property
     def baseline(self) -> BaselineSettings:
