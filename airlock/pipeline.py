@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from airlock import audit, channels, data, nets
+import airlock.audit as audit  # as an attribute of `airlock` it is a verb
+from airlock import channels, data, nets
 from airlock._version import VERSION
 from airlock.channels import Channel, Plan, Release, Utility
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness
-from airlock.release import Bundle, Vault, bundle, card, compression, models, words
+from airlock.release import Bundle, Vault, bundle, card, compression, models, page, words
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
@@ -32,12 +33,18 @@ from airlock.training.loop import Progress
 from airlock.training.resident import choose_device
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """A finished release: the bundle on disk and the values it was made from."""
 
     bundle: Bundle
     release: Release
+
+    def __repr__(self) -> str:
+        return page.summary(self.bundle)
+
+    def _repr_html_(self) -> str:
+        return page.in_notebook(page.summary(self.bundle), page.render_html(self.bundle.card))
 
 
 def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
@@ -105,11 +112,17 @@ def make_release(
     return Outcome(bundle.write(out, config, release, made, smaller=forms, force=force), release)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audited:
     """A bundle after an audit."""
 
     bundle: Bundle
+
+    def __repr__(self) -> str:
+        return page.summary(self.bundle)
+
+    def _repr_html_(self) -> str:
+        return page.in_notebook(page.summary(self.bundle), page.render_html(self.bundle.card))
 
     @property
     def stated(self) -> float | None:

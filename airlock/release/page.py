@@ -11,14 +11,17 @@ import functools
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from airlock.release import figures, look
 from airlock.release.card import Card
 from airlock.release.fields import Compression, OtherRelease
+
+if TYPE_CHECKING:
+    from airlock.release.bundle import Bundle
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~])")
 _EQUATION = re.compile("([εδ]) = ")
@@ -78,6 +81,29 @@ def scale(value: float, low: float, high: float, mark: float, start: float = 0.0
 def render_html(card: Card) -> str:
     """The page."""
     return _render("card.html.j2", card, autoescape=True)
+
+
+def summary(bundle: Bundle) -> str:
+    """A release in one line: the card's first sentence, the strongest attack, how useful it is, where it lies."""
+    card = bundle.card
+    strongest = max(card.audit.attacks, key=lambda attack: attack.low, default=None)
+    found = (
+        "No attack was made"
+        if strongest is None
+        else (f"The attack “{strongest.name}” scores {strongest.value:.2f}, chance {strongest.chance:.2f}")
+    )
+    return (
+        f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {found}; "
+        f"{percent(card.utility.accuracy)} of the test records are right. In {bundle.folder}."
+    )
+
+
+def in_notebook(said: str, page: str) -> str:
+    """A page below what it says in short, in a frame of its own: no style and no script of it reaches the notebook."""
+    return (
+        f'<p>{escape(said)}</p><iframe sandbox="allow-scripts" title="{escape(said)}" width="100%" height="560" '
+        f'style="border:1px solid #b9c3cc" srcdoc="{escape(page)}"></iframe>'
+    )
 
 
 def render_readme(card: Card) -> str:

@@ -34,7 +34,7 @@ from airlock.report.results import (
     worst_attack,
 )
 
-NAME = "compare.html"
+NAME = "report.html"
 PLAIN = "weights/gaussian"  # plain DP-SGD, with which every channel is compared
 CHANNELS = {
     "weights": "a model trained under noise",

@@ -350,6 +350,18 @@ class Comparison(Frozen):
     complete: bool = True
     notes: tuple[str, ...] = NOTES
 
+    def __repr__(self) -> str:
+        runs = f"{len(self.cells)} runs{'' if self.complete else ', not all that were planned'}"
+        return f"{self.data.name}, {runs}: {self.advice.sentence} {self.notes[0]}"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        from airlock.release.page import in_notebook
+        from airlock.report.page import render  # which is made from this
+
+        return in_notebook(repr(self), render(self))
+
     def to_json(self) -> str:
         """Strict JSON: no NaN, no infinity; what is not there is null."""
         return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
