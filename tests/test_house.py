@@ -118,7 +118,21 @@ def test_every_command_and_option_is_documented() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert (
         set(commands)
-        == {"audit", "bench", "court", "datasets", "demo", "gate", "plan", "release", "serve", "show", "verify"}
+        == {
+            "advise",
+            "audit",
+            "bench",
+            "compare",
+            "court",
+            "datasets",
+            "demo",
+            "gate",
+            "plan",
+            "release",
+            "serve",
+            "show",
+            "verify",
+        }
         | GROUPS
     )
     for name, command in commands.items():

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import typer
 
+from airlock.cli.advise import advise
 from airlock.cli.audit import audit
 from airlock.cli.bench import bench
+from airlock.cli.compare import compare
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo
@@ -42,7 +44,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, bench):
+for _command in (demo, datasets, advise, compare, plan, release, audit, verify, show, gate, court, serve, bench):
     app.command()(_command)
 app.add_typer(keys, name="keys")
 app.add_typer(ledger, name="ledger")

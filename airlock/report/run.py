@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import importlib.util
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from airlock.report.results import Cell, Comparison, Dropped, Verdict, write
 from airlock.report.settings import CompareConfig
 from airlock.training.loop import Progress
 
+PAGE = "airlock.report.page"
 CRASHED = "Its process ended without a word, as when memory runs out."
 OVER = "The time was over."
 OVERTIME = "The time was over while it ran."
@@ -73,7 +75,7 @@ def compare(
     say: Say | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run every method that fits on the same records, and write results.json and results.csv.
+    """Run every method that fits on the same records, and write results.json, results.csv and the page.
 
     No ε covers what it returns: it is for the holder of the records. Every release in it is made by `make_release`,
     with secret noise, and thrown away.
@@ -114,7 +116,13 @@ def compare(
             ) from None
         made = _result(config, matrix, line)
         write(folder.root, made)
+        _write_page(folder.root, made)
     return made
+
+
+def _write_page(folder: Path, made: Comparison) -> None:
+    if importlib.util.find_spec(PAGE) is not None:
+        importlib.import_module(PAGE).write_page(folder, made)
 
 
 def _depends(config: CompareConfig, matrix: Matrix, ways: Ways) -> list[object]:
