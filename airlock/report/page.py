@@ -92,6 +92,7 @@ class Way:
     parameters: int | None
     queries: int | None
     verdict: Verdict | None
+    others: tuple[Attacked, ...]  # what was done beside asking who is a member
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ def need_words(need: Need) -> str:
         parts.append(f"at least {need.queries:,} questions will be asked")
     if need.public is not None:
         parts.append("there are public records of the same kind" if need.public else "there are no public records")
+    if need.epsilon is not None:
+        parts.append(f"ε = {need.epsilon:g}")
     return f"The stated need: {'; '.join(parts)}."
 
 
@@ -286,6 +289,7 @@ def _way(found: Comparison, line: Shown, shown: Sequence[Shown]) -> Way:
         parameters=max((row.parameters for row in rows if row.parameters is not None), default=None),
         queries=min((row.queries for row in rows if row.queries is not None), default=None),
         verdict=line.verdict,
+        others=tuple(one for one in first.attacks if one.aim != "membership"),
     )
 
 

@@ -11,7 +11,7 @@ from airlock.release.look import allow_script
 from airlock.report.page import NAME, gaps, lines, need_words, render, write_page
 from airlock.report.results import NOTES, Advice, Comparison, Need, Subject
 from tests.release.test_page import Tags
-from tests.report.example import cell, comparison
+from tests.report.example import attacked, cell, comparison
 
 OWN = Subject(name="wards", records=900, classes=("a", "b"), shape=(3,))
 HOSTILE = "<script>alert(1)</script>"
@@ -110,6 +110,15 @@ def test_a_comparison_without_any_result_has_a_page(tmp_path: Path) -> None:
     assert place.stat().st_mode & 0o077 == 0
 
 
+def test_attacks_with_another_aim_are_told_too() -> None:
+    inverted = attacked(0.31).model_copy(update={"name": "inversion by a network", "aim": "inversion", "score": "SSIM"})
+    one = cell("weights/gaussian", 1.0, 0, 300, 0.5, attacks=(inverted,))
+    said = text(render(comparison(cells=(one,))))
+    assert "Inversion inversion by a network: SSIM 0.31 (0.27 to 0.35), by chance 0.5" in said
+    assert "What attacks find" not in said, "no membership attack, no figure of it"
+
+
 def test_the_need_in_words() -> None:
     assert need_words(Need()) == "The stated need: nothing was said about who receives it; it may run anywhere."
+    assert need_words(Need(epsilon=3.0)).endswith("; ε = 3.")
     assert "at least 1,000 questions" in need_words(Need(receives="black-box", queries=1000, public=False))
