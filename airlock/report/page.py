@@ -133,6 +133,7 @@ def render(found: Comparison) -> str:
             attacks=attack_figures(found, shown),
             ways=ways(found, shown),
             gaps=gaps(found),
+            untried=untried(found.cells),
         )
     )
 
@@ -304,18 +305,18 @@ def gaps(found: Comparison) -> list[Gap]:
     tried = {one.method for one in found.court} | {one.method for one in found.dropped if one.seed is None}
     methods = dict.fromkeys(cell.method for cell in found.cells if cell.method != BASELINE)
     listed += [Gap(f"{one}, trial before the court", "No trial was made.") for one in methods if one not in tried]
-    return [*listed, *_untried_attacks(found.cells)]
+    return listed
 
 
-def _untried_attacks(cells: Iterable[Cell]) -> list[Gap]:
-    """Sentences about attacks that were not run, each once, with the methods that it is about."""
+def untried(cells: Iterable[Cell]) -> list[Gap]:
+    """Attacks that were not made, each once, with the methods that it is about as `what`."""
     about: dict[str, dict[str, None]] = {}
     for cell in cells:
         for sentence in cell.not_tested:
             about.setdefault(sentence, {})[_method(cell.method)] = None
     every = {_method(cell.method) for cell in cells if cell.accuracy is not None}
     return [
-        Gap("Every method" if set(methods) >= every else ", ".join(methods), sentence)
+        Gap("every method" if set(methods) >= every else ", ".join(methods), sentence)
         for sentence, methods in about.items()
     ]
 

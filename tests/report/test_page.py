@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airlock.release.look import allow_script
-from airlock.report.page import NAME, gaps, lines, need_words, render, write_page
+from airlock.report.page import NAME, gaps, lines, need_words, render, untried, write_page
 from airlock.report.results import NOTES, Advice, Comparison, Need, Subject
 from tests.release.test_page import Tags
 from tests.report.example import attacked, cell, comparison
@@ -75,7 +75,9 @@ def test_everything_that_was_not_tested_is_listed(html: str) -> None:
         found["student/published, seed 1"] == found["answers/per-query, trial before the court"] == "The time was over."
     )
     assert found["student/published, trial before the court"] == "No trial was made."
-    assert found["Every method"].startswith("LiRA was not run")
+    (attack,) = untried(comparison().cells)
+    assert (attack.what, attack.reason[:4]) == ("every method", "LiRA")
+    found[attack.what] = attack.reason
     for what, reason in found.items():
         assert what in text(html)
         assert reason in text(html)
