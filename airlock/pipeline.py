@@ -65,6 +65,7 @@ def make_release(
     vault: Path | None = None,
     progress: Progress | None = None,
     group: Group = ALONE,
+    smaller: bool = True,
 ) -> Outcome:
     """Plan, load, release, audit, and write the bundle.
 
@@ -82,6 +83,7 @@ def make_release(
         vault: Where what must not leave is kept.
         progress: Called with a label, the steps done and the steps in all.
         group: The processes that train together, from `training.distributed.joined`.
+        smaller: Of a student, also make smaller files and measure how small and fast it is.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false.
@@ -105,7 +107,7 @@ def make_release(
     release = _train(config, channel, split, insecure_seed, run)
     attacked, scores = audit.run(release, split, config.split, config.seed)
     release = replace(release, secrets={**release.secrets, **scores})
-    small = compression.compress(release, split)
+    small = compression.compress(release, split) if smaller else None
     report, forms = small or (None, {})
     made = card.make(config, facts, release, attacked, compression=report, others=others)
     safe.store(made.release_id, release.secrets)

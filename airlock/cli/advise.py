@@ -120,16 +120,9 @@ def _check_place(write: Path | None, force: bool) -> None:
 
 
 def _print(found: Advice, write: Path | None) -> None:
-    rows = [
-        [
-            str(place),
-            ("→ " if one.method == found.method else "") + one.method,
-            one.status if one.recommended or one.status != "proven" else "proven, does not fit",
-            one.reason,
-        ]
-        for place, one in enumerate(found.ranking, 1)
-    ]
-    footer = found.sentence
+    rows = [[one.method, one.reason] for one in found.ranking if one.recommended]
+    footer = [f"Not for this: {one.method}: {one.reason}" for one in found.ranking if not one.recommended]
+    footer += ["", found.sentence]
     if write is not None:
-        footer += f"\n\nWritten: {shown(write)}\nThen: airlock plan {shown(write)}"
-    print_table("Advice", ["", "method", "", "why"], rows, footer)
+        footer += ["", f"Written: {shown(write)}", f"Then: airlock plan {shown(write)}"]
+    print_table("What fits, best first", ["method", "why"], rows, "\n".join(footer))

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from airlock.report.run import Moment, Say
 
 Steps = Callable[[str, int, int], None]
+LEGEND = (
+    "ε: what was asked for. Promise: the proven ε for one record, or a paper's claim, which promises nothing. "
+    "Accuracy: on test records, with a 95% interval. AUC: of the best attack; 0.5 is guessing."
+)
 
 
 @translate_errors
@@ -107,20 +111,19 @@ def print_comparison(found: Comparison, out: Path) -> None:
     cells = [
         [
             "" if row.epsilon_asked is None else f"{row.epsilon_asked:g}",
-            row.title if row.channel == "none" else row.method,
+            "without privacy" if row.channel == "none" else row.method,
             promise(found, row),
-            f"{row.accuracy:.1%} ({row.low:.1%} to {row.high:.1%})",
+            f"{100 * row.accuracy:.1f} ({100 * row.low:.1f}–{100 * row.high:.1f})",
             "" if row.auc is None else f"{row.auc:.3f}",
-            duration(row.seconds),
         ]
         for row in rows
     ]
     seeds = "1 run" if len(found.seeds) == 1 else f"up to {len(found.seeds)} runs"
     print_table(
-        f"{found.data.name}, δ = {found.delta:g}, {seeds} each",
-        ["ε asked", "method", "promise", "test accuracy (95% interval)", "attack AUC (0.5 is guessing)", "time"],
+        f"{found.data.name}, δ = {found.delta:g}, {seeds} each, best first at every ε",
+        ["ε", "method", "promise", "accuracy, %", "AUC"],
         cells,
-        "\n".join([found.advice.sentence, "", *missing(found), *found.notes, "", *_places(out)]),
+        "\n".join([LEGEND, "", found.advice.sentence, "", *missing(found), *found.notes, "", *_places(out)]),
     )
 
 
@@ -128,9 +131,9 @@ def promise(found: Comparison, row: Row) -> str:
     """The proven ε; a claim is marked as one."""
     standing = found.standing(row)
     if row.epsilon is not None:
-        return f"ε = {row.epsilon:.3g}, {'IN DOUBT' if standing == 'refuted' else 'proven'}"
+        return f"{row.epsilon:.3g} {'IN DOUBT' if standing == 'refuted' else 'proven'}"
     if row.claim_epsilon is not None:
-        return f"none (claim: ε = {row.claim_epsilon:.3g}, {'refuted' if standing == 'refuted' else 'not proven'})"
+        return f"claim {row.claim_epsilon:.3g}: {'refuted' if standing == 'refuted' else 'unproven'}"
     return "none"
 
 

@@ -42,11 +42,11 @@ USUAL = (
 SMALL = ("student/private-teacher", "student/ensemble")  # made to be small: first on a phone, before any run
 STAYS_INSIDE = ("answers/per-query", "answers/poll", "answers/savings", "answers/published")
 _SHOWN = (
-    "noise_multiplier",
-    "noise_on_mean_gradient",
     "noise_norm_over_radius",
     "noise_on_a_logit",
     "noise_on_a_count",
+    "noise_on_mean_gradient",
+    "noise_multiplier",
     "steps",
     "shards",
     "teachers",
@@ -154,8 +154,18 @@ def _place(option: _Option, need: Need, measured: bool) -> tuple[bool, bool, boo
     """Proven before unproven, what meets the need first, then measured accuracy, then what usually does best."""
     usual = (*SMALL, *USUAL) if need.runs_on == "phone" and not measured else USUAL
     place = usual.index(option.method) if option.method in usual else len(usual)
+    place += len(usual) if option.plan and _drowned(option.plan) else 0
     accuracy = option.row.accuracy if option.row else -1.0
     return option.status != "proven", bool(_against(option, need)), option.plan is None, -accuracy, place
+
+
+def _drowned(plan: Plan) -> bool:
+    """Whether by the planner's figures noise is larger than what one shard may say, or than a clear lead in votes."""
+    figures = plan.details
+    spread, votes, heads = (figures.get(key) for key in ("noise_norm_over_radius", "noise_on_a_count", "heads"))
+    if isinstance(votes, float) and isinstance(heads, int):
+        return votes > heads / 4
+    return isinstance(spread, float) and spread > 1
 
 
 def _smallest_first(fits: list[_Option]) -> list[_Option]:
@@ -223,7 +233,8 @@ def _reason(option: _Option, figures: dict[str, str | int | float]) -> str:
         return f"Proven, {covers}; {_accuracy(row)}{size}."
     noise = next((key for key in figures if key.startswith("noise")), None)
     said = f"; {noise.replace('_', ' ')} {figures[noise]:.3g}" if noise else ""
-    return f"Proven, ε = {plan.guarantee.epsilon:.3g} for {covers}{said}."
+    doubt = ", which is likely to drown it" if _drowned(plan) else ""
+    return f"Proven, ε = {plan.guarantee.epsilon:.3g} for {covers}{said}{doubt}."
 
 
 def _accuracy(row: Row) -> str:

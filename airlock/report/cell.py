@@ -121,7 +121,7 @@ def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
     try:
         outcome = make_release(
             task.config, place / "bundle", data_dir=ways.data_dir, accept_unproven=True, vault=place / "vault",
-            progress=progress,
+            progress=progress, smaller=False,
         )  # fmt: skip
         return from_outcome(task, outcome, time.monotonic() - begin)
     finally:
