@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import importlib.util
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +22,12 @@ from airlock.report.advise import advise_measured
 from airlock.report.cell import Ways, failure, run_task
 from airlock.report.keep import Folder, Kept
 from airlock.report.matrix import Matrix, Task, lay_out, mark
+from airlock.report.page import write_page
 from airlock.report.pool import Ended, Pool
 from airlock.report.results import Cell, Comparison, Dropped, Verdict, write
 from airlock.report.settings import CompareConfig
 from airlock.training.loop import Progress
 
-PAGE = "airlock.report.page"
 CRASHED = "Its process ended without a word, as when memory runs out."
 OVER = "The time was over."
 OVERTIME = "The time was over while it ran."
@@ -116,13 +115,8 @@ def compare(
             ) from None
         made = _result(config, matrix, line)
         write(folder.root, made)
-        _write_page(folder.root, made)
+        write_page(folder.root, made)
     return made
-
-
-def _write_page(folder: Path, made: Comparison) -> None:
-    if importlib.util.find_spec(PAGE) is not None:
-        importlib.import_module(PAGE).write_page(folder, made)
 
 
 def _depends(config: CompareConfig, matrix: Matrix, ways: Ways) -> list[object]:

@@ -225,7 +225,8 @@ def test_a_tiny_comparison_end_to_end(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.notes == NOTES
     assert (said[0].done, said[-1].done, said[-1].total) == (0, 5, 5)
     assert found.advice.measured
-    assert sorted(path.name for path in out.iterdir()) == [".lock", "cells", "results.csv", "results.json"]
+    names = [".lock", "cells", "report.html", "results.csv", "results.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert Comparison.model_validate_json((out / "results.json").read_text(encoding="utf-8")) == found
 
