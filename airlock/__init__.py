@@ -1,6 +1,7 @@
 """Airlock: release models trained on sensitive data, each with a true guarantee, an attack result and a card.
 
-The front door: explicit re-exports, loaded when they are first used.
+The front door: explicit re-exports, loaded when they are first used. `release` and `audit` are packages that can also
+be called (`_verbs`).
 """
 
 from __future__ import annotations
@@ -19,25 +20,31 @@ if TYPE_CHECKING:
     from airlock.config import load as load_config
     from airlock.data import Split
     from airlock.errors import AirlockError
+    from airlock.notebook import audit, compare, release
     from airlock.pipeline import audit_bundle, make_release, plan_release
     from airlock.release import Bundle, Card
     from airlock.release.verify import verify as verify_bundle
+    from airlock.report import Comparison
 
 _WHERE = {
     "AirlockError": "airlock.errors:AirlockError",
     "Audit": "airlock.audit:Audit",
     "Bundle": "airlock.release:Bundle",
     "Card": "airlock.release:Card",
+    "Comparison": "airlock.report:Comparison",
     "Guarantee": "airlock.accounting:Guarantee",
     "Plan": "airlock.channels:Plan",
     "Release": "airlock.channels:Release",
     "ReleaseConfig": "airlock.config:ReleaseConfig",
     "Split": "airlock.data:Split",
+    "audit": "airlock.audit:",
     "audit_bundle": "airlock.pipeline:audit_bundle",
+    "compare": "airlock.notebook:compare",
     "load_config": "airlock.config:load",
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
     "plan_release": "airlock.pipeline:plan_release",
+    "release": "airlock.release:",
     "verify_bundle": "airlock.release.verify:verify",
 }
 
@@ -46,17 +53,21 @@ __all__ = [
     "Audit",
     "Bundle",
     "Card",
+    "Comparison",
     "Guarantee",
     "Plan",
     "Release",
     "ReleaseConfig",
     "Split",
     "__version__",
+    "audit",
     "audit_bundle",
+    "compare",
     "load_config",
     "make_config",
     "make_release",
     "plan_release",
+    "release",
     "verify_bundle",
 ]
 
@@ -65,7 +76,8 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'airlock' has no attribute '{name}'")
     module, _, attribute = _WHERE[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    opened = importlib.import_module(module)
+    return getattr(opened, attribute) if attribute else opened
 
 
 def __dir__() -> list[str]:

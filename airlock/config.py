@@ -138,6 +138,11 @@ def _data(value: object) -> object:
     return {"source": value} if isinstance(value, str) else value
 
 
+AnyData = Annotated[DataConfig, BeforeValidator(_data)]
+Accounting = Literal["auto", "pld", "rdp"]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+
+
 class ReleaseConfig(Frozen):
     """One release: channel, method, data and budget; all the rest has a default that works.
 
@@ -158,39 +163,48 @@ class ReleaseConfig(Frozen):
 
     channel: str
     method: str | None = None
-    data: Annotated[DataConfig, BeforeValidator(_data)]
+    data: AnyData
     epsilon: Annotated[Positive, Field(le=1000)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     net: str = "auto"
     split: SplitConfig = SplitConfig()
-    accountant: Literal["auto", "pld", "rdp"] = "auto"
+    accountant: Accounting = "auto"
     tuning_runs: Annotated[int, Field(ge=1, le=10_000)] = 1
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Device = "auto"
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
 def load(path: Path, overrides: Mapping[str, object] | None = None) -> ReleaseConfig:
     """Read a TOML file; `overrides` maps dotted keys ("settings.steps") to values that replace the file's."""
+    return from_table(read_table(path), overrides, folder=path.parent)
+
+
+def read_table(path: Path) -> dict[str, object]:
+    """The table in a TOML file."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError("a config file", f"nothing at {path}", do="Check the path.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("a readable config file", f"{path}, which cannot be read as text") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"TOML in {path}", f"a mistake: {error}") from error
-    return from_table(table, overrides, folder=path.parent)
 
 
 def from_table(
     table: Mapping[str, object], overrides: Mapping[str, object] | None = None, folder: Path | None = None
 ) -> ReleaseConfig:
     """Validate a table; relative data paths are taken from `folder` when they exist there."""
-    merged = _merge(table, overrides or {})
+    merged = merge(table, overrides or {})
     config = parse(ReleaseConfig, merged)
-    places = {key: _resolve(getattr(config.data, key), folder) for key in ("source", "test")}
-    return config.model_copy(update={"data": config.data.model_copy(update=places)})
+    return config.model_copy(update={"data": placed(config.data, folder)})
+
+
+def placed(data: DataConfig, folder: Path | None) -> DataConfig:
+    """The same data, relative paths taken from `folder` when they exist there."""
+    places = {key: _resolve(getattr(data, key), folder) for key in ("source", "test")}
+    return data.model_copy(update=places)
 
 
 def parse(model: type[M], table: Mapping[str, object], where: str = "") -> M:
@@ -240,7 +254,8 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [found for inner in get_args(annotation) for found in _models_in(inner)]
 
 
-def _merge(table: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
+def merge(table: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
+    """A table with the values of dotted keys replaced."""
     merged: dict[str, object] = dict(table)
     for dotted, value in overrides.items():
         *path, last = dotted.split(".")

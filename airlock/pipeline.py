@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock import audit, channels, data, nets
+import airlock.audit as audit  # as an attribute of `airlock` it is a verb
+from airlock import channels, data, nets
 from airlock._version import VERSION
-from airlock.channels import Channel, Features, Plan, Release
+from airlock.channels import Channel, Features, Plan, Release, Utility
 from airlock.channels.contract import TEACHER, Secrets
 from airlock.channels.features.reopen import kept
 from airlock.config import ReleaseConfig, load
@@ -28,21 +29,27 @@ from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockWarning, ConfigError, FormatError, Refused
 from airlock.mechanisms import Randomness
-from airlock.release import Bundle, Vault, bundle, card, compression, models, words
+from airlock.release import Bundle, Vault, bundle, card, compression, models, page, words
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
-from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit, losses
+from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.resident import choose_device
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """A finished release: the bundle on disk and the values it was made from."""
 
     bundle: Bundle
     release: Release
+
+    def __repr__(self) -> str:
+        return page.summary(self.bundle)
+
+    def _repr_html_(self) -> str:
+        return page.in_notebook(page.summary(self.bundle), page.render_html(self.bundle.card))
 
 
 def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
@@ -65,6 +72,7 @@ def make_release(
     group: Group = ALONE,
     workers: int = 0,
     engine: Literal["local", "ray"] = "local",
+    smaller: bool = True,
 ) -> Outcome:
     """Plan, load, release, audit, and write the bundle.
 
@@ -84,6 +92,7 @@ def make_release(
         group: The processes that train together, from `training.distributed.joined`.
         workers: Processes that compute features, where features leave; 0 computes them in this one.
         engine: Who computes features: this machine, or a Ray cluster.
+        smaller: Of a student, also make smaller files and measure how small and fast it is.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false.
@@ -109,7 +118,7 @@ def make_release(
     release = _train(config, channel, split, insecure_seed, run)
     attacked, scores = audit.run(release, split, config.split, config.seed, run)
     release = replace(release, secrets={**release.secrets, **scores})
-    small = compression.compress(release, split)
+    small = compression.compress(release, split) if smaller else None
     report, forms = small or (None, {})
     made = card.make(config, facts, release, attacked, compression=report, others=others)
     safe.store(made.release_id, release.secrets)
@@ -120,7 +129,7 @@ def make_release(
     return Outcome(written, release)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audited:
     """A bundle after an audit.
 
@@ -132,6 +141,12 @@ class Audited:
 
     bundle: Bundle
     teacher: audit.Audit | None = None
+
+    def __repr__(self) -> str:
+        return page.summary(self.bundle)
+
+    def _repr_html_(self) -> str:
+        return page.in_notebook(page.summary(self.bundle), page.render_html(self.bundle.card))
 
     @property
     def stated(self) -> float | None:
@@ -337,13 +352,40 @@ def _fingerprint(split: Split) -> bytes:
 
 @dataclass(frozen=True)
 class Open:
-    """How a model without privacy does: for comparison, never for release."""
+    """How a model without privacy does: for comparison, never for release.
 
-    accuracy: float
-    auc: float
+    Args:
+        utility: Measured on the test records.
+        audit: What the attacks of every release found.
+        parameters: Of the network.
+    """
+
+    utility: Utility
+    audit: audit.Audit
+    parameters: int
+
+    @property
+    def accuracy(self) -> float:
+        """On the test records."""
+        return self.utility.accuracy
+
+    @property
+    def auc(self) -> float:
+        """Of the loss-threshold attack; one half where there are too few records for it."""
+        return self.audit.attacks[0].value if self.audit.attacks else 0.5
 
 
-def train_openly(config: ReleaseConfig, data_dir: Path | None = None, progress: Progress | None = None) -> Open:
+OPENLY = Recipe(steps=600, optimiser="adam", learning_rate=2e-3)
+
+
+def train_openly(
+    config: ReleaseConfig,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    recipe: Recipe = OPENLY,
+    batch_size: int = 64,
+) -> Open:
     """Train the configured network on the private records without any privacy, and attack it.
 
     What it returns says something about the private records; it is meant for the holder's eyes.
@@ -352,13 +394,15 @@ def train_openly(config: ReleaseConfig, data_dir: Path | None = None, progress: 
     split = data.load(config, data_dir)
     name = nets.default_name(facts.shape) if config.net == "auto" else config.net
     net = nets.create(name, facts.shape, len(facts.classes), config.seed)
-    recipe = Recipe(steps=600, optimiser="adam", learning_rate=2e-3)
     run = Run(device=choose_device(config.device), progress=progress)
-    fit(net, Resident(split.private, run.device), Shuffled(64, config.seed), PlainGradients(), recipe, config.seed, run,
+    batches = Shuffled(batch_size, config.seed)
+    fit(net, Resident(split.private, run.device), batches, PlainGradients(), recipe, config.seed, run,
         label="training without privacy")  # fmt: skip
-    count = min(len(split.private), len(split.holdout))
-    members, others = (-losses(net, part.take(np.arange(count))) for part in (split.private, split.holdout))
-    return Open(count_correct(net, split.test) / len(split.test), audit.auc_interval(members, others)[0])
+    net = net.cpu().eval()
+    found, _ = audit.attack_quickly(net, facts.classes, config.delta, split, config.split, config.seed)
+    return Open(
+        Utility(count_correct(net, split.test), len(split.test)), found, sum(p.numel() for p in net.parameters())
+    )
 
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:

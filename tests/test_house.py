@@ -11,7 +11,7 @@ import airlock
 ROOT = Path(__file__).resolve().parents[1]
 # Lower floors first; a module imports from its own floor (its own room) or from below.
 FLOORS = [
-    ["_version"],
+    ["_version", "_verbs"],
     ["errors"],
     ["config"],
     ["data", "nets", "mechanisms", "accounting"],
@@ -20,6 +20,8 @@ FLOORS = [
     ["audit"],
     ["release"],
     ["pipeline", "serve"],
+    ["report"],
+    ["notebook"],
     ["cli"],
     ["__main__"],
 ]
@@ -64,17 +66,21 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
         "Audit",
         "Bundle",
         "Card",
+        "Comparison",
         "Guarantee",
         "Plan",
         "Release",
         "ReleaseConfig",
         "Split",
         "__version__",
+        "audit",
         "audit_bundle",
+        "compare",
         "load_config",
         "make_config",
         "make_release",
         "plan_release",
+        "release",
         "verify_bundle",
     }
     for name in airlock.__all__:
@@ -85,7 +91,18 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
 def test_every_room_lists_what_it_exports() -> None:
     import importlib
 
-    for room in ("data", "nets", "mechanisms", "accounting", "training", "channels", "audit", "release", "serve"):
+    for room in (
+        "data",
+        "nets",
+        "mechanisms",
+        "accounting",
+        "training",
+        "channels",
+        "audit",
+        "release",
+        "serve",
+        "report",
+    ):
         module = importlib.import_module(f"airlock.{room}")
         assert sorted(module.__all__) == sorted(set(module.__all__))
         for name in module.__all__:
@@ -102,8 +119,10 @@ def test_every_command_and_option_is_documented() -> None:
     assert (
         set(commands)
         == {
+            "advise",
             "audit",
             "bench",
+            "compare",
             "court",
             "datasets",
             "demo",

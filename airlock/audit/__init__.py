@@ -4,6 +4,7 @@ In: a release and the split it came from. Out: an `Audit`, and the per-record sc
 in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its canaries, out comes a `OneRunVerdict`.
 """
 
+from airlock._verbs import make_verb
 from airlock.audit.bounds import auc_interval, epsilon_lower_bound, proportion_interval
 from airlock.audit.feature_release import attack_features
 from airlock.audit.features import FeatureSettings
@@ -38,3 +39,5 @@ __all__ = [
     "roc",
     "run",
 ]
+
+make_verb(__name__)

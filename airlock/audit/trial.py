@@ -65,6 +65,19 @@ class Verdict:
             return "not refuted (too few pairs to refute anything)"
         return f"not refuted (could have refuted ε ≥ {self.would_show:.2f})"
 
+    def sentence(self, name: str) -> str:
+        """The verdict on the claim of so named a method, in one sentence or two."""
+        claim, at = self.case.claim, self.refuted_at
+        stated = f"{name} claims (ε, δ) = ({claim.epsilon:.4g}, {claim.delta:g})"
+        sure = f"{self.confidence * 100:g}% confidence"
+        if at == (claim.epsilon, claim.delta):
+            return f"Refuted: {stated}, and that is false, with {sure}."
+        if at is not None:
+            return f"Refuted: {stated} by a proof that fails, with {sure}."
+        if self.would_show is None:
+            return f"Not refuted: {stated}; so few pairs could not have refuted it. This is no proof."
+        return f"Not refuted: {stated}; could have refuted ε ≥ {self.would_show:.2f}. This is no proof."
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
         claim, at = self.case.claim, self.refuted_at

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import typer
 
+from airlock.cli.advise import advise
 from airlock.cli.audit import audit
 from airlock.cli.bench import bench
+from airlock.cli.compare import compare
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.demo import demo
@@ -44,7 +46,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for _command in (demo, datasets, plan, release, audit, verify, show, gate, court, serve, pretrain, bench):
+for _command in (
+    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, court, serve, pretrain, bench,
+):  # fmt: skip
     app.command()(_command)
 app.add_typer(features, name="features")
 app.add_typer(keys, name="keys")

@@ -80,20 +80,11 @@ def _one_run(
 def in_words(name: str, verdict: Verdict) -> str:
     """The verdict; its first line is what matters."""
     claim, at = verdict.case.claim, verdict.refuted_at
-    stated = f"{name} claims (ε, δ) = ({claim.epsilon:.4g}, {claim.delta:g})"
-    sure = f"{verdict.confidence * 100:g}% confidence"
     more = ""
-    if at == (claim.epsilon, claim.delta):
-        first = f"Refuted: {stated}, and that is false, with {sure}."
-    elif at is not None:
-        first = f"Refuted: {stated} by a proof that fails, with {sure}."
+    if at is not None and at != (claim.epsilon, claim.delta):
         more = f"The same proof claims (ε, δ) = ({at[0]:.4g}, {at[1]:.3g}), and that is false.\n"
-    elif verdict.would_show is None:
-        first = f"Not refuted: {stated}; so few pairs could not have refuted it. This is no proof."
-    else:
-        first = f"Not refuted: {stated}; could have refuted ε ≥ {verdict.would_show:.2f}. This is no proof."
     return (
-        f"{first}\n{more}"
+        f"{verdict.sentence(name)}\n{more}"
         f"{_bound(verdict)}\n"
         f"{verdict.pairs:,} pairs of runs in {verdict.seconds:.1f} s: {verdict.case.pair}.\n"
         f"Claimed by: {claim.theorem}."

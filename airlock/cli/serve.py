@@ -54,7 +54,9 @@ def serve(
             keys = None if no_keys else KeyStore(ledger)
             called = name if name is not None else bundle.resolve().name
             method = f"airlock_{card.channel}_{card.method}"
-            service = Service(called, card.release_id, method, page, answerer, ledger, keys, limits)
+            service = Service(
+                called, card.release_id, method, page, answerer, ledger, keys, limits, card.headline, card.verdict
+            )
             run(service, bound, lambda: _announce(service, address(bound), bundle))
 
 

@@ -4,6 +4,7 @@ In: a release and its audit. Out: a `Card`, a `Bundle` on disk, a `Verification`
 speaks for and against it; what must not leave goes to the `Vault`.
 """
 
+from airlock._verbs import make_verb
 from airlock.release.bundle import Bundle as Bundle
 from airlock.release.bundle import read as read
 from airlock.release.bundle import write as write
@@ -33,3 +34,5 @@ __all__ = [
     "weigh",
     "write",
 ]
+
+make_verb(__name__)

@@ -11,14 +11,17 @@ import functools
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment
+from markupsafe import Markup, escape
 
-from airlock.release import figures
+from airlock.release import figures, look
 from airlock.release.card import Card
 from airlock.release.fields import Compression, OtherRelease
+
+if TYPE_CHECKING:
+    from airlock.release.bundle import Bundle
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~])")
 _EQUATION = re.compile("([εδ]) = ")
@@ -81,6 +84,29 @@ def render_html(card: Card) -> str:
     return _render("card.html.j2", card, autoescape=True)
 
 
+def summary(bundle: Bundle) -> str:
+    """A release in one line: the card's first sentence, the strongest attack, how useful it is, where it lies."""
+    card = bundle.card
+    strongest = max(card.audit.attacks, key=lambda attack: attack.low, default=None)
+    found = (
+        "No attack was made"
+        if strongest is None
+        else (f"The attack “{strongest.name}” scores {strongest.value:.2f}, chance {strongest.chance:.2f}")
+    )
+    return (
+        f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {found}; "
+        f"{percent(card.utility.accuracy)} of the test records are right. In {bundle.folder}."
+    )
+
+
+def in_notebook(said: str, page: str) -> str:
+    """A page below what it says in short, in a frame of its own: no style and no script of it reaches the notebook."""
+    return (
+        f'<p>{escape(said)}</p><iframe sandbox="allow-scripts" title="{escape(said)}" width="100%" height="560" '
+        f'style="border:1px solid #b9c3cc" srcdoc="{escape(page)}"></iframe>'
+    )
+
+
 def render_readme(card: Card) -> str:
     """The model card."""
     return _render("README.md.j2", card, autoescape=False)
@@ -106,17 +132,11 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
 
 @functools.cache
 def _environment(autoescape: bool) -> Environment:
-    environment = Environment(
-        loader=PackageLoader("airlock.release", "templates"),
-        autoescape=autoescape,
-        finalize=None if autoescape else _markdown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"day": _day, "figure": figure, "epsilon": epsilon, "percent": _percent}
-    environment.filters |= {"pretty": _pretty, "tight": _tight, "yaml": _yaml}
+    environment = look.environment()
+    if not autoescape:
+        environment.autoescape, environment.finalize = False, _markdown
+    environment.filters |= {"day": day, "figure": figure, "epsilon": epsilon, "percent": percent}
+    environment.filters |= {"pretty": _pretty, "tight": tight, "yaml": _yaml}
     return environment
 
 
@@ -155,14 +175,14 @@ def size_rows(found: Compression) -> list[SizeRow]:
     big, small, whole = found.teacher, found.student, found.forms[0]
     rows = [
         SizeRow("teacher, stays", "", f"{big.parameters:,}", _short_count(big.multiply_adds),
-                _bytes(big.onnx_bytes), _time(big.milliseconds), "", ""),
+                file_size(big.onnx_bytes), _time(big.milliseconds), "", ""),
         SizeRow("student", whole.file, f"{small.parameters:,}", _short_count(small.multiply_adds),
-                _bytes(whole.bytes), _time(whole.milliseconds), _percent(whole.correct / whole.records), ""),
+                file_size(whole.bytes), _time(whole.milliseconds), percent(whole.correct / whole.records), ""),
     ]  # fmt: skip
     for form in found.forms[1:]:
         rows.append(
-            SizeRow(f"in {FORMS[form.file]}", form.file, "", "", _bytes(form.bytes), _time(form.milliseconds),
-                    _percent(form.correct / form.records), _percent(form.agrees / form.records))
+            SizeRow(f"in {FORMS[form.file]}", form.file, "", "", file_size(form.bytes), _time(form.milliseconds),
+                    percent(form.correct / form.records), percent(form.agrees / form.records))
         )  # fmt: skip
     return rows
 
@@ -186,7 +206,8 @@ def _ratio(big: int, small: int) -> str:
     return f"{big / max(1, small):.3g} times"
 
 
-def _bytes(size: int | None) -> str:
+def file_size(size: int | None) -> str:
+    """Bytes as people write them."""
     if size is None:
         return "–"
     return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
@@ -204,16 +225,17 @@ def _total(card: Card) -> list[OtherRelease]:
     return sorted(card.total.releases, key=lambda other: (other.name, other.release_id))
 
 
-def _day(date: datetime.date) -> str:
+def day(date: datetime.date) -> str:
     """The same in every locale."""
     return f"{date.day} {MONTHS[date.month - 1]} {date.year}"
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share with one decimal."""
     return f"{100 * value:.1f}%"
 
 
-def _tight(text: str) -> str:
+def tight(text: str) -> str:
     """Without line breaks inside "ε = 3.00"."""
     return _EQUATION.sub("\\1\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}", text)
 

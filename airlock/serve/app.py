@@ -122,7 +122,7 @@ class App:
         balance = await asyncio.to_thread(self.service.ledger.balance, client or "") if priced else None
         figures = pages.budget_figures(self.service, client, balance)
         if _wants_page(request):
-            return pages.page(pages.budget_page(self.service, figures))
+            return pages.budget_page(self.service, figures)
         return JSONResponse(figures, headers={"Vary": "Accept"})
 
     async def card(self) -> Response:

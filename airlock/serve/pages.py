@@ -1,15 +1,22 @@
-"""The pages of a service: what is left of the budget, and how to ask. They need no network and no script."""
+"""The pages of a service: what is left of the budget, and how to ask. They load nothing from elsewhere.
+
+One has a script, its own: the budget page asks for itself again every five seconds, and can be read without.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib.resources
 import json
 import math
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
+from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
+from airlock.release import look
+from airlock.release.page import BADGES, tight
 from airlock.serve.ledger import Balance
 from airlock.serve.protocol import INPUT, output_names
 from airlock.serve.service import Service
@@ -17,9 +24,18 @@ from airlock.serve.service import Service
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # noqa: E501
 
 
-def page(content: str | bytes) -> HTMLResponse:
-    """A page that may load nothing and run nothing."""
-    return HTMLResponse(content, headers={"Content-Security-Policy": POLICY, "X-Frame-Options": "DENY"})
+def page(content: str | bytes, allowed: str = "") -> HTMLResponse:
+    """A page that may load nothing and run nothing, but for what is `allowed`."""
+    policy = f"{POLICY}; {allowed}" if allowed else POLICY
+    return HTMLResponse(content, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
+
+
+@functools.cache
+def live_script() -> tuple[str, str]:
+    """The script of the budget page, and what a policy has to allow for it: itself, and asking this service."""
+    place = importlib.resources.files("airlock.serve").joinpath("templates/budget.js")
+    script = place.read_text(encoding="utf-8")
+    return script, f"{look.allow_script(script)}; connect-src 'self'"
 
 
 def budget_figures(service: Service, client: str | None, balance: Balance | None) -> dict[str, Any]:
@@ -36,12 +52,23 @@ def budget_figures(service: Service, client: str | None, balance: Balance | None
     }
 
 
-def budget_page(service: Service, figures: dict[str, Any]) -> str:
-    """`GET /budget` for people."""
+def budget_page(service: Service, figures: dict[str, Any]) -> HTMLResponse:
+    """`GET /budget` for people: what is left, live, beside the card's first line."""
     left, spent = figures["left"], figures["spent"]
     share = None if left is None else (round(100 * left / (left + spent), 1) if left + spent else 0.0)
     state = "good" if share is None or share > 20 else ("warn" if left else "bad")
-    return _render("budget.html.j2", service, figures=figures, share=share, state=state)
+    script, allowed = live_script()
+    content = _render(
+        "budget.html.j2",
+        service,
+        figures=figures,
+        share=share,
+        state=state,
+        badge=BADGES.get(service.verdict, ""),
+        script=Markup(script),
+        allowed=Markup(allowed),
+    )
+    return page(content, allowed)
 
 
 def docs_page(service: Service, routes: list[tuple[str, str, str, str]]) -> str:
@@ -64,12 +91,6 @@ def _render(template: str, service: Service, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("airlock.serve", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["count"] = lambda number: f"{number:,}"
+    environment = look.environment("serve")
+    environment.filters |= {"count": lambda number: f"{number:,}", "tight": tight}
     return environment

@@ -47,6 +47,8 @@ class Service:
         ledger: Who is paid first.
         keys: Who may ask; None: everyone on this machine.
         limits: What one request may take.
+        headline: The card's first line; empty: unknown.
+        verdict: The one word behind it, which gives its colour and shape.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Service:
     ledger: Ledger
     keys: KeyStore | None
     limits: Limits = Limits()
+    headline: str = ""
+    verdict: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -345,7 +345,13 @@ def test_without_keys_only_this_machine_asks(shop: Shop) -> None:
 
 def test_the_log_names_who_and_how_much_and_no_inputs(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
     shop.ask(question(2, value=0.321), Idempotency_Key="my-own-affair")
-    line = json.loads(capfd.readouterr().err.splitlines()[-1])
+    said = ""
+    for _ in range(500):  # the line is written once the answer is on its way
+        said += capfd.readouterr().err
+        if said.endswith("\n"):
+            break
+        time.sleep(0.01)
+    line = json.loads(said.splitlines()[-1])
     assert set(line) == {"time", "route", "request_id", "status", "client", "rows", "units", "ms"}
     assert (line["client"], line["rows"], line["units"], line["status"]) == ("ann", 2, 2, 200)
     assert "0.321" not in json.dumps(line)

@@ -25,8 +25,9 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Service]]:
     config = from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
-    card = render_html(make_card(config, FACTS, make_release(guarantee()), AUDIT)).encode()
-    service = replace(make(tmp_path_factory.mktemp("pages"), Priced(5000)), card=card)
+    card = make_card(config, FACTS, make_release(guarantee()), AUDIT)
+    service = make(tmp_path_factory.mktemp("pages"), Priced(5000))
+    service = replace(service, card=render_html(card).encode(), headline=card.headline, verdict=card.verdict)
     with service.ledger, running(service) as where:
         assert service.keys is not None
         token = service.keys.add("ann", 1000)[1]
@@ -72,4 +73,25 @@ def test_the_budget_page_says_what_is_left(browser: Any, shop: tuple[str, str, S
     assert "620 spent" in text
     bars = [page.locator(f".meter .{name}").bounding_box()["width"] for name in ("left", "whole")]
     assert bars[0] / bars[1] == pytest.approx(0.38, abs=0.01)
+    context.close()
+
+
+def test_the_meter_is_live_and_says_when_it_is_not(browser: Any, shop: tuple[str, str, Service]) -> None:
+    where, _, service = shop
+    assert service.keys is not None
+    token = service.keys.add("bob", 100)[1]
+    context = browser.new_context(http_credentials={"username": "", "password": token})
+    page = context.new_page()
+    page.clock.install()
+    page.goto(f"{where}/budget")
+    assert "100 units are left" in page.inner_text("h1")
+    assert service.headline in page.inner_text("main").replace("\N{NO-BREAK SPACE}", " ")
+    service.ledger.spend(Spend("bob", 1, digest("y"), rows=85))
+    page.clock.run_for(6000)
+    page.get_by_role("heading", name="15 units are left").wait_for()
+    assert page.locator("body").get_attribute("class") == "warn"
+    assert "85 spent" in page.inner_text("main")
+    context.set_offline(True)
+    page.clock.run_for(6000)
+    page.get_by_text("Not live").wait_for()
     context.close()

@@ -1,0 +1,128 @@
+"""`airlock advise`: which way out, before any record is read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from airlock.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    SetOption,
+    overrides,
+    print_json,
+    print_table,
+    shown,
+    translate_errors,
+)
+from airlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airlock.report import Advice
+
+
+@translate_errors
+def advise(
+    config: Path | None = typer.Argument(
+        None, metavar="[CONFIG]", help="A TOML file as for compare; its data are taken.", show_default=False
+    ),
+    data: str | None = typer.Option(None, "--data", help="A named data set, or your own file.", show_default=False),
+    data_dir: Path | None = DataDirOption,
+    epsilon: float | None = typer.Option(None, "--epsilon", help="The ε of the release, else 1.", show_default=False),
+    delta: float | None = typer.Option(None, "--delta", help="Its δ, else 1e-5.", show_default=False),
+    receives: str | None = typer.Option(
+        None,
+        "--receives",
+        help="white-box: the receiver gets the thing itself; black-box: may only ask.",
+        show_default=False,
+    ),
+    runs_on: str | None = typer.Option(None, "--runs-on", help="phone, cloud or any.", show_default=False),
+    queries: int | None = typer.Option(None, "--queries", help="How many questions, at least.", show_default=False),
+    public: bool | None = typer.Option(
+        None, "--public/--no-public", help="Whether there are public records of the same kind.", show_default=False
+    ),
+    settings: list[str] = SetOption,
+    write: Path | None = typer.Option(
+        None, "--write", help="Write the config of the first choice here.", show_default=False
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace an existing file at --write."),
+    as_json: bool = JsonOption,
+) -> None:
+    """Rank all methods for a need, before any record is read, and write the config of the first."""
+    need = {"receives": receives, "runs_on": runs_on, "queries": queries, "public": public}
+    if _ask_for(config, data, need):
+        data, epsilon, need = _questions(data, epsilon)
+    from airlock.report.advise import advise as choose
+    from airlock.report.advise import as_toml, release_for
+    from airlock.report.results import replace_file
+    from airlock.report.settings import from_table
+
+    _check_place(write, force)
+    table = _table(config, data, epsilon, delta)
+    given = {f"need.{key}": value for key, value in need.items() if value is not None}
+    asked = from_table(table, overrides(settings) | given, folder=config.parent if config else None)
+    found = choose(asked, data_dir)
+    text = as_toml(release_for(asked, found, data_dir), found.sentence) if write is not None else ""
+    if write is not None:
+        replace_file(write, text)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print(found, write)
+
+
+def _ask_for(config: Path | None, data: str | None, need: dict[str, Any]) -> bool:
+    """Whether to ask questions: nothing was said and someone is there."""
+    said = config is not None or any(value is not None for value in (data, *need.values()))
+    if not said and not sys.stdin.isatty():
+        raise ConfigError(
+            "a config, or --data and what the release is for",
+            "neither, and nobody to ask",
+            do="As in: airlock advise --data digits --epsilon 1 --receives white-box --runs-on phone.",
+        )
+    return not said
+
+
+def _questions(data: str | None, epsilon: float | None) -> tuple[str, float, dict[str, Any]]:
+    data = typer.prompt("Which records (a name from `airlock datasets`, or your file)", default=data or "digits")
+    epsilon = typer.prompt("At which ε (smaller protects more)", default=epsilon or 1.0, type=float)
+    itself = typer.confirm("Does the receiver need the thing itself (else they may only ask)?", default=True)
+    runs_on = typer.prompt("Where must it run: phone, cloud or any", default="any")
+    count = typer.prompt("How many questions will be asked, at least (0: not known)", default=0, type=int)
+    public = typer.confirm("Are there public records of the same kind?", default=False)
+    receives = "white-box" if itself else "black-box"
+    return data, epsilon, {"receives": receives, "runs_on": runs_on, "queries": count or None, "public": public}
+
+
+def _table(config: Path | None, data: str | None, epsilon: float | None, delta: float | None) -> dict[str, object]:
+    from airlock.config import read_table
+
+    table = read_table(config) if config is not None else {}
+    if data is not None:
+        table["data"] = data
+    if epsilon is not None:
+        table["epsilons"] = [epsilon]
+        table["need"] = {key: value for key, value in dict(table.get("need") or {}).items() if key != "epsilon"}  # type: ignore[call-overload]
+    if delta is not None:
+        table["delta"] = delta
+    if "data" not in table:
+        raise ConfigError("records to advise about", "none", do="Name them with --data, or give a config.")
+    return {"epsilons": [1.0], "delta": 1e-5} | table
+
+
+def _check_place(write: Path | None, force: bool) -> None:
+    if write is not None and write.exists() and not force:
+        why = "Nothing of yours is written over."
+        raise ConfigError(f"no file at {write}", "one", why, "Take another name, or --force.")
+
+
+def _print(found: Advice, write: Path | None) -> None:
+    rows = [[one.method, one.reason] for one in found.ranking if one.recommended]
+    footer = [f"Not for this: {one.method}: {one.reason}" for one in found.ranking if not one.recommended]
+    footer += ["", found.sentence]
+    if write is not None:
+        footer += ["", f"Written: {shown(write)}", f"Then: airlock plan {shown(write)}"]
+    print_table("What fits, best first", ["method", "why"], rows, "\n".join(footer))

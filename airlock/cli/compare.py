@@ -1,0 +1,159 @@
+"""`airlock compare`: every method that fits, on the same records, under the same attacks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from airlock.cli.terminal import (
+    ConfigArgument,
+    DataDirOption,
+    JsonOption,
+    SetOption,
+    err_console,
+    overrides,
+    print_json,
+    print_table,
+    shown,
+    translate_errors,
+)
+
+if TYPE_CHECKING:
+    from airlock.report import Comparison, Row
+    from airlock.report.run import Moment, Say
+
+Steps = Callable[[str, int, int], None]
+LEGEND = (
+    "ε: what was asked for. Promise: the proven ε for one record, or a paper's claim, which promises nothing. "
+    "Accuracy: on test records, with a 95% interval. AUC: of the best attack; 0.5 is guessing."
+)
+
+
+@translate_errors
+def compare(
+    config: Path = ConfigArgument,
+    out: Path = typer.Option(..., "--out", "-o", help="Folder for finished cells, results and the page."),
+    data_dir: Path | None = DataDirOption,
+    quick: bool = typer.Option(False, "--quick", help="One seed and a short court: a first look."),
+    jobs: int = typer.Option(1, "--jobs", "-j", help="Cells at once, each in a process of its own; may share a GPU."),
+    minutes: float | None = typer.Option(
+        None, "--minutes", help="How long it may take; what is last in line is dropped and named.", show_default=False
+    ),
+    settings: list[str] = SetOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Run every method that fits at every ε and say which way out is best; start it again to go on."""
+    from airlock.report.run import compare as run_comparison
+    from airlock.report.settings import load
+
+    asked = load(config, overrides(settings, minutes=minutes))
+    with _telling() as (say, steps):
+        found = run_comparison(asked, out, data_dir=data_dir, quick=quick, jobs=jobs, say=say, progress=steps)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_comparison(found, out)
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[tuple[Say, Steps]]:
+    """A line for every finished cell on stderr; on a terminal also bars for all cells and for the one at work."""
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
+        cells, inside = bar.add_task("cells", total=None), bar.add_task("", total=None, visible=False)
+
+        def say(moment: Moment) -> None:
+            left = "" if moment.seconds_left is None else f", about {duration(moment.seconds_left)} left"
+            bar.update(cells, completed=moment.done, total=moment.total, description=f"cells{left}")
+            bar.update(inside, visible=False)
+            line = _line(moment, left)
+            if line:
+                bar.console.print(escape(line))
+
+        def steps(label: str, done: int, total: int) -> None:
+            bar.update(inside, description=label, completed=done, total=total, visible=True)
+
+        yield say, steps
+
+
+def _line(moment: Moment, left: str) -> str:
+    count = f"[{moment.done}/{moment.total}]"
+    if moment.task is None or moment.found is None:
+        taken = f"{moment.done} cells are finished already; " if moment.done else ""
+        return f"{count} {taken}{moment.total - moment.done} cells to run{left}"
+    found = moment.found
+    if found.error is not None:
+        said = f"failed: {found.error}"
+    elif hasattr(found, "refuted"):
+        said = "refuted" if found.refuted else "not refuted"
+    else:
+        said = f"{found.accuracy:.1%} correct"
+    return f"{count} {moment.task.title}: {said}, {duration(found.seconds)}{left}"
+
+
+def duration(seconds: float) -> str:
+    """For people."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
+
+
+def print_comparison(found: Comparison, out: Path) -> None:
+    """What was found: a table, best first at every ε, then the choice, what is missing, and what must be said."""
+    rows = sorted(found.rows(), key=lambda row: (row.epsilon_asked or 0.0, -row.accuracy))
+    cells = [
+        [
+            "" if row.epsilon_asked is None else f"{row.epsilon_asked:g}",
+            "without privacy" if row.channel == "none" else row.method,
+            promise(found, row),
+            f"{100 * row.accuracy:.1f} ({100 * row.low:.1f}–{100 * row.high:.1f})",
+            "" if row.auc is None else f"{row.auc:.3f}",
+        ]
+        for row in rows
+    ]
+    seeds = "1 run" if len(found.seeds) == 1 else f"up to {len(found.seeds)} runs"
+    print_table(
+        f"{found.data.name}, δ = {found.delta:g}, {seeds} each, best first at every ε",
+        ["ε", "method", "promise", "accuracy, %", "AUC"],
+        cells,
+        "\n".join([LEGEND, "", found.advice.sentence, "", *missing(found), *found.notes, "", *_places(out)]),
+    )
+
+
+def promise(found: Comparison, row: Row) -> str:
+    """The proven ε; a claim is marked as one."""
+    standing = found.standing(row)
+    if row.epsilon is not None:
+        return f"{row.epsilon:.3g} {'IN DOUBT' if standing == 'refuted' else 'proven'}"
+    if row.claim_epsilon is not None:
+        return f"claim {row.claim_epsilon:.3g}: {'refuted' if standing == 'refuted' else 'unproven'}"
+    return "none"
+
+
+def missing(found: Comparison) -> list[str]:
+    """What was skipped, failed or dropped, one line each."""
+    lines = []
+    for skipped in found.skipped:
+        where = f" at ε = {', '.join(f'{e:g}' for e in skipped.epsilons)}" if skipped.epsilons else ""
+        lines.append(f"Skipped: {skipped.method}{where}: {skipped.reason}")
+    failed = [cell for cell in found.cells if cell.error is not None]
+    lines += [f"Failed: {cell.method}, seed {cell.seed}: {cell.error}" for cell in failed]
+    lines += [f"Failed: court of {verdict.method}: {verdict.error}" for verdict in found.court if verdict.error]
+    for dropped in found.dropped:
+        size = "" if dropped.epsilon_asked is None else f", ε = {dropped.epsilon_asked:g}"
+        which = f"court of {dropped.method}" if dropped.seed is None else f"{dropped.method}{size}, seed {dropped.seed}"
+        lines.append(f"Dropped: {which}: {dropped.reason}")
+    return [*lines, ""] if lines else lines
+
+
+def _places(out: Path) -> list[str]:
+    names = ("report.html", "results.json", "results.csv")
+    there = [shown(out / name) for name in names if (out / name).exists()]
+    return [f"Kept for you alone: {', '.join(there)}"]

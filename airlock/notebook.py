@@ -1,0 +1,209 @@
+"""Three verbs for a notebook: `airlock.release`, `airlock.audit`, `airlock.compare`.
+
+A config may be a file, a table or single keys, and is the same as on the command line. What comes back shows itself:
+in a notebook as the card or the page, elsewhere as one line.
+
+>>> import airlock
+>>> airlock.release(data="digits", epsilon=3.0, delta=1e-4)
+Traceback (most recent call last):
+airlock.errors.ConfigError: Expected 'channel' in the config, found none. Add a line 'channel = ...'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from airlock import config as configs
+from airlock import pipeline
+from airlock.audit import AuditSettings
+from airlock.config import ReleaseConfig, parse
+from airlock.pipeline import Audited, Outcome
+from airlock.release import Bundle
+from airlock.report import Comparison, settings
+from airlock.report.run import Moment
+from airlock.report.run import compare as run_comparison
+from airlock.report.settings import CompareConfig
+
+if TYPE_CHECKING:
+    from airlock.config import Frozen
+
+Place = Path | str
+M = TypeVar("M", bound="Frozen")
+
+
+def release(
+    config: ReleaseConfig | Mapping[str, object] | Place | None = None,
+    out: Place = "bundle",
+    *,
+    data_dir: Place | None = None,
+    accept_unproven: bool = False,
+    force: bool = False,
+    resume: bool = False,
+    composes_with: Sequence[Place] = (),
+    insecure_seed: int | None = None,
+    vault: Place | None = None,
+    **keys: object,
+) -> Outcome:
+    """Make a release and write its bundle: train, attack, pack. The same as `airlock release`.
+
+    >>> import airlock
+    >>> made = airlock.release(
+    ...     channel="weights", data="digits", epsilon=3.0, delta=1e-4, net="linear", settings={"steps": 2}, out="one"
+    ... )
+    >>> made.bundle.card.verdict, made.bundle.card.guarantee.epsilon <= 3.0
+    ('proven', True)
+    >>> made  # doctest: +ELLIPSIS
+    weights/gaussian on digits: Proven, moderate: ... are right. In .../one.
+
+    Args:
+        config: A TOML file, a table or a config; none where `keys` say it all.
+        out: The folder that becomes the bundle.
+        data_dir: Where named data sets lie.
+        accept_unproven: Release by a method whose privacy is not proven.
+        force: Replace an existing bundle.
+        resume: Go on from the checkpoint of an interrupted run of the same config.
+        composes_with: Bundles of earlier releases from the same data; the card gives the total.
+        insecure_seed: Seed the privacy noise; for tests, and the card says so.
+        vault: Where what must not leave is kept.
+        keys: Keys of the config, which replace those of `config`: `epsilon=1.0`, `settings={"steps": 50}`.
+
+    Raises:
+        Refused: The method is not proven and `accept_unproven` is false.
+    """
+    made = _config(ReleaseConfig, config, keys, configs.load, configs.from_table)
+    with _bar() as progress:
+        return pipeline.make_release(
+            made,
+            Path(out),
+            data_dir=_path(data_dir),
+            accept_unproven=accept_unproven,
+            force=force,
+            resume=resume,
+            composes_with=[Path(place) for place in composes_with],
+            insecure_seed=insecure_seed,
+            vault=_path(vault),
+            progress=progress,
+        )
+
+
+def audit(
+    bundle: Outcome | Audited | Bundle | Place,
+    *,
+    data: str | None = None,
+    data_dir: Place | None = None,
+    net: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    resume: bool = False,
+    vault: Place | None = None,
+    **how: object,
+) -> Audited:
+    """Attack what a bundle holds with everything that fits it; its card is written anew. The same as `airlock audit`.
+
+    Args:
+        bundle: What was released, or its folder.
+        data: The records that it came from, where they are your own: a bundle never says where they lie.
+        data_dir: Where named data sets lie.
+        net: The network's `package.module:function` if it is your own; it is imported.
+        seed: Of the attacks.
+        device: Where to compute.
+        resume: Go on with an interrupted audit.
+        vault: Where the scores of single records and unfinished work are kept.
+        how: How hard to attack, as in `AuditSettings`: `shadows=8`, `epochs=5`.
+
+    Raises:
+        Refused: The bundle does not verify.
+    """
+    with _bar() as progress:
+        return pipeline.audit_bundle(
+            _folder(bundle),
+            parse(AuditSettings, how, "audit"),
+            overrides={} if data is None else {"data.source": str(Path(data).absolute())},
+            data_dir=_path(data_dir),
+            net=net,
+            seed=seed,
+            device=device,
+            resume=resume,
+            vault=_path(vault),
+            progress=progress,
+        )
+
+
+def compare(
+    config: CompareConfig | Mapping[str, object] | Place | None = None,
+    out: Place = "comparison",
+    *,
+    data_dir: Place | None = None,
+    quick: bool = False,
+    jobs: int = 1,
+    minutes: float | None = None,
+    **keys: object,
+) -> Comparison:
+    """Run every method that fits on the same records and say which way out is best. The same as `airlock compare`.
+
+    It is your own look at the records, which no ε covers: keep it inside. A second call with the same settings takes up
+    what the first has finished.
+
+    Args:
+        config: A TOML file, a table or a config; none where `keys` say it all.
+        out: Where finished cells, results and the page are kept.
+        data_dir: Where named data sets lie.
+        quick: One seed and a short court.
+        jobs: How many cells at once; above 1 each has a process of its own.
+        minutes: How long it may take; what is last in line is dropped and named.
+        keys: Keys of the config: `data="digits"`, `epsilons=[1.0, 3.0]`, `delta=1e-4`, `methods=["weights"]`.
+    """
+    asked = _config(CompareConfig, config, keys, settings.load, settings.from_table)
+    with _bar() as progress:
+
+        def say(moment: Moment) -> None:
+            if progress:
+                progress("cells", moment.done, moment.total)
+
+        return run_comparison(
+            asked, Path(out), data_dir=_path(data_dir), quick=quick, jobs=jobs, minutes=minutes, say=say
+        )
+
+
+def _config(
+    kind: type[M],
+    given: M | Mapping[str, object] | Place | None,
+    keys: Mapping[str, object],
+    load: Callable[[Path, Mapping[str, object]], M],
+    from_table: Callable[[Mapping[str, object], Mapping[str, object]], M],
+) -> M:
+    """A config from whatever it was given as; single keys replace those of it."""
+    if isinstance(given, kind):
+        return from_table(given.model_dump(exclude_none=True), keys) if keys else given
+    if isinstance(given, (str, Path)):
+        return load(Path(given), keys)
+    return from_table(given if isinstance(given, Mapping) else {}, keys)
+
+
+def _folder(bundle: Outcome | Audited | Bundle | Place) -> Path:
+    if isinstance(bundle, (Outcome, Audited)):
+        return bundle.bundle.folder
+    return bundle.folder if isinstance(bundle, Bundle) else Path(bundle)
+
+
+def _path(place: Place | None) -> Path | None:
+    return None if place is None else Path(place)
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar in a notebook or on a terminal; none where nobody watches."""
+    console = Console(stderr=True)
+    if not (console.is_jupyter or console.is_terminal):
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        row = bar.add_task("", total=None)
+        yield lambda label, done, total: bar.update(row, description=label, completed=done, total=total)

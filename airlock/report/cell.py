@@ -1,0 +1,212 @@
+"""One cell: run it, and keep of it figures alone. Models, bundles and vaults of a comparison are thrown away."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airlock import channels, data
+from airlock.audit import judge, proportion_interval
+from airlock.channels import Artefact, Interface, Plan, Release, open_case
+from airlock.errors import AirlockError, Interrupted
+from airlock.mechanisms import Randomness
+from airlock.pipeline import Outcome, make_release, train_openly
+from airlock.release.fields import Attack
+from airlock.report.matrix import NOTHING, OPEN_LEAVES, TITLES, Task, protects
+from airlock.report.results import CONFIDENCE, Attacked, Cell, Verdict
+from airlock.report.settings import BaselineSettings
+from airlock.training import Recipe
+from airlock.training.loop import Progress
+
+# What a reviewer reads beside what leaves, or another form of it.
+_PAPER = {".html", ".md", ".svg", ".toml", ".onnx", ".txt"}
+_CARDS = {"card.json", "audit.json", "SHA256SUMS"}
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How cells are run, the same for all of them.
+
+    Args:
+        scratch: Where bundle and vault of a running cell lie.
+        baseline: How the model without privacy is trained.
+        court_seconds: How long the court tries one method.
+        data_dir: Where named data sets lie.
+    """
+
+    scratch: Path
+    baseline: BaselineSettings
+    court_seconds: float
+    data_dir: Path | None = None
+
+
+def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | Verdict:
+    """Run one cell; a failure becomes a cell that says why.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
+    begin = time.monotonic()
+    try:
+        if task.kind == "court":
+            return _tried(task, ways, progress)
+        return _opened(task, ways, progress, begin) if task.kind == "baseline" else _released(task, ways, progress)
+    except Interrupted:
+        raise
+    except AirlockError as error:
+        return failure(task, str(error), time.monotonic() - begin)
+    except (RuntimeError, ValueError, ArithmeticError, MemoryError, OSError) as error:  # such as no memory on a GPU
+        first = (str(error).strip().splitlines() or ["no message"])[0]
+        return failure(task, f"{type(error).__name__}: {first[:300]}", time.monotonic() - begin)
+
+
+def failure(task: Task, reason: str, seconds: float) -> Cell | Verdict:
+    """A cell, or a trial, without a result."""
+    if task.kind == "court":
+        return Verdict(
+            method=task.method, status=channels.named(task.method).status, claim_epsilon=task.epsilon or 0.0,
+            claim_delta=task.config.delta, refuted=False, lower_bound=0.0, pairs=0, seconds=seconds,
+            sentence=f"No verdict: {reason}", error=reason,
+        )  # fmt: skip
+    return Cell(**_about(task), seconds=seconds, error=reason)
+
+
+def _about(task: Task) -> dict[str, Any]:
+    """What is known of a cell before it is run."""
+    found: dict[str, Any] = {
+        "method": task.method,
+        "title": TITLES.get(task.method, task.method),
+        "epsilon_asked": task.epsilon,
+        "seed": task.seed or 0,
+    }
+    if task.plan is None:
+        return found | {"channel": "none", "status": "none", "leaves": OPEN_LEAVES, "protects": NOTHING}
+    promise = task.plan.guarantee
+    return found | {
+        "channel": task.plan.channel,
+        "status": promise.status,
+        "claim_epsilon": promise.claim.epsilon if promise.claim else None,
+        "leaves": task.plan.leaves,
+        "protects": protects(promise),
+    }
+
+
+def _opened(task: Task, ways: Ways, progress: Progress | None, begin: float) -> Cell:
+    """The model without privacy; as many steps as the public number of records makes of the epochs."""
+    how, config = ways.baseline, task.config
+    records = data.describe(config, ways.data_dir).expected("private", config.split)
+    steps = how.epochs * math.ceil(records / how.batch_size)
+    recipe = Recipe(steps=steps, optimiser="adam", learning_rate=how.learning_rate, schedule="cosine")
+    found = train_openly(config, ways.data_dir, progress, recipe=recipe, batch_size=how.batch_size)
+    attacks = [Attack.model_validate(one) for one in found.audit.to_dict()["attacks"]]
+    return Cell(
+        **_about(task),
+        **_use(found.utility.correct, found.utility.records),
+        **_attacked(attacks, found.audit.not_tested),
+        seconds=time.monotonic() - begin,
+        parameters=found.parameters,
+    )
+
+
+def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
+    """A whole release into a scratch folder, of which card and figures are kept."""
+    place, begin = ways.scratch / task.name, time.monotonic()
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True, mode=0o700)
+    try:
+        outcome = make_release(
+            task.config, place / "bundle", data_dir=ways.data_dir, accept_unproven=True, vault=place / "vault",
+            progress=progress, smaller=False,
+        )  # fmt: skip
+        return from_outcome(task, outcome, time.monotonic() - begin)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def from_outcome(task: Task, outcome: Outcome, seconds: float) -> Cell:
+    """The figures of a finished release; ε is that of the executed events, and stands only where it is proven."""
+    made, release = outcome.bundle.card, outcome.release
+    promise = release.guarantee
+    proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
+    queries = questions(release)
+    return Cell(
+        **_about(task) | {"protects": protects(promise, queries)},
+        **_use(made.utility.correct, made.utility.records),
+        **_attacked(made.audit.attacks, made.audit.not_tested),
+        epsilon=promise.epsilon if proven and release.secure_noise else None,
+        seconds=seconds,
+        bytes=_bytes(outcome.bundle.folder),
+        parameters=_parameters(release),
+        queries=queries,
+    )
+
+
+def questions(release: Release) -> int | None:
+    """How many questions may be asked, at most; None where any number."""
+    if not isinstance(release.artefact, Interface) or release.artefact.units is None:
+        return None
+    return int(release.artefact.figures.get("queries", release.artefact.units))
+
+
+def planned_questions(plan: Plan) -> int | None:
+    """The same before there is a release; methods of `answers` alone count questions."""
+    found = plan.details.get("queries", plan.details.get("queries_a_unit"))
+    return int(found) if plan.channel == "answers" and isinstance(found, int) else None
+
+
+def _use(correct: int, records: int) -> dict[str, Any]:
+    low, high = proportion_interval(correct, records, CONFIDENCE)
+    return {"accuracy": correct / records, "low": low, "high": high, "correct": correct, "records": records}
+
+
+def _attacked(attacks: Sequence[Attack], not_tested: Sequence[str]) -> dict[str, Any]:
+    found = tuple(
+        Attacked(
+            name=one.name, view=one.view, aim=one.aim, score=one.score, auc=one.value, low=one.low, high=one.high,
+            chance=one.chance, advantage=one.advantage.value if one.advantage else None,
+            advantage_low=one.advantage.low if one.advantage else None,
+            advantage_high=one.advantage.high if one.advantage else None, epsilon_lower_bound=one.epsilon_lower_bound,
+        )
+        for one in attacks
+    )  # fmt: skip
+    measured = max((one.epsilon_lower_bound for one in found), default=None)
+    return {"attacks": found, "not_tested": tuple(not_tested), "epsilon_measured": measured}
+
+
+def _bytes(folder: Path) -> int:
+    """What leaves, once: neither the card nor other forms of the same network."""
+    weights = folder / "model.safetensors"
+    if weights.exists():
+        return weights.stat().st_size
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in _CARDS]
+    return sum(path.stat().st_size for path in files if path.suffix not in _PAPER)
+
+
+def _parameters(release: Release) -> int | None:
+    if not isinstance(release.artefact, Artefact):
+        return None
+    return sum(parameter.numel() for parameter in release.artefact.net.parameters())
+
+
+def _tried(task: Task, ways: Ways, progress: Progress | None) -> Verdict:
+    """The court's verdict on a method, on made-up records; no private record comes near it."""
+    assert task.epsilon is not None
+    case = open_case(task.method, task.epsilon, task.config.delta)
+    found = judge(case, Randomness.make(0).privacy, seconds=ways.court_seconds, progress=progress)
+    return Verdict(
+        method=task.method,
+        status=channels.named(task.method).status,
+        claim_epsilon=case.claim.epsilon,
+        claim_delta=case.claim.delta,
+        refuted=found.refuted,
+        lower_bound=max(0.0, found.epsilon_lower_bound),
+        would_show=found.would_show,
+        pairs=found.pairs,
+        seconds=found.seconds,
+        sentence=found.sentence(task.method),
+    )

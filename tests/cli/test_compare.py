@@ -1,0 +1,96 @@
+"""`airlock compare` and `airlock advise`: what a user sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from airlock.cli import app
+from airlock.report import Comparison
+from airlock.report import run as running
+from airlock.report.results import NOTES
+from airlock.report.run import Moment
+from tests.report.example import comparison
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    place = tmp_path / "compare.toml"
+    place.write_text('data = "digits"\nepsilons = [1.0, 3.0, 8.0]\ndelta = 1e-4\n', encoding="utf-8")
+    return place
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The comparison is the example, and what was asked for is kept."""
+    kept: dict[str, object] = {}
+
+    def compare(config: object, out: Path, **more: object) -> Comparison:
+        kept.update(more, config=config, out=out)
+        say = more["say"]
+        assert callable(say)
+        say(Moment(0, 20, None, None, None))
+        say(Moment(20, 20, None, None, 75.0))
+        return comparison()
+
+    monkeypatch.setattr(running, "compare", compare)
+    return kept
+
+
+def test_a_table_best_first_with_claims_marked_and_what_is_missing(
+    config: Path, asked: dict[str, object], tmp_path: Path
+) -> None:
+    told = runner.invoke(
+        app, ["compare", str(config), "--out", str(tmp_path / "out"), "--quick", "--jobs", "2", "--minutes", "3"]
+    )
+    assert told.exit_code == 0
+    assert (asked["quick"], asked["jobs"]) == (True, 2)
+    assert getattr(asked["config"], "minutes", None) == 3
+    lines = told.stdout.splitlines()
+    rows = [line for line in lines if "weights/" in line and "│" in line]
+    at_one = [line for line in rows if line.startswith("│ 1 ")]
+    assert "weights/published" in at_one[0]
+    assert "claim 1: refuted" in at_one[0]
+    assert "weights/gaussian" in at_one[1]
+    assert "0.998 proven" in at_one[1]
+    text = " ".join(told.stdout.split())
+    assert all(note in text for note in NOTES)
+    assert comparison().advice.sentence in text
+    for start in (
+        "Skipped: student/ensemble: ",
+        "Skipped: twin/sharded at ε = 1: ",
+        "Failed: answers/per-query, seed 0: ",
+    ):
+        assert sum(line.startswith(start) for line in lines) == 1
+    assert "Dropped: court of answers/per-query: The time was over." in lines
+    assert max(map(len, (line for line in lines if "│" in line))) <= 80
+    assert "20 cells to run" in told.stderr
+
+
+def test_json_is_the_results(config: Path, asked: dict[str, object], tmp_path: Path) -> None:
+    told = runner.invoke(app, ["compare", str(config), "--out", str(tmp_path / "out"), "--json"])
+    assert Comparison.model_validate(json.loads(told.stdout)) == comparison()
+
+
+def test_advise_writes_a_config_once(tmp_path: Path) -> None:
+    place = tmp_path / "release.toml"
+    words = ["advise", "--data", "digits", "--epsilon", "3", "--delta", "1e-4", "--receives", "white-box"]
+    told = runner.invoke(app, [*words, "--write", str(place)])
+    assert told.exit_code == 0
+    assert place.exists()
+    assert "Not for this: answers/poll: Its model stays inside" in told.stdout
+    again = runner.invoke(app, [*words, "--write", str(place)])
+    assert again.exit_code == 2
+    assert "--force" in again.stderr
+
+
+def test_advise_asks_nobody_where_nobody_is() -> None:
+    told = runner.invoke(app, ["advise"])
+    assert told.exit_code == 2
+    assert "--data" in told.stderr
+    assert runner.invoke(app, ["advise", "--queries", "3"]).exit_code == 2

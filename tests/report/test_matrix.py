@@ -1,0 +1,92 @@
+"""The matrix: what comes first, what is skipped and why, and that no record is read for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airlock import data
+from airlock.errors import ConfigError, NetError
+from airlock.report.matrix import Matrix, chosen, lay_out, mark
+from airlock.report.results import BASELINE
+from airlock.report.settings import NAMES, from_table
+
+METHODS = ["weights/published", "weights/head", "student/ensemble", "answers/savings", "answers/per-query"]
+TABLE: dict[str, object] = {"data": "digits", "epsilons": [1.0, 8.0], "delta": 1e-4, "seeds": 2, "methods": METHODS}
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    def no_record(*args: object) -> None:
+        raise AssertionError("a record was read")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "load", no_record)
+        return lay_out(from_table(TABLE | {"need": {"queries": 50}}))
+
+
+def test_baseline_and_plain_dp_sgd_first_then_proven_then_published_then_court_then_seeds(matrix: Matrix) -> None:
+    first = [(task.kind, task.method, task.epsilon) for task in matrix.tasks if task.seed == 0]
+    assert first == [
+        ("baseline", BASELINE, None),
+        *[("release", "weights/gaussian", epsilon) for epsilon in (1.0, 8.0)],
+        *[("release", "weights/head", epsilon) for epsilon in (1.0, 8.0)],
+        *[("release", "answers/per-query", epsilon) for epsilon in (1.0, 8.0)],
+        ("release", "answers/savings", 8.0),
+        *[("release", "weights/published", epsilon) for epsilon in (1.0, 8.0)],
+    ]
+    trials = [task.method for task in matrix.tasks if task.kind == "court"]
+    assert trials[0] == "weights/published"
+    assert {task.epsilon for task in matrix.tasks if task.kind == "court"} == {1.0}
+    assert [task.kind for task in matrix.tasks][len(first)] == "court"
+    assert [task.seed for task in matrix.tasks][len(first) + len(trials) :] == [1] * len(first)
+
+
+def test_what_does_not_fit_is_skipped_with_the_reason(matrix: Matrix) -> None:
+    found = {one.method: one for one in matrix.skipped}
+    assert set(found) == {"student/ensemble", "answers/savings"}
+    assert "public" in found["student/ensemble"].reason
+    assert found["student/ensemble"].epsilons == ()
+    assert found["answers/savings"].epsilons == (1.0,)
+    assert "student/ensemble" not in {task.method for task in matrix.tasks}
+
+
+def test_queries_of_the_need_reach_the_methods_that_count_them(matrix: Matrix) -> None:
+    asked = {task.method: task.config.settings for task in matrix.tasks if task.kind == "release"}
+    assert asked["answers/per-query"] == {"queries": 50}
+    assert asked["weights/head"] == {}
+
+
+def test_names_are_those_of_files_and_differ(matrix: Matrix) -> None:
+    names = [task.name for task in matrix.tasks]
+    assert len(set(names)) == len(names)
+    assert all(Path(name).name == name for name in names)
+
+
+def test_a_mark_follows_what_a_cell_depends_on(matrix: Matrix) -> None:
+    task = matrix.tasks[1]
+    other = replace(task, config=task.config.model_copy(update={"settings": {"steps": 9}}))
+    assert mark(task, "1.0") == mark(task, "1.0") != mark(task, "1.1")
+    assert mark(other, "1.0") != mark(task, "1.0")
+
+
+def test_a_network_is_for_those_who_take_it() -> None:
+    config = from_table(TABLE | {"net": "mlp", "methods": ["weights/head", "weights/shaped"], "split": {"public": 0.2}})
+    nets = {task.method: task.config.net for task in lay_out(config).tasks if task.kind != "court"}
+    assert nets == {BASELINE: "mlp", "weights/gaussian": "mlp", "weights/shaped": "mlp", "weights/head": "auto"}
+
+
+def test_a_mistake_that_all_share_is_an_error_and_no_reason_to_skip() -> None:
+    with pytest.raises(NetError):
+        lay_out(from_table(TABLE | {"net": "no-such-net"}))
+    with pytest.raises(ConfigError):
+        lay_out(from_table(TABLE | {"data": "no-such-data"}))
+
+
+def test_every_method_has_its_place() -> None:
+    everything = chosen(from_table(TABLE | {"methods": []}))
+    assert sorted(everything) == sorted(NAMES)
+    assert everything[0] == "weights/gaussian"
+    assert all(name.endswith("published") for name in everything[-4:])
