@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ class Ways:
     data_dir: Path | None = None
 
 
+Work = Callable[[Task, Ways, Progress | None], Cell | Verdict]
+
+
 def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | Verdict:
     """Run one cell; a failure becomes a cell that says why.
 
@@ -52,10 +56,11 @@ def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell |
         Interrupted: Ctrl-C.
     """
     begin = time.monotonic()
+    ways_to: dict[str, Work] = {"court": _tried, "baseline": _opened, "release": _released}
     try:
-        if task.kind == "court":
-            return _tried(task, ways, progress)
-        return _opened(task, ways, progress, begin) if task.kind == "baseline" else _released(task, ways, progress)
+        with warnings.catch_warnings():  # the plan has warned, once
+            warnings.simplefilter("ignore")
+            return ways_to[task.kind](task, ways, progress)
     except Interrupted:
         raise
     except AirlockError as error:
@@ -96,9 +101,9 @@ def _about(task: Task) -> dict[str, Any]:
     }
 
 
-def _opened(task: Task, ways: Ways, progress: Progress | None, begin: float) -> Cell:
+def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
     """The model without privacy; as many steps as the public number of records makes of the epochs."""
-    how, config = ways.baseline, task.config
+    how, config, begin = ways.baseline, task.config, time.monotonic()
     records = data.describe(config, ways.data_dir).expected("private", config.split)
     steps = how.epochs * math.ceil(records / how.batch_size)
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=how.learning_rate, schedule="cosine")

@@ -56,22 +56,18 @@ class Folder:
         """
         try:
             self._make()
-            with open(os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "wb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    raise OutputError(
-                        f"{self.root} for this run alone",
-                        "another run at work in it",
-                        do="Wait, or take another --out.",
-                    ) from error
-                shutil.rmtree(self.scratch, ignore_errors=True)
-                try:
-                    yield
-                finally:
-                    shutil.rmtree(self.scratch, ignore_errors=True)
+            handle = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise output_error(error, self.root) from error
+        try:
+            self._lock(handle)
+            try:
+                self._tidy()
+                yield
+            finally:
+                self._tidy()
+        finally:
+            os.close(handle)  # which also gives the lock back
 
     def _make(self) -> None:
         if self.root.exists() and not (self.root / "cells").is_dir() and any(self.root.iterdir()):
@@ -84,6 +80,19 @@ class Folder:
         self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
         (self.root / "cells").mkdir(exist_ok=True)
+
+    def _lock(self, handle: int) -> None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            alone = f"{self.root} for this run alone"
+            raise OutputError(alone, "another run at work in it", do="Wait, or take another --out.") from error
+
+    def _tidy(self) -> None:
+        """Remove what running cells had begun."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        for half in (self.root / "cells").glob(".*.part"):
+            half.unlink(missing_ok=True)
 
     def take_up(self, name: str, mark: str) -> Kept | None:
         """A finished cell; None where there is none, it failed, or what it depends on has changed."""

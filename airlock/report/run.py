@@ -16,6 +16,7 @@ from statistics import fmean
 
 import torch
 
+from airlock import data
 from airlock._version import VERSION
 from airlock.errors import ConfigError, Interrupted
 from airlock.report.advise import advise_measured
@@ -90,6 +91,7 @@ def compare(
         progress: Of the steps within a cell, where it runs in this process.
 
     Raises:
+        AirlockError: The records cannot be read, or nothing fits them.
         Interrupted: Ctrl-C; finished cells are kept.
     """
     if jobs < 1:
@@ -99,8 +101,8 @@ def compare(
     minutes = config.minutes if minutes is None else minutes
     matrix, folder = lay_out(config, data_dir), Folder(Path(out).absolute())
     ways = Ways(folder.scratch, config.baseline, config.court_seconds, data_dir)
-    depends = _depends(config, matrix, ways)
-    marks = {task.name: mark(task, depends) for task in matrix.tasks}
+    marks = {task.name: mark(task, _depends(task, matrix, ways)) for task in matrix.tasks}
+    data.load(matrix.tasks[0].config, data_dir)  # records that cannot be read are one error, not one a cell
     with folder.opened():
         line = Line(matrix.tasks, folder, marks, jobs, None if minutes is None else begin + 60 * minutes, say)
         try:
@@ -119,12 +121,12 @@ def compare(
     return made
 
 
-def _depends(config: CompareConfig, matrix: Matrix, ways: Ways) -> list[object]:
+def _depends(task: Task, matrix: Matrix, ways: Ways) -> list[object]:
     """What a cell depends on beside its own config: versions, the data as far as can be told, and how it is run."""
-    places = [Path(place) for place in (config.data.source, config.data.test) if place]
+    places = [Path(place) for place in (task.config.data.source, task.config.data.test) if place]
     files = [[place.stat().st_size, place.stat().st_mtime_ns] for place in places if place.is_file()]
-    ran = [ways.baseline.model_dump(mode="json"), ways.court_seconds]
-    return [VERSION, torch.__version__, repr(matrix.facts), files, ran]
+    own = {"baseline": ways.baseline.model_dump(mode="json"), "court": ways.court_seconds}.get(task.kind)
+    return [VERSION, torch.__version__, repr(matrix.facts), files, own]
 
 
 @dataclass

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from airlock.errors import ConfigError, Interrupted, OutputError
+from airlock.config import DataConfig
+from airlock.errors import ConfigError, DataError, Interrupted, OutputError
 from airlock.report import run as running
 from airlock.report.cell import Ways, failure, run_task
 from airlock.report.keep import Folder
@@ -81,6 +82,7 @@ def test_a_kill_loses_the_running_cell_and_no_other(matrix: Matrix, tmp_path: Pa
         run_all(fresh(matrix, folder), work)
     (folder.root / "cells" / ".half.json.part").write_text("{", encoding="utf-8")
     with folder.opened():
+        assert not list((folder.root / "cells").glob(".*"))
         again = fresh(matrix, folder)
         assert list(again.found) == ran == [task.name for task in matrix.tasks[:3]]
         rest = again.next()
@@ -194,6 +196,24 @@ def test_a_failure_is_a_cell_that_says_why(matrix: Matrix, tmp_path: Path) -> No
     assert found.accuracy is None
     assert "no_such_setting" in (found.error or "")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_longer_court_does_not_ask_for_releases_again(matrix: Matrix, tmp_path: Path) -> None:
+    short, long = (Ways(tmp_path, BaselineSettings(), seconds) for seconds in (1.0, 9.0))
+    for task in matrix.tasks:
+        same = running._depends(task, matrix, short) == running._depends(task, matrix, long)
+        assert same == (task.kind != "court")
+
+
+def test_records_that_are_not_there_are_one_error(
+    matrix: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = matrix.tasks[0].config.model_copy(update={"data": DataConfig(source="mnist")})
+    laid_out = replace(matrix, tasks=(replace(matrix.tasks[0], config=away),))
+    monkeypatch.setattr(running, "lay_out", lambda config, data_dir: laid_out)
+    with pytest.raises(DataError, match="Nothing is ever downloaded"):
+        compare(from_table(TABLE), tmp_path / "out", data_dir=tmp_path)
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_job_is_no_comparison(tmp_path: Path) -> None:
