@@ -2,8 +2,8 @@
 
 Only a proven method is ever recommended. Before a run nothing is known of the accuracy on these records, and the noise
 of different mechanisms cannot be compared by its size; the order is then that of what usually does best (`USUAL`), and
-each method's reason gives its planner's figures. After a run, accuracy decides; where it does not tell methods apart
-and the release is for a phone, the smallest of them is taken.
+each method's reason gives its planner's figures. After a run, accuracy decides; for a phone the smallest is taken of
+those whose accuracy lies within the interval of the best.
 """
 
 from __future__ import annotations
@@ -169,11 +169,11 @@ def _drowned(plan: Plan) -> bool:
 
 
 def _smallest_first(fits: list[_Option]) -> list[_Option]:
-    """Those that accuracy does not tell from the best, by size; then the others."""
+    """Those whose accuracy lies within the interval of the best, by size; then the others."""
     best = fits[0].row if fits else None
     if best is None:
         return fits
-    alike = [option for option in fits if option.row and option.row.high >= best.low]
+    alike = [option for option in fits if option.row and option.row.accuracy >= best.low]
     sized = sorted(alike, key=lambda option: option.row.bytes or 0 if option.row else 0)
     return sized + [option for option in fits if option not in alike]
 
@@ -256,7 +256,7 @@ def _sentence(fits: Sequence[_Option], need: Need, epsilon: float, baseline: Row
     told = "the most accurate of" if first.row.accuracy == top else "the smallest of the most accurate of"
     why = others if len(fits) == 1 else f"{told} {others}"
     alike = [option.method for option in fits[1:] if option.row and option.row.high >= first.row.low]
-    doubt = f" These runs do not tell it from {', '.join(alike)}." if alike else ""
+    doubt = f" Its interval overlaps with that of {', '.join(alike)}." if alike else ""
     against = f", against {baseline.accuracy:.1%} without privacy" if baseline else ""
     return f"{start} {title}, {why}: {_accuracy(first.row)}{against}.{doubt}"
 
