@@ -192,10 +192,12 @@ def _ordered(config: CompareConfig, plans: Plans) -> Iterator[Task]:
 
 
 def _trials(config: CompareConfig, plans: Plans) -> Iterator[Task]:
-    """One a method, at the ε nearest to 1, where the court sees most."""
+    """One a method that proves or claims something, at the ε nearest to 1, where the court sees most."""
     tried = min(min(config.epsilons, key=lambda epsilon: abs(math.log(epsilon))), LARGEST_CLAIM)
     for method in sorted(plans, key=lambda name: channels.named(name).status == "proven"):
-        yield Task("court", method, tried, None, plans[method][0][0])
+        release, plan = plans[method][0]
+        if plan.guarantee.status == "proven" or plan.guarantee.claim is not None:
+            yield Task("court", method, tried, None, release)
 
 
 def protects(promise: Guarantee, queries: int | None = None) -> str:

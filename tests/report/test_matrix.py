@@ -9,7 +9,7 @@ import pytest
 
 from airlock import data
 from airlock.errors import ConfigError, NetError
-from airlock.report.matrix import Matrix, chosen, lay_out, mark
+from airlock.report.matrix import Matrix, _trials, chosen, lay_out, mark
 from airlock.report.results import BASELINE
 from airlock.report.settings import NAMES, from_table
 
@@ -90,3 +90,12 @@ def test_every_method_has_its_place() -> None:
     assert sorted(everything) == sorted(NAMES)
     assert everything[0] == "weights/gaussian"
     assert all(name.endswith("published") for name in everything[-4:])
+
+
+def test_a_method_that_claims_nothing_is_not_tried(matrix: Matrix) -> None:
+    task = next(task for task in matrix.tasks if task.method == "weights/published" and task.plan is not None)
+    assert task.plan is not None
+    silent = replace(task.plan, guarantee=replace(task.plan.guarantee, claim=None, status="empirical"))
+    config = from_table(TABLE)
+    assert [one.method for one in _trials(config, {task.method: [(task.config, task.plan)]})] == [task.method]
+    assert not list(_trials(config, {task.method: [(task.config, silent)]}))
