@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from airlock.cli import app
-from airlock.report import Comparison
+from airlock.report import Advice, Comparison, Need
 from airlock.report import run as running
 from airlock.report.results import NOTES
 from airlock.report.run import Moment
+from airlock.report.settings import CompareConfig
 from tests.report.example import comparison
 
 runner = CliRunner()
@@ -94,3 +96,22 @@ def test_advise_asks_nobody_where_nobody_is() -> None:
     assert told.exit_code == 2
     assert "--data" in told.stderr
     assert runner.invoke(app, ["advise", "--queries", "3"]).exit_code == 2
+
+
+def test_advise_asks_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airlock.cli import advise as command
+    from airlock.report import advise as chooser
+
+    asked: list[CompareConfig] = []
+
+    def choose(config: CompareConfig, data_dir: Path | None) -> Advice:
+        asked.append(config)
+        return comparison().advice
+
+    monkeypatch.setattr(sys.modules[command.__module__], "_ask_for", lambda *said: True)
+    monkeypatch.setattr(chooser, "advise", choose)
+    told = runner.invoke(app, ["advise"], input="digits\n0.5\nn\ncloud\n40\ny\n")
+    assert told.exit_code == 0, told.output
+    (config,) = asked
+    assert (config.data.source, config.epsilons) == ("digits", (0.5,))
+    assert config.need == Need(receives="black-box", runs_on="cloud", queries=40, public=True)
