@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from airlock.cli import app
+from airlock.config import load
 from airlock.report import Advice, Comparison, Need
 from airlock.report import run as running
 from airlock.report.results import NOTES
@@ -79,13 +80,16 @@ def test_json_is_the_results(config: Path, asked: dict[str, object], tmp_path: P
     assert Comparison.model_validate(json.loads(told.stdout)) == comparison()
 
 
-def test_advise_writes_a_config_once(tmp_path: Path) -> None:
+def test_advise_writes_a_config_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airlock.report import advise as chooser
+
+    monkeypatch.setattr(chooser, "advise", lambda config, data_dir: comparison().advice)
     place = tmp_path / "release.toml"
     words = ["advise", "--data", "digits", "--epsilon", "3", "--delta", "1e-4", "--receives", "white-box"]
     told = runner.invoke(app, [*words, "--write", str(place)])
     assert told.exit_code == 0
-    assert place.exists()
-    assert "Not for this: answers/poll: Its model stays inside" in told.stdout
+    assert load(place).method == "gaussian"
+    assert "Not for this: answers/per-query: Its model stays inside" in told.stdout
     again = runner.invoke(app, [*words, "--write", str(place)])
     assert again.exit_code == 2
     assert "--force" in again.stderr

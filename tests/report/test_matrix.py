@@ -73,7 +73,8 @@ def test_a_mark_follows_what_a_cell_depends_on(matrix: Matrix) -> None:
 
 
 def test_a_network_is_for_those_who_take_it() -> None:
-    config = from_table(TABLE | {"net": "mlp", "methods": ["weights/head", "weights/shaped"], "split": {"public": 0.2}})
+    few = {"epsilons": [8.0], "methods": ["weights/head", "weights/shaped"]}
+    config = from_table(TABLE | few | {"net": "mlp"})
     nets = {task.method: task.config.net for task in lay_out(config).tasks if task.kind != "court"}
     assert nets == {BASELINE: "mlp", "weights/gaussian": "mlp", "weights/shaped": "mlp", "weights/head": "auto"}
 
