@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 OUT ?= airlock-demo
+DEMO ?=
 BIN = $(VENV)/bin
 
 # uv does not read pip's find-links; hand it on where it names a folder that exists.
@@ -13,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test lint types check-browser bench clean
 
 demo: $(VENV)/.run
-	$(BIN)/airlock demo --out $(OUT)
+	$(BIN)/airlock demo --out $(OUT) $(DEMO)
 
 test: lint check-browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -54,7 +54,7 @@ def compare(
     from airlock.report.settings import load
 
     asked = load(config, overrides(settings, minutes=minutes))
-    with _telling() as (say, steps):
+    with telling() as (say, steps):
         found = run_comparison(asked, out, data_dir=data_dir, quick=quick, jobs=jobs, say=say, progress=steps)
     if as_json:
         print_json(found.model_dump(mode="json"))
@@ -63,7 +63,7 @@ def compare(
 
 
 @contextlib.contextmanager
-def _telling() -> Iterator[tuple[Say, Steps]]:
+def telling() -> Iterator[tuple[Say, Steps]]:
     """A line for every finished cell on stderr; on a terminal also bars for all cells and for the one at work."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
     with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:

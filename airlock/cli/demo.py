@@ -1,60 +1,46 @@
-"""`airlock demo`: the main job on data that is always there, from config to verified bundle."""
+"""`airlock demo`: the main job on data that is always there, every channel beside the others, and a page at the end."""
 
 from __future__ import annotations
 
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, progress_bar, shown, translate_errors
+from airlock.cli.compare import print_comparison, telling
+from airlock.cli.terminal import JsonOption, VaultOption, print_json, progress_bar, shown, translate_errors
+
+BUNDLE = "bundle"
 
 
 @translate_errors
 def demo(
-    out: Path = typer.Option(Path("airlock-demo"), "--out", "-o", help="The folder that becomes the bundle."),
-    epsilon: float = typer.Option(3.0, help="The target ε."),
+    out: Path = typer.Option(Path("airlock-demo"), "--out", "-o", help="Folder for the page and for one release."),
+    jobs: int = typer.Option(2, "--jobs", "-j", help="Cells at once, each in a process of its own."),
+    minutes: float | None = typer.Option(
+        None, "--minutes", help="How long it may take; what is last in line is dropped and named.", show_default=False
+    ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Release a model of handwritten digits privately, beside the same model without privacy."""
-    from airlock.config import from_table
-    from airlock.pipeline import make_release, train_openly
-    from airlock.release import Vault
-    from airlock.release.verify import verify
+    """Compare all five channels on handwritten digits, and release by the one that is advised."""
+    from airlock.pipeline import make_release
+    from airlock.report.run import compare
+    from airlock.report.settings import load
 
-    config = from_table({"channel": "weights", "data": "digits", "epsilon": epsilon, "delta": 1e-4})
-    with progress_bar() as progress:
-        plain = train_openly(config, progress=progress)
-        outcome = make_release(config, out, force=True, vault=vault, progress=progress)
-    card = outcome.bundle.card
-    sound = verify(out, vault=Vault.open(vault)).ok
-    rows: list[dict[str, Any]] = [
-        {
-            "model": "without privacy (never leaves)",
-            "epsilon": None,
-            "accuracy": plain.accuracy,
-            "attack_auc": plain.auc,
-        },
-        {
-            "model": f"{card.channel}/{card.method} (released)",
-            "epsilon": card.guarantee.epsilon,
-            "accuracy": card.utility.accuracy,
-            "attack_auc": card.audit.attacks[0].value,
-        },
-    ]
+    with as_file(files("airlock.report").joinpath("demo.toml")) as file:
+        asked = load(file, {"minutes": minutes} if minutes is not None else {})
+    with telling() as (say, steps):
+        found = compare(asked, out, quick=True, jobs=jobs, say=say, progress=steps)
+    advice, released = found.advice, False
+    if advice.method is not None and advice.epsilon is not None:
+        with progress_bar() as progress:
+            chosen = asked.release(advice.method, advice.epsilon, asked.seeds[0])
+            make_release(chosen, out / BUNDLE, force=True, vault=vault, progress=progress)
+        released = True
     if as_json:
-        print_json({"bundle": str(out), "verified": sound, "rows": rows})
+        print_json({**found.model_dump(mode="json"), "bundle": str(out / BUNDLE) if released else None})
         return
-    cells = [[r["model"], _figure(r["epsilon"], "∞"), _figure(r["accuracy"]), _figure(r["attack_auc"])] for r in rows]
-    print_table(
-        "Handwritten digits, δ = 1e-4",
-        ["model", "ε (smaller protects more)", "test accuracy", "attack AUC (0.5 is guessing)"],
-        cells,
-        f"{card.headline}\n\nBundle: {shown(out)} ({'verified' if sound else 'NOT verified'})\n"
-        f"Card to read and sign: {shown(out / 'card.html')}",
-    )
-
-
-def _figure(value: float | None, missing: str = "") -> str:
-    return missing if value is None else f"{value:.3f}"
+    print_comparison(found, out)
+    if released:
+        typer.echo(f"\nReleased by {advice.method}: the card to read and sign is {shown(out / BUNDLE / 'card.html')}")

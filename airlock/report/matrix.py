@@ -169,7 +169,8 @@ def _plan_all(config: CompareConfig, data_dir: Path | None) -> tuple[Plans, tupl
     plans: Plans = {}
     skipped: list[Skipped] = []
     for method in chosen(config):
-        tried = {epsilon: try_plan(config, method, epsilon, data_dir) for epsilon in config.epsilons}
+        asked = config.epsilons[:1] if _without_epsilon(method) else config.epsilons
+        tried = {epsilon: try_plan(config, method, epsilon, data_dir) for epsilon in asked}
         errors = {epsilon: str(one) for epsilon, one in tried.items() if isinstance(one, AirlockError)}
         if errors:
             where = tuple(errors) if len(errors) < len(tried) else ()
@@ -180,13 +181,19 @@ def _plan_all(config: CompareConfig, data_dir: Path | None) -> tuple[Plans, tupl
     return plans, tuple(skipped)
 
 
+def _without_epsilon(method: str) -> bool:
+    """Whether nothing of a method depends on ε: it neither promises nor claims one, and is run once."""
+    return channels.named(method).status == "empirical"
+
+
 def _ordered(config: CompareConfig, plans: Plans) -> Iterator[Task]:
     for place, seed in enumerate(config.seeds):
         open_config = config.release(PLAIN, config.epsilons[0], seed, settings={})
         yield Task("baseline", BASELINE, None, seed, open_config)
         for method, fits in plans.items():
             for release, plan in fits:
-                yield Task("release", method, release.epsilon, seed, release.model_copy(update={"seed": seed}), plan)
+                epsilon = None if _without_epsilon(method) else release.epsilon
+                yield Task("release", method, epsilon, seed, release.model_copy(update={"seed": seed}), plan)
         if place == 0 and config.court_seconds > 0:
             yield from _trials(config, plans)
 

@@ -39,7 +39,7 @@ PLAIN = "weights/gaussian"  # plain DP-SGD, with which every channel is compared
 CHANNELS = {
     "weights": "a model trained under noise",
     "twin": "a model put together from many",
-    "student": "a compact model that learnt",
+    "student": "a compact model",
     "features": "features instead of records",
     "answers": "answers to questions",
 }

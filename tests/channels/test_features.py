@@ -79,6 +79,11 @@ class TestNoised(FeatureContract):
     def config(cls, **changes: Any) -> ReleaseConfig:
         return super().config(**{"split": {"public": 0.3}, **changes})
 
+    def test_the_public_part_is_taken_where_there_is_one(self) -> None:
+        left_out = {key: value for key, value in self.settings.items() if key != "public"}
+        assert self.build(settings=left_out).source.source == "split"  # type: ignore[attr-defined]
+        assert self.build(settings=left_out, split={}).source.source == "synthetic"  # type: ignore[attr-defined]
+
     def test_the_noise_is_that_of_the_event(self, released: Release, split: Split) -> None:
         """Twice the clip norm apart, so σ = 2 R z; half of it is noticed."""
         features, z = released.artefact, float(released.plan.details["noise_multiplier"])

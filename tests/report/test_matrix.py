@@ -100,3 +100,9 @@ def test_a_method_that_claims_nothing_is_not_tried(matrix: Matrix) -> None:
     config = from_table(TABLE)
     assert [one.method for one in _trials(config, {task.method: [(task.config, task.plan)]})] == [task.method]
     assert not list(_trials(config, {task.method: [(task.config, silent)]}))
+
+
+def test_what_neither_promises_nor_claims_an_epsilon_is_run_once_without_one() -> None:
+    table = TABLE | {"methods": ["features/published"], "seeds": 1, "split": {"public": 0.3}}
+    own = [task for task in lay_out(from_table(table)).tasks if task.method == "features/published"]
+    assert [(task.kind, task.epsilon) for task in own] == [("release", None)]

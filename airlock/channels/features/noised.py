@@ -50,7 +50,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream
 from airlock.training import Run
 from airlock.training.projection import fit_projection
-from airlock.training.public import SYNTHETIC, FrontSettings, check_public, planned_sentence, sentence
+from airlock.training.public import SPLIT, SYNTHETIC, FrontSettings, check_public, planned_sentence, sentence
 from airlock.training.resident import to_input
 
 PUBLISHED_ALONE = ("psnr", "milliseconds", "bytes", "pool", "inner", "characterised")  # settings
@@ -84,8 +84,9 @@ class Noised(Extracting):
 
     @property
     def source(self) -> DataConfig:
-        """The public set that everything is learnt on."""
-        return self.settings.source
+        """The public set that everything is learnt on: as set, else the public part where there is one."""
+        own = self.settings.pretrain_on or self.settings.public
+        return own or DataConfig(source=SPLIT if self.config.split.public else SYNTHETIC)
 
     def opened(self) -> FrontEnd:
         """All layers and channels unless fewer are set."""
@@ -105,7 +106,7 @@ class Noised(Extracting):
             raise ConfigError(
                 "settings.public or settings.pretrain_on", "both", "One public set serves for everything."
             )
-        check_public(FrontSettings(public=settings.source), "pixels", self.facts, self.config.split.public)
+        check_public(FrontSettings(public=self.source), "pixels", self.facts, self.config.split.public)
         unused = [key for key in PUBLISHED_ALONE if key in settings.model_fields_set]
         if unused or settings.prune != "random":
             raise ConfigError(
@@ -182,7 +183,7 @@ class Noised(Extracting):
         if settings.reconstruction is not None:
             wanted = settings.reconstruction
             details["reconstruction_bound"] = bound.bound(wanted.blind, multiplier, self.config.tuning_runs)
-        words = planned_sentence(FrontSettings(public=settings.source))
+        words = planned_sentence(FrontSettings(public=self.source))
         return Plan(self.channel, self.method, self.leaves, self.guarantee(self.events(multiplier), *words), details)
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:

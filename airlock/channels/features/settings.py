@@ -99,10 +99,5 @@ class NoisedSettings(FeatureSettings):
     reconstruction: Wanted | None = None
     label_epsilon: Positive | None = None
 
-    @property
-    def source(self) -> DataConfig:
-        """The one public set."""
-        return self.pretrain_on or self.public or DataConfig(source=SYNTHETIC)
-
 
 OWN = (SPLIT, SYNTHETIC)
