@@ -14,12 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from airlock.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
+CITIES = ["Basel", "Bern", "Chur"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -41,6 +43,11 @@ def environment() -> dict[str, str]:
 def folder(tmp_path: Path) -> Path:
     config = next(block for block in blocks("toml") if "# digits.toml" in block)
     (tmp_path / "digits.toml").write_text(config)
+    chance = np.random.default_rng(0)
+    ages, hours, cities = chance.integers(18, 90, 3000), chance.integers(0, 80, 3000), chance.choice(CITIES, 3000)
+    people = zip(ages, hours, cities, strict=True)
+    lines = [f"{age},{hour},{city},{'high' if age / 2 + hour > 65 else 'low'}" for age, hour, city in people]
+    (tmp_path / "people.csv").write_text("\n".join(["age,hours,city,income", *lines]) + "\n")
     return tmp_path
 
 
@@ -48,6 +55,7 @@ def test_the_airlock_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     lines = [line for line in commands() if line.startswith("airlock ")]
     assert [line.split()[1] for line in lines] == [
         "plan", "release", "audit", "gate", "verify", "show", "datasets", "court",
+        "advise", "release", "verify", "gate",
     ]  # fmt: skip
     monkeypatch.chdir(folder)
     first = subprocess.run(shlex.split(lines[0]), env=environment(), capture_output=True, text=True)
@@ -56,6 +64,7 @@ def test_the_airlock_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         run = CliRunner().invoke(app, shlex.split(line)[1:])
         assert run.exit_code == 0, f"{line}\n{run.output}"
     assert (folder / "bundle/card.html").exists()
+    assert (folder / "my-bundle/card.html").exists()
 
 
 def test_the_python(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,20 @@ def advise(
     ),
     data: str | None = typer.Option(None, "--data", help="A named data set, or your own file.", show_default=False),
     data_dir: Path | None = DataDirOption,
+    label: str | None = typer.Option(None, "--label", help="Of a table: the column to predict.", show_default=False),
+    classes: str | None = typer.Option(
+        None, "--classes", help="Of your own data: the names of the classes, as in no,yes.", show_default=False
+    ),
+    records: int | None = typer.Option(
+        None, "--records", help="Of your own data: about how many records; a public figure.", show_default=False
+    ),
+    column: list[str] = typer.Option(
+        [],
+        "--column",
+        metavar="NAME=WHAT",
+        help="Of a table: a column and what it may be, age=0..110 or city=Bern,Chur. Repeatable; others are not read.",
+        show_default=False,
+    ),
     epsilon: float | None = typer.Option(None, "--epsilon", help="The ε of the release, else 1.", show_default=False),
     delta: float | None = typer.Option(None, "--delta", help="Its δ, else 1e-5.", show_default=False),
     receives: str | None = typer.Option(
@@ -63,6 +77,7 @@ def advise(
     _check_place(write, force)
     table = _table(config, data, epsilon, delta)
     given = {f"need.{key}": value for key, value in need.items() if value is not None}
+    given |= _declared(label, classes, records, column)
     asked = from_table(table, overrides(settings) | given, folder=config.parent if config else None)
     found = choose(asked, data_dir)
     text = as_toml(release_for(asked, found, data_dir), found.sentence) if write is not None else ""
@@ -72,6 +87,28 @@ def advise(
         print_json(found.model_dump(mode="json"))
     else:
         _print(found, write)
+
+
+def _declared(label: str | None, classes: str | None, records: int | None, columns: list[str]) -> dict[str, Any]:
+    """What is declared of the user's own data, as keys of a config."""
+    names = classes.split(",") if classes is not None else None
+    read = dict(map(_column, columns)) or None
+    known = {"data.label": label, "data.classes": names, "data.records": records, "data.columns": read}
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def _column(text: str) -> tuple[str, object]:
+    """age=0..110 or city=Bern,Chur."""
+    name, equals, what = text.partition("=")
+    low, dots, high = what.partition("..")
+    if not name or not equals or not what:
+        raise ConfigError("a column as NAME=MIN..MAX or NAME=A,B,C", f"'{text}'")
+    if not dots:
+        return name, what.split(",")
+    try:
+        return name, {"min": float(low), "max": float(high)}
+    except ValueError:
+        raise ConfigError("two numbers in NAME=MIN..MAX", f"'{text}'") from None
 
 
 def _ask_for(config: Path | None, data: str | None, need: dict[str, Any]) -> bool:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import tomli_w
 
-from airlock import channels
+from airlock import channels, data
 from airlock.accounting.guarantee import Status
 from airlock.channels import Plan
 from airlock.config import ReleaseConfig
 from airlock.errors import AirlockError, Refused
 from airlock.report.cell import planned_questions
-from airlock.report.matrix import TITLES, Matrix, try_plan
+from airlock.report.matrix import PLAIN, TITLES, Matrix, try_plan
 from airlock.report.results import BASELINE, Advice, Cell, Need, Ranked, Row, Verdict, rows_of
 from airlock.report.settings import NAMES, CompareConfig
 
@@ -74,8 +74,13 @@ class _Option:
 
 
 def advise(config: CompareConfig, data_dir: Path | None = None) -> Advice:
-    """What to choose before any run, by the planners' figures; reads no record."""
+    """What to choose before any run, by the planners' figures; reads no record.
+
+    Raises:
+        AirlockError: What is declared of the data is not enough for any method.
+    """
     epsilon = chosen_epsilon(config)
+    data.describe(config.release(PLAIN, epsilon, config.seeds[0], settings={}), data_dir)
     options = []
     for method in NAMES:
         planned = try_plan(config, method, epsilon, data_dir)

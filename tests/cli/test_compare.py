@@ -119,3 +119,17 @@ def test_advise_asks_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     (config,) = asked
     assert (config.data.source, config.epsilons) == ("digits", (0.5,))
     assert config.need == Need(receives="black-box", runs_on="cloud", queries=40, public=True)
+
+
+@pytest.mark.parametrize("column", ["age", "=0..9", "age=", "age=low..high"])
+def test_a_column_is_a_name_and_what_it_may_be(column: str) -> None:
+    found = runner.invoke(app, ["advise", "--data", "digits", "--column", column])
+    assert found.exit_code == 2
+    assert "column" in found.stderr or "two numbers" in found.stderr
+
+
+def test_data_of_which_too_little_is_declared_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("a,b\n1,x\n")
+    found = runner.invoke(app, ["advise", "--data", str(tmp_path / "own.csv")])
+    assert found.exit_code == 2
+    assert "records" in found.stderr
