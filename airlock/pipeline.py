@@ -29,7 +29,7 @@ from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockWarning, ConfigError, FormatError, Refused
 from airlock.mechanisms import Randomness
-from airlock.release import Bundle, Vault, bundle, card, compression, models, page, words
+from airlock.release import Bundle, Card, Vault, bundle, card, compression, models, page, words
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
@@ -52,6 +52,14 @@ class Outcome:
         return page.in_notebook(page.summary(self.bundle), page.render_html(self.bundle.card))
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """A release that was made to be looked at, with the card it would have."""
+
+    card: Card
+    release: Release
+
+
 def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
     """What would be released and what it costs; reads no record."""
     return _open(config, data_dir)[0].plan()
@@ -72,7 +80,6 @@ def make_release(
     group: Group = ALONE,
     workers: int = 0,
     engine: Literal["local", "ray"] = "local",
-    smaller: bool = True,
 ) -> Outcome:
     """Plan, load, release, audit, and write the bundle.
 
@@ -92,7 +99,6 @@ def make_release(
         group: The processes that train together, from `training.distributed.joined`.
         workers: Processes that compute features, where features leave; 0 computes them in this one.
         engine: Who computes features: this machine, or a Ray cluster.
-        smaller: Of a student, also make smaller files and measure how small and fast it is.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false.
@@ -115,10 +121,8 @@ def make_release(
         workers=workers,
         engine=engine,
     )
-    release = _train(config, channel, split, insecure_seed, run)
-    attacked, scores = audit.run(release, split, config.split, config.seed, run)
-    release = replace(release, secrets={**release.secrets, **scores})
-    small = compression.compress(release, split) if smaller else None
+    release, attacked = _attacked(config, channel, split, insecure_seed, run)
+    small = compression.compress(release, split)
     report, forms = small or (None, {})
     made = card.make(config, facts, release, attacked, compression=report, others=others)
     safe.store(made.release_id, release.secrets)
@@ -127,6 +131,35 @@ def make_release(
         release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
         safe.forget_checkpoint(_run_key(config, insecure_seed))
     return Outcome(written, release)
+
+
+def look_at(
+    config: ReleaseConfig, vault: Path, data_dir: Path | None = None, progress: Progress | None = None
+) -> Outlook:
+    """Make and attack a release for its holder's eyes, proven or not; nothing leaves, so no bundle is written.
+
+    Args:
+        config: What to look at.
+        vault: A scratch place, which the caller removes.
+        data_dir: Where named data sets lie.
+        progress: Called with a label, the steps done and the steps in all.
+    """
+    channel, facts = _open(config, data_dir)
+    channel.plan()
+    split = _load(config, channel, data_dir)
+    folder = Vault.open(vault).checkpoint_folder(_run_key(config, None))
+    run = Run(device=choose_device(config.device), progress=progress, checkpoint=folder)
+    release, attacked = _attacked(config, channel, split, None, run)
+    return Outlook(card.make(config, facts, release, attacked), release)
+
+
+def _attacked(
+    config: ReleaseConfig, channel: Channel, split: Split, insecure_seed: int | None, run: Run
+) -> tuple[Release, audit.Audit]:
+    """A release with what its attacks leave for the vault, and what they found."""
+    release = _train(config, channel, split, insecure_seed, run)
+    attacked, scores = audit.run(release, split, config.split, config.seed, run)
+    return replace(release, secrets={**release.secrets, **scores}), attacked
 
 
 @dataclass(frozen=True, repr=False)

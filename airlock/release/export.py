@@ -2,7 +2,7 @@
 
 The ONNX file is one file without external data, with input `input` (float32, a batch of records; images in [0, 1]) and
 output `logits`, for any batch size. Whatever the exporter notes about the machine that it ran on (source paths, stack
-traces) is taken out.
+traces) is taken out. ONNX and its runtime are imported when a file is made or read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import onnx
-import onnxruntime as ort
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from onnx import numpy_helper
 from torch import nn
 
 from airlock.channels.contract import Artefact
@@ -86,6 +83,8 @@ def _to_onnx(artefact: Artefact) -> bytes:
 
 def stripped(model: Any) -> Any:
     """The model without notes: the exporter writes source paths and stack traces into them."""
+    import onnx
+
     clean = onnx.ModelProto()
     clean.CopyFrom(model)
     graph = clean.graph
@@ -106,6 +105,8 @@ def with_plain_shapes(model: Any) -> Any:
 
     Where all sizes but one are positive constants, the one that is computed is what -1 stands for.
     """
+    from onnx import numpy_helper
+
     graph = model.graph
     made = {name: node for node in graph.node for name in node.output}
     for node in graph.node:
@@ -139,6 +140,8 @@ def _used(graph: Any) -> set[str]:
 
 def open_onnx(content: bytes) -> Any:
     """An ONNX Runtime session on one thread that keeps its log to itself."""
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
@@ -165,6 +168,8 @@ def probe(batch: int, shape: tuple[int, ...]) -> Floats:
 
 
 def _check_agreement(artefact: Artefact, content: bytes) -> None:
+    import onnx
+
     difference = largest_difference(open_onnx(content), artefact.net, artefact.input_shape)
     if difference > TOLERANCE:
         raise _not_exported(artefact, f"an export whose outputs differ by {difference:.1e}")
@@ -192,6 +197,9 @@ def differing_weights(tensors: Mapping[str, torch.Tensor], model: Any) -> Iterat
 
 def _arrays(model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     """Initialisers and constants by name."""
+    import onnx
+    from onnx import numpy_helper
+
     for tensor in model.graph.initializer:
         yield tensor.name, numpy_helper.to_array(tensor)
     for node in model.graph.node:

@@ -10,8 +10,8 @@ import copy
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import onnx
 import safetensors.torch
 import torch
 from torch import nn
@@ -46,6 +46,8 @@ def _weights(files: Contents) -> Defects:
 
 
 def _onnx(files: Contents) -> Defects:
+    import onnx
+
     content = files.read(bundle.ONNX)
     model = onnx.load_model_from_string(content)
     defects = list(foreign(model))
@@ -56,8 +58,10 @@ def _onnx(files: Contents) -> Defects:
     return [*notes(model), *export.differing_weights(_tensors(files), model)]
 
 
-def foreign(model: onnx.ModelProto) -> Iterator[str]:
+def foreign(model: Any) -> Iterator[str]:
     """What a plain network does not have: data elsewhere, operators from elsewhere."""
+    import onnx
+
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
         yield "model.onnx keeps weights in another file."
     domains = {node.domain for node in model.graph.node} - {"", "ai.onnx"}
@@ -65,7 +69,7 @@ def foreign(model: onnx.ModelProto) -> Iterator[str]:
         yield "model.onnx uses operators that are not ONNX's own."
 
 
-def notes(model: onnx.ModelProto) -> Iterator[str]:
+def notes(model: Any) -> Iterator[str]:
     """Whether it says anything beside the network."""
     graph = model.graph
     if any(part.doc_string or part.metadata_props for part in (model, graph, *graph.node, *graph.initializer)):
@@ -73,6 +77,8 @@ def notes(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def _outputs(files: Contents, network: Network | None, net: nn.Module | None) -> Defects:
+    import onnx
+
     if network is None:
         raise Skip("There is no usable card.json that names the network.")
     if math.prod(network.input_shape) > MAX_INPUT:

@@ -16,10 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
-from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from airlock.release import export
 
@@ -65,12 +62,18 @@ def smaller_forms(content: bytes, shape: tuple[int, ...], public: Floats) -> For
 
 def to_fp16(content: bytes) -> bytes:
     """The network in 16-bit floats; input and output stay 32-bit."""
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
     with _quiet():
         return _written(convert_float_to_float16(onnx.load_model_from_string(content), keep_io_types=True))
 
 
 def to_int8(content: bytes, public: Floats) -> bytes:
     """The network in 8-bit integers, ranges from public records; ranges found while it runs where that fails."""
+    import onnx
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+
     model = onnx.load_model_from_string(content)
     with _quiet(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
@@ -107,6 +110,8 @@ def baggage(model: Any) -> Iterator[str]:
 
 
 def _written(model: Any) -> bytes:
+    import onnx
+
     clean = export.stripped(model)
     clean.producer_name, clean.producer_version = "", ""
     nodes = _in_order(clean.graph)
@@ -130,8 +135,8 @@ def _in_order(graph: Any) -> list[Any]:
     return ordered
 
 
-class _Public(CalibrationDataReader):  # type: ignore[misc]
-    """Public records one batch after the other, as the quantiser asks for them."""
+class _Public:
+    """Public records one batch after the other, as the quantiser's `CalibrationDataReader` gives them."""
 
     def __init__(self, public: Floats) -> None:
         self._batches = iter([public[i : i + _BATCH] for i in range(0, len(public), _BATCH)])

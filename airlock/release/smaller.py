@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import onnx
 import safetensors.torch
 
 from airlock.release import bundle, quantise
@@ -43,6 +42,8 @@ def _sizes(files: Contents, card: Card, stated: Compression) -> Defects:
 
 
 def _smaller(files: Contents, card: Card) -> Defects:
+    import onnx
+
     assert card.network is not None
     shape, content = card.network.input_shape, files.read(bundle.ONNX)
     if math.prod(shape) > MAX_INPUT:

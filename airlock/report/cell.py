@@ -13,10 +13,11 @@ from typing import Any
 
 from airlock import channels, data
 from airlock.audit import judge, proportion_interval
-from airlock.channels import Artefact, Interface, Plan, Release, open_case
+from airlock.channels import Artefact, Features, Interface, Plan, Release, open_case
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
-from airlock.pipeline import Outcome, make_release, train_openly
+from airlock.pipeline import Outlook, look_at, train_openly
+from airlock.release.export import to_safetensors
 from airlock.release.fields import Attack
 from airlock.report.matrix import NOTHING, OPEN_LEAVES, TITLES, Task, protects
 from airlock.report.results import CONFIDENCE, Attacked, Cell, Verdict
@@ -25,8 +26,6 @@ from airlock.training import Recipe
 from airlock.training.loop import Progress
 
 # What a reviewer reads beside what leaves, or another form of it.
-_PAPER = {".html", ".md", ".svg", ".toml", ".onnx", ".txt"}
-_CARDS = {"card.json", "audit.json", "SHA256SUMS"}
 
 
 @dataclass(frozen=True)
@@ -119,23 +118,20 @@ def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
 
 
 def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
-    """A whole release into a scratch folder, of which card and figures are kept."""
+    """A whole release in a scratch folder, of which card and figures are kept."""
     place, begin = ways.scratch / task.name, time.monotonic()
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True, mode=0o700)
     try:
-        outcome = make_release(
-            task.config, place / "bundle", data_dir=ways.data_dir, accept_unproven=True, vault=place / "vault",
-            progress=progress, smaller=False,
-        )  # fmt: skip
-        return from_outcome(task, outcome, time.monotonic() - begin)
+        outlook = look_at(task.config, place / "vault", ways.data_dir, progress)
+        return from_outlook(task, outlook, time.monotonic() - begin)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def from_outcome(task: Task, outcome: Outcome, seconds: float) -> Cell:
+def from_outlook(task: Task, outlook: Outlook, seconds: float) -> Cell:
     """The figures of a finished release; ε is that of the executed events, and stands only where it is proven."""
-    made, release = outcome.bundle.card, outcome.release
+    made, release = outlook.card, outlook.release
     promise = release.guarantee
     proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
     queries = questions(release)
@@ -145,7 +141,7 @@ def from_outcome(task: Task, outcome: Outcome, seconds: float) -> Cell:
         **_attacked(made.audit.attacks, made.audit.not_tested),
         epsilon=promise.epsilon if proven and release.secure_noise else None,
         seconds=seconds,
-        bytes=_bytes(outcome.bundle.folder),
+        bytes=_bytes(release),
         parameters=_parameters(release),
         queries=queries,
     )
@@ -183,13 +179,11 @@ def _attacked(attacks: Sequence[Attack], not_tested: Sequence[str]) -> dict[str,
     return {"attacks": found, "not_tested": tuple(not_tested), "epsilon_measured": measured}
 
 
-def _bytes(folder: Path) -> int:
-    """What leaves, once: neither the card nor other forms of the same network."""
-    weights = folder / "model.safetensors"
-    if weights.exists():
-        return weights.stat().st_size
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in _CARDS]
-    return sum(path.stat().st_size for path in files if path.suffix not in _PAPER)
+def _bytes(release: Release) -> int:
+    """What leaves, beside the card: weights, or features; where answers leave, nothing does."""
+    if isinstance(release.artefact, Artefact):
+        return len(to_safetensors(release.artefact))
+    return release.artefact.manifest.bytes if isinstance(release.artefact, Features) else 0
 
 
 def _parameters(release: Release) -> int | None:

@@ -106,7 +106,7 @@ def test_a_form_that_cannot_be_made_is_told(made: Bundle, monkeypatch: pytest.Mo
         raise NotImplementedError
 
     content = (made.folder / "model.onnx").read_bytes()
-    monkeypatch.setattr(quantise, "convert_float_to_float16", broken)
+    monkeypatch.setattr("onnxruntime.transformers.float16.convert_float_to_float16", broken)
     monkeypatch.setitem(quantise.TOLERANCES, quantise.INT8, -1.0)  # type: ignore[attr-defined]
     forms = quantise.smaller_forms(content, SHAPE, export.probe(40, SHAPE))
     assert not forms.files
