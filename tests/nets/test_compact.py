@@ -46,8 +46,8 @@ def test_the_papers_shapes_have_the_papers_counts(name: str, parameters: int) ->
         ("rona-svhn-s2", 70_000),
     ],
 )
-def test_our_shapes_are_within_one_percent_of_the_stated_counts(name: str, stated: int) -> None:
-    assert abs(count(name) - stated) < 0.01 * stated
+def test_our_shapes_are_within_two_percent_of_the_stated_counts(name: str, stated: int) -> None:
+    assert abs(count(name) - stated) < 0.02 * stated
 
 
 def test_hint_and_guide_have_the_same_places() -> None:
