@@ -72,6 +72,11 @@ class Artefact:
     input_shape: tuple[int, ...]
     classes: tuple[str, ...]
 
+    @classmethod
+    def leaving(cls, net: nn.Module, name: str, facts: Facts) -> Artefact:
+        """A trained network as it leaves, for records of these facts."""
+        return cls(net.cpu().eval().requires_grad_(False), name, facts.shape, facts.classes)
+
 
 @dataclass(frozen=True)
 class Utility:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,17 +20,19 @@ from airlock.channels.student.answering import Answering, to_logits
 from airlock.channels.student.ensemble import RULE, Ensemble, Questions
 from airlock.config import ReleaseConfig, load
 from airlock.data import Split, shard
-from airlock.errors import AirlockWarning, ConfigError, DataError, Interrupted, TrainingError
+from airlock.errors import AirlockWarning, ConfigError, DataError
 from airlock.mechanisms import Randomness, Stream
 from airlock.training import Run
 from airlock.training.stages import Stages
 from tests.channels.contract import Contract
+from tests.channels.resuming import TEACHING, Resuming
 
 KINDS = ("residuals", "matrix", "probabilities", "votes", "confident-votes")
 
 
-class TestEnsemble(Contract):
+class TestEnsemble(Resuming, Contract):
     channel, method = "student", "ensemble"
+    bars, paid = ("training the auxiliary", "training the teachers", TEACHING), "answers.safetensors"
     settings: ClassVar[dict[str, Any]] = {
         "teacher": "linear",
         "hint": "1",
@@ -190,41 +190,8 @@ class TestEnsemble(Contract):
         assert released.noise_made_on == ("cpu",)
         return list(released.network.net.parameters())
 
-    @pytest.mark.parametrize("label", ["training the auxiliary", "training the teachers", "teaching the student"])
-    def test_an_interrupted_release_resumes_to_the_same_student(self, split: Split, tmp_path: Path, label: str) -> None:
-        folder = tmp_path / "kept"
-        with pytest.raises(Interrupted):
-            self.kept(split, folder, progress=pressing(label))
-        assert (folder / "answers.safetensors").exists() == (label == "teaching the student")
-        again = self.kept(split, folder, resume=True)
-        assert all(torch.equal(a, b) for a, b in zip(again, self.kept(split, None), strict=True))
-        assert not folder.exists()
-
-    def test_answers_are_kept_for_the_same_records_and_for_no_others(
-        self, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """With secret noise too: a resumed run takes the answers that were drawn and asks no teacher again."""
-        folder = tmp_path / "kept"
-        with pytest.raises(Interrupted):
-            self.kept(split, folder, None, progress=pressing("teaching the student"))
-        fewer = replace(split, private=split.private.take(np.arange(1, len(split.private))))
-        with pytest.raises(TrainingError, match="other records"):
-            self.kept(fewer, folder, None, resume=True)
-        with pytest.raises(TrainingError, match="of this very run"):
-            self.kept(split, folder, 1, resume=True)  # the card would say of secret noise that it was seeded
-        monkeypatch.setattr(ensemble, "ask_shards", None)
-        self.kept(split, folder, None, resume=True)
-        assert not folder.exists()
-
-
-def pressing(label: str) -> Any:
-    """Ctrl-C at this bar."""
-
-    def press(at: str, done: int, total: int) -> None:
-        if at == label and done >= 1:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return press
+    def never_again(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(ensemble, "ask_shards", None)
 
 
 # The release of answers, alone

@@ -17,20 +17,21 @@ from airlock.channels.student import private_teacher
 from airlock.channels.student.private_teacher import PrivateTeacher, _forget_classes
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
-from airlock.errors import ConfigError, DataError, Interrupted, TrainingError
+from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import Randomness
 from airlock.nets import create
 from airlock.training import Run
 from airlock.training.distil import Asked, MatchLoss, SoftLoss
 from tests.channels.contract import Contract
-from tests.channels.test_student_ensemble import pressing
+from tests.channels.resuming import TEACHING, Resuming
 
 # Every record in every step: the noise is found at once. Lots are tried in one test, and in court.
 PRIVATE: dict[str, Any] = {"steps": 4, "lot_size": 1797, "learning_rate": 0.5, "clip_norm": 0.5}
 
 
-class TestPrivateTeacher(Contract):
+class TestPrivateTeacher(Resuming, Contract):
     channel, method = "student", "private-teacher"
+    bars, paid = ("training the teacher under noise", TEACHING), "teacher.safetensors"
     settings: ClassVar[dict[str, Any]] = {
         "teacher": "linear",
         "hint_epochs": 0,
@@ -173,31 +174,8 @@ class TestPrivateTeacher(Contract):
         assert float(released.plan.details["final_clip_norm"]) > 0
         return list(released.network.net.parameters())
 
-    @pytest.mark.parametrize("label", ["training the teacher under noise", "teaching the student"])
-    def test_an_interrupted_release_resumes_to_the_same_student(self, split: Split, tmp_path: Path, label: str) -> None:
-        folder = tmp_path / "kept"
-        with pytest.raises(Interrupted):
-            self.kept(split, folder, progress=pressing(label))
-        assert (folder / "teacher.safetensors").exists() == (label == "teaching the student")
-        again = self.kept(split, folder, resume=True)
-        assert all(torch.equal(a, b) for a, b in zip(again, self.kept(split, None), strict=True))
-        assert not folder.exists()
-
-    def test_the_teacher_is_kept_for_the_same_records_and_for_no_others(
-        self, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """With secret noise too: a resumed run takes the teacher that was trained, and draws nothing again."""
-        folder = tmp_path / "kept"
-        with pytest.raises(Interrupted):
-            self.kept(split, folder, None, progress=pressing("teaching the student"))
-        fewer = replace(split, private=split.private.take(np.arange(1, len(split.private))))
-        with pytest.raises(TrainingError, match="other records"):
-            self.kept(fewer, folder, None, resume=True)
-        with pytest.raises(TrainingError, match="of this very run"):
-            self.kept(split, folder, 1, resume=True)  # the card would say of secret noise that it was seeded
-        monkeypatch.setattr(PrivateTeacher, "train", None)
-        self.kept(split, folder, None, resume=True)
-        assert not folder.exists()
+    def never_again(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(PrivateTeacher, "train", None)
 
 
 def test_a_public_teacher_has_no_opinion_on_classes_that_it_never_saw() -> None:

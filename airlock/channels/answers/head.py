@@ -94,9 +94,7 @@ class Head(Fitted):
         utility = Utility(count_correct(net, split.test), len(split.test))
         return Release(
             plan=plan,
-            artefact=Artefact(
-                net.cpu().eval().requires_grad_(False), self.net_name, self.facts.shape, self.facts.classes
-            ),
+            artefact=Artefact.leaving(net, self.net_name, self.facts),
             guarantee=self.guarantee(executed),
             utility=utility,
             secure_noise=randomness.privacy.secure,

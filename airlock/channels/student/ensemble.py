@@ -233,9 +233,7 @@ class Ensemble(Channel):
         known = {"public_teacher_accuracy": count_correct(questions.auxiliary, split.test) / len(split.test)}
         return Release(
             plan=replace(plan, details={**plan.details, **self._bounds(questions.bound), **known}),
-            artefact=Artefact(
-                net.cpu().eval().requires_grad_(False), self.net_name, self.facts.shape, self.facts.classes
-            ),
+            artefact=Artefact.leaving(net, self.net_name, self.facts),
             guarantee=self._guarantee(executed),
             utility=utility,
             secure_noise=randomness.privacy.secure,

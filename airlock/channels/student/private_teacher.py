@@ -176,9 +176,7 @@ class PrivateTeacher(DpSgd):
         more = {**known, **self.measured(gradients), **self._of_unseen(net, split.test)}
         return Release(
             plan=replace(plan, details={**plan.details, **more}),
-            artefact=Artefact(
-                net.cpu().eval().requires_grad_(False), self.net_name, self.facts.shape, self.facts.classes
-            ),
+            artefact=Artefact.leaving(net, self.net_name, self.facts),
             guarantee=self.guarantee(executed),
             utility=utility,
             secure_noise=randomness.privacy.secure,

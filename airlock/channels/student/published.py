@@ -198,9 +198,7 @@ class Published(Channel):
         measured = _measured(teacher, auxiliary, changes, split.test)
         return Release(
             plan=replace(plan, details={**plan.details, **measured}),
-            artefact=Artefact(
-                net.cpu().eval().requires_grad_(False), self.net_name, self.facts.shape, self.facts.classes
-            ),
+            artefact=Artefact.leaving(net, self.net_name, self.facts),
             guarantee=self._guarantee(executed),
             utility=utility,
             secure_noise=randomness.privacy.secure,
