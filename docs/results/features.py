@@ -51,6 +51,8 @@ class Settings(Frozen):
     depth: int = 8
     draws: int = 20
     lda_records: int = 6400
+    more_records: int = 50_000  # for Fisher's criterion, beside the paper's
+    more_leaky: int = 48  # channels that go for leaking, beside the paper's quarter
     single_seeds: int = 1
     inner: tuple[tuple[int, ...], ...] = ((64, 64, 128), (32, 64, 128), (32, 32, 128), (32, 32, 64))
     coarse_layers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
@@ -66,6 +68,7 @@ TRIAL = {
     "seeds": 2,
     "draws": 2,
     "lda_records": 256,
+    "more_records": 512,
     "inner": ((64, 64, 128), (32, 32, 64)),
     "coarse_layers": (1, 6),
     "coarse_depths": (4,),
@@ -174,9 +177,9 @@ class Study:
         """The one whose channels are looked at one by one."""
         return self.fronts[self.settings.layer]
 
-    def lda(self) -> dict[int, float]:
+    def lda(self, records: int | None = None) -> dict[int, float]:
         """Fisher's J of every channel."""
-        return usefulness(self.front, self.public, self.classes, self.run, self.settings.lda_records)
+        return usefulness(self.front, self.public, self.classes, self.run, records or self.settings.lda_records)
 
     def stage_lda(self) -> None:
         """How many of the worst channels Fisher's criterion finds."""
@@ -209,6 +212,8 @@ class Study:
             "random": tuple(range(width)),
             "characterised": prune(width, leakage, utility).left,
             "lda": prune(width, leakage, scores).left,
+            "lda, more records": prune(width, leakage, self.lda(self.settings.more_records)).left,
+            "lda, more leaky": prune(width, leakage, scores, self.settings.more_leaky).left,
         }
         found = {}
         for name, left in settings.items():
@@ -224,7 +229,7 @@ class Study:
             spreads = {"accuracy": _spread(means[name][0]), "psnr": _spread(means[name][1])}
             points = [[c.utility, c.psnr] for c in cells]
             row(stage="draws", setting=name, left=len(settings[name]), draws=len(cells), **spreads, points=points)
-        for name in ("characterised", "lda"):
+        for name in [one for one in settings if one != "random"]:
             gain, loss = (means[name][i].mean() - means["random"][i].mean() for i in (0, 1))
             row(stage="gain", setting=name, accuracy_points=round(100 * float(gain), 2), psnr_db=round(float(loss), 2))
 
