@@ -330,7 +330,7 @@ def test_features_are_rebuilt_on_a_gpu_as_on_a_cpu(exact: None) -> None:
 
 @pytest.mark.parametrize("few", [0, 10**9])
 def test_front_ends_are_characterised_as_on_a_cpu(few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airlock.training.characterise._FEW", few)
+    monkeypatch.setattr("airlock.training.judges._FEW", few)
     images, labels = draw_classes(160, (3, 8, 8), 3, 0)
     public, fronts = Records(images.numpy(), labels.numpy()), {3: open_prefix("vgg16", 3, (3, 8, 8))}
     effort = Effort(

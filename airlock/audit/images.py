@@ -11,26 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from airlock.errors import DataError
+from airlock.training.judges import error as error
+from airlock.training.judges import psnr as psnr
 
-_LEAST_ERROR = 1e-10  # 100 dB
 _WINDOW, _SPREAD = 11, 1.5  # of Wang et al. 2004
 _C1, _C2 = 0.01**2, 0.03**2
-
-
-def error(first: Tensor, second: Tensor) -> Tensor:
-    """The mean square difference of each pair.
-
-    Raises:
-        DataError: They are not as many, or not of one shape.
-    """
-    if first.shape != second.shape or first.dim() < 2:
-        raise DataError("two batches of pictures of one shape", f"{tuple(first.shape)} and {tuple(second.shape)}")
-    return (first - second).square().flatten(1).mean(1)
-
-
-def psnr(first: Tensor, second: Tensor) -> Tensor:
-    """Peak signal to noise ratio of each pair, in dB: −10 log10 of the mean square difference."""
-    return -10.0 * error(first, second).clamp_min(_LEAST_ERROR).log10()
 
 
 def ssim(first: Tensor, second: Tensor) -> Tensor:

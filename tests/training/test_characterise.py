@@ -21,13 +21,12 @@ from airlock.training.characterise import (
     Effort,
     Learning,
     Point,
-    _Pixels,
     characterise,
     grid,
-    psnr,
     singles,
 )
 from airlock.training.convexified import MEAN
+from airlock.training.judges import _Pixels, psnr
 from airlock.training.resident import to_input
 from airlock.training.stacked import Dropouts, Looped, Vmapped, stack
 

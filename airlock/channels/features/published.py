@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import dp_accounting as dpa
 import numpy as np
-import torch
 
 from airlock.accounting import Guarantee, repeat
 from airlock.accounting.guarantee import Status
@@ -40,8 +39,7 @@ from airlock.data import Public, Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness
 from airlock.training import Run
-from airlock.training.features import compute
-from airlock.training.lda import discriminability
+from airlock.training.lda import RECORDS, usefulness
 
 ASSUMPTIONS = (
     "NOT COVERED: everything. Features are computed from records without noise; whoever finds the front end can invert "
@@ -53,7 +51,6 @@ ASSUMPTIONS = (
 
 
 BY_PRIVATE = "Which channels leave was chosen by a statistic of the private records that no noise protects (Fisher's)."
-LDA_RECORDS = 50 * 128  # as in the paper
 
 
 class Published(Extracting):
@@ -152,14 +149,8 @@ class Published(Extracting):
         if self.settings.prune != "lda":
             return self._left(None) if self.settings.prune == "characterised" else None
         whole = self.front_end.whole(self.settings.front, public, self.config.seed, run)
-        some = split.private.take(np.random.default_rng(self.config.seed).permutation(len(split.private))[:LDA_RECORDS])
-        labels = torch.from_numpy(some.y).to(run.device)
-        found = discriminability(
-            lambda: ((maps, labels[place]) for place, maps in compute(whole, some, run, "channels by Fisher")),
-            whole.shape,
-            len(split.facts.classes),
-        )
-        return self._left(dict(enumerate(found.tolist())))
+        some = split.private.take(np.random.default_rng(self.config.seed).permutation(len(split.private))[:RECORDS])
+        return self._left(usefulness(whole, some, len(split.facts.classes), run))
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
