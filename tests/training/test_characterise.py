@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on(
         yield lambda: stop(None)
 
     with monkeypatch.context() as patched:
-        patched.setattr("airlock.training.characterise.watch_interrupt", watched)
+        patched.setattr("airlock.training.judges.watch_interrupt", watched)
         with pytest.raises(Interrupted, match="All others are kept"):
             characterise(fronts, public, 3, POINTS, Run(), SMALL, cache=tmp_path)
     kept = len(list(tmp_path.glob("*.json")))
