@@ -85,7 +85,8 @@ def test_make_demo(tmp_path: Path) -> None:
     line = ["make", "demo", f"VENV={prefix}", f"OUT={tmp_path / 'demo'}", "DEMO=--minutes 0.2 --jobs 1"]
     run = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "without privacy" in run.stdout
+    # Twelve seconds are enough for the first cells on an idle machine; on a busy one they are named as dropped.
+    assert "without privacy" in run.stdout or "Dropped: no privacy, seed 0" in run.stdout
     assert (tmp_path / "demo/report.html").exists()
 
 

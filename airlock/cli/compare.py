@@ -122,7 +122,7 @@ def print_comparison(found: Comparison, out: Path) -> None:
     print_table(
         f"{found.data.name}, δ = {found.delta:g}, {seeds} each, best first at every ε",
         ["ε", "method", "promise", "accuracy, %", "AUC"],
-        cells,
+        cells or [["", "nothing was finished in the time", "", "", ""]],
         "\n".join([LEGEND, "", found.advice.sentence, "", *missing(found), *found.notes, "", *_places(out)]),
     )
 
@@ -138,18 +138,18 @@ def promise(found: Comparison, row: Row) -> str:
 
 
 def missing(found: Comparison) -> list[str]:
-    """What was skipped, failed or dropped, one line each."""
+    """What was skipped, failed or dropped, a method a line."""
+    from airlock.report.results import words_for
+
     lines = []
     for skipped in found.skipped:
-        where = f" at ε = {', '.join(f'{e:g}' for e in skipped.epsilons)}" if skipped.epsilons else ""
-        lines.append(f"Skipped: {skipped.method}{where}: {skipped.reason}")
+        lines.append(f"Skipped: {words_for(skipped.method, skipped.epsilons)}: {skipped.reason}")
     failed = [cell for cell in found.cells if cell.error is not None]
     lines += [f"Failed: {cell.method}, seed {cell.seed}: {cell.error}" for cell in failed]
     lines += [f"Failed: court of {verdict.method}: {verdict.error}" for verdict in found.court if verdict.error]
-    for dropped in found.dropped:
-        size = "" if dropped.epsilon_asked is None else f", ε = {dropped.epsilon_asked:g}"
-        which = f"court of {dropped.method}" if dropped.seed is None else f"{dropped.method}{size}, seed {dropped.seed}"
-        lines.append(f"Dropped: {which}: {dropped.reason}")
+    lines += [f"Dropped: {what}: {reason}" for what, reason in found.left_out()]
+    if found.dropped:
+        lines.append("What was dropped is run when the same command is given again with more time.")
     return [*lines, ""] if lines else lines
 
 

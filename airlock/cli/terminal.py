@@ -72,12 +72,21 @@ def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
             if not (assists() and word == "interrupted"):
                 err_console().print(f"[bold red]{_process()}{word}:[/] {escape(str(error))}")
             raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as error:
+            if not _by_ctrl_c(error):
+                raise
             if not assists():
                 err_console().print("[bold red]interrupted:[/] Ctrl-C. Nothing was released.")
             raise typer.Exit(130) from None
 
     return wrapped
+
+
+def _by_ctrl_c(error: BaseException | None) -> bool:
+    """Whether it came of Ctrl-C; before Python 3.12 one that falls into the making of a class is a RuntimeError."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
 
 
 def assists() -> bool:

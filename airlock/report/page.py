@@ -25,12 +25,12 @@ from airlock.report.results import (
     Attacked,
     Cell,
     Comparison,
-    Dropped,
     Need,
     Row,
     Standing,
     Verdict,
     replace_file,
+    words_for,
     worst_attack,
 )
 
@@ -73,7 +73,7 @@ class Shown:
         at = "" if row.epsilon_asked is None else f" at ε = {row.epsilon_asked:g}"
         score = "" if row.auc is None else f", AUC of the strongest attack {row.auc:.2f}"
         return (
-            f"{_method(row.method)}{at}: accuracy {percent(row.accuracy)} ({percent(row.low)} to {percent(row.high)})"
+            f"{words_for(row.method)}{at}: accuracy {percent(row.accuracy)} ({percent(row.low)} to {percent(row.high)})"
             f"{score}, {charts.WORDS[self.standing]}."
         )
 
@@ -189,7 +189,7 @@ def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
         return []
     across = charts.span(value for line in shown for value in (line.row.low, line.row.high))
     epsilons = found.epsilons or (1.0,)
-    open_levels = [charts.Level("no privacy", _point(line)) for line in shown if line.row.method == BASELINE]
+    open_levels = [charts.Level(words_for(BASELINE), _point(line)) for line in shown if line.row.method == BASELINE]
     plain = charts.Line("DP-SGD", _points(shown, PLAIN), aside=True)
     drawn: list[Markup] = []
     for channel in _channels(shown):
@@ -296,11 +296,9 @@ def _way(found: Comparison, line: Shown, shown: Sequence[Shown]) -> Way:
 
 def gaps(found: Comparison) -> list[Gap]:
     """All that was not tested: methods that do not fit, cells that failed or were dropped, claims not tried."""
-    listed = [Gap(_at(one.method, one.epsilons), one.reason) for one in found.skipped]
+    listed = [Gap(words_for(one.method, one.epsilons), one.reason) for one in found.skipped]
     listed += [Gap(f"{_cell(one)} failed", one.error) for one in found.cells if one.error is not None]
-    for one in found.dropped:
-        what = f"{one.method}, trial before the court" if one.seed is None else _cell(one)
-        listed.append(Gap(what, one.reason))
+    listed += [Gap(what, reason) for what, reason in found.left_out()]
     listed += [Gap(f"{one.method}, trial before the court", one.error) for one in found.court if one.error is not None]
     tried = {one.method for one in found.court} | {one.method for one in found.dropped if one.seed is None}
     methods = dict.fromkeys(cell.method for cell in found.cells if cell.method != BASELINE)
@@ -313,29 +311,21 @@ def untried(cells: Iterable[Cell]) -> list[Gap]:
     about: dict[str, dict[str, None]] = {}
     for cell in cells:
         for sentence in cell.not_tested:
-            about.setdefault(sentence, {})[_method(cell.method)] = None
-    every = {_method(cell.method) for cell in cells if cell.accuracy is not None}
+            about.setdefault(sentence, {})[words_for(cell.method)] = None
+    every = {words_for(cell.method) for cell in cells if cell.accuracy is not None}
     return [
         Gap("every method" if set(methods) >= every else ", ".join(methods), sentence)
         for sentence, methods in about.items()
     ]
 
 
-def _cell(one: Cell | Dropped) -> str:
+def _cell(one: Cell) -> str:
     asked = () if one.epsilon_asked is None else (one.epsilon_asked,)
-    return f"{_at(_method(one.method), asked)}, seed {one.seed}"
-
-
-def _at(method: str, epsilons: Sequence[float]) -> str:
-    return method + (f" at ε = {', '.join(f'{value:g}' for value in epsilons)}" if epsilons else "")
-
-
-def _method(name: str) -> str:
-    return "no privacy" if name == BASELINE else name
+    return f"{words_for(one.method, asked)}, seed {one.seed}"
 
 
 def _short(method: str) -> str:
-    return _method(method).rpartition("/")[2]
+    return words_for(method).rpartition("/")[2]
 
 
 def duration(seconds: float) -> str:
@@ -355,7 +345,7 @@ def _environment() -> Environment:
         "day": day,
         "size": file_size,
         "duration": duration,
-        "method": _method,
+        "method": words_for,
         "epsilon": figures.epsilon_up,
         "short": figures.short,
         "glyph": lambda standing: Markup(charts.glyph(standing)),

@@ -26,7 +26,7 @@ from airlock.release.fields import Count, Delta, Epsilon, Shape, Share, Signed
 from airlock.release.files import output_error
 
 BASELINE = "baseline"  # the row of a model without privacy; no method of a channel is called so
-OPEN_TITLE = "without privacy (never leaves)"
+OPEN_NAME, OPEN_TITLE = "no privacy", "without privacy (never leaves)"
 CONFIDENCE = 0.95
 
 COMPUTED_FROM_RECORDS = (
@@ -382,6 +382,21 @@ class Comparison(Frozen):
         """Every method at every ε over its seeds, in the order of the cells; failed cells are left out."""
         return rows_of(self.cells)
 
+    def left_out(self) -> list[tuple[str, str]]:
+        """Cells that were dropped, a method's together, and why."""
+        runs: dict[tuple[str, str, bool], dict[float | None, list[int | None]]] = {}
+        for one in self.dropped:
+            which = one.method, one.reason, one.seed is None
+            runs.setdefault(which, {}).setdefault(one.epsilon_asked, []).append(one.seed)
+        found = []
+        for (method, reason, _), by_epsilon in runs.items():
+            by_seeds: dict[tuple[int | None, ...], list[float]] = {}
+            for epsilon, seeds in by_epsilon.items():
+                by_seeds.setdefault(tuple(seeds), []).extend(() if epsilon is None else (epsilon,))
+            for seeds, epsilons in by_seeds.items():
+                found.append((f"{words_for(method, epsilons)}, {_seeds(seeds)}", reason))
+        return found
+
     def verdict(self, method: str) -> Verdict | None:
         """What the court found about a method; None where it was not tried."""
         return next((one for one in self.court if one.method == method and one.error is None), None)
@@ -398,6 +413,18 @@ _COLUMNS = (
     "method", "channel", "status", "epsilon_asked", "epsilon", "claim_epsilon", "seed", "accuracy", "low", "high",
     "correct", "records", "epsilon_measured", "seconds", "bytes", "parameters", "queries", "error",
 )  # fmt: skip
+
+
+def words_for(method: str, epsilons: Iterable[float] = ()) -> str:
+    """A method and the ε that it is about, in words; none is all of them."""
+    where = ", ".join(f"{value:g}" for value in epsilons)
+    return (OPEN_NAME if method == BASELINE else method) + (f" at ε = {where}" if where else "")
+
+
+def _seeds(seeds: tuple[int | None, ...]) -> str:
+    if seeds == (None,):
+        return "trial before the court"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def worst_attack(cell: Cell) -> Attacked | None:

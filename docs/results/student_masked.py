@@ -48,7 +48,8 @@ def main() -> None:
         split = data.load(config, asked.data_dir)
         if asked.on_holdout:
             split = replace(split, test=split.holdout)
-        print(json.dumps({"seed": seed, **measure(config, split, asked.data_dir)}), flush=True)
+        row = {"config": asked.config.stem, "seed": seed, **measure(config, split, asked.data_dir)}
+        print(json.dumps(row), flush=True)
 
 
 def measure(config: ReleaseConfig, split: Split, data_dir: Path | None) -> dict[str, object]:

@@ -70,7 +70,7 @@ def test_a_table_best_first_with_claims_marked_and_what_is_missing(
         "Failed: answers/per-query, seed 0: ",
     ):
         assert sum(line.startswith(start) for line in lines) == 1
-    assert "Dropped: court of answers/per-query: The time was over." in lines
+    assert "Dropped: answers/per-query, trial before the court: The time was over." in lines
     assert max(map(len, (line for line in lines if "│" in line))) <= 80
     assert "20 cells to run" in told.stderr
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airlock.errors import OutputError
-from airlock.report.results import BASELINE, NOTES, Comparison, replace_file, write
+from airlock.report.results import BASELINE, NOTES, Comparison, Dropped, replace_file, write
 from tests.report.example import attacked, cell, comparison
 
 
@@ -49,6 +49,19 @@ def test_a_row_has_no_epsilon_where_one_seed_has_none() -> None:
 
 def test_failed_cells_make_no_row() -> None:
     assert ("answers/per-query", 8.0) not in {(row.method, row.epsilon_asked) for row in comparison().rows()}
+
+
+def test_cells_that_were_dropped_are_said_a_method_at_a_time() -> None:
+    cells = [(method, epsilon, seed) for seed in (1, 2) for method in ("a/b", "c/d") for epsilon in (1.0, 8.0)]
+    cells += [("a/b", 3.0, 2), (BASELINE, None, 2), ("c/d", 1.0, None)]
+    dropped = [Dropped(method=m, epsilon_asked=e, seed=s, reason="The time was over.") for m, e, s in cells]
+    assert [what for what, _ in comparison(dropped=tuple(dropped)).left_out()] == [
+        "a/b at ε = 1, 8, seeds 1, 2",
+        "a/b at ε = 3, seed 2",
+        "c/d at ε = 1, 8, seeds 1, 2",
+        "no privacy, seed 2",
+        "c/d at ε = 1, trial before the court",
+    ]
 
 
 def test_refuted_by_the_court_or_by_an_attack() -> None:
