@@ -393,8 +393,8 @@ class Comparison(Frozen):
             by_seeds: dict[tuple[int | None, ...], list[float]] = {}
             for epsilon, seeds in by_epsilon.items():
                 by_seeds.setdefault(tuple(seeds), []).extend(() if epsilon is None else (epsilon,))
-            for seeds, epsilons in by_seeds.items():
-                found.append((f"{words_for(method, epsilons)}, {_seeds(seeds)}", reason))
+            for own, epsilons in by_seeds.items():
+                found.append((f"{words_for(method, epsilons)}, {_seeds(own)}", reason))
         return found
 
     def verdict(self, method: str) -> Verdict | None:

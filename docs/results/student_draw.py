@@ -3,8 +3,8 @@
 python docs/results/student_draw.py rows.jsonl
 
 Writes student-figure2.svg (what each setting of `published` does) and student-figure3.svg (`private-teacher`: accuracy
-against ε) beside this file, and prints the first as a table; what is not among the rows is left out. Of rows that differ
-in the seed alone the mean is taken.
+against ε) beside this file, and prints the first as a table; what is not among the rows is left out. Of rows that
+differ in the seed alone the mean is taken.
 """
 
 from __future__ import annotations
