@@ -312,11 +312,33 @@ class TestBound:
         pictures = torch.rand(1200, 1, 6, 6)
         pictures[::10] = 0.5
         for level in (20.0, 40.0):
-            (found,) = bound.blind_guess(pictures, [level], 0)
+            (found,) = bound.blind_guess(pictures, [level], 0, 1)
             assert 0.1 <= found < 0.2
-        assert bound.blind_guess(pictures, [3.0], 0) == [1.0]
+        assert bound.blind_guess(pictures, [3.0], 0, 1) == [1.0]
 
-    def test_labels_help_a_blind_guess_by_as_much_as_they_can(self) -> None:
-        (row,) = bound.recovery([0.02], [24.0], 10, 0.6, 1)
-        assert row.blind == pytest.approx(0.2)
-        assert row.bound == bound.bound(0.2, 0.6)
+    def test_labels_help_a_blind_guess(self) -> None:
+        """Two pictures that a tenth each are, in a class each: with labels both are named, without them one."""
+        pictures, labels = torch.rand(3000, 1, 6, 6), torch.randint(0, 5, (3000,))
+        pictures[::10], labels[::10] = 0.4, 1
+        pictures[5::10], labels[5::10] = 0.9, 2
+        (unlabelled,) = bound.blind_guess(pictures, [30.0], 0, 1)
+        (whatever,) = bound.blind_guess(pictures, [30.0], 0, 5)
+        (known,) = bound.blind_guess(pictures, [30.0], 0, 5, labels)
+        assert 0.1 <= unlabelled < 0.15
+        assert whatever == pytest.approx(5 * unlabelled)
+        assert 0.2 <= known < 0.3
+        (one_class,) = bound.blind_guess(pictures, [30.0], 0, 5, torch.zeros(3000))
+        assert 0.1 <= one_class < 0.16
+        (row,) = bound.recovery([0.2], [24.0], 0.6, 1)
+        assert (row.blind, row.bound) == (0.2, bound.bound(0.2, 0.6))
+
+    def test_the_bound_on_a_blind_guess_holds_as_often_as_it_says(self) -> None:
+        """Of 60 sets from one distribution, some three bounds may be too small if it is as tight as can be."""
+        draws = torch.Generator().manual_seed(0)
+        below = 0
+        for seed in range(60):
+            labels = torch.randint(0, 2, (150,), generator=draws)
+            same = torch.rand(150, generator=draws) < 0.3
+            pictures = torch.where(same[:, None], labels[:, None].float(), torch.rand(150, 40, generator=draws))
+            below += bound.blind_guess(pictures, [30.0], seed, 2, labels)[0] < 0.3
+        assert below <= 7

@@ -66,7 +66,7 @@ ASSUMPTIONS = (
 )
 INDEPENDENT = (
     "The bound on reconstruction holds for pictures drawn like {prior}, each independently of the others, with 95% "
-    "confidence about how well a blind guess does."
+    "confidence about how well a blind guess does that knows the labels."
 )
 
 
@@ -252,8 +252,12 @@ class Noised(Extracting):
                 )
             return ()
         levels = sorted({*bound.LEVELS, *([wanted.psnr] if wanted else [])})
-        found = bound.blind_guess(to_input(torch.from_numpy(public.records.x)), levels, self.config.seed)
-        rows = bound.recovery(found, levels, classes, self.noise_multiplier, runs)
+        pixels = to_input(torch.from_numpy(public.records.x))
+        # Labels of another set say nothing about these, nor those of a public part in which classes are missing.
+        alike = self.source.source == SPLIT and not self.config.split.public_without
+        labels = torch.from_numpy(public.records.y) if alike else None
+        found = bound.blind_guess(pixels, levels, self.config.seed, classes, labels)
+        rows = bound.recovery(found, levels, self.noise_multiplier, runs)
         if wanted is not None:
             own = next(row for row in rows if row.psnr == wanted.psnr)
             if own.blind > wanted.blind:
