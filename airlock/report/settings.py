@@ -62,7 +62,7 @@ class CompareConfig(Frozen):
         device: As in a release.
         accountant: As in a release.
         settings: The settings of single methods, as CHANNEL/METHOD; of the model without privacy, as `baseline`.
-        court_seconds: How long the court tries each method's claim; 0 leaves it out.
+        court_seconds: How long the court tries each proven method; a claim gets up to ten times as long. 0: no court.
         need: What the release is for.
     """
 

@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airlock.audit import judge
 from airlock.config import DataConfig
 from airlock.errors import ConfigError, DataError, Interrupted, OutputError
 from airlock.report import run as running
-from airlock.report.cell import Ways, failure, run_task
+from airlock.report.cell import CLAIMS, Ways, failure, run_task
 from airlock.report.keep import Folder
 from airlock.report.matrix import Matrix, Task, lay_out
 from airlock.report.pool import Pool
@@ -203,6 +205,22 @@ def test_a_longer_court_does_not_ask_for_releases_again(matrix: Matrix, tmp_path
     for task in matrix.tasks:
         same = running._depends(task, matrix, short) == running._depends(task, matrix, long)
         assert same == (task.kind != "court")
+
+
+def test_a_claim_is_tried_longer_than_a_proof(matrix: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def short(*case: Any, seconds: float, **more: Any) -> Any:
+        asked.append(seconds)
+        return judge(*case, seconds=0.1, **more)
+
+    monkeypatch.setattr("airlock.report.cell.judge", short)
+    court = next(task for task in matrix.tasks if task.kind == "court")
+    for method in ("answers/per-query", "answers/published"):
+        found = run_task(replace(court, method=method), Ways(tmp_path, BaselineSettings(), 2.0))
+        assert isinstance(found, Verdict)
+        assert found.error is None
+    assert asked == [2.0, 2.0 * CLAIMS]
 
 
 def test_records_that_are_not_there_are_one_error(
