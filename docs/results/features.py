@@ -53,6 +53,7 @@ class Settings(Frozen):
     lda_records: int = 6400
     more_records: int = 50_000  # for Fisher's criterion, beside the paper's
     more_leaky: int = 48  # channels that go for leaking, beside the paper's quarter
+    more_useless: int = 80  # and for being of little use, beside the paper's half
     single_seeds: int = 1
     inner: tuple[tuple[int, ...], ...] = ((64, 64, 128), (32, 64, 128), (32, 32, 128), (32, 32, 64))
     coarse_layers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
@@ -214,6 +215,9 @@ class Study:
             "lda": prune(width, leakage, scores).left,
             "lda, more records": prune(width, leakage, self.lda(self.settings.more_records)).left,
             "lda, more leaky": prune(width, leakage, scores, self.settings.more_leaky).left,
+            "lda, more of both": prune(
+                width, leakage, scores, self.settings.more_leaky, self.settings.more_useless
+            ).left,
         }
         found = {}
         for name, left in settings.items():

@@ -20,7 +20,8 @@ from plot import Line, Panel, write
 HERE = Path(__file__).resolve().parent
 MOST = 6  # lines of a panel
 NAMES = {"random": "any channels", "characterised": "pruned by accuracy", "lda": "pruned by Fisher's criterion",
-         "lda, more records": "the same, 50,000 records", "lda, more leaky": "the same, 48 leaky ones out"}  # fmt: skip
+         "lda, more records": "the same, 50,000 records", "lda, more leaky": "the same, 48 leaky ones out",
+         "lda, more of both": "the same, 48 and 80 out"}  # fmt: skip
 Rows = list[dict[str, Any]]
 
 
