@@ -10,8 +10,8 @@ from pathlib import Path
 
 COLOURS = ("#1d4f91", "#b3471d", "#4b7f52", "#8a6d1f", "#5f4b8b", "#2b2b2b")
 INK, GRID = "#12171c", "#d5dbe0"
-WIDE, HIGH = 380, 330  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 40, 92
+WIDE, HIGH = 380, 346  # of a panel
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 40, 108
 Points = Sequence[tuple[float, float]]
 
 
