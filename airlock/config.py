@@ -226,12 +226,16 @@ def _translate(model: type[BaseModel], error: Any, where: str) -> ConfigError:
         return ConfigError("only known keys in the config", f"'{key}'", "A key that is ignored hides a mistake.", hint)
     if error["type"] == "missing":
         return ConfigError(f"'{key}' in the config", "none", do=f"Add a line '{key} = ...'.")
-    found = error.get("input")
-    return ConfigError(f"a valid '{key}'", repr(found) if _plain(found) else "another value", _sentence(error["msg"]))
+    found, reason = error.get("input"), _sentence(error["msg"])
+    if isinstance(found, Mapping) and error["type"] == "value_error":  # each key is valid, all of them together are not
+        return ConfigError(f"keys{f' of [{key}]' if key else ''} that go together", "some that do not", reason)
+    return ConfigError(f"a valid '{key}'", repr(found) if _plain(found) else "another value", reason)
 
 
 def _sentence(message: str) -> str:
     message = message.removeprefix("Value error, ")
+    if "." in message.split()[0][:-1] or "_" in message.split()[0]:  # the name of a key
+        return message + ("" if message.endswith(".") else ".")
     return message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")
 
 
