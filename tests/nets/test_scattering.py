@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from airlock.channels import Artefact
 from airlock.nets import build, check
 from airlock.nets.frontend import CONSTANT, Centre, Framed, Unit, pretrain
-from airlock.nets.scattering import Scattering, gaussian, morlet
+from airlock.nets.scattering import DenseScattering, Scattering, dense, gaussian, morlet
 from airlock.nets.synthetic import draw
 from airlock.release.export import to_onnx
 
@@ -108,6 +108,21 @@ def test_the_whole_network_is_the_same_in_onnx() -> None:
         nn.init.normal_(tensor, std=0.1)  # type: ignore[arg-type]
     artefact = Artefact(net.eval().requires_grad_(False), "scattering-linear", shape, tuple("abcd"))
     assert to_onnx(artefact)  # it checks outputs and weights itself
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (2, 9, 11), (1, 28, 28), (3, 16, 21), (3, 32, 32)])
+def test_matrices_do_what_convolutions_do(shape: tuple[int, ...]) -> None:
+    front = nn.Sequential(Scattering(shape), nn.Flatten()).double()
+    quick = dense(front)
+    assert isinstance(quick[0], DenseScattering)  # type: ignore[index]
+    assert isinstance(front[0], Scattering)
+    images = torch.rand(37, *shape, dtype=torch.float64)  # more than go together
+    assert torch.allclose(quick(images), front(images), rtol=0, atol=1e-12)
+
+
+def test_large_images_keep_their_convolutions() -> None:
+    quick = dense(nn.Sequential(Scattering((1, 40, 40))))
+    assert isinstance(quick[0], Scattering)  # type: ignore[index]
 
 
 def ready(shape: tuple[int, ...]) -> Framed:

@@ -29,7 +29,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness
 from airlock.nets import build_front
 from airlock.nets.frontend import Framed, pretrain
-from airlock.nets.scattering import SMALLEST
+from airlock.nets.scattering import SMALLEST, dense
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
 from airlock.training.resident import to_input
@@ -176,6 +176,8 @@ def front_of(net: Framed, device: torch.device) -> nn.Module:
 def embed(net: Framed, records: Records, run: Run) -> Tensor:
     """Features with their constant, in float64, in blocks of one size whatever the number of records."""
     body = front_of(net, run.device)
+    if run.device.type == "cpu":
+        body = dense(body)
     found = torch.empty(len(records), net.head.in_features, dtype=torch.float64, device=run.device)
     for start in range(0, len(records), _BATCH):
         part = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(run.device)
