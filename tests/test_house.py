@@ -11,7 +11,7 @@ import airlock
 ROOT = Path(__file__).resolve().parents[1]
 # Lower floors first; a module imports from its own floor (its own room) or from below.
 FLOORS = [
-    ["_version", "_verbs"],
+    ["_version", "_verbs", "threads"],
     ["errors"],
     ["config"],
     ["data", "nets", "mechanisms", "accounting"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 Steps = Callable[[str, int, int], None]
 LEGEND = (
     "ε: what was asked for. Promise: the proven ε for one record, or a paper's claim, which promises nothing. "
+    "Refuted at: the ε at which the court found the same theorem to be false. "
     "Accuracy: on test records, with a 95% interval. AUC: of the best attack; 0.5 is guessing."
 )
 
@@ -133,8 +135,16 @@ def promise(found: Comparison, row: Row) -> str:
     if row.epsilon is not None:
         return f"{row.epsilon:.3g} {'IN DOUBT' if standing == 'refuted' else 'proven'}"
     if row.claim_epsilon is not None:
-        return f"claim {row.claim_epsilon:.3g}: {'refuted' if standing == 'refuted' else 'unproven'}"
+        return f"claim {row.claim_epsilon:.3g}: {_refuted(found, row) if standing == 'refuted' else 'unproven'}"
     return "none"
+
+
+def _refuted(found: Comparison, row: Row) -> str:
+    """The court tries a method at one ε: of another claim by the same theorem it is said at which."""
+    verdict, claim = found.verdict(row.method), row.claim_epsilon
+    if verdict is None or claim is None or not verdict.refuted or math.isclose(verdict.claim_epsilon, claim):
+        return "refuted"
+    return f"refuted at {verdict.claim_epsilon:.3g}"
 
 
 def missing(found: Comparison) -> list[str]:

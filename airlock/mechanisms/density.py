@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from airlock.errors import AccountingError
 from airlock.mechanisms.randomness import Stream
+from airlock.threads import one_thread
 
 TOLERANCE = 1e-9  # of a score; scores are between 0 and 1
 _TAIL, _CUT = 6.2, 6.2
@@ -171,7 +172,7 @@ class DensityMechanism:
         stream.note_drawn("cpu")
         found = torch.empty(columns, dtype=torch.int64, device=slices.device)
         piece = _PIECE.get(slices.device.type, _PIECE["cpu"])
-        with _one_thread(slices.device):
+        with _alone(slices.device):
             for start in range(0, columns, piece):
                 own = slice(start, start + piece)
                 sums = self._weights(slices[:, own], low[own], high[own], bandwidth[own]).cumsum(1)
@@ -184,16 +185,9 @@ class DensityMechanism:
         return (low.double() + (high - low).double() * place).to(slices.dtype)
 
 
-@contextlib.contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """Pieces that fit into the cache of one core of a CPU are too small to share: threads would wait for each other."""
-    before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _alone(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Pieces that fit into the cache of one core of a CPU are too small to share."""
+    return one_thread() if device.type == "cpu" else contextlib.nullcontext()
 
 
 def _harmonics(angle: Tensor, count: int) -> Tensor:
@@ -222,7 +216,7 @@ def sheather_jones(slices: Tensor) -> Tensor:
     """
     x = slices.double()
     piece = _PAIRS if x.device.type == "cpu" else _PIECE["cuda"] // 4
-    with _one_thread(x.device):
+    with _alone(x.device):
         return torch.cat([_sheather_jones(part) for part in torch.split(x, piece, 1)])
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from airlock.nets.prefix import Prefix, narrow
+from airlock.threads import one_thread
 
 _CHATTY = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
@@ -79,7 +80,7 @@ def profile(prefix: Prefix, layers: int, batch: int = 16, repeats: int = 5, onnx
     """
     prefix = copy.deepcopy(prefix).cpu()
     one, many = torch.rand(1, *prefix.image_shape), torch.rand(batch, *prefix.image_shape)
-    with _one_thread(), torch.no_grad():
+    with one_thread(), torch.no_grad():
         single, several = (_time(lambda x=x: prefix(x), repeats) for x in (one, many))  # type: ignore[misc]
     session = _session(prefix) if onnx else None
     onnx_single = onnx_several = None
@@ -107,16 +108,6 @@ def _time(work: Callable[[], object], repeats: int) -> float:
         work()
         found.append(1000 * (time.perf_counter() - start))
     return median(found)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _session(prefix: Prefix) -> Callable[[np.ndarray], object] | None:

@@ -11,8 +11,6 @@ way, and logits in float64 are kept in it. All take logits, (samples, classes), 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -20,6 +18,7 @@ import torch
 from torch import Tensor
 
 from airlock.errors import ConfigError, TrainingError
+from airlock.threads import one_thread
 from airlock.training.sampling import Index
 
 Name = Literal["k-centre", "random", "margin", "diverse"]
@@ -61,7 +60,7 @@ def k_centre(logits: Tensor, count: int, first: int) -> Index:
     chosen = torch.empty(count, dtype=torch.int64, device=own.device)
     chosen[0] = first
     cross = torch.empty_like(own)
-    with _one_thread():
+    with one_thread():
         for step in range(1, count):
             last = chosen[step - 1 : step]
             torch.mv(columns.t(), log_p.index_select(0, last).squeeze(0), out=cross)
@@ -92,24 +91,13 @@ def diverse(logits: Tensor, count: int) -> Index:
         worth += _similar(p, size, reference[start : start + _BLOCK]).sum(1) / len(reference)
     near = torch.zeros_like(worth)
     chosen = torch.empty(count, dtype=torch.int64, device=p.device)
-    with _one_thread():
+    with one_thread():
         for step in range(count):
             last = (worth - near / max(step, 1)).argmax().unsqueeze(0)
             chosen[step : step + 1] = last
             worth.index_fill_(0, last, -torch.inf)
             near += _similar(p, size, p.index_select(0, last)).squeeze(1)
     return np.asarray(chosen.cpu().numpy(), np.int64)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """A step is a tenth of a millisecond: threads that wait for each other would take longer than one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _similar(p: Tensor, size: Tensor, q: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import dp_accounting as dpa
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from airlock.accounting import spend, to_json
@@ -24,6 +23,7 @@ from airlock.channels.interface import Interface, Reservation
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, FormatError, Refused, TrainingError
 from airlock.mechanisms import Randomness, Stream
+from airlock.threads import one_thread
 from airlock.training import Run, predict
 from airlock.training.convexified import Convexified, MeanLoss
 from tests.channels.contract import ClaimContract
@@ -277,10 +277,8 @@ def test_gaussian_dp_is_turned_into_epsilon_and_delta() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 def channel_for(classes: int, epsilon: float = 1.0) -> Published:

@@ -17,6 +17,7 @@ from airlock.channels.contract import Channel
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.errors import Refused
 from airlock.mechanisms import Clip, GaussianNoise, Stream
+from airlock.threads import one_thread
 from airlock.training.private import clipped_sum
 from tests.channels import test_cases
 from tests.channels.test_cases import no_clipping, noise_over
@@ -31,10 +32,8 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 @cache

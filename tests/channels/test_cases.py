@@ -40,6 +40,7 @@ from airlock.mechanisms import (
     Stream,
     aggregate,
 )
+from airlock.threads import one_thread
 from airlock.training import Poisson, PrivateGradients, convex, private
 from airlock.training.convex import LogisticHead
 from airlock.training.private import clipped_sum
@@ -52,10 +53,8 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 @cache

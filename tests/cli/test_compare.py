@@ -59,6 +59,9 @@ def test_a_table_best_first_with_claims_marked_and_what_is_missing(
     at_one = [line for line in rows if line.startswith("│ 1 ")]
     assert "weights/published" in at_one[0]
     assert "claim 1: refuted" in at_one[0]
+    at_eight = [line for line in rows if line.startswith("│ 8 ") and "weights/published" in line]
+    assert all("claim 8: refuted at 1" in line for line in at_eight)  # where the court tried it
+    assert at_eight
     assert "weights/gaussian" in at_one[1]
     assert "0.998 proven" in at_one[1]
     text = " ".join(told.stdout.split())
