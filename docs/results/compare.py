@@ -72,7 +72,7 @@ def missing(found: Comparison) -> list[str]:
     lines = [f"- Skipped: {one.method} {list(one.epsilons) or ''}: {one.reason}" for one in found.skipped]
     lines += [f"- Failed: {one.method}, seed {one.seed}: {one.error}" for one in found.cells if one.error]
     lines += [f"- Dropped: {what}: {reason}" for what, reason in found.left_out()]
-    minutes = f"{found.seconds / 60:.1f} minutes in all, {len(found.cells)} cells"
+    minutes = f"{found.seconds / 60:.1f} minutes of {len(found.cells)} cells and the court, added up"
     return [*lines, f"- {minutes}, version {found.version}. {found.advice.sentence}"]
 
 
