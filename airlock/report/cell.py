@@ -25,6 +25,7 @@ from airlock.report.settings import BaselineSettings
 from airlock.training import Recipe
 from airlock.training.loop import Progress
 
+_NO_START = ("CUBLAS_STATUS", "CUSOLVER_STATUS", "CUDNN_STATUS")  # mostly because they find no memory
 CLAIMS = 10  # times the seconds: a trial that refutes ends there, and a busy machine should not acquit
 
 
@@ -67,6 +68,12 @@ def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell |
     except (RuntimeError, ValueError, ArithmeticError, MemoryError, OSError) as error:  # such as no memory on a GPU
         first = (str(error).strip().splitlines() or ["no message"])[0]
         return failure(task, f"{type(error).__name__}: {first[:300]}", time.monotonic() - begin)
+
+
+def short_of_memory(found: Cell | Verdict | str) -> bool:
+    """Whether a cell failed because a GPU had no memory left: torch says so, or a library did not start."""
+    error = "" if isinstance(found, str) else found.error or ""
+    return error.startswith("OutOfMemoryError") or any(name in error for name in _NO_START)
 
 
 def failure(task: Task, reason: str, seconds: float) -> Cell | Verdict:

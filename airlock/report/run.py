@@ -20,7 +20,7 @@ from airlock import data
 from airlock._version import VERSION
 from airlock.errors import ConfigError, Interrupted
 from airlock.report.advise import advise_measured
-from airlock.report.cell import Ways, failure, run_task
+from airlock.report.cell import Ways, failure, run_task, short_of_memory
 from airlock.report.keep import Folder, Kept
 from airlock.report.matrix import Matrix, Task, lay_out, mark
 from airlock.report.page import write_page
@@ -28,6 +28,7 @@ from airlock.report.pool import Ended, Pool
 from airlock.report.results import Cell, Comparison, Dropped, Verdict, write
 from airlock.report.settings import CompareConfig
 from airlock.training.loop import Progress
+from airlock.training.memory import give_back, share_gpu
 
 CRASHED = "Its process ended without a word, as when memory runs out."
 OVER = "The time was over."
@@ -133,6 +134,8 @@ def _depends(task: Task, matrix: Matrix, ways: Ways) -> list[object]:
 class Line:
     """The cells in line: those found, those still to run, and what must be dropped.
 
+    A cell for which others had left no memory on the GPU is tried once more, when those beside it are others.
+
     Args:
         tasks: All of them, in order.
         folder: Where finished ones are kept.
@@ -153,6 +156,7 @@ class Line:
     _waiting: list[Task] = field(default_factory=list)
     _begun: dict[str, datetime.datetime] = field(default_factory=dict)
     _took: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # by kind and method
+    _again: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for task in self.tasks:
@@ -179,6 +183,10 @@ class Line:
         begun = self._begun.pop(task.name)
         if found == "overtime":
             self.dropped[task.name] = OVERTIME
+            return
+        if self.jobs > 1 and task.name not in self._again and short_of_memory(found):
+            self._again.add(task.name)
+            self._waiting.insert(2 * self.jobs, task)
             return
         took = (datetime.datetime.now(datetime.UTC) - begun).total_seconds()
         kept = Kept(failure(task, CRASHED, took) if isinstance(found, str) else found, begun)
@@ -220,7 +228,8 @@ def run_line(
     """Run what is in line, here or in so many processes."""
     if jobs > 1:
         threads = max(1, torch.get_num_threads() // jobs)
-        yield from Pool(jobs, functools.partial(_in_process, work=work, threads=threads)).run(line.next, line.deadline)
+        own = functools.partial(_in_process, work=work, threads=threads, jobs=jobs)
+        yield from Pool(jobs, own).run(line.next, line.deadline)
         return
     while (task := line.next()) is not None:
         try:
@@ -229,9 +238,13 @@ def run_line(
             yield task, "overtime"
 
 
-def _in_process(task: Task, work: Work, threads: int) -> Found:
+def _in_process(task: Task, work: Work, threads: int, jobs: int) -> Found:
     torch.set_num_threads(threads)
-    return work(task)
+    share_gpu(jobs)
+    try:
+        return work(task)
+    finally:  # else it would be missing to the processes beside this one
+        give_back()
 
 
 def _until(deadline: float | None, progress: Progress | None) -> Progress | None:

@@ -11,7 +11,6 @@ second one costs nothing. A PSNR against one trained network is a lower bound on
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import json
 import os
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from airlock.data import Records, digest
 from airlock.errors import DataError, NetError
@@ -32,6 +30,7 @@ from airlock.training.judges import Judges, Kind, Sets
 from airlock.training.judges import Learning as Learning
 from airlock.training.judges import Point as Point
 from airlock.training.loop import Run
+from airlock.training.memory import give_back
 
 _VERSION = 1  # of networks and training: a change must change every key
 
@@ -183,20 +182,13 @@ def characterise(
         for point, value in zip(own, values, strict=True):
             found[kind, point] = value
             store.write(kind, point, value)
-        _tidy(run)
+        give_back()
         done += len(own)
         if run.progress:
             run.progress("characterising", done, total)
     cells = tuple(Cell(p, found.get(("utility", p)), found.get(("privacy", p))) for p in points)
     front = next(iter(fronts.values()))
     return Characterisation(front.name, name, {m: prefix.channels for m, prefix in fronts.items()}, cells)
-
-
-def _tidy(run: Run) -> None:
-    """Give back what the last ensemble held: its engine and the graph in it know each other, so both would stay."""
-    if run.device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def _check(fronts: Mapping[int, Prefix], points: Sequence[Point]) -> None:

@@ -28,6 +28,7 @@ from airlock.training.convexified import MEAN, Objective
 from airlock.training.distributed import digest
 from airlock.training.layers import Named
 from airlock.training.loop import Augment, Progress, Recipe, Run, Watch, fit, forked_generator, interruption, mix
+from airlock.training.memory import room
 from airlock.training.resident import Resident
 from airlock.training.sampling import Index, order
 from airlock.training.stacked import Looped, Vmapped, choose, stack, tensors
@@ -46,7 +47,7 @@ def model_seed(seed: int, model: int) -> int:
 
 def budget(device: torch.device) -> int:
     """Bytes for the models of a chunk; by the machine, not by its load, so that a resumed run has the same chunks."""
-    return torch.cuda.get_device_properties(device).total_memory // 4 if device.type == "cuda" else _CPU_BYTES
+    return room(device) if device.type == "cuda" else _CPU_BYTES
 
 
 class Together:

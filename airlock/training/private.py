@@ -25,6 +25,7 @@ from airlock.training.distributed import ALONE, Group
 from airlock.training.functional import FunctionalGradients
 from airlock.training.graphs import Graphs
 from airlock.training.layers import Named, copies_in
+from airlock.training.memory import room
 
 Engine = BookKeeper | FunctionalGradients
 
@@ -45,7 +46,7 @@ def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named
     """
     copies = copies_in(x, y)
     engine = engine_for(net, x, copies)
-    step = _chunk(len(y), engine.bytes_per_record, x.device.type)
+    step = _chunk(len(y), engine.bytes_per_record, x.device)
     chunks = [(x[i * copies : (i + step) * copies], y[i : i + step]) for i in range(0, max(1, len(y)), step)]
     total, dropped = _one_sum(engine, *chunks[0], clip)
     if len(chunks) > 1:
@@ -58,9 +59,12 @@ def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named
     return total, dropped
 
 
-def _chunk(records: int, bytes_per_record: int, device: str) -> int:
+def _chunk(records: int, bytes_per_record: int, device: torch.device) -> int:
     """How many records to take at a time, in chunks of about the same size."""
-    good, most = (limit // bytes_per_record for limit in _CHUNK_BYTES[device])
+    limits = _CHUNK_BYTES[device.type]
+    if device.type == "cuda":
+        limits = (min(limits[0], room(device) // 2),) * 2
+    good, most = (limit // bytes_per_record for limit in limits)
     step = max(1, good, min(_LEAST, most))
     return max(1, -(-records // max(1, -(-records // step))))
 

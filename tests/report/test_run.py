@@ -18,7 +18,7 @@ from airlock.audit import judge
 from airlock.config import DataConfig
 from airlock.errors import ConfigError, DataError, Interrupted, OutputError
 from airlock.report import run as running
-from airlock.report.cell import CLAIMS, Ways, failure, run_task
+from airlock.report.cell import CLAIMS, Ways, failure, run_task, short_of_memory
 from airlock.report.keep import Folder
 from airlock.report.matrix import Matrix, Task, lay_out
 from airlock.report.pool import Pool
@@ -111,6 +111,38 @@ def test_a_failed_cell_is_told_and_run_again(line: Line, matrix: Matrix) -> None
     line.finish(task, "crashed")
     assert line.found[task.name].found.error == CRASHED
     assert task.name not in fresh(matrix, line.folder).found
+
+
+def test_a_cell_without_memory_beside_others_is_tried_once_more(line: Line, matrix: Matrix) -> None:
+    together = replace(line, jobs=2)
+    first = together.next()
+    assert first is not None
+    full = failure(first, "OutOfMemoryError: CUDA out of memory.", 1.0)
+    together.finish(first, full)
+    assert first.name not in together.found
+    assert not list((line.folder.root / "cells").iterdir())
+    ahead = [task.name for task in iter(together.next, None)]
+    assert ahead.index(first.name) == min(4, len(ahead) - 1)
+    together.finish(first, full)  # now it is told
+    assert together.found[first.name].found.error == full.error
+    alone = fresh(matrix, line.folder)
+    assert alone.next() is not None
+    alone.finish(first, full)  # nobody beside it took the memory
+    assert first.name in alone.found
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB.", True),
+        ("RuntimeError: cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR", True),
+        ("RuntimeError: no net", False),
+        (None, False),
+    ],
+)
+def test_what_is_a_want_of_memory(matrix: Matrix, error: str | None, short: bool) -> None:
+    assert short_of_memory(failure(matrix.tasks[0], "", 1.0).model_copy(update={"error": error})) is short
+    assert not short_of_memory("crashed")
 
 
 def test_time_left_and_what_a_deadline_drops(matrix: Matrix, tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""What one process may plan with on a GPU that it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from airlock.training import memory
+from airlock.training.chunks import budget
+from airlock.training.private import _chunk
+
+GPU, GIB = torch.device("cuda"), 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def gpu_of_64_gib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=64 * GIB))
+    yield
+    memory.share_gpu(1)
+
+
+def test_a_share_of_a_gpu_makes_smaller_chunks() -> None:
+    assert budget(GPU) == 16 * GIB
+    assert _chunk(1 << 20, 1 << 20, GPU) == 8192  # 8 GiB
+    memory.share_gpu(4)
+    assert budget(GPU) == 4 * GIB
+    assert _chunk(1 << 20, 1 << 20, GPU) == 2048
+    assert _chunk(10, 1 << 40, GPU) == 1  # one record at least
+
+
+def test_a_cpu_is_not_shared_so() -> None:
+    before = budget(torch.device("cpu")), _chunk(4096, 1 << 16, torch.device("cpu"))
+    memory.share_gpu(4)
+    assert (budget(torch.device("cpu")), _chunk(4096, 1 << 16, torch.device("cpu"))) == before
+
+
+def test_giving_back_without_a_gpu_does_nothing() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    memory.give_back()
+    assert not torch.cuda.is_initialized()
