@@ -178,7 +178,7 @@ class Change(Protocol):
         ...
 
     def __call__(self, loss: Tensor, outputs: Tensor, x: Tensor, place: Tensor, step: int) -> Tensor:
-        """The changed loss; `outputs` come without a gradient."""
+        """The changed loss; `outputs` come without a gradient. A constant leaves the student as it is."""
         ...
 
 
@@ -214,7 +214,11 @@ class LossGradients:
             self.change.load_state(state)
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
-        """Backward through the loss; a layer that it does not depend on gets no gradient and stays as it is."""
+        """Backward through the loss; a layer that it does not depend on gets no gradient and stays as it is.
+
+        So does the whole student where the changed loss does not depend on it: an optimiser with momentum would go on
+        by itself otherwise, and no loss would hold it back.
+        """
         net.zero_grad(set_to_none=True)
         if self.vary:
             x = self.vary(x, torch.Generator(device=x.device).manual_seed(mix(self.seed, step)))
@@ -222,7 +226,8 @@ class LossGradients:
         loss = self.objective(outputs, x, y)
         if self.change:
             loss = self.change(loss, outputs.detach(), x, y, step)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
 
 
 Targets = Answers | Tensor | NDArray[np.generic]

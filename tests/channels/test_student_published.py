@@ -275,6 +275,8 @@ def sanitised(noise_scale: float, bound: float | None = None) -> Sanitise:
 def gradient(change: Sanitise, weight: float, outputs: Tensor, step: int) -> tuple[float, float]:
     w = torch.tensor(weight, requires_grad=True)
     loss = change(w.square(), outputs, torch.zeros(3, 1), torch.arange(3), step)
+    if not loss.requires_grad:
+        return float(loss), 0.0
     loss.backward()  # type: ignore[no-untyped-call]
     assert w.grad is not None
     return float(loss.detach()), float(w.grad)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.errors import Interrupted, TrainingError
+from airlock.mechanisms import Stream
 from airlock.nets import create
 from airlock.nets.hints import guided
 from airlock.training import Recipe, Run, Shuffled, fit
@@ -62,6 +64,33 @@ def test_the_losses_are_the_papers() -> None:
     soft = [-float((F.softmax(z[p] / 3, 0) * F.log_softmax(out[i] / 3, 0)).sum()) for i, p in enumerate(place)]
     assert float(SoftLoss(Cached(z), 3.0)(out, x, place)) == pytest.approx(sum(soft) / 5)
     assert float(LabelLoss(Cached(y))(out, x, place)) == pytest.approx(float(F.cross_entropy(out, y[place])))
+
+
+class Constant:
+    """A change after which nothing is left of the loss, from a step on."""
+
+    def __init__(self, since: int) -> None:
+        self.since, self.stream = since, Stream.from_seed(0)
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        pass
+
+    def __call__(self, loss: Tensor, outputs: Tensor, x: Tensor, place: Tensor, step: int) -> Tensor:
+        return loss if step < self.since else loss.detach()
+
+
+def test_a_loss_that_the_student_cannot_change_leaves_it_where_it_is() -> None:
+    """With Adam's momentum too, which would go on by itself where a gradient is 0."""
+    found = []
+    for steps in (5, 9):
+        net, how = student(), replace(stage(steps), change=Constant(5))
+        distil(net, at_places(X, CPU), Asked(TEACHER), 3.0, how)
+        found.append(nn.utils.parameters_to_vector(net.parameters()).detach())
+    assert not torch.equal(found[0], nn.utils.parameters_to_vector(student().parameters()))
+    assert torch.equal(*found)
 
 
 def test_matching_logits_does_not_see_what_a_softmax_does_not_see() -> None:

@@ -4,6 +4,8 @@ A batch's loss L ≥ 0 becomes L / max(1, L/B) + N(0, σ²B²), where B is the m
 auxiliary teacher that saw public records alone. What the student takes from it is its gradient. The noise does not
 depend on the student's weights: its gradient is 0, whatever σ. L / max(1, L/B) is min(L, B): below the bound the
 gradient is the teacher's own, above it is 0. So no noise reaches a weight, and clipping decides which batches count.
+Without a gradient the student stays where it is, as in plain gradient descent; the paper names no optimiser, and Adam's
+momentum would carry the student away while all its losses are above B, where none holds it back.
 
 Only a loss that leaves as a number would be protected: one number is `GaussianDpEvent(σ)`.
 """
@@ -60,9 +62,10 @@ class Sanitise:
             else:
                 self.total += self.bound
             bound = (self.total / self.batches).to(loss.dtype)
-            self.clipped += loss > bound
+            above = loss > bound
+            self.clipped += above
             noise = float(self.stream.child(step).normal(1)[0]) * self.noise_scale * bound
-        return torch.minimum(loss, bound) + noise
+        return (bound if above else loss) + noise
 
     @property
     def share_clipped(self) -> float | None:
