@@ -117,13 +117,23 @@ class NoisyTraining(Channel):
         )
 
     def train(
-        self, net: nn.Module, split: Split, plan: Plan, randomness: Randomness, run: Run, label: str = "training"
+        self,
+        net: nn.Module,
+        split: Split,
+        plan: Plan,
+        randomness: Randomness,
+        run: Run,
+        label: str = "training",
+        recipe: PrivateTraining | None = None,
     ) -> tuple[Gradients, dpa.DpEvent]:
-        """Train `net` in place; gives where its gradients came from, and what was executed, which was planned."""
+        """Train `net` in place; gives where its gradients came from, and what was executed, which was planned.
+
+        `recipe` takes the place of the settings; it may follow from public figures and records.
+        """
         data = Resident(split.private, run.device)
         gradients, sampler = self.parts(net, split, data, plan, randomness, run)
         steps = fit(
-            net, data, sampler, gradients, self.settings, randomness.seed, run, self.augmentation(), label,
+            net, data, sampler, gradients, recipe or self.settings, randomness.seed, run, self.augmentation(), label,
             secret=randomness.privacy.child("records"),
         )  # fmt: skip
         return gradients, self.executed(plan, sampler, gradients, steps)

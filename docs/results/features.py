@@ -92,9 +92,12 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="Of the front end, instead of training it.")
     parser.add_argument("--save", type=Path, help="Where to write the weights that were trained (.safetensors).")
     parser.add_argument("--cache", type=Path, help="Where results are kept.")
+    parser.add_argument("--layers", help="Some of the config's layers, such as 1,6, for several processes.")
     asked = parser.parse_args()
     settings = parse(Settings, tomllib.loads(asked.config.read_text(encoding="utf-8")))
     settings = settings.model_copy(update=TRIAL) if asked.quick else settings
+    if asked.layers:
+        settings = settings.model_copy(update={"layers": tuple(map(int, asked.layers.split(",")))})
     Study(settings, asked).run_all(asked.only.split(","))
 
 

@@ -24,10 +24,17 @@ from airlock.data import Records, Split
 from airlock.mechanisms import Randomness
 from airlock.training import Run, predict
 from airlock.training.distil import Cached, LabelLoss
+from airlock.training.memory import share_gpu
 from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
 
-SHOWN = ("noise_multiplier", "sampling_probability", "public_teacher_accuracy", "teacher_accuracy")
+SHOWN = (
+    "noise_multiplier",
+    "sampling_probability",
+    "public_teacher_accuracy",
+    "teacher_accuracy",
+    "private_learning_rate",
+)
 
 
 def main() -> None:
@@ -39,7 +46,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE in TOML, such as settings.rounds=1")
     parser.add_argument("--on-holdout", action="store_true", help="measure on the holdout: for picking settings")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--sharing", type=int, default=1, help="so many processes on this GPU, for its memory")
     asked = parser.parse_args()
+    share_gpu(asked.sharing)
     if asked.threads:
         torch.set_num_threads(asked.threads)
     changes = {key: tomllib.loads(f"v = {value}")["v"] for key, _, value in (one.partition("=") for one in asked.set)}

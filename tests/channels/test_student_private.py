@@ -125,6 +125,21 @@ class TestPrivateTeacher(Resuming, Contract):
         assert asked == ["pool1", None]
         assert released.plan.details["hint"] == "pool1"
 
+    def test_steps_are_rehearsed_unless_their_size_is_given(self, split: Split) -> None:
+        channel = self.made(epsilon=0.2, settings={"private": {"steps": 4, "lot_size": 1797, "clip_norm": 0.5}})
+        assert channel.learning.rehearse
+        start = channel._auxiliary(split.public, 0, private_teacher.Stages(Run(), {}))
+        own = channel._rehearsed(start, split.public, channel.plan())
+        assert own.learning_rate < channel.settings.learning_rate
+        assert own.model_copy(update={"learning_rate": channel.settings.learning_rate}) == channel.settings
+        released = channel.release(split, Randomness.make(0, 1), Run())
+        assert released.plan.details["private_learning_rate"] == own.learning_rate
+        assert not self.made().learning.rehearse
+        for asked in (False, True):
+            assert self.made(settings={"rehearse": asked}).learning.rehearse is asked
+        given = self.made()
+        assert given._rehearsed(start, split.public, given.plan()) is given.settings
+
     def test_only_the_layers_that_were_asked_for_move(self, split: Split) -> None:
         channel = self.made(settings={"teacher": "rona-digits-teacher", "private_layers": 2})
         net = channel.net()

@@ -31,6 +31,8 @@ class PrivateTeacherSettings(TeacherSettings):
         private: How the teacher goes on with the private records: the settings of `weights`/`gaussian`.
         private_layers: How many of the teacher's last layers the private records move; all when left out. The others
             stay as the public records left them, and get no noise.
+        rehearse: Make the steps smaller, by halves, until noise alone would cost the public teacher at most 2% of the
+            public records; left out, where private.learning_rate is left out too.
         labels: What the student learns from beside queries: "public" labels, or the "teacher"'s answers in their place;
             "auto" takes the teacher's where classes have no public record, which labels would teach it never to say.
         match: The distance from the teacher's answers: that of "logits", or of "softened" outputs as in the paper;
@@ -43,6 +45,7 @@ class PrivateTeacherSettings(TeacherSettings):
 
     private: GaussianTraining
     private_layers: Annotated[int, Field(ge=1)] | None = None
+    rehearse: bool | None = None
     labels: Literal["auto", "public", "teacher"] = "auto"
     match: Literal["auto", "logits", "softened"] = "auto"
     varied: bool | None = None
@@ -60,7 +63,7 @@ def private_settings_for(config: ReleaseConfig, facts: Facts) -> PrivateTeacherS
     if not isinstance(given, dict):
         raise ConfigError("a table [settings.private] with the settings of private training", "another value")
     defaults = _BY_NAME.get(facts.name) or _general(facts.expected("private", config.split))
-    table = {**config.settings, "private": {**defaults, **given}}
+    table = {"rehearse": "learning_rate" not in given, **config.settings, "private": {**defaults, **given}}
     settings = settings_for(config.model_copy(update={"settings": table}), facts, PrivateTeacherSettings)
     if settings.varied and len(facts.shape) != 3:
         raise ConfigError("images for settings.varied = true", f"records of shape {facts.shape}")

@@ -49,6 +49,7 @@ from airlock.training.chunks import read
 from airlock.training.distil import Asked, MatchLoss, Objective, SoftLoss
 from airlock.training.distributed import digest
 from airlock.training.gradients import Gradients
+from airlock.training.rehearse import bearable
 from airlock.training.stages import Stages
 from airlock.training.variations import Balanced
 
@@ -167,13 +168,19 @@ class PrivateTeacher(DpSgd):
         check_split(split, len(self.facts.classes), self.learning.queries)
         stages = Stages(run, {"settings": self.learning.model_dump(mode="json"), "seed": randomness.seed})
         auxiliary = self._auxiliary(split.public, randomness.seed, stages)
-        teacher, gradients, executed = self._privately(auxiliary, split, plan, randomness, run)
+        recipe = self._rehearsed(auxiliary, split.public, plan)
+        teacher, gradients, executed = self._privately(auxiliary, recipe, split, plan, randomness, run)
         net = self._student(teacher, split.public, randomness.seed, stages)
         stages.forget(_AUXILIARY, _TEACHER, HINTS)
         teachers = {"public_teacher_accuracy": auxiliary, "teacher_accuracy": teacher}
         known = {name: count_correct(own, split.test) / len(split.test) for name, own in teachers.items()}
         utility = Utility(count_correct(net, split.test), len(split.test))
-        more = {**known, **self.measured(gradients), **self._of_unseen(net, split.test)}
+        more = {
+            "private_learning_rate": recipe.learning_rate,
+            **known,
+            **self.measured(gradients),
+            **self._of_unseen(net, split.test),
+        }
         return Release(
             plan=replace(plan, details={**plan.details, **more}),
             artefact=Artefact.leaving(net, self.net_name, self.facts),
@@ -204,20 +211,40 @@ class PrivateTeacher(DpSgd):
         _forget_classes(net, self.unseen, len(self.facts.classes))
         return net
 
+    def _rehearsed(self, start: nn.Module, public: Records, plan: Plan) -> GaussianTraining:
+        """Steps as large as the settings say, or as the noise to come allows; public records alone decide."""
+        if not self.learning.rehearse:
+            return self.settings
+        net = self._started(start, next(start.parameters()).device)
+        noise = float(plan.details["noise_on_mean_gradient"])
+        factor = bearable(net, public, noise, self.settings, self.config.seed)
+        return self.settings.model_copy(update={"learning_rate": factor * self.settings.learning_rate})
+
+    def _started(self, start: nn.Module, device: torch.device) -> nn.Module:
+        """The teacher as private training finds it."""
+        net = self.net().to(device)
+        net.load_state_dict(start.state_dict())
+        return net
+
     def _privately(
-        self, start: nn.Module, split: Split, plan: Plan, randomness: Randomness, run: Run
+        self,
+        start: nn.Module,
+        recipe: GaussianTraining,
+        split: Split,
+        plan: Plan,
+        randomness: Randomness,
+        run: Run,
     ) -> tuple[nn.Module, Gradients, dpa.DpEvent]:
         """The teacher, trained on the private records; or the one that an interrupted run of the same records kept."""
-        net = self.net().to(run.device)
-        net.load_state_dict(start.state_dict())
+        net = self._started(start, run.device)
         if run.checkpoint is None:
-            return net, *self.train(net, split, plan, randomness, run, _LABEL)
+            return net, *self.train(net, split, plan, randomness, run, _LABEL, recipe)
         file = run.checkpoint / f"{_TEACHER}.safetensors"
         mark = self._mark(net, split, plan, randomness)
         if run.resume and file.exists():
             return net, *self._taken_up(net, read(file, mark), split, plan, randomness, run)
         own = replace(run, checkpoint=run.checkpoint / _TEACHER)
-        gradients, executed = self.train(net, split, plan, randomness, own, _LABEL)
+        gradients, executed = self.train(net, split, plan, randomness, own, _LABEL, recipe)
         drawn = torch.tensor([place in randomness.privacy.drawn_on for place in get_args(Place)])
         state = {f"{_STATE}{name}": value for name, value in gradients.state().items()}
         weights = {name: value.clone() for name, value in net.state_dict().items()}

@@ -1,0 +1,89 @@
+"""Steps that noise does not spoil: a network is shaken by the noise alone, before any private record moves it.
+
+In: a network that was trained on public records, those records, and the noise on the gradient of every step to come.
+Out: by how much the learning rate has to come down, so that the noise of all steps together costs the network next to
+nothing on the public records. Gradients would take some of that noise back: the answer is on the safe side. Nothing
+private enters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from airlock.data import Records
+from airlock.training.evaluate import count_correct
+from airlock.training.loop import Recipe, Run, fit, mix
+from airlock.training.resident import Resident
+from airlock.training.sampling import Shuffled
+
+LOSS = 0.02  # of accuracy on public records that noise may cost
+_RECORDS, _DRAWS, _WEIGHTS, _HALVINGS = 2000, 3, 4096, 12
+
+
+def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, seed: int) -> float:
+    """The largest of 1, ½, ¼, ... by which the learning rate may be multiplied.
+
+    Args:
+        net: Trained on public records; it is put back as it was.
+        public: The records, of which the first 2,000 are asked.
+        noise: The standard deviation on every number of a step's gradient.
+        recipe: How the steps to come descend.
+        seed: Public.
+    """
+    asked = Records(public.x[:_RECORDS], public.y[:_RECORDS])
+    moved = [p for p in net.parameters() if p.requires_grad]
+    start = [p.detach().clone() for p in moved]
+    least, wander, factor = count_correct(net, asked) - LOSS * len(asked), wandering(noise, recipe, seed), 1.0
+    for _ in range(_HALVINGS):
+        right = []
+        for draw in range(_DRAWS):
+            _shake(moved, start, factor * wander, torch.Generator().manual_seed(mix(seed, draw)))
+            right.append(count_correct(net, asked))
+        if sum(right) >= _DRAWS * least:
+            break
+        factor /= 2
+    _shake(moved, start, 0.0, torch.Generator())
+    return factor
+
+
+def wandering(noise: float, recipe: Recipe, seed: int) -> float:
+    """The standard deviation of a weight after all steps if its gradients are noise alone: tried on 4,096 weights."""
+    weights = nn.Linear(_WEIGHTS, 1, bias=False)
+    nn.init.zeros_(weights.weight)
+    nothing = Resident(Records(np.zeros((1, 1), np.float32), np.zeros(1, np.int64)), torch.device("cpu"))
+    fit(weights, nothing, Shuffled(1, 0), _NoiseAlone(noise, seed), recipe, seed, Run())
+    return float(weights.weight.detach().double().square().mean().sqrt())
+
+
+class _NoiseAlone:
+    """Gradients of nothing."""
+
+    def __init__(self, noise: float, seed: int) -> None:
+        self.noise, self.seed = noise, seed
+
+    @property
+    def mark(self) -> dict[str, object]:
+        return {"gradients": "noise alone"}
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        pass
+
+    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
+        generator = torch.Generator().manual_seed(mix(self.seed, step))
+        for own in net.parameters():
+            own.grad = self.noise * torch.randn(own.shape, generator=generator)
+
+
+def _shake(moved: list[nn.Parameter], start: list[Tensor], scale: float, generator: torch.Generator) -> None:
+    with torch.no_grad():
+        for own, value in zip(moved, start, strict=True):
+            own.copy_(value)
+            if scale:
+                own.add_(torch.randn(own.shape, generator=generator).to(own), alpha=scale)
