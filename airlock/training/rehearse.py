@@ -20,11 +20,10 @@ from airlock.training.loop import Recipe, Run, fit, mix
 from airlock.training.resident import Resident
 from airlock.training.sampling import Shuffled
 
-LOSS = 0.02  # of accuracy on public records that noise may cost
 _RECORDS, _DRAWS, _WEIGHTS, _HALVINGS = 2000, 3, 4096, 12
 
 
-def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, seed: int) -> float:
+def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, loss: float, seed: int) -> float:
     """The largest of 1, ½, ¼, ... by which the learning rate may be multiplied.
 
     Args:
@@ -32,12 +31,13 @@ def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, seed
         public: The records, of which the first 2,000 are asked.
         noise: The standard deviation on every number of a step's gradient.
         recipe: How the steps to come descend.
+        loss: The share of these records that noise may cost.
         seed: Public.
     """
     asked = Records(public.x[:_RECORDS], public.y[:_RECORDS])
     moved = [p for p in net.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in moved]
-    least, wander, factor = count_correct(net, asked) - LOSS * len(asked), wandering(noise, recipe, seed), 1.0
+    least, wander, factor = count_correct(net, asked) - loss * len(asked), wandering(noise, recipe, seed), 1.0
     for _ in range(_HALVINGS):
         right = []
         for draw in range(_DRAWS):

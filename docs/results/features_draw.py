@@ -2,8 +2,9 @@
 
 python docs/results/features_draw.py rows.jsonl
 
-Writes features-surface.svg (PSNR and accuracy by layers, and the trade-off) and features-channels.svg (single channels,
-and draws with and without pruning) beside this file; what is not among the rows is left out.
+Writes features-surface.svg (PSNR and accuracy by layers, and the trade-off; of the coarse stage), features-long.svg
+(the same after a long training; of the stage "surface") and features-channels.svg (single channels, and draws with and
+without pruning) beside this file; what is not among the rows is left out.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from plot import Line, Panel, write
 
 HERE = Path(__file__).resolve().parent
 MOST = 6  # lines of a panel
-NAMES = {"random": "any channels", "characterised": "pruned by accuracy", "lda": "pruned by Fisher's criterion",
-         "lda, more records": "the same, 50,000 records", "lda, more leaky": "the same, 48 leaky ones out",
-         "lda, more of both": "the same, 48 and 80 out"}  # fmt: skip
+NAMES = {"random": "any channels", "characterised": "pruned by accuracy", "lda": "by Fisher's criterion",
+         "lda, more records": "Fisher, 50,000 records", "lda, more leaky": "Fisher, 48 leaky out",
+         "lda, more of both": "Fisher, 48 and 80 out"}  # fmt: skip
 Rows = list[dict[str, Any]]
 
 
@@ -29,10 +30,10 @@ def main() -> None:
     """Read the rows, write the pictures."""
     text = Path(sys.argv[1]).read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    measured = [row for row in rows if "m" in row and "channels" in row and row["stage"] in ("surface", "coarse")]
-    surface = [row for row in measured if row["stage"] == "surface"] or measured
-    if surface:
-        write(HERE / "features-surface.svg", "What prefixes leak and serve", _surface(surface), columns=3)
+    for stage, name in (("coarse", "surface"), ("surface", "long")):
+        own = [row for row in rows if "m" in row and "channels" in row and row["stage"] == stage]
+        if own:
+            write(HERE / f"features-{name}.svg", "What prefixes leak and serve", _surface(own), columns=3)
     single = [row for row in rows if row["stage"] == "single"]
     draws = [row for row in rows if row["stage"] == "draws" and "setting" in row]
     panels = [_single(single[-1])] if single else []

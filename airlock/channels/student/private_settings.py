@@ -32,7 +32,7 @@ class PrivateTeacherSettings(TeacherSettings):
         private_layers: How many of the teacher's last layers the private records move; all when left out. The others
             stay as the public records left them, and get no noise.
         rehearse: Make the steps smaller, by halves, until noise alone would cost the public teacher at most 2% of the
-            public records; left out, where private.learning_rate is left out too.
+            public records (10% where classes have none); left out, where private.learning_rate is left out too.
         labels: What the student learns from beside queries: "public" labels, or the "teacher"'s answers in their place;
             "auto" takes the teacher's where classes have no public record, which labels would teach it never to say.
         match: The distance from the teacher's answers: that of "logits", or of "softened" outputs as in the paper;

@@ -57,6 +57,8 @@ PUBLIC = "The public records may be known to everyone: they are used without pro
 _AUXILIARY, _TEACHER = "auxiliary", "teacher"
 _STATE, _DRAWN = "gradients/", "drawn"
 _LABEL = "training the teacher under noise"
+# Of public records, that noise alone may cost the public teacher; more where private ones have to bring whole classes.
+_MAY_COST, _MAY_COST_FOR_CLASSES = 0.02, 0.1
 
 
 class PrivateTeacher(DpSgd):
@@ -217,7 +219,8 @@ class PrivateTeacher(DpSgd):
             return self.settings
         net = self._started(start, next(start.parameters()).device)
         noise = float(plan.details["noise_on_mean_gradient"])
-        factor = bearable(net, public, noise, self.settings, self.config.seed)
+        loss = _MAY_COST_FOR_CLASSES if self.unseen else _MAY_COST
+        factor = bearable(net, public, noise, self.settings, loss, self.config.seed)
         return self.settings.model_copy(update={"learning_rate": factor * self.settings.learning_rate})
 
     def _started(self, start: nn.Module, device: torch.device) -> nn.Module:
