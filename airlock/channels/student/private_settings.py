@@ -23,6 +23,8 @@ _BY_NAME: dict[str, dict[str, Any]] = {
     "cifar10": {"steps": 200, "lot_size": 4096, "learning_rate": 0.5, "clip_norm": 0.1, "ema": 0.95},
 }
 
+_ROUNDS_FOR_CLASSES = 20
+
 
 class PrivateTeacherSettings(TeacherSettings):
     """A teacher under DP-SGD, and a student whose questions cost nothing.
@@ -39,6 +41,7 @@ class PrivateTeacherSettings(TeacherSettings):
             "auto" takes logits where classes have no public record.
         varied: Also ask about variations of public images (`training.variations`); left out, where classes have no
             public record.
+        rounds: As in the paper; 20 where classes have no public record, all of which the teacher has to bring.
         select: As in the paper; any choice is free here.
         select_rate: All public records.
     """
@@ -63,7 +66,10 @@ def private_settings_for(config: ReleaseConfig, facts: Facts) -> PrivateTeacherS
     if not isinstance(given, dict):
         raise ConfigError("a table [settings.private] with the settings of private training", "another value")
     defaults = _BY_NAME.get(facts.name) or _general(facts.expected("private", config.split))
-    table = {"rehearse": "learning_rate" not in given, **config.settings, "private": {**defaults, **given}}
+    own: dict[str, object] = {"rehearse": "learning_rate" not in given}
+    if facts.without(config.split):
+        own["rounds"] = _ROUNDS_FOR_CLASSES
+    table = {**own, **config.settings, "private": {**defaults, **given}}
     settings = settings_for(config.model_copy(update={"settings": table}), facts, PrivateTeacherSettings)
     if settings.varied and len(facts.shape) != 3:
         raise ConfigError("images for settings.varied = true", f"records of shape {facts.shape}")
