@@ -221,6 +221,14 @@ def test_limits_and_pruning_take_what_was_characterised(tmp_path: Path) -> None:
     allowed = {c for c in range(12, 24) if c % 4 != 1}
     assert set(release.secrets["choices"]["channels"].tolist()) <= allowed
     assert "chosen" not in release.plan.details
+    fewer = channels.build(TestPublished.config(settings={**settings, "least_useful": 0.25}), data.describe(config))
+    assert isinstance(fewer, Published)
+    assert fewer._left(None) == tuple(c for c in range(6, 24) if c % 4 != 1)
+    kept = channels.build(TestPublished.config(settings={**settings, "leakiest": 0.0}), data.describe(config))
+    assert isinstance(kept, Published)
+    assert kept._left(None) == tuple(range(12, 24))
+    with pytest.raises(ConfigError, match="at most the 2 channels that pruning leaves of 24"):
+        channels.build(TestPublished.config(settings={**settings, "least_useful": 0.875}), data.describe(config))
     with pytest.raises(ConfigError, match="psnr binds"):
         channels.build(TestPublished.config(settings={**settings, "psnr": 5.0}), data.describe(config))
 

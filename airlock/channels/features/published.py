@@ -33,7 +33,7 @@ from airlock.channels.features.front import (
     public_set,
     secret_choices,
 )
-from airlock.channels.features.prune import LEAST_USEFUL, prune
+from airlock.channels.features.prune import prune
 from airlock.channels.features.settings import DEFAULT_CHANNELS, DEFAULT_LAYERS, FRONT_KEYS
 from airlock.data import Public, Split
 from airlock.errors import ConfigError, Refused
@@ -120,14 +120,15 @@ class Published(Extracting):
             raise ConfigError(
                 'settings.prune = "random" with a pool', f"'{settings.prune}'", "Scores are of one front end."
             )
-        if settings.prune == "characterised":
-            self._left(None)
         width, wanted = front.sized(settings.front).channels, front.channels or 0
-        if wanted > width - round(LEAST_USEFUL * width):
+        left = width - round(settings.least_useful * width)
+        if settings.prune == "characterised":
+            left = len(self._left(None))
+        if wanted > left:
             raise ConfigError(
-                f"at most the {width - round(LEAST_USEFUL * width)} channels that pruning leaves of {width}",
+                f"at most the {left} channels that pruning leaves of {width}",
                 f"settings.channels = {wanted}",
-                do="Lower settings.channels, or take a layer with more.",
+                do="Lower settings.channels, leakiest or least_useful, or take a layer with more.",
             )
 
     def _left(self, useful: dict[int, float] | None) -> tuple[int, ...]:
@@ -142,7 +143,10 @@ class Published(Extracting):
                 "none",
                 do=f"Run `airlock features characterise` with --single {m}.",
             )
-        return prune(prefix.channels, leaks or None, useful).left
+        leakiest, least = (
+            round(share * prefix.channels) for share in (self.settings.leakiest, self.settings.least_useful)
+        )
+        return prune(prefix.channels, leaks or None, useful, leakiest, least).left
 
     def _allowed(self, split: Split, public: Public | None, run: Run) -> tuple[int, ...] | None:
         """The channels to draw from; Fisher's criterion looks at private records, as the paper does."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from airlock.channels.features.prune import LEAKIEST, LEAST_USEFUL
 from airlock.config import DataConfig, Frozen, Positive
 from airlock.data.feature_files import Form, Precision
 from airlock.training.public import SPLIT, SYNTHETIC
@@ -13,7 +14,7 @@ from airlock.training.public import SPLIT, SYNTHETIC
 # Settings that name the front end of a release: they stay in the vault where it does.
 FRONT_KEYS = (
     "front", "layers", "channels", "weights", "pretrain_on", "pretrain_epochs", "prune", "inner", "pool", "psnr",
-    "milliseconds", "bytes", "characterised",
+    "milliseconds", "bytes", "characterised", "leakiest", "least_useful",
 )  # fmt: skip
 DEFAULT_LAYERS, DEFAULT_CHANNELS = 6, 8  # the paper's favourite point
 
@@ -23,6 +24,7 @@ def _source(value: object) -> object:
 
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 Source = Annotated[DataConfig, BeforeValidator(_source)]
 
 
@@ -38,6 +40,8 @@ class FeatureSettings(Frozen):
         pretrain_epochs: Of that training.
         prune: Which maps do not leave: any by chance (random), the least useful by Fisher's criterion on the private
             records (lda), or the leakiest and least useful that `characterised` names (characterised).
+        leakiest: The share of maps that pruning takes out for leaking, where `characterised` names them; the paper's.
+        least_useful: The share that it takes out for being of little use; the paper's.
         characterised: What `airlock features characterise` wrote.
         psnr: The most dB that the reconstruction net may reach.
         milliseconds: The most time a record may take.
@@ -56,6 +60,8 @@ class FeatureSettings(Frozen):
     pretrain_on: Source | None = None
     pretrain_epochs: Annotated[int, Field(ge=1, le=10_000)] = 40
     prune: Literal["random", "lda", "characterised"] = "random"
+    leakiest: Share = LEAKIEST
+    least_useful: Share = LEAST_USEFUL
     characterised: str | None = None
     psnr: Positive | None = None
     milliseconds: Positive | None = None
