@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import typer
@@ -83,6 +84,8 @@ def in_words(name: str, verdict: Verdict) -> str:
     more = ""
     if at is not None and at != (claim.epsilon, claim.delta):
         more = f"The same proof claims (ε, δ) = ({at[0]:.4g}, {at[1]:.3g}), and that is false.\n"
+    elif at is None and verdict.would_show is None:
+        more = f"Give it more: --seconds {10 * math.ceil(verdict.seconds)}, and --pairs if you set them.\n"
     return (
         f"{verdict.sentence(name)}\n{more}"
         f"{_bound(verdict)}\n"

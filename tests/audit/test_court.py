@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from airlock.accounting import Claim
 from airlock.audit import court, judge, trial
 from airlock.audit.bounds import Floats, epsilon_lower_bound
 from airlock.channels import Case
+from airlock.cli.court import in_words
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
 
@@ -225,6 +227,11 @@ def test_too_few_pairs_say_so() -> None:
     assert not verdict.refuted
     assert verdict.says == "not refuted (too few pairs to refute anything)"
     assert verdict.to_dict()["could_refute"] is None
+    told = in_words("a/b", replace(verdict, seconds=24.2))
+    assert "could not have refuted it" in told
+    assert "--seconds 250" in told
+    enough = judge(case_of(lambda rng, n: gaussian(0.1, rng, n), 1.0, 1e-5), Stream.from_seed(0), 2000)
+    assert "--seconds" not in in_words("a/b", enough)
 
 
 @pytest.mark.parametrize("wrong", [{"pairs": 10}, {"confidence": 1.0}, {"confidence": 0.1}, {"seconds": 0.0}])
