@@ -35,19 +35,24 @@ def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, loss
         seed: Public.
     """
     asked = Records(public.x[:_RECORDS], public.y[:_RECORDS])
-    moved = [p for p in net.parameters() if p.requires_grad]
-    start = [p.detach().clone() for p in moved]
-    least, wander, factor = count_correct(net, asked) - loss * len(asked), wandering(noise, recipe, seed), 1.0
+    least, wander, factor = count_correct(net, asked) / len(asked) - loss, wandering(noise, recipe, seed), 1.0
     for _ in range(_HALVINGS):
-        right = []
-        for draw in range(_DRAWS):
-            _shake(moved, start, factor * wander, torch.Generator().manual_seed(mix(seed, draw)))
-            right.append(count_correct(net, asked))
-        if sum(right) >= _DRAWS * least:
+        if shaken(net, asked, factor * wander, seed) >= least:
             break
         factor /= 2
-    _shake(moved, start, 0.0, torch.Generator())
     return factor
+
+
+def shaken(net: nn.Module, records: Records, wander: float, seed: int) -> float:
+    """The share of records still told apart when every trainable weight wanders so far; the mean of three draws."""
+    moved = [p for p in net.parameters() if p.requires_grad]
+    start = [p.detach().clone() for p in moved]
+    right = 0
+    for draw in range(_DRAWS):
+        _shake(moved, start, wander, torch.Generator().manual_seed(mix(seed, draw)))
+        right += count_correct(net, records)
+    _shake(moved, start, 0.0, torch.Generator())
+    return right / _DRAWS / len(records)
 
 
 def wandering(noise: float, recipe: Recipe, seed: int) -> float:

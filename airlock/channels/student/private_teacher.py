@@ -123,6 +123,11 @@ class PrivateTeacher(DpSgd):
         asked = self.learning.varied
         return asked if asked is not None else bool(self.unseen) and len(self.facts.shape) == 3
 
+    @property
+    def may_cost(self) -> float:
+        """The share of public records that noise alone may cost the public teacher."""
+        return _MAY_COST_FOR_CLASSES if self.unseen else _MAY_COST
+
     def net(self) -> nn.Module:
         """The teacher as it is made; only the layers that private records may move are trainable."""
         net = self._pair()[0]
@@ -217,13 +222,12 @@ class PrivateTeacher(DpSgd):
         """Steps as large as the settings say, or as the noise to come allows; public records alone decide."""
         if not self.learning.rehearse:
             return self.settings
-        net = self._started(start, next(start.parameters()).device)
+        net = self.started(start, next(start.parameters()).device)
         noise = float(plan.details["noise_on_mean_gradient"])
-        loss = _MAY_COST_FOR_CLASSES if self.unseen else _MAY_COST
-        factor = bearable(net, public, noise, self.settings, loss, self.config.seed)
+        factor = bearable(net, public, noise, self.settings, self.may_cost, self.config.seed)
         return self.settings.model_copy(update={"learning_rate": factor * self.settings.learning_rate})
 
-    def _started(self, start: nn.Module, device: torch.device) -> nn.Module:
+    def started(self, start: nn.Module, device: torch.device) -> nn.Module:
         """The teacher as private training finds it."""
         net = self.net().to(device)
         net.load_state_dict(start.state_dict())
@@ -239,7 +243,7 @@ class PrivateTeacher(DpSgd):
         run: Run,
     ) -> tuple[nn.Module, Gradients, dpa.DpEvent]:
         """The teacher, trained on the private records; or the one that an interrupted run of the same records kept."""
-        net = self._started(start, run.device)
+        net = self.started(start, run.device)
         if run.checkpoint is None:
             return net, *self.train(net, split, plan, randomness, run, _LABEL, recipe)
         file = run.checkpoint / f"{_TEACHER}.safetensors"
