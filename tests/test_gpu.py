@@ -36,6 +36,7 @@ from airlock.training import (
     train_together,
 )
 from airlock.training.bookkeeping import BookKeeper
+from airlock.training.capture import capture
 from airlock.training.characterise import Effort, Learning, Point, characterise
 from airlock.training.collection import Slices, collect
 from airlock.training.ensemble import makes, model_seed
@@ -49,6 +50,20 @@ from tests.training.test_loop import blobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 GPU = torch.device("cuda")
+
+
+def test_a_capture_that_cuda_breaks_off_leaves_the_generator_where_it_was() -> None:
+    torch.manual_seed(7)
+    torch.rand(3, device=GPU)
+    expected = torch.rand(5, device=GPU)
+    torch.manual_seed(7)
+    torch.rand(3, device=GPU)
+    assert capture(lambda: torch.rand(1000, device=GPU).sum().item()) is None
+    assert torch.equal(torch.rand(5, device=GPU), expected)
+    torch.manual_seed(7)
+    torch.rand(3, device=GPU)
+    assert torch.equal(torch.rand(5, device=GPU), expected)
+    assert capture(lambda: torch.zeros(3, device=GPU) + 1) is not None
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ it may move from step to step. A graph is captured when a size comes up for the 
 
 from __future__ import annotations
 
-import contextlib
-import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from airlock.mechanisms import Clip
 from airlock.training.bookkeeping import BookKeeper
+from airlock.training.capture import capture
 from airlock.training.layers import Named, copies_in
 
 _KEPT = 4  # graphs at a time
@@ -84,20 +83,16 @@ class Graphs:
         size = _padded(len(y))
         x_in, y_in = _like(x, size * copies_in(x, y)), y.new_zeros(size)
         mask, norm = torch.zeros(size, device=x.device), torch.full((), clip.norm, device=x.device)
-        graph = torch.cuda.CUDAGraph()
         while len(self._graphs) >= _KEPT:
             self._graphs.popitem(last=False)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._warm_up(x_in, y_in, mask, clip, norm)
-                with torch.cuda.graph(graph):
-                    total, finite = self.keeper.masked_sum(x_in, y_in, mask, clip, norm)
-        except RuntimeError:
+        captured = capture(
+            lambda: self.keeper.masked_sum(x_in, y_in, mask, clip, norm),
+            before=lambda: self._warm_up(x_in, y_in, mask, clip, norm),
+        )
+        if captured is None:
             self._broken = True
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.synchronize()
             return None
+        graph, (total, finite) = captured
         self._graphs[key] = _Graph(graph, x_in, y_in, mask, norm, total, finite, clip)
         return self._graphs[key]
 

@@ -6,8 +6,6 @@ stays with ordinary launches.
 
 from __future__ import annotations
 
-import contextlib
-import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -15,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from airlock.training.capture import capture
 
 _PATIENCE = 2  # ordinary steps before one is captured: libraries choose their kernels in them
 
@@ -82,16 +82,9 @@ class Replays:
     def _capture(self, key: Hashable, held: nn.Module, part: Part) -> _Graph | None:
         x, y, weights, *masks = (value.clone() for value in part.inputs)
         room = Part(part.where, x, y, weights, masks)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                with torch.cuda.graph(graph):
-                    found = self.work(held, [room])
-        except RuntimeError:
+        captured = capture(lambda: self.work(held, [room]))
+        if captured is None:
             self._broken = True
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.synchronize()
             return None
-        self._graphs[key] = _Graph(graph, room, found)
+        self._graphs[key] = _Graph(captured[0], room, captured[1])
         return self._graphs[key]
