@@ -149,7 +149,7 @@ def _refuted(found: Comparison, row: Row) -> str:
 
 def missing(found: Comparison) -> list[str]:
     """What was skipped, failed or dropped, a method a line."""
-    from airlock.report.results import words_for
+    from airlock.report.values import words_for
 
     lines = []
     for skipped in found.skipped:

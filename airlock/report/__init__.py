@@ -4,17 +4,17 @@ In: a `CompareConfig`. Out: a `Comparison`, as JSON, as CSV and as a page. It is
 no ε covers it, and nothing of it may leave.
 """
 
-from airlock.report.results import Advice as Advice
-from airlock.report.results import Attacked as Attacked
-from airlock.report.results import Cell as Cell
 from airlock.report.results import Comparison as Comparison
-from airlock.report.results import Dropped as Dropped
-from airlock.report.results import Need as Need
-from airlock.report.results import Ranked as Ranked
-from airlock.report.results import Row as Row
-from airlock.report.results import Skipped as Skipped
-from airlock.report.results import Subject as Subject
-from airlock.report.results import Verdict as Verdict
+from airlock.report.values import Advice as Advice
+from airlock.report.values import Attacked as Attacked
+from airlock.report.values import Cell as Cell
+from airlock.report.values import Dropped as Dropped
+from airlock.report.values import Need as Need
+from airlock.report.values import Ranked as Ranked
+from airlock.report.values import Row as Row
+from airlock.report.values import Skipped as Skipped
+from airlock.report.values import Subject as Subject
+from airlock.report.values import Verdict as Verdict
 
 __all__ = [
     "Advice",

@@ -21,8 +21,9 @@ from airlock.config import ReleaseConfig
 from airlock.errors import AirlockError, Refused
 from airlock.report.cell import planned_questions
 from airlock.report.matrix import PLAIN, TITLES, Matrix, try_plan
-from airlock.report.results import BASELINE, Advice, Cell, Need, Ranked, Row, Verdict, rows_of
+from airlock.report.results import rows_of
 from airlock.report.settings import NAMES, CompareConfig
+from airlock.report.values import BASELINE, Advice, Cell, Need, Ranked, Row, Verdict
 
 # Best first, from docs/results: heads on public features, then whole networks, students, shards; answers cost each.
 USUAL = (

@@ -20,8 +20,8 @@ from airlock.pipeline import Outlook, look_at, train_openly
 from airlock.release.export import to_safetensors
 from airlock.release.fields import Attack
 from airlock.report.matrix import NOTHING, OPEN_LEAVES, TITLES, Task, protects
-from airlock.report.results import CONFIDENCE, Attacked, Cell, Verdict
 from airlock.report.settings import BaselineSettings
+from airlock.report.values import CONFIDENCE, Attacked, Cell, Verdict
 from airlock.training import Recipe
 from airlock.training.loop import Progress
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from airlock.report.results import Standing
+from airlock.report.values import Standing
 
 WORDS: dict[Standing, str] = {
     "proven": "proven",

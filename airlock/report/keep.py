@@ -22,7 +22,8 @@ from pydantic import ValidationError
 
 from airlock.errors import FormatError, OutputError
 from airlock.release.files import output_error, parse_json, read_file
-from airlock.report.results import Cell, Verdict, replace_file
+from airlock.report.results import replace_file
+from airlock.report.values import Cell, Verdict
 
 _LIMIT = 4 << 20
 _LOCK = ".lock"

@@ -24,8 +24,8 @@ from airlock.data import Facts
 from airlock.data.sources import named
 from airlock.errors import AirlockError, Refused
 from airlock.pipeline import plan_release
-from airlock.report.results import BASELINE, OPEN_TITLE, Skipped, Subject
 from airlock.report.settings import NAMES, CompareConfig
+from airlock.report.values import BASELINE, OPEN_TITLE, Skipped, Subject
 
 PLAIN = "weights/gaussian"
 LARGEST_CLAIM = 10.0  # that the court tries

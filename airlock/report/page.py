@@ -20,19 +20,8 @@ from markupsafe import Markup
 from airlock.release import figures, look
 from airlock.release.page import BADGES, day, file_size, percent, tight
 from airlock.report import charts
-from airlock.report.results import (
-    BASELINE,
-    Attacked,
-    Cell,
-    Comparison,
-    Need,
-    Row,
-    Standing,
-    Verdict,
-    replace_file,
-    words_for,
-    worst_attack,
-)
+from airlock.report.results import Comparison, replace_file
+from airlock.report.values import BASELINE, Attacked, Cell, Need, Row, Standing, Verdict, words_for, worst_attack
 
 NAME = "report.html"
 PLAIN = "weights/gaussian"  # plain DP-SGD, with which every channel is compared

@@ -25,8 +25,9 @@ from airlock.report.keep import Folder, Kept
 from airlock.report.matrix import Matrix, Task, lay_out, mark
 from airlock.report.page import write_page
 from airlock.report.pool import Ended, Pool
-from airlock.report.results import Cell, Comparison, Dropped, Verdict, write
+from airlock.report.results import Comparison, write
 from airlock.report.settings import CompareConfig
+from airlock.report.values import Cell, Dropped, Verdict
 from airlock.training.loop import Progress
 from airlock.training.memory import give_back, share_gpu
 

@@ -24,7 +24,7 @@ from airlock.config import (
     read_table,
 )
 from airlock.errors import ConfigError
-from airlock.report.results import BASELINE, Need
+from airlock.report.values import BASELINE, Need
 
 QUICK_COURT = 2.0  # seconds a method
 NAMES = tuple(f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods)

@@ -14,7 +14,7 @@ from pathlib import Path
 from plot import Line, Panel, write
 
 from airlock.report import Comparison, Row
-from airlock.report.results import BASELINE
+from airlock.report.values import BASELINE
 
 HERE = Path(__file__).resolve().parent
 CHANNELS = ("weights", "twin", "student", "features", "answers")

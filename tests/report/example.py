@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airlock.report.results import (
+from airlock.report.results import Comparison
+from airlock.report.values import (
     BASELINE,
     OPEN_TITLE,
     Advice,
     Attacked,
     Cell,
-    Comparison,
     Dropped,
     Kind,
     Need,

@@ -13,8 +13,8 @@ from airlock.errors import ConfigError, Refused
 from airlock.pipeline import plan_release
 from airlock.report.advise import advise, advise_measured, as_toml, release_for
 from airlock.report.matrix import Matrix, lay_out
-from airlock.report.results import BASELINE, Advice, Need
 from airlock.report.settings import NAMES, CompareConfig, from_table
+from airlock.report.values import BASELINE, Advice, Need
 from tests.report.example import cell, verdicts
 
 TABLE: dict[str, object] = {"data": "digits", "epsilons": [3.0], "delta": 1e-4}

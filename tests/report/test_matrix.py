@@ -10,8 +10,8 @@ import pytest
 from airlock import data
 from airlock.errors import ConfigError, NetError
 from airlock.report.matrix import Matrix, _trials, chosen, lay_out, mark
-from airlock.report.results import BASELINE
 from airlock.report.settings import NAMES, from_table
+from airlock.report.values import BASELINE
 
 METHODS = ["weights/published", "weights/head", "student/ensemble", "answers/savings", "answers/per-query"]
 TABLE: dict[str, object] = {"data": "digits", "epsilons": [1.0, 8.0], "delta": 1e-4, "seeds": 2, "methods": METHODS}

@@ -9,7 +9,8 @@ import pytest
 
 from airlock.release.look import allow_script
 from airlock.report.page import NAME, gaps, lines, need_words, render, untried, write_page
-from airlock.report.results import NOTES, Advice, Comparison, Need, Subject
+from airlock.report.results import NOTES, Comparison
+from airlock.report.values import Advice, Need, Subject
 from tests.release.test_page import Tags
 from tests.report.example import attacked, cell, comparison
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from airlock.errors import OutputError
-from airlock.report.results import BASELINE, NOTES, Comparison, Dropped, replace_file, write
+from airlock.report.results import NOTES, Comparison, replace_file, write
+from airlock.report.values import BASELINE, Dropped
 from tests.report.example import attacked, cell, comparison
 
 
@@ -85,7 +86,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 
 def test_the_largest_attack_on_membership_counts() -> None:
-    from airlock.report.results import worst_attack
+    from airlock.report.values import worst_attack
 
     inversion = attacked(0.9).model_copy(update={"aim": "inversion"})
     made = cell("weights/gaussian", 1.0, 0, 300, 0.5).model_copy(update={"attacks": (attacked(0.55), inversion)})

@@ -22,9 +22,10 @@ from airlock.report.cell import CLAIMS, Ways, failure, run_task, short_of_memory
 from airlock.report.keep import Folder
 from airlock.report.matrix import Matrix, Task, lay_out
 from airlock.report.pool import Pool
-from airlock.report.results import BASELINE, NOTES, Cell, Comparison, Verdict
+from airlock.report.results import NOTES, Comparison
 from airlock.report.run import CRASHED, OVERTIME, Line, Moment, compare, run_line
 from airlock.report.settings import BaselineSettings, from_table
+from airlock.report.values import BASELINE, Cell, Verdict
 
 TABLE: dict[str, object] = {
     "data": "digits",
