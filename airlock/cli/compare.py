@@ -109,11 +109,13 @@ def duration(seconds: float) -> str:
 
 def print_comparison(found: Comparison, out: Path) -> None:
     """What was found: a table, best first at every ε, then the choice, what is missing, and what must be said."""
+    from airlock.report.values import words_for
+
     rows = sorted(found.rows(), key=lambda row: (row.epsilon_asked or 0.0, -row.accuracy))
     cells = [
         [
             "" if row.epsilon_asked is None else f"{row.epsilon_asked:g}",
-            "without privacy" if row.channel == "none" else row.method,
+            words_for(row.method),
             promise(found, row),
             f"{100 * row.accuracy:.1f} ({100 * row.low:.1f}–{100 * row.high:.1f})",
             "" if row.auc is None else f"{row.auc:.3f}",

@@ -23,7 +23,7 @@ from airlock.report.cell import planned_questions
 from airlock.report.matrix import PLAIN, TITLES, Matrix, try_plan
 from airlock.report.results import rows_of
 from airlock.report.settings import NAMES, CompareConfig
-from airlock.report.values import BASELINE, Advice, Cell, Need, Ranked, Row, Verdict
+from airlock.report.values import BASELINE, PUBLIC, Advice, Cell, Need, Ranked, Row, Verdict
 
 # Best first, from docs/results: heads on public features, then whole networks, students, shards; answers cost each.
 USUAL = (
@@ -60,6 +60,27 @@ _SHOWN = (
 
 
 @dataclass(frozen=True)
+class _Beside:
+    """What a choice is held against, where it was run: no privacy, and the public records alone."""
+
+    baseline: Row | None = None
+    public: Row | None = None
+
+    def told(self) -> str:
+        known = ((self.baseline, "without privacy"), (self.public, "by the public records alone"))
+        said = [f"{row.accuracy:.1%} {how}" for row, how in known if row]
+        return f", against {' and '.join(said)}" if said else ""
+
+    def doubt(self, chosen: Row) -> str:
+        """Whether the private records are needed at all."""
+        if self.public is None or self.public.high < chosen.low:
+            return ""
+        if self.public.accuracy >= chosen.accuracy:
+            return " The public records alone do no worse, and cost no privacy: nothing private need leave."
+        return " Its interval overlaps with that of the public records alone, which cost no privacy."
+
+
+@dataclass(frozen=True)
 class _Option:
     """One method as the chooser sees it; `error` where it cannot be built, `row` where it was run."""
 
@@ -87,7 +108,7 @@ def advise(config: CompareConfig, data_dir: Path | None = None) -> Advice:
         planned = try_plan(config, method, epsilon, data_dir)
         failed = isinstance(planned, AirlockError)
         options.append(_Option(method, error=str(planned)) if failed else _Option(method, planned[1]))  # type: ignore[index]
-    return _advice(options, config.need, epsilon, None)
+    return _advice(options, config.need, epsilon, _Beside())
 
 
 def advise_measured(config: CompareConfig, matrix: Matrix, cells: Sequence[Cell], court: Sequence[Verdict]) -> Advice:
@@ -101,7 +122,7 @@ def advise_measured(config: CompareConfig, matrix: Matrix, cells: Sequence[Cell]
         row = rows.get((method, epsilon))
         error = errors.get(method, "" if method in plans else "It was not asked for.")
         options.append(_Option(method, plans.get(method), error, row, _refuted(method, row, court)))
-    return _advice(options, config.need, epsilon, rows.get((BASELINE, None)))
+    return _advice(options, config.need, epsilon, _Beside(rows.get((BASELINE, None)), rows.get((PUBLIC, None))))
 
 
 def chosen_epsilon(config: CompareConfig) -> float:
@@ -138,7 +159,7 @@ def _refuted(method: str, row: Row | None, court: Sequence[Verdict]) -> str:
     return found.sentence if found else ""
 
 
-def _advice(options: Sequence[_Option], need: Need, epsilon: float, baseline: Row | None) -> Advice:
+def _advice(options: Sequence[_Option], need: Need, epsilon: float, beside: _Beside) -> Advice:
     measured = any(option.row for option in options)
     ordered = sorted(options, key=lambda option: _place(option, need, measured))
     fits = [option for option in ordered if not _against(option, need)]
@@ -150,7 +171,7 @@ def _advice(options: Sequence[_Option], need: Need, epsilon: float, baseline: Ro
     return Advice(
         method=fits[0].method if fits else None,
         epsilon=epsilon,
-        sentence=_sentence(fits, need, epsilon, baseline),
+        sentence=_sentence(fits, need, epsilon, beside),
         ranking=tuple(_ranked(option, need, option in fits) for option in ordered),
         measured=measured,
     )
@@ -248,7 +269,7 @@ def _accuracy(row: Row) -> str:
     return f"{row.accuracy:.1%} correct (95% interval {row.low:.1%} to {row.high:.1%}{runs})"
 
 
-def _sentence(fits: Sequence[_Option], need: Need, epsilon: float, baseline: Row | None) -> str:
+def _sentence(fits: Sequence[_Option], need: Need, epsilon: float, beside: _Beside) -> str:
     start = f"For {_in_words(need)}, at ε = {epsilon:g}:"
     if not fits:
         return f"{start} no proven method fits and has a result; see why, method by method."
@@ -263,8 +284,7 @@ def _sentence(fits: Sequence[_Option], need: Need, epsilon: float, baseline: Row
     why = others if len(fits) == 1 else f"{told} {others}"
     alike = [option.method for option in fits[1:] if option.row and option.row.high >= first.row.low]
     doubt = f" Its interval overlaps with that of {', '.join(alike)}." if alike else ""
-    against = f", against {baseline.accuracy:.1%} without privacy" if baseline else ""
-    return f"{start} {title}, {why}: {_accuracy(first.row)}{against}.{doubt}"
+    return f"{start} {title}, {why}: {_accuracy(first.row)}{beside.told()}.{doubt}{beside.doubt(first.row)}"
 
 
 def _in_words(need: Need) -> str:

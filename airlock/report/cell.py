@@ -19,9 +19,9 @@ from airlock.mechanisms import Randomness
 from airlock.pipeline import Outlook, look_at, train_openly
 from airlock.release.export import to_safetensors
 from airlock.release.fields import Attack
-from airlock.report.matrix import NOTHING, OPEN_LEAVES, TITLES, Task, protects
+from airlock.report.matrix import ASIDE, TITLES, Task, protects
 from airlock.report.settings import BaselineSettings
-from airlock.report.values import CONFIDENCE, Attacked, Cell, Verdict
+from airlock.report.values import CONFIDENCE, PUBLIC, Attacked, Cell, Verdict
 from airlock.training import Recipe
 from airlock.training.loop import Progress
 
@@ -96,7 +96,7 @@ def _about(task: Task) -> dict[str, Any]:
         "seed": task.seed or 0,
     }
     if task.plan is None:
-        return found | {"channel": "none", "status": "none", "leaves": OPEN_LEAVES, "protects": NOTHING}
+        return found | {"channel": "none"} | ASIDE[task.method]
     promise = task.plan.guarantee
     return found | {
         "channel": task.plan.channel,
@@ -108,12 +108,16 @@ def _about(task: Task) -> dict[str, Any]:
 
 
 def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
-    """The model without privacy; as many steps as the public number of records makes of the epochs."""
+    """A model without noise: as many steps as the public number of private records makes of the epochs.
+
+    Where it learns from the public records alone, it gets the same number of steps: few records, often seen.
+    """
     how, config, begin = ways.baseline, task.config, time.monotonic()
     records = data.describe(config, ways.data_dir).expected("private", config.split)
     steps = how.epochs * math.ceil(records / how.batch_size)
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=how.learning_rate, schedule="cosine")
-    found = train_openly(config, ways.data_dir, progress, recipe=recipe, batch_size=how.batch_size)
+    found = train_openly(config, ways.data_dir, progress, recipe=recipe, batch_size=how.batch_size,
+                         part="public" if task.method == PUBLIC else "private")  # fmt: skip
     attacks = [Attack.model_validate(one) for one in found.audit.to_dict()["attacks"]]
     return Cell(
         **_about(task),

@@ -120,9 +120,9 @@ def draw_accuracy(
         lines: The methods, and what to compare them with.
         levels: What has no ε.
         epsilons: The axis; in any order.
-        across: The range of accuracy, the same for every panel.
+        across: The range of accuracy.
     """
-    right = 106
+    right = 118  # room for the longest name
     frame = _Frame(right, across)
     x_of = _logarithmic(sorted(epsilons), frame)
     parts = frame.grid()

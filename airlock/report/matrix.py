@@ -1,8 +1,9 @@
 """Which cells there are, in the order in which they are run; laid out before any record is read.
 
-The order decides what a time budget drops: what is last. First come the model without privacy and plain DP-SGD, which
-all else is held against; then the first method of every channel, the other proven methods, and the published ones, each
-over all ε, for the first seed. Then the court, the unproven first. Then the other seeds.
+The order decides what a time budget drops: what is last. First come the model without privacy, that of the public
+records alone if there are any, and plain DP-SGD, which all else is held against; then the first method of every
+channel, the other proven methods, and the published ones, each over all ε, for the first seed. Then the court, the
+unproven first. Then the other seeds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from airlock import channels, data
 from airlock.accounting.guarantee import Guarantee
@@ -25,15 +26,28 @@ from airlock.data.sources import named
 from airlock.errors import AirlockError, Refused
 from airlock.pipeline import plan_release
 from airlock.report.settings import NAMES, CompareConfig
-from airlock.report.values import BASELINE, OPEN_TITLE, Skipped, Subject
+from airlock.report.values import BASELINE, PUBLIC, Skipped, Subject
 
 PLAIN = "weights/gaussian"
 LARGEST_CLAIM = 10.0  # that the court tries
-OPEN_LEAVES = "Nothing: this model was trained without privacy, for comparison, and is not kept."
 NOTHING = "Nothing is promised to the people in the data."
+ASIDE: dict[str, dict[str, Any]] = {  # what is known of rows to compare with
+    BASELINE: {
+        "title": "without privacy (never leaves)",
+        "status": "none",
+        "leaves": "Nothing: this model was trained without privacy, for comparison, and is not kept.",
+        "protects": NOTHING,
+    },
+    PUBLIC: {
+        "title": "public records alone, without noise",
+        "status": "proven",
+        "epsilon": 0.0,
+        "leaves": "Nothing: this model was trained on the public records alone, for comparison, and is not kept.",
+        "protects": "Every private record: it has met none of them.",
+    },
+}
 
 TITLES = {
-    BASELINE: OPEN_TITLE,
     "weights/gaussian": "a network by plain DP-SGD",
     "weights/shaped": "a network by DP-SGD with shaped noise",
     "weights/published": "a network with optimised noise, as published",
@@ -59,11 +73,11 @@ class Task:
     """One cell to be run: all that its process needs, nothing of a record in it.
 
     Args:
-        kind: A model without privacy, a release, or a trial before the court.
-        method: As CHANNEL/METHOD, or `BASELINE`.
-        epsilon: Asked for, or tried; None for the baseline.
+        kind: A model without noise, a release, or a trial before the court.
+        method: As CHANNEL/METHOD; for a model without noise `BASELINE` or `PUBLIC`.
+        epsilon: Asked for, or tried; None for a model without noise.
         seed: None for a trial.
-        config: The release; for the baseline whose records and network it takes.
+        config: The release; for a model without noise whose records and network it takes.
         plan: Of the release; None elsewhere.
     """
 
@@ -190,6 +204,8 @@ def _ordered(config: CompareConfig, plans: Plans) -> Iterator[Task]:
     for place, seed in enumerate(config.seeds):
         open_config = config.release(PLAIN, config.epsilons[0], seed, settings={})
         yield Task("baseline", BASELINE, None, seed, open_config)
+        if config.split.public > 0:
+            yield Task("baseline", PUBLIC, None, seed, open_config)
         for method, fits in plans.items():
             for release, plan in fits:
                 epsilon = None if _without_epsilon(method) else release.epsilon

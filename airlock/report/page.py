@@ -21,7 +21,7 @@ from airlock.release import figures, look
 from airlock.release.page import BADGES, day, file_size, percent, tight
 from airlock.report import charts
 from airlock.report.results import Comparison, replace_file
-from airlock.report.values import BASELINE, Attacked, Cell, Need, Row, Standing, Verdict, words_for, worst_attack
+from airlock.report.values import PUBLIC, WORDS, Attacked, Cell, Need, Row, Standing, Verdict, words_for, worst_attack
 
 NAME = "report.html"
 PLAIN = "weights/gaussian"  # plain DP-SGD, with which every channel is compared
@@ -33,7 +33,7 @@ CHANNELS = {
     "answers": "answers to questions",
 }
 INSIDE = "Keep inside"
-PUBLIC = (
+MAY_BE_SHOWN = (
     "{name} is a public set of records, so this page may be shown. The same page about your own records may not: it "
     "would be computed from private records and covered by no ε."
 )
@@ -131,7 +131,7 @@ def first_lines(found: Comparison) -> tuple[str, ...]:
     """What must be said before any figure: whether this may leave, and what looking at it costs."""
     if not found.data.named:
         return found.notes
-    return (PUBLIC.format(name=found.data.name), *found.notes[1:])
+    return (MAY_BE_SHOWN.format(name=found.data.name), *found.notes[1:])
 
 
 def need_words(need: Need) -> str:
@@ -173,16 +173,17 @@ def _strongest(cells: Iterable[Cell], row: Row) -> list[Attacked]:
 
 
 def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
-    """One panel a channel, with the model without privacy and plain DP-SGD in each."""
+    """One panel a channel, on a scale of its own; models without noise and plain DP-SGD are in each."""
     if not shown:
         return []
-    across = charts.span(value for line in shown for value in (line.row.low, line.row.high))
     epsilons = found.epsilons or (1.0,)
-    open_levels = [charts.Level(words_for(BASELINE), _point(line)) for line in shown if line.row.method == BASELINE]
+    open_levels = [charts.Level(words_for(line.row.method), _point(line)) for line in shown if _is_aside(line.row)]
     plain = charts.Line("DP-SGD", _points(shown, PLAIN), aside=True)
     drawn: list[Markup] = []
     for channel in _channels(shown):
         own = _methods(shown, channel)
+        seen = [line.row for line in shown if _is_aside(line.row) or line.row.method in (PLAIN, *own)]
+        across = charts.span(value for row in seen for value in (row.low, row.high))
         methods = [charts.Line(_short(method), _points(shown, method)) for method in own]
         levels = [
             charts.Level(_short(line.row.method), _point(line))
@@ -222,7 +223,7 @@ def attack_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
 
 def _channels(shown: Sequence[Shown]) -> list[str]:
     """Those that have a row, in the order of the house, then any other."""
-    found = {line.row.channel for line in shown if line.row.method != BASELINE}
+    found = {line.row.channel for line in shown if not _is_aside(line.row)}
     return [*(name for name in CHANNELS if name in found), *sorted(found - set(CHANNELS))]
 
 
@@ -290,7 +291,7 @@ def gaps(found: Comparison) -> list[Gap]:
     listed += [Gap(what, reason) for what, reason in found.left_out()]
     listed += [Gap(f"{one.method}, trial before the court", one.error) for one in found.court if one.error is not None]
     tried = {one.method for one in found.court} | {one.method for one in found.dropped if one.seed is None}
-    methods = dict.fromkeys(cell.method for cell in found.cells if cell.method != BASELINE)
+    methods = dict.fromkeys(cell.method for cell in found.cells if not _is_aside(cell))
     listed += [Gap(f"{one}, trial before the court", "No trial was made.") for one in methods if one not in tried]
     return listed
 
@@ -301,7 +302,7 @@ def untried(cells: Iterable[Cell]) -> list[Gap]:
     for cell in cells:
         for sentence in cell.not_tested:
             about.setdefault(sentence, {})[words_for(cell.method)] = None
-    every = {words_for(cell.method) for cell in cells if cell.accuracy is not None}
+    every = {words_for(cell.method) for cell in cells if cell.accuracy is not None and cell.method != PUBLIC}
     return [
         Gap("every method" if set(methods) >= every else ", ".join(methods), sentence)
         for sentence, methods in about.items()
@@ -311,6 +312,11 @@ def untried(cells: Iterable[Cell]) -> list[Gap]:
 def _cell(one: Cell) -> str:
     asked = () if one.epsilon_asked is None else (one.epsilon_asked,)
     return f"{words_for(one.method, asked)}, seed {one.seed}"
+
+
+def _is_aside(one: Cell | Row) -> bool:
+    """Whether it is there to be compared with, and is no way out."""
+    return one.method in WORDS
 
 
 def _short(method: str) -> str:

@@ -15,8 +15,10 @@ from airlock.audit.result import Aim, View
 from airlock.config import Frozen
 from airlock.release.fields import Count, Delta, Epsilon, Shape, Share, Signed
 
-BASELINE = "baseline"  # the row of a model without privacy; no method of a channel is called so
-OPEN_NAME, OPEN_TITLE = "no privacy", "without privacy (never leaves)"
+# Rows to compare with; no method of a channel is called so.
+BASELINE = "baseline"  # a model without privacy
+PUBLIC = "public"  # a model of the public records alone
+WORDS = {BASELINE: "no privacy", PUBLIC: "public alone"}
 CONFIDENCE = 0.95
 
 Kind = Literal["proven", "claimed", "empirical", "none"]
@@ -98,10 +100,11 @@ class Cell(Frozen):
     """One run of one method: its promise, its use, what attacks found, what it cost.
 
     Args:
-        method: As CHANNEL/METHOD, or `BASELINE`.
-        channel: What leaves; "none" for the baseline.
+        method: As CHANNEL/METHOD, or `BASELINE`, or `PUBLIC`.
+        channel: What leaves; "none" for these two.
         title: For people.
-        status: Of the promise; "none" for the baseline, which promises nothing and never leaves.
+        status: Of the promise; "none" for the baseline, which promises nothing and never leaves. A model of public
+            records alone says nothing about a private one: that is proven, with ε = 0.
         epsilon_asked: The ε that was asked for; null where the method takes none.
         epsilon: The ε that is proven for one record, from the events that were executed; null where none is. Never a
             claim.
@@ -296,7 +299,7 @@ class Advice(Frozen):
 def words_for(method: str, epsilons: Iterable[float] = ()) -> str:
     """A method and the ε that it is about, in words; none is all of them."""
     where = ", ".join(f"{value:g}" for value in epsilons)
-    return (OPEN_NAME if method == BASELINE else method) + (f" at ε = {where}" if where else "")
+    return WORDS.get(method, method) + (f" at ε = {where}" if where else "")
 
 
 def worst_attack(cell: Cell) -> Attacked | None:

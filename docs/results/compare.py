@@ -14,9 +14,10 @@ from pathlib import Path
 from plot import Line, Panel, write
 
 from airlock.report import Comparison, Row
-from airlock.report.values import BASELINE
+from airlock.report.values import BASELINE, PUBLIC
 
 HERE = Path(__file__).resolve().parent
+BESIDE = {BASELINE: "without privacy", PUBLIC: "public records alone"}
 CHANNELS = ("weights", "twin", "student", "features", "answers")
 
 
@@ -40,7 +41,7 @@ def accuracies(found: Comparison) -> list[str]:
         size = max((row.bytes for row in own if row.bytes is not None), default=0)
         seconds = sum(row.seconds for row in own) / len(own)
         ending = f"{'' if auc is None else f'{auc:.3f}'} | {f'{size:,}' if size else ''} | {seconds:.0f}"
-        name = "without privacy" if method == BASELINE else f"`{method}`"
+        name = BESIDE.get(method, f"`{method}`")
         lines.append(f"| {name} | {_standing(found, own)} | {' | '.join(cells)} | {ending} |")
     return lines
 
@@ -80,20 +81,19 @@ def panels(found: Comparison) -> list[Panel]:
     """Accuracy against ε: what is proven with circles, what is claimed dashed with triangles."""
     rows, made = found.rows(), []
     epsilons = sorted({row.epsilon_asked for row in rows if row.epsilon_asked is not None})
-    level = next((100 * row.accuracy for row in rows if row.method == BASELINE), None)
+    levels = {row.method: 100 * row.accuracy for row in rows if row.method in BESIDE}
     for channel in CHANNELS:
         own = [row for row in rows if row.channel == channel]
-        lines = []
+        if not own:
+            continue
+        lines = [Line(BESIDE[name], [(one, level) for one in epsilons], "none") for name, level in levels.items()]
         for method in dict.fromkeys(row.method for row in own):
             asked = {row.epsilon_asked: 100 * row.accuracy for row in own if row.method == method}
             points = [(one, asked.get(one, asked.get(None))) for one in epsilons]
             mark = "circle" if next(row for row in own if row.method == method).status == "proven" else "triangle"
             lines.append(Line(method.partition("/")[2], [(x, y) for x, y in points if y is not None], mark))
-        if level is not None and lines:
-            lines.append(Line("without privacy", [(one, level) for one in epsilons], "none"))
-        if lines:
-            low = 10 * math.floor(min(y for line in lines for _, y in line.points) / 10)
-            made.append(Panel(channel, "ε", lines, low, 100, logarithmic=True, ticks=epsilons))
+        low = 10 * math.floor(min(y for line in lines for _, y in line.points) / 10)
+        made.append(Panel(channel, "ε", lines, low, 100, logarithmic=True, ticks=epsilons))
     return made
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-COLOURS = ("#1d4f91", "#b3471d", "#4b7f52", "#8a6d1f", "#5f4b8b", "#2b2b2b")
+COLOURS = ("#1d4f91", "#b3471d", "#4b7f52", "#8a6d1f", "#5f4b8b", "#2b2b2b", "#b0467f")
 INK, GRID = "#12171c", "#d5dbe0"
 WIDE, HIGH = 380, 346  # of a panel
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 40, 108
@@ -111,7 +111,9 @@ def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "n
 def write(path: Path, title: str, panels: Sequence[Panel], columns: int = 2) -> None:
     """Panels side by side, in rows."""
     rows = -(-len(panels) // columns)
-    wide, high = WIDE * min(columns, len(panels)), HIGH * rows
+    named = max(-(-len(panel.lines) // 2) for panel in panels)
+    tall = HIGH + 17 * max(0, named - 3)  # a panel has room for three rows of names
+    wide, high = WIDE * min(columns, len(panels)), tall * rows
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
         'role="img" font-family="system-ui, Liberation Sans, sans-serif" font-size="12">',
@@ -119,6 +121,6 @@ def write(path: Path, title: str, panels: Sequence[Panel], columns: int = 2) -> 
         f'<rect width="{wide}" height="{high}" fill="#fff"/>',
     ]
     for place, panel in enumerate(panels):
-        parts.append(f'<g transform="translate({WIDE * (place % columns)} {HIGH * (place // columns)})">')
+        parts.append(f'<g transform="translate({WIDE * (place % columns)} {tall * (place // columns)})">')
         parts += [*panel.parts(), "</g>"]
     path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")

@@ -8,7 +8,8 @@ from typing import Any
 from airlock.report.results import Comparison
 from airlock.report.values import (
     BASELINE,
-    OPEN_TITLE,
+    PUBLIC,
+    WORDS,
     Advice,
     Attacked,
     Cell,
@@ -30,6 +31,7 @@ LEAVES = {
     "answers/per-query": "Answers to a limited number of questions, each with random noise.",
     "student/published": "A compact model that learnt from a teacher's answers about public records.",
     BASELINE: "Nothing: this model was trained without privacy, for comparison, and is not kept.",
+    PUBLIC: "Nothing: this model was trained on the public records alone, for comparison, and is not kept.",
 }
 
 
@@ -44,10 +46,10 @@ def attacked(auc: float, bound: float = 0.0) -> Attacked:
 def cell(
     method: str, asked: float | None, seed: int, correct: int, auc: float, status: Kind = "proven", **more: Any
 ) -> Cell:
-    channel = "none" if method == BASELINE else method.partition("/")[0]
+    channel = "none" if method in WORDS else method.partition("/")[0]
     attack = attacked(auc, more.pop("bound", 0.0))
     given = {
-        "title": OPEN_TITLE if method == BASELINE else method,
+        "title": method,
         "epsilon": asked and asked * 0.998 if status == "proven" else None,
         "low": max(0.0, correct / TEST - 0.04),
         "high": min(1.0, correct / TEST + 0.04),

@@ -14,8 +14,8 @@ from airlock.pipeline import plan_release
 from airlock.report.advise import advise, advise_measured, as_toml, release_for
 from airlock.report.matrix import Matrix, lay_out
 from airlock.report.settings import NAMES, CompareConfig, from_table
-from airlock.report.values import BASELINE, Advice, Need
-from tests.report.example import cell, verdicts
+from airlock.report.values import BASELINE, PUBLIC, Advice, Need
+from tests.report.example import TEST, cell, verdicts
 
 TABLE: dict[str, object] = {"data": "digits", "epsilons": [3.0], "delta": 1e-4}
 
@@ -31,7 +31,8 @@ def matrix() -> Matrix:
 
 
 def measured(matrix: Matrix, correct: dict[str, int], config: CompareConfig, **more: Any) -> Advice:
-    cells = [cell(method, 3.0, 0, count, 0.5, **more.get(method, {})) for method, count in correct.items()]
+    given = {method: {"asked": 3.0, **more.get(method, {})} for method in correct}
+    cells = [cell(method, seed=0, correct=count, auc=0.5, **given[method]) for method, count in correct.items()]
     cells.append(cell(BASELINE, None, 0, 350, 0.6, "none"))
     return advise_measured(config, matrix, cells, more.get("court", ()))
 
@@ -79,6 +80,23 @@ def test_accuracy_decides_among_those_that_fit(matrix: Matrix) -> None:
     assert "97.2% without privacy" in found.sentence
     assert measured(matrix, correct, asked(), **more).method == "answers/per-query"
     assert found.ranking[-1].status != "proven"
+
+
+@pytest.mark.parametrize(
+    ("public", "said"),
+    [
+        (340, "The public records alone do no worse, and cost no privacy: nothing private need leave."),
+        (325, "Its interval overlaps with that of the public records alone, which cost no privacy."),
+        (250, "by the public records alone."),
+    ],
+)
+def test_a_choice_is_held_against_the_public_records_alone(matrix: Matrix, public: int, said: str) -> None:
+    alone = {PUBLIC: {"status": "proven", "epsilon": 0.0, "attacks": (), "asked": None}}
+    found = measured(matrix, {"weights/gaussian": 330, PUBLIC: public}, asked(), **alone)
+    assert found.method == "weights/gaussian"
+    assert f"against 97.2% without privacy and {public / TEST:.1%} by the public records alone." in found.sentence
+    assert found.sentence.endswith(said)
+    assert PUBLIC not in {one.method for one in found.ranking}
 
 
 def test_on_a_phone_the_smallest_of_those_within_the_interval_of_the_best(matrix: Matrix) -> None:

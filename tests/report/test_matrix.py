@@ -11,7 +11,7 @@ from airlock import data
 from airlock.errors import ConfigError, NetError
 from airlock.report.matrix import Matrix, _trials, chosen, lay_out, mark
 from airlock.report.settings import NAMES, from_table
-from airlock.report.values import BASELINE
+from airlock.report.values import BASELINE, PUBLIC
 
 METHODS = ["weights/published", "weights/head", "student/ensemble", "answers/savings", "answers/per-query"]
 TABLE: dict[str, object] = {"data": "digits", "epsilons": [1.0, 8.0], "delta": 1e-4, "seeds": 2, "methods": METHODS}
@@ -42,6 +42,18 @@ def test_baseline_and_plain_dp_sgd_first_then_proven_then_published_then_court_t
     assert {task.epsilon for task in matrix.tasks if task.kind == "court"} == {1.0}
     assert [task.kind for task in matrix.tasks][len(first)] == "court"
     assert [task.seed for task in matrix.tasks][len(first) + len(trials) :] == [1] * len(first)
+
+
+def test_public_records_have_a_row_of_their_own_where_there_are_any(matrix: Matrix) -> None:
+    assert PUBLIC not in {task.method for task in matrix.tasks}
+    few = {"epsilons": [8.0], "methods": ["weights/gaussian"], "split": {"public": 0.3}}
+    tasks = lay_out(from_table(TABLE | few)).tasks
+    assert [(task.kind, task.method) for task in tasks if task.seed == 1] == [
+        ("baseline", BASELINE),
+        ("baseline", PUBLIC),
+        ("release", "weights/gaussian"),
+    ]
+    assert PUBLIC not in {task.method for task in tasks if task.kind == "court"}
 
 
 def test_what_does_not_fit_is_skipped_with_the_reason(matrix: Matrix) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from airlock.release.look import allow_script
-from airlock.report.page import NAME, gaps, lines, need_words, render, untried, write_page
+from airlock.report.page import NAME, accuracy_figures, gaps, lines, need_words, render, untried, write_page
 from airlock.report.results import NOTES, Comparison
-from airlock.report.values import Advice, Need, Subject
+from airlock.report.values import PUBLIC, Advice, Need, Subject
 from tests.release.test_page import Tags
-from tests.report.example import attacked, cell, comparison
+from tests.report.example import attacked, cell, cells, comparison
 
 OWN = Subject(name="wards", records=900, classes=("a", "b"), shape=(3,))
 HOSTILE = "<script>alert(1)</script>"
@@ -82,6 +82,25 @@ def test_everything_that_was_not_tested_is_listed(html: str) -> None:
     for what, reason in found.items():
         assert what in text(html)
         assert reason in text(html)
+
+
+def test_the_public_records_alone_are_a_level_in_every_panel_and_no_way_out() -> None:
+    alone = cell(PUBLIC, None, 0, 330, 0.5, "proven", epsilon=0.0, attacks=(), not_tested=(), epsilon_measured=None)
+    found = comparison(cells=(*cells(), alone))
+    assert [gap.what for gap in gaps(found)] == [gap.what for gap in gaps(comparison())]
+    assert untried(found.cells) == untried(comparison().cells)
+    figures = accuracy_figures(found, lines(found))
+    assert len(figures) == 3
+    assert all(figure.count("public alone") >= 1 and figure.count('class="level"') >= 2 for figure in figures)
+    assert "public alone" in text(render(found))
+
+
+def test_every_channel_has_its_own_scale() -> None:
+    poor = cell("answers/per-query", 1.0, 0, 4, 0.5)
+    found = comparison(cells=(*(one for one in cells() if one.channel != "answers"), poor))
+    weights, _, answers = accuracy_figures(found, lines(found))
+    assert ">0%<" in answers
+    assert ">0%<" not in weights
 
 
 def test_names_are_text_wherever_they_stand() -> None:

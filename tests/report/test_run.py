@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from airlock import data
 from airlock.audit import judge
 from airlock.config import DataConfig
+from airlock.data import Records
 from airlock.errors import ConfigError, DataError, Interrupted, OutputError
 from airlock.report import run as running
 from airlock.report.cell import CLAIMS, Ways, failure, run_task, short_of_memory
@@ -25,7 +27,7 @@ from airlock.report.pool import Pool
 from airlock.report.results import NOTES, Comparison
 from airlock.report.run import CRASHED, OVERTIME, Line, Moment, compare, run_line
 from airlock.report.settings import BaselineSettings, from_table
-from airlock.report.values import BASELINE, Cell, Verdict
+from airlock.report.values import BASELINE, PUBLIC, Cell, Verdict
 
 TABLE: dict[str, object] = {
     "data": "digits",
@@ -265,6 +267,27 @@ def test_records_that_are_not_there_are_one_error(
     with pytest.raises(DataError, match="Nothing is ever downloaded"):
         compare(from_table(TABLE), tmp_path / "out", data_dir=tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_public_records_alone_meets_no_private_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = lay_out(from_table(TABLE | {"split": {"public": 0.3}})).tasks
+    task = next(task for task in tasks if task.method == PUBLIC)
+    ways = Ways(tmp_path, BaselineSettings(epochs=1), 0.1)
+    found, loaded = run_task(task, ways), data.load(task.config)
+    assert isinstance(found, Cell)
+    assert (found.error, found.status, found.epsilon, found.attacks, found.bytes) == (None, "proven", 0.0, (), None)
+    assert found.accuracy is not None
+    assert found.accuracy > 0.5
+    turned = Records(loaded.private.x[::-1].copy(), loaded.private.y)
+    monkeypatch.setattr(data, "load", lambda *_: replace(loaded, private=turned))
+    again = run_task(task, ways)
+    assert isinstance(again, Cell)
+    assert again.correct == found.correct
+    open_task = next(task for task in tasks if task.method == BASELINE)
+    monkeypatch.setattr(data, "load", lambda *_: replace(loaded, private=Records(turned.x[:9], turned.y[:9])))
+    poor = run_task(open_task, ways)
+    assert isinstance(poor, Cell)
+    assert poor.accuracy is None or poor.accuracy < found.accuracy, "the other one is of the private records"
 
 
 def test_no_job_is_no_comparison(tmp_path: Path) -> None:
