@@ -18,11 +18,13 @@ from airlock.accounting import spend
 from airlock.channels.student import ensemble
 from airlock.channels.student.answering import Answering, to_logits
 from airlock.channels.student.ensemble import RULE, Ensemble, Questions
+from airlock.channels.student.settings import STEPS
 from airlock.config import ReleaseConfig, load
 from airlock.data import Split, shard
 from airlock.errors import AirlockWarning, ConfigError, DataError
 from airlock.mechanisms import Randomness, Stream
 from airlock.training import Run
+from airlock.training.rounds import Timetable
 from airlock.training.stages import Stages
 from tests.channels.contract import Contract
 from tests.channels.resuming import TEACHING, Resuming
@@ -64,6 +66,19 @@ class TestEnsemble(Resuming, Contract):
     @staticmethod
     def asked(channel: Ensemble, split: Split) -> Questions:
         return channel.questions(split.public, 0, Stages(Run(), {}))
+
+    def test_rounds_that_cost_nothing_go_on_until_the_student_has_learnt(self) -> None:
+        for public in (0.05, 0.1, 0.4, 0.7):
+            own = self.build(split={"public": public, "test": 0.1, "holdout": 0.1}, settings={})
+            assert isinstance(own, Ensemble)
+            s, records = own.settings, own.facts.expected("public", own.config.split)
+            steps = [
+                Timetable(rounds, s.self_epochs, s.distil_epochs, records, records, s.self_batch, s.query_batch).steps
+                for rounds in (s.rounds - 1, s.rounds)
+            ]
+            assert steps[0] < STEPS <= steps[1]
+            assert own.plan().details["rounds"] == s.rounds
+        assert self.made().settings.rounds == 1, "as the settings say"
 
     def test_it_is_the_default(self) -> None:
         assert next(iter(channels.METHODS["student"])) == "ensemble"

@@ -41,7 +41,7 @@ from airlock.channels.student import ensemble_case
 from airlock.channels.student.answering import Answering, Noisy, to_logits
 from airlock.channels.student.ensemble_settings import UNBOUNDED, EnsembleSettings, default_queries, default_teachers
 from airlock.channels.student.learning import HINTS, School, check_split
-from airlock.channels.student.settings import hint_layers, lacking, net_names, settings_for
+from airlock.channels.student.settings import hint_layers, lacking, net_names, settings_for, with_free_rounds
 from airlock.channels.student.teachers import Index, ask_shards, make_pair, taught
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split, shard
@@ -108,7 +108,8 @@ class Ensemble(Channel):
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
-        self.settings = settings_for(config, facts, EnsembleSettings)
+        public = facts.expected("public", config.split)  # all of which the student learns answers for
+        self.settings = with_free_rounds(settings_for(config, facts, EnsembleSettings), config, facts, public)
         self.teacher_name, self.net_name = net_names(self.settings.teacher, config.net, facts)
         self.layers = hint_layers(self.settings, self.teacher_name, self.net_name)
         self.records = facts.expected("private", config.split)

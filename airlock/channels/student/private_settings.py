@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from airlock.channels.noisy_settings import GaussianTraining
-from airlock.channels.student.settings import TeacherSettings, settings_for
+from airlock.channels.student.settings import TeacherSettings, settings_for, with_free_rounds
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
@@ -41,7 +41,8 @@ class PrivateTeacherSettings(TeacherSettings):
             "auto" takes logits where classes have no public record.
         varied: Also ask about variations of public images (`training.variations`); left out, where classes have no
             public record.
-        rounds: As in the paper; 20 where classes have no public record, all of which the teacher has to bring.
+        rounds: As in the paper, or more where public records are few, so that the student makes 2,000 steps; at least
+            20 where classes have no public record, all of which the teacher has to bring.
         select: As in the paper; any choice is free here.
         select_rate: All public records.
     """
@@ -71,9 +72,15 @@ def private_settings_for(config: ReleaseConfig, facts: Facts) -> PrivateTeacherS
         own["rounds"] = _ROUNDS_FOR_CLASSES
     table = {**own, **config.settings, "private": {**defaults, **given}}
     settings = settings_for(config.model_copy(update={"settings": table}), facts, PrivateTeacherSettings)
+    settings = with_free_rounds(settings, config, facts, queries_for(settings, config, facts))
     if settings.varied and len(facts.shape) != 3:
         raise ConfigError("images for settings.varied = true", f"records of shape {facts.shape}")
     return settings
+
+
+def queries_for(settings: PrivateTeacherSettings, config: ReleaseConfig, facts: Facts) -> int:
+    """Query samples of an epoch, as a public figure."""
+    return settings.queries or max(1, round(settings.select_rate * facts.expected("public", config.split)))
 
 
 def _general(records: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from airlock.channels.dp_sgd import DpSgd
 from airlock.channels.noisy_settings import GaussianTraining
 from airlock.channels.noisy_training import ASSUMPTIONS
 from airlock.channels.student.learning import HINTS, School, check_split
-from airlock.channels.student.private_settings import PrivateTeacherSettings, private_settings_for
+from airlock.channels.student.private_settings import PrivateTeacherSettings, private_settings_for, queries_for
 from airlock.channels.student.settings import hint_layers, lacking, net_names
 from airlock.channels.student.teachers import for_vault, make_pair, taught
 from airlock.config import ReleaseConfig
@@ -104,8 +104,7 @@ class PrivateTeacher(DpSgd):
     @property
     def queries(self) -> int:
         """Query samples of an epoch, as a public figure."""
-        public = self.facts.expected("public", self.config.split)
-        return self.learning.queries or max(1, round(self.learning.select_rate * public))
+        return queries_for(self.learning, self.config, self.facts)
 
     @property
     def by_teacher(self) -> bool:

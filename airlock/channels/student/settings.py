@@ -11,12 +11,14 @@ from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.nets.compact import FAMILY
 from airlock.training.augment import Name as AugmentName
+from airlock.training.rounds import Timetable
 from airlock.training.schedule import Schedule
 from airlock.training.selection import Name as SelectName
 
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
 Count = Annotated[int, Field(ge=1)]
 HINT = "pool1"  # of the paper's family: the teacher's first pool
+STEPS = 2000  # of a student's rounds, at least, where they cost nothing
 _SMALL: dict[str, object] = {"hint_epochs": 10, "rounds": 3, "self_epochs": 4, "distil_epochs": 4}
 _BY_NAME: dict[str, dict[str, object]] = {
     "digits": {**_SMALL, "query_batch": 64, "self_batch": 32, "learning_rate": 0.003, "teacher_epochs": 30,
@@ -120,6 +122,25 @@ def settings_for(config: ReleaseConfig, facts: Facts, kind: type[OfTeachers]) ->
         if getattr(settings, key) != "none" and len(facts.shape) != 3:
             raise ConfigError(f'images for settings.{key} other than "none"', f"records of shape {facts.shape}")
     return settings
+
+
+def with_free_rounds(settings: OfTeachers, config: ReleaseConfig, facts: Facts, queries: int) -> OfTeachers:
+    """As many rounds as make `STEPS` steps, where the user has not said how many.
+
+    For methods whose answers are paid for, or free, before the student learns: rounds then cost nothing, and few public
+    records make short epochs, after which a student knows little.
+
+    Args:
+        settings: As parsed.
+        config: The release.
+        facts: What is public about the records.
+        queries: Query samples of an epoch, as a public figure.
+    """
+    if "rounds" in config.settings:
+        return settings
+    s, public = settings, facts.expected("public", config.split)
+    one = Timetable(1, s.self_epochs, s.distil_epochs, public, queries, s.self_batch, s.query_batch).steps
+    return settings.model_copy(update={"rounds": max(s.rounds, -(-STEPS // one))})
 
 
 def check_public(settings: LearningSettings, public: int) -> None:
