@@ -233,6 +233,17 @@ def test_limits_and_pruning_take_what_was_characterised(tmp_path: Path) -> None:
         channels.build(TestPublished.config(settings={**settings, "psnr": 5.0}), data.describe(config))
 
 
+def test_too_few_channels_for_fishers_criterion_are_found_before_a_record_is_read(tmp_path: Path) -> None:
+    name = TestPublished.settings["front"]
+    file = measured(tmp_path / "c.json", name)
+    settings = {"front": name, "prune": "lda", "characterised": file, "layers": 2}
+    facts = data.describe(TestPublished.config())
+    channels.build(TestPublished.config(settings={**settings, "channels": 6}), facts)
+    with pytest.raises(ConfigError, match="at most the 6 channels that pruning leaves of 24"):
+        channels.build(TestPublished.config(settings={**settings, "channels": 7}), facts)
+    channels.build(TestPublished.config(settings={**settings, "channels": 7, "leakiest": 0.0}), facts)
+
+
 def test_pruning_by_private_records_is_said(split_of_digits: Split) -> None:
     """A channel without any information is not among those that leave, and the card says who chose."""
     settings = {**TestPublished.settings, "channels": 3, "prune": "lda", "epochs": 1}

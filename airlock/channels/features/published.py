@@ -112,7 +112,7 @@ class Published(Extracting):
         return default_layers(settings, DEFAULT_LAYERS), settings.channels or DEFAULT_CHANNELS
 
     def _check_prune(self, front: FrontEnd) -> None:
-        """Refuse what would fail after the records were read."""
+        """Refuse what might fail after the records were read: which channels Fisher's criterion takes, they decide."""
         settings = self.settings
         if settings.prune == "random":
             return
@@ -120,10 +120,13 @@ class Published(Extracting):
             raise ConfigError(
                 'settings.prune = "random" with a pool', f"'{settings.prune}'", "Scores are of one front end."
             )
-        width, wanted = front.sized(settings.front).channels, front.channels or 0
+        prefix, wanted, known = front.sized(settings.front), front.channels or 0, self.characterised
+        width = prefix.channels
         left = width - round(settings.least_useful * width)
         if settings.prune == "characterised":
             left = len(self._left(None))
+        elif known and known.found.single("privacy", len(prefix.names)):
+            left -= round(settings.leakiest * width)  # none of them may be among the least useful
         if wanted > left:
             raise ConfigError(
                 f"at most the {left} channels that pruning leaves of {width}",
