@@ -20,20 +20,23 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from pydantic import Field
+from torch import nn
 
 from airlock.channels.features.prune import draw, draw_inner, prune
 from airlock.config import DataConfig, Frozen, parse
 from airlock.data import Records, open_public
 from airlock.mechanisms import Stream
 from airlock.nets.prefix import Prefix, narrow, open_prefix
+from airlock.nets.stages import ByChannel
 from airlock.training import Run
 from airlock.training.characterise import QUICK, Effort, Learning, Point, characterise, grid, singles
+from airlock.training.judges import Judges, Sets
 from airlock.training.lda import usefulness
 from airlock.training.pretrain import FRONT, front_weights, write_weights
 from airlock.training.profiling import profile, profile_all
 from airlock.training.resident import choose_device
 
-STAGES = ("coarse", "lda", "draws", "inner", "profile", "surface")
+STAGES = ("coarse", "lda", "draws", "inner", "profile", "surface", "pixels")
 START = time.monotonic()
 
 
@@ -59,6 +62,7 @@ class Settings(Frozen):
     coarse_layers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
     coarse_depths: tuple[int, ...] = (4, 16, 64)
     coarse_seeds: int = 3
+    pixels_seeds: int = 1
     effort: Effort = Effort()
 
 
@@ -269,6 +273,14 @@ class Study:
             spreads = {"accuracy": _spread(values), "psnr": _spread(leakage[place])}
             row(stage="coarse", m=place[0], channels=place[1], **spreads)
         row(stage="coarse", points=len(points), seconds=round(time.monotonic() - start, 1))
+
+    def stage_pixels(self) -> None:
+        """The classifier on the pictures themselves: what a front end adds to it, or takes away."""
+        shape, effort = self.public.x.shape[1:], self.settings.effort
+        same = Prefix(nn.Identity(), {"pixels": ByChannel(nn.Identity())}, shape, "pixels")
+        points = [Point(0, tuple(range(shape[0])), seed) for seed in range(self.settings.pixels_seeds)]
+        found = Judges("utility", same, points, self.classes, Sets(self.public, effort), effort, self.run).measure()
+        row(stage="pixels", m=0, channels=shape[0], accuracy=_spread(found))
 
     def stage_inner(self) -> None:
         """Fewer channels in the layers before the last as well."""
