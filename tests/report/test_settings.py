@@ -8,6 +8,7 @@ import pytest
 
 from airlock.errors import ConfigError
 from airlock.report.settings import NAMES, CompareConfig, from_table, load
+from airlock.report.values import BASELINE
 
 LEAST: dict[str, object] = {"data": "digits", "epsilons": [1.0, 3.0], "delta": 1e-4}
 
@@ -63,3 +64,12 @@ def test_a_channel_stands_for_all_its_methods() -> None:
 def test_keys_that_contradict_each_other_are_said_to() -> None:
     with pytest.raises(ConfigError, match=r"keys that go together, found some that do not\. need\.epsilon must be one"):
         from_table({"data": "digits", "epsilons": [1.0], "delta": 1e-4, "need": {"epsilon": 3.0}})
+
+
+def test_every_comparison_in_runs_can_be_read() -> None:
+    files = sorted((Path(__file__).resolve().parents[2] / "runs").glob("compare-*.toml"))
+    assert len(files) >= 2
+    for file in files:
+        found = load(file)
+        assert found.need.epsilon in found.epsilons
+        assert set(found.settings) <= {*NAMES, BASELINE}
