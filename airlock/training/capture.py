@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 def capture(work: Callable[[], Found], *, before: Callable[[], None] = lambda: None) -> tuple[Any, Found] | None:
     """The graph of `work` and what it gives; nothing where it cannot be captured.
 
-    A capture that CUDA itself breaks off (a value is asked for, memory must be freed for more) never tells the
+    A capture that CUDA itself breaks off (a value is asked for in the middle of it, say) never tells the
     generator of random numbers that it is over: every later draw of the process would fail. The generator is then
     put onto a copy of its state, which has the same seed and goes on where the last finished draw ended.
 
