@@ -7,9 +7,14 @@ be called (`_verbs`).
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from airlock._version import VERSION as __version__
+
+# Intel's library may round a row of a matrix product by where it lies in memory. In this mode it does not, so that what
+# is computed for a record does not depend on its place (`training.per_sample.self_check`). It looks once, at first use.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee

@@ -22,7 +22,7 @@ from airlock.data import Records
 from airlock.data.sources import SOURCES, data_folder
 from airlock.training import Ensemble, Recipe, Resident, Run, align, train_together
 from airlock.training.ensemble import Make, makes
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 
 SEED, PAIRS, POINTS = 3, 4, 9
 TESTED = {"cpu": 2000, "cuda": 10_000}  # test records at most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,17 +36,20 @@ from airlock.training import (
     fit,
     train_together,
 )
-from airlock.training.bookkeeping import BookKeeper
 from airlock.training.capture import capture
 from airlock.training.characterise import Effort, Learning, Point, characterise
 from airlock.training.collection import Slices, collect
 from airlock.training.ensemble import makes, model_seed
-from airlock.training.private import clipped_sum, engine_for
+from airlock.training.per_sample import clipped_sum, use_of
+from airlock.training.per_sample.bookkeeping import BookKeeper
+from airlock.training.per_sample.graphs import Graphs
+from airlock.training.per_sample.self_check import still
 from airlock.training.stacked import Dropouts, Looped, Vmapped, choose, stack
 from tests.audit.attacks.toy_features import conv_front, pictures
 from tests.mechanisms.test_gaussian import has_scale
-from tests.training.test_copies import by_loop as by_copies
-from tests.training.test_layers import CASES, by_loop, clips
+from tests.training.per_sample.test_copies import by_loop as by_copies
+from tests.training.per_sample.test_layers import CASES, by_loop, clips, engine_for, nearness, summed
+from tests.training.per_sample.test_leave_one_out import CLIP, LOT, NETS, check
 from tests.training.test_loop import blobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -87,7 +91,34 @@ def test_the_engine_equals_a_loop_over_records(case: str, kind: str, exact: None
     got, wanted = clipped_sum(net, x, y, clip)[0], by_loop(net, x, y, clip)
     size = torch.stack([g.norm() for g in wanted.values()]).norm()
     for name, g in wanted.items():
-        assert (got[name] - g).norm() <= 2e-5 * size, name
+        assert (got[name] - g).norm() <= nearness(case) * size, name
+
+
+@pytest.mark.parametrize("shape", [(7, 5, 9, 11), (64, 32, 128, 130), (40, 100, 33, 64), (9, 2, 16, 16)])
+@pytest.mark.parametrize("tf32", [False, True])
+def test_kernels_measure_what_they_sum(shape: tuple[int, int, int, int], tf32: bool, exact: None) -> None:
+    from airlock.training.per_sample import sum_kernels
+
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    records, places, into, out = shape
+    a, b = torch.randn(records, places, into, device=GPU), torch.randn(records, places, out, device=GPU)
+    factors = torch.rand(records, dtype=torch.float64, device=GPU)
+    wanted = (torch.bmm(b.double().transpose(1, 2), a.double()) * factors[:, None, None]).sum(0)
+    assert (sum_kernels.product_sum(factors, a, b) - wanted).norm() <= (5e-3 if tf32 else 1e-5) * wanted.norm()
+    measured = sum_kernels.product_squares(a, b, 2.0**-16)
+    for record in range(0, records, 5):
+        alone = torch.zeros(records, dtype=torch.float64, device=GPU)
+        alone[record] = 1
+        formed = sum_kernels.product_sum(alone, a, b).square().sum()
+        assert 0.9 * measured[record] <= formed <= measured[record] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("records", "columns"), [(3, 7), (100, 1000), (33, 20_000), (1024, 9216)])
+def test_a_kernel_sums_rows_in_float64(records: int, columns: int) -> None:
+    from airlock.training.per_sample import sum_kernels
+
+    rows, factors = torch.randn(records, columns, device=GPU), torch.rand(records, dtype=torch.float64, device=GPU)
+    assert torch.allclose(sum_kernels.weighted_sum(factors, rows), factors @ rows.double(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -144,31 +175,60 @@ def test_private_training_learns(precision: str) -> None:
     assert count_correct(net, Records(records.x, records.y)) > 260
 
 
+PRECISIONS = {"fp32": (False, False), "tf32": (True, False), "bf16": (True, True)}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("precision", sorted(PRECISIONS))
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_one_record_moves_the_sum_by_at_most_the_bound(name: str, precision: str, mode: str) -> None:
+    """Every kind of layer and every odd network, by ordinary launches and by graphs."""
+    make, draw = NETS[name]
+    torch.manual_seed(1)
+    net, x, y = make().to(GPU).train(mode == "train"), draw(9).to(GPU), torch.arange(9, device=GPU) % 3
+    if name == "LSTM" and mode == "eval":
+        pytest.skip("cuDNN has no gradient of it in evaluation mode; it is refused")
+    tf32, half = PRECISIONS[precision]
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        with warnings.catch_warnings(), torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=False):
+            warnings.simplefilter("ignore")
+            for _ in range(4):  # a graph is made
+                clipped_sum(net, x, y, Clip(CLIP), LOT)
+            with still():
+                check(net, x, y)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def graphs_of(net: torch.nn.Module, x: torch.Tensor, records: int, copies: int = 1) -> Graphs:
+    found = use_of(net, x, copies, records, sampled=False).graphs
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("case", ["mnist-net", "cifar-net", "tied weights", "attention"])
 def test_a_graph_gives_what_ordinary_launches_give(case: str, exact: None) -> None:
     make, draw = CASES[case]
     torch.manual_seed(0)
     net = make().to(GPU).eval()
-    keeper = engine_for(net, draw(2).to(GPU))
-    assert isinstance(keeper, BookKeeper)
-    clip = Clip(0.3)
+    graphs, clip = graphs_of(net, draw(2).to(GPU), 64), Clip(0.3)
     for count in (61, 64, 57, 61, 63, 58, 62):
         x, y = draw(count).to(GPU), torch.randint(0, 3, (count,), device=GPU)
-        got = {name: g.clone() for name, g in clipped_sum(net, x, y, clip)[0].items()}
-        wanted = keeper.clipped_sum(x, y, clip)[0]
+        got = {name: g.clone() for name, g in clipped_sum(net, x, y, clip, 64.0, False)[0].items()}
+        wanted = summed(graphs.keeper, x, y, clip, 64)[0]
         size = torch.stack([g.norm() for g in wanted.values()]).norm()
         assert all((got[name] - g).norm() <= 1e-5 * size for name, g in wanted.items())
         with torch.no_grad():
             for p in net.parameters():
                 p.add_(0.01 * torch.randn_like(p))
-    from airlock.training.private import _GRAPHS
-
-    assert _GRAPHS[net]._graphs
-    assert not _GRAPHS[net]._broken
+    assert graphs._graphs
+    assert not graphs.broken
     x, y = draw(60).to(GPU), torch.randint(0, 3, (60,), device=GPU)
     if x.is_floating_point():
         x[3] = float("nan")
-        assert clipped_sum(net, x, y, clip)[1] == 1
+        assert clipped_sum(net, x, y, clip, 64.0, False)[1] == 1
 
 
 def test_dropout_in_a_graph_follows_the_seed_and_changes_with_it() -> None:
@@ -188,20 +248,17 @@ def test_one_graph_serves_a_bound_that_moves(case: str, copies: int, exact: None
     make, draw = CASES[case]
     torch.manual_seed(0)
     net = make().to(GPU).eval()
-    keeper = engine_for(net, draw(2).to(GPU), copies)
-    assert isinstance(keeper, BookKeeper)
+    graphs = graphs_of(net, draw(2).to(GPU), 64, copies)
     for step, count in enumerate((61, 64, 57, 61, 63, 58, 62)):
         clip = Clip(0.1 * 1.5**step, counting=True)
         x, y = draw(count * copies).to(GPU), torch.randint(0, 3, (count,), device=GPU)
-        got = {name: g.clone() for name, g in clipped_sum(net, x, y, clip)[0].items()}
-        wanted = keeper.clipped_sum(x, y, clip)[0]
+        got = {name: g.clone() for name, g in clipped_sum(net, x, y, clip, 64.0, False)[0].items()}
+        wanted = summed(graphs.keeper, x, y, clip, 64)[0]
         assert abs(float(got.pop(BALANCE)) - float(wanted.pop(BALANCE))) <= 1  # a norm may be at the bound
         size = torch.stack([g.norm() for g in wanted.values()]).norm()
         assert all((got[name] - g).norm() <= 1e-5 * size for name, g in wanted.items())
-    from airlock.training.private import _GRAPHS
-
-    assert len(_GRAPHS[net]._graphs) == 1
-    assert not _GRAPHS[net]._broken
+    assert len(graphs._graphs) == 1
+    assert not graphs.broken
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
@@ -212,7 +269,7 @@ def test_copies_of_a_record_are_clipped_as_one(case: str, exact: None) -> None:
     got, wanted = clipped_sum(net, x, y, Clip(0.3))[0], by_copies(net, x, y, 3, Clip(0.3))
     size = torch.stack([g.norm() for g in wanted.values()]).norm()
     for name, g in wanted.items():
-        assert (got[name] - g).norm() <= 2e-5 * size, name
+        assert (got[name] - g).norm() <= nearness(case) * size, name
 
 
 def test_training_with_a_bound_that_moves_learns() -> None:

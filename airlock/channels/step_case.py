@@ -25,7 +25,7 @@ from airlock.data import Facts, Records, Split
 from airlock.errors import Refused
 from airlock.mechanisms import Clip, Randomness, Stream
 from airlock.training import Poisson, Resident
-from airlock.training.private import clipped_sum
+from airlock.training.per_sample import clipped_sum
 
 if TYPE_CHECKING:
     from airlock.channels.noisy_training import NoisyTraining

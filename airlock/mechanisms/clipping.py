@@ -3,6 +3,10 @@
 Flat clipping is Abadi et al. 2016, section 3.1; by layer McMahan et al. 2018, section 2.1. In a shaped norm every
 coordinate is measured in units of its own scale s: ‖g/s‖ is bounded, and noise of the same shape, N(0, (z·s_i)²), then
 costs exactly what isotropic noise costs for a plain norm, whatever s is, as long as s does not depend on the records.
+
+Rounding is part of the bound. Norms are found to 2^-17 (`row_squares`), factors and products are rounded to 2^-23, and
+what is clipped is kept below the bound by more than that. A gradient is clipped to (1 − 2^-10) of the norm that is
+accounted for: that leaves room for a whole lot's sum in float64 (`training.per_sample.sums` has the bound).
 """
 
 from __future__ import annotations
@@ -14,26 +18,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Products round: float32 to 2^-24 and TF32, which GPUs may use for matrix products, to 2^-11 of each factor. This much
-# slack keeps what is summed below the bound whatever it rounds to.
-_SLACK, _SLACK_TF32 = 1.0 - 2.0**-16, 1.0 - 2.0**-8
+SLACK = 2.0**-10  # of a gradient's bound: room for the rounding of a whole lot
+SMALLEST = 2.0**-40  # clip norms below this are lost among squares that float32 takes for zero
 _PIECE = 1024  # numbers that are summed one after the other
 
-BALANCE = ".balance"  # the place of a counting clip's Σ (b − 1/2) beside the sums; no parameter's name starts so
+BALANCE = ".balance"  # the place of a counting clip's Σ (b − 1/2) among the sums; no parameter's name starts so
 
 
 @dataclass(frozen=True)
 class Clip:
     """How one record's gradient is bounded.
 
-    Guarantee: a record's clipped gradient has ‖g/s‖ ≤ norm over all parameters together. So adding or removing one
-    record moves the sum of clipped gradients, measured in units of s, by at most `norm` in L2.
+    Guarantee: a record's clipped gradient has ‖g/s‖ ≤ (1 − 2^-10) · norm over all parameters together, as float64
+    numbers. So adding or removing one record moves the sum of clipped gradients, measured in units of s, by at most
+    `norm` in L2, rounding included.
 
     Args:
-        norm: The bound.
+        norm: The bound, at least 2^-40.
         by_layer: Clip every parameter tensor by itself to norm/√(number of tensors), instead of all together.
-        scale: s, by parameter name: a scalar, or one number an output channel (shape (out, 1, ...)). Missing names and
-            None mean 1. It must be public: from public data, or from what was already released.
+        scale: s, by parameter name: a scalar, or one number for each output channel (shape (out, 1, ...)). Missing
+            names and None mean 1. It must be public: from public data, or from what was already released.
         counting: Whether sums come with a count of the records within the bound, under the name BALANCE.
     """
 
@@ -41,6 +45,10 @@ class Clip:
     by_layer: bool = False
     scale: Mapping[str, Tensor] | None = None
     counting: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.norm >= SMALLEST:
+            raise ValueError(f"a clip norm of at least {SMALLEST:g}, not {self.norm:g}")
 
     def scale_of(self, name: str) -> Tensor | None:
         """The scale of a parameter; None means 1."""
@@ -56,7 +64,7 @@ class Clip:
         return total.hexdigest()[:16]
 
     def squares(self, name: str, rows: Tensor) -> Tensor:
-        """‖g_p/s_p‖² of every record, from the records' gradients of one parameter."""
+        """‖g_p/s_p‖² of every record in float64, from the records' gradients of one parameter."""
         scale = self.scale_of(name)
         return row_squares(rows if scale is None else rows / scale)
 
@@ -64,45 +72,47 @@ class Clip:
         """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name.
 
         Args:
-            squares: By parameter name, one number a record.
+            squares: By parameter name, one number for each record.
             norm: The bound as a tensor, for a CUDA graph, which reads it anew every time.
         """
         whole = self.norm if norm is None else norm
         if self.by_layer:
             bound = whole / len(squares) ** 0.5
-            return {name: clip_factors(square.sqrt(), bound) for name, square in squares.items()}
-        return dict.fromkeys(squares, clip_factors(_together(squares), whole))
+            return {name: clip_factors(square.sqrt(), bound, SLACK) for name, square in squares.items()}
+        return dict.fromkeys(squares, clip_factors(_together(squares), whole, SLACK))
 
     def balance(self, squares: Mapping[str, Tensor], norm: Tensor | None = None) -> Tensor:
         """1/2 for every record within the bound, −1/2 for one beyond it or without a finite norm.
 
-        Guarantee: adding or removing one record moves the sum of these numbers by exactly 1/2 (in float32, which holds
-        the sums of up to 2^24 records exactly).
+        Guarantee: adding or removing one record moves the sum of these numbers by exactly 1/2 (in float64, which holds
+        the sums of up to 2^52 records exactly).
         """
-        return (_together(squares) <= (self.norm if norm is None else norm)).float() - 0.5
+        return (_together(squares) <= (self.norm if norm is None else norm)).double() - 0.5
 
 
 def row_squares(rows: Tensor) -> Tensor:
-    """‖g‖² of every record, in one pass over the numbers.
+    """‖g‖² of every record in float64, in one pass over the numbers.
 
-    A GPU sums by a tree. A CPU sums one after the other in at least eight lanes, so a row is taken in pieces of 1024:
-    rounding then stays below 2^-17 of a square, well within the slack of the clipping, however long the row is.
+    A GPU sums by a tree. A CPU sums one after the other in at least eight lanes, so a row is taken in pieces of 1024,
+    which are added up in float64: rounding then stays below 2^-17 of a square, however long the row is. Numbers below
+    2^-75 may count as zero; a thousand million of them have a norm below 2^-59, which no clip norm comes near.
     """
     rows = rows.flatten(1)
     pieces = [rows] if rows.is_cuda else torch.split(rows, _PIECE, 1)
-    return torch.stack([torch.linalg.vector_norm(piece, dim=1).square() for piece in pieces]).sum(0)
+    return torch.stack([torch.linalg.vector_norm(piece, dim=1).double().square() for piece in pieces]).sum(0)
 
 
 def _together(squares: Mapping[str, Tensor]) -> Tensor:
     return torch.stack(list(squares.values())).sum(0).sqrt()
 
 
-def clip_factors(norms: Tensor, clip_norm: float | Tensor) -> Tensor:
-    """One factor in [0, 1] a record, such that factor × gradient has norm at most `clip_norm`.
+def clip_factors(norms: Tensor, clip_norm: float | Tensor, slack: float = 0.0) -> Tensor:
+    """One factor in [0, 1] for each record, in float64, such that factor × gradient is within the bound.
 
-    Guarantee: for every record, finite or not, ‖factor · g‖ ≤ clip_norm. A record whose norm is NaN or infinite gets
-    the factor 0 and must be masked out by the caller (0 · NaN is NaN).
+    Guarantee: for every record, finite or not, ‖factor · g‖ ≤ (1 − slack − 2^-17) · clip_norm, if its norm was found to
+    2^-17. A record whose norm is NaN or infinite gets the factor 0 and must be masked out by the caller (0 · NaN is
+    NaN).
     """
-    tf32 = norms.is_cuda and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
-    factors = (clip_norm * (_SLACK_TF32 if tf32 else _SLACK) / norms.clamp_min(1e-30)).clamp_max(1.0)
+    norms = norms.double()
+    factors = (clip_norm * (1.0 - slack - 2.0**-16) / norms.clamp_min(1e-300)).clamp_max(1.0)
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))

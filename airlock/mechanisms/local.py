@@ -57,7 +57,7 @@ class LocalGaussian:
         """Each row in the ball of radius R around 0, flat, in float32."""
         flat = rows.flatten(1).float()
         norms = row_squares(flat).sqrt()
-        clipped = flat * clip_factors(norms, self.clip_norm)[:, None]
+        clipped = flat * clip_factors(norms, self.clip_norm)[:, None].float()
         return torch.where(torch.isfinite(norms)[:, None], clipped, torch.zeros_like(clipped))
 
     def add(self, rows: Tensor, stream: Stream) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from airlock.errors import TrainingError
 from airlock.training.ensemble import Ensemble
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.units import Order, Units, by_unit, exchange, find_units
 
 _SWEEPS = 100  # far more than are ever taken; the objective grows with each

@@ -26,7 +26,7 @@ from airlock.errors import Interrupted, OutputError, TrainingError
 from airlock.training import checkpoint
 from airlock.training.convexified import MEAN, Objective
 from airlock.training.distributed import digest
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.loop import Augment, Progress, Recipe, Run, Watch, fit, forked_generator, interruption, mix
 from airlock.training.memory import room
 from airlock.training.resident import Resident

@@ -29,7 +29,7 @@ from airlock.training import checkpoint
 from airlock.training.chunks import open_models
 from airlock.training.distributed import digest
 from airlock.training.ensemble import Ensemble, Make, train_chunks
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.loop import Augment, Recipe, Run, Watch
 from airlock.training.resident import Resident
 from airlock.training.stacked import tensors

@@ -23,8 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from airlock.training.gradients import PlainGradients
-from airlock.training.layers import Named
+from airlock.training.gradients import Named, PlainGradients
 
 Over = Literal["records", "elements"]
 

@@ -30,7 +30,7 @@ from airlock.training.chunks import Engine, Job, Task, Watches, budget, read, tr
 from airlock.training.chunks import Make as Make
 from airlock.training.chunks import model_seed as model_seed
 from airlock.training.convexified import MEAN, Objective
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.loop import Augment, Recipe, Run, watch_interrupt
 from airlock.training.resident import Resident, to_input
 from airlock.training.sampling import Index

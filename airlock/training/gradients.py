@@ -8,6 +8,8 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Named = dict[str, Tensor]  # by the name of a parameter
+
 
 class Gradients(Protocol):
     """Puts this step's gradient into every trainable parameter's `.grad`."""

@@ -29,7 +29,7 @@ from airlock.nets.irn import Irn
 from airlock.nets.prefix import Prefix
 from airlock.training.augment import flip, shift
 from airlock.training.convexified import MEAN, Objective
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.loop import Run, forked_generator, mix, precision, watch_interrupt
 from airlock.training.resident import Resident
 from airlock.training.sampling import Shuffled

@@ -31,8 +31,7 @@ from airlock.mechanisms import Stream
 from airlock.nets.chance import seed_torch
 from airlock.training import checkpoint
 from airlock.training.distributed import ALONE, Group, digest
-from airlock.training.gradients import Gradients
-from airlock.training.layers import Named
+from airlock.training.gradients import Gradients, Named
 from airlock.training.resident import Resident
 from airlock.training.sampling import Sampler
 from airlock.training.schedule import Schedule, rate

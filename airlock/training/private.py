@@ -1,18 +1,13 @@
 """Private gradients: clip every record's gradient, sum, add Gaussian noise, divide by a public constant.
 
-DP-SGD (Abadi et al. 2016) under Poisson sampling. Clipped sums come from book-keeping where that has been seen to be
-right for the network, from torch.func otherwise; in chunks that fit into memory, so that a lot may be larger than
-memory: a lot is the sum over its chunks, which keeps exact Poisson semantics.
-
-A label is a record. Where x has more rows than y, a record is so many copies side by side (augmentation multiplicity,
-De et al. 2022): their mean gradient is clipped once, so copies change neither the sensitivity nor the event.
+DP-SGD (Abadi et al. 2016) under Poisson sampling. The clipped sum and its bound are those of `per_sample.engine`; it
+stays in float64 until the noise is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from weakref import WeakKeyDictionary
 
 import dp_accounting as dpa
 import torch
@@ -20,98 +15,8 @@ from torch import Tensor, nn
 
 from airlock.errors import TrainingError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Stream
-from airlock.training.bookkeeping import BookKeeper
 from airlock.training.distributed import ALONE, Group
-from airlock.training.functional import FunctionalGradients
-from airlock.training.graphs import Graphs
-from airlock.training.layers import Named, copies_in
-from airlock.training.memory import room
-
-Engine = BookKeeper | FunctionalGradients
-
-# A chunk is as large as this, or _LEAST records if they need no more than that: a CPU is fastest in its cache.
-_CHUNK_BYTES = {"cpu": (1 << 26, 1 << 30), "cuda": (1 << 33, 1 << 33)}
-_LEAST = 64
-_AGREE = 1e-3
-_ENGINES: WeakKeyDictionary[nn.Module, tuple[tuple[object, ...], Engine]] = WeakKeyDictionary()
-_GRAPHS: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
-
-
-def clipped_sum(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, int]:
-    """The sum of the clipped per-record gradients by parameter name, and how many records were dropped.
-
-    Guarantee: adding or removing one record moves the sum, measured in units of the clip's scale, by at most
-    `clip.norm` in L2 over all parameters together. A record whose gradient is not finite is dropped (it contributes
-    zero) and counted. A counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
-    """
-    copies = copies_in(x, y)
-    engine = engine_for(net, x, copies)
-    step = _chunk(len(y), engine.bytes_per_record, x.device)
-    chunks = [(x[i * copies : (i + step) * copies], y[i : i + step]) for i in range(0, max(1, len(y)), step)]
-    total, dropped = _one_sum(engine, *chunks[0], clip)
-    if len(chunks) > 1:
-        total = {name: g.clone() for name, g in total.items()}  # a graph's own tensors are written over
-    for chunk in chunks[1:]:
-        part, more = _one_sum(engine, *chunk, clip)
-        dropped += more
-        for name, g in part.items():
-            total[name] += g
-    return total, dropped
-
-
-def _chunk(records: int, bytes_per_record: int, device: torch.device) -> int:
-    """How many records to take at a time, in chunks of about the same size."""
-    limits = _CHUNK_BYTES[device.type]
-    if device.type == "cuda":
-        limits = (min(limits[0], room(device) // 2),) * 2
-    good, most = (limit // bytes_per_record for limit in limits)
-    step = max(1, good, min(_LEAST, most))
-    return max(1, -(-records // max(1, -(-records // step))))
-
-
-def _one_sum(engine: Engine, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, int]:
-    if isinstance(engine, BookKeeper) and x.is_cuda and len(y):
-        graphs = _GRAPHS.setdefault(engine.net, Graphs(engine))
-        if graphs.keeper is engine:
-            return graphs.clipped_sum(x, y, clip)
-    return engine.clipped_sum(x, y, clip)
-
-
-def engine_for(net: nn.Module, x: Tensor, copies: int = 1) -> Engine:
-    """Book-keeping if it agrees with torch.func on two random records of this shape, else torch.func; remembered."""
-    wanted = (copies, *(name for name, p in net.named_parameters() if p.requires_grad))
-    known = _ENGINES.get(net)
-    if known is None or known[0] != wanted:
-        known = _ENGINES[net] = (wanted, _choose(net, x, copies))
-        _GRAPHS.pop(net, None)
-    return known[1]
-
-
-def _choose(net: nn.Module, x: Tensor, copies: int) -> Engine:
-    reference, keeper = FunctionalGradients(net), BookKeeper(net)
-    modes = {module: module.training for module in net.modules()}
-    shape, device = (2 * copies, *x.shape[1:]), x.device
-    generator = torch.Generator(device=device).manual_seed(0)
-    if x.is_floating_point():
-        tried = torch.rand(shape, generator=generator, device=device, dtype=x.dtype)
-    else:
-        tried = torch.randint(0, 2, shape, generator=generator, device=device, dtype=x.dtype)
-    labels, clip = torch.tensor([0, 1], device=device), Clip(1.0)
-    try:
-        net.eval()
-        got = keeper.clipped_sum(tried, labels, clip)[0]
-        wanted = reference.clipped_sum(tried, labels, clip)[0]
-        return keeper if _same(got, wanted) else reference
-    except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError):
-        return reference
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
-def _same(got: Named, wanted: Named) -> bool:
-    size = torch.stack([g.norm() for g in wanted.values()]).norm()
-    return all(bool((got[name] - g).norm() <= _AGREE * size) for name, g in wanted.items())
+from airlock.training.per_sample import clipped_sum
 
 
 class PrivateGradients:
@@ -133,6 +38,7 @@ class PrivateGradients:
         expected_lot: The public constant to divide by: sampling probability × public number of records.
         stream: The secret stream; a step's noise is used once.
         moving: How the bound moves from step to step; left out, it stays.
+        sampled: Whether lots vary around the expected one; without, every record is in every lot.
     """
 
     def __init__(
@@ -142,6 +48,7 @@ class PrivateGradients:
         expected_lot: float,
         stream: Stream,
         moving: QuantileBound | None = None,
+        sampled: bool = True,
     ) -> None:
         clip = clip if isinstance(clip, Clip) else Clip(clip)
         if moving and clip.by_layer:
@@ -153,7 +60,7 @@ class PrivateGradients:
             )
         self.clip = replace(clip, counting=True) if moving else clip
         self.start, self.moving = clip.norm, moving
-        self.expected_lot, self._stream = expected_lot, stream
+        self.expected_lot, self._stream, self.sampled = expected_lot, stream, sampled
         self.noise_multiplier = noise_multiplier
         self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
         self.group: Group = ALONE  # set by the loop: whose batches are parts of one lot
@@ -199,7 +106,7 @@ class PrivateGradients:
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
         """One noisy gradient; an empty lot gives pure noise."""
-        total, dropped = clipped_sum(net, x, y, self.clip)
+        total, dropped = clipped_sum(net, x, y, self.clip, self.expected_lot / self.group.world, self.sampled)
         scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
         noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))
         self.dropped += dropped

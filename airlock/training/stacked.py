@@ -24,7 +24,7 @@ from airlock.nets.chance import seed_torch
 from airlock.nets.check import check_independence
 from airlock.training import stacked_layers
 from airlock.training.convexified import MEAN, Objective
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.stacked_graphs import Part, Replays
 
 _AGREE = 1e-2  # of the gradient's norm: a wrong gradient is further off, TF32 is not

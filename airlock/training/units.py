@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.errors import NetError
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.stacked import tensors
 
 Order = NDArray[np.int64]

@@ -18,7 +18,7 @@ from airlock.channels.weights.gaussian import Gaussian
 from airlock.errors import Refused
 from airlock.mechanisms import Clip, GaussianNoise, Stream
 from airlock.threads import one_thread
-from airlock.training.private import clipped_sum
+from airlock.training.per_sample import clipped_sum
 from tests.channels import test_cases
 from tests.channels.test_cases import no_clipping, noise_over
 

@@ -43,7 +43,7 @@ from airlock.mechanisms import (
 from airlock.threads import one_thread
 from airlock.training import Poisson, PrivateGradients, convex, private
 from airlock.training.convex import LogisticHead
-from airlock.training.private import clipped_sum
+from airlock.training.per_sample import clipped_sum
 
 ALL = [f"{channel}/{method}" for channel, methods in channels.METHODS.items() for method in methods]
 NAMES = [name for name in ALL if name != "features/published"]  # which claims nothing
@@ -204,7 +204,7 @@ def twice_the_sampling_rate(patch: Patch) -> None:
 
 def isotropic_clipping(patch: Patch) -> None:
     """The noise keeps its shape, the clipping does not follow it."""
-    patch.setattr(private, "clipped_sum", lambda net, x, y, clip: clipped_sum(net, x, y, Clip(0.5)))
+    patch.setattr(private, "clipped_sum", lambda net, x, y, clip, *more: clipped_sum(net, x, y, Clip(0.5), *more))
 
 
 def vectors_not_clipped(patch: Patch) -> None:

@@ -24,7 +24,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Clip, Stream, gpu_noise
 from airlock.nets import create
 from airlock.training import Resident
-from airlock.training.private import clipped_sum
+from airlock.training.per_sample import clipped_sum
 from tests.channels.contract import ClaimContract
 
 Q, K, DELTA = 1000 / 55000, 1650, 1e-5  # the paper's MNIST setting

@@ -23,7 +23,7 @@ from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import Clip, Randomness, Stream
 from airlock.nets import create
 from airlock.training import PrivateGradients, Run
-from airlock.training.private import clipped_sum
+from airlock.training.per_sample import clipped_sum
 from tests.channels.contract import Contract
 
 PUBLIC = {"public": 0.2, "test": 0.2, "holdout": 0.1}

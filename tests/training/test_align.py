@@ -17,7 +17,7 @@ from airlock.errors import NetError, TrainingError
 from airlock.nets import create
 from airlock.training import Ensemble, Recipe, Resident, Run, align, train_together
 from airlock.training.align import _assign, closeness
-from airlock.training.layers import Named
+from airlock.training.gradients import Named
 from airlock.training.stacked import tensors
 from airlock.training.units import Units, exchange, find_units, given_units
 

@@ -28,7 +28,7 @@ from airlock.nets import create
 from airlock.release.verify import verify
 from airlock.training import PlainGradients, Poisson, PrivateGradients, Recipe, Resident, Run, fit
 from airlock.training.distributed import ALONE, Group, joined
-from airlock.training.private import clipped_sum
+from airlock.training.per_sample import clipped_sum
 from airlock.training.sampling import Index
 
 CPU = torch.device("cpu")

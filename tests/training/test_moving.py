@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from dataclasses import replace
@@ -18,14 +19,14 @@ from torch import Tensor, nn
 from airlock.errors import AccountingError, Interrupted, TrainingError
 from airlock.mechanisms import BALANCE, Clip, QuantileBound, Stream
 from airlock.nets import build, create
-from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, fit, private
+from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, fit
 from airlock.training.augment import named
-from airlock.training.bookkeeping import BookKeeper
-from airlock.training.functional import FunctionalGradients
-from airlock.training.private import clipped_sum, engine_for
+from airlock.training.per_sample import clipped_sum, engine, use_of
+from airlock.training.per_sample.bookkeeping import BookKeeper
+from airlock.training.per_sample.functional import FunctionalGradients
 from tests.mechanisms.test_gaussian import has_scale
-from tests.training.test_copies import norms
-from tests.training.test_layers import CASES, CLASSES, clips, close
+from tests.training.per_sample.test_copies import norms
+from tests.training.per_sample.test_layers import CASES, CLASSES, clips, close, engine_for, summed
 from tests.training.test_loop import blobs
 
 CPU = torch.device("cpu")
@@ -42,24 +43,25 @@ def test_both_engines_count_the_records_within_the_bound(case: str, kind: str) -
     size = norms(net, x, y, Clip(1.0, scale=shape))
     middle = float(size.sort().values[2:4].mean())  # three of nine are within
     plain, counting = (Clip(middle, scale=shape, counting=counting) for counting in (False, True))
-    for engine in (BookKeeper(net), FunctionalGradients(net)):
-        total = engine.clipped_sum(x, y, counting)[0]
+    for one in (BookKeeper(net), FunctionalGradients(net)):
+        total = summed(one, x, y, counting)[0]
         assert float(total.pop(BALANCE)) == 3 - 9 / 2
-        assert close(total, engine.clipped_sum(x, y, plain)[0])
-        assert float(engine.clipped_sum(x[:0], y[:0], counting)[0][BALANCE]) == 0
-    with patch.dict(private._CHUNK_BYTES, {"cpu": (2 * engine_for(net, x).bytes_per_record,) * 2}):
-        assert float(clipped_sum(net, x, y, counting)[0][BALANCE]) == 3 - 9 / 2
+        assert close(total, summed(one, x, y, plain)[0])
+    assert float(clipped_sum(net, x[:0], y[:0], counting)[0][BALANCE]) == 0
+    with patch.dict(engine._CHUNK_BYTES, {"cpu": (2 * engine_for(net, x).bytes_per_record,) * 2}):
+        again = copy.deepcopy(net)
+        assert float(clipped_sum(again, x, y, counting)[0][BALANCE]) == 3 - 9 / 2
+        assert use_of(again, x, 1, 9, sampled=False).size == 2
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_bad_record_counts_as_beyond_the_bound(bad: float) -> None:
     net, x, y = CASES["conv2d"][0](), torch.randn(4, 2, 6, 6), torch.tensor([0, 1, 2, 0])
     x[1] = bad
-    for engine in (BookKeeper(net), FunctionalGradients(net)):
-        assert float(engine.clipped_sum(x, y, Clip(1e6, counting=True))[0][BALANCE]) == (3 - 1) / 2
-        total, dropped = engine.clipped_sum(x[1:2], y[1:2], Clip(1e6, counting=True))
-        assert (dropped, float(total.pop(BALANCE))) == (1, -0.5)
-        assert all(not g.any() for g in total.values())
+    assert float(clipped_sum(net, x, y, Clip(1e6, counting=True))[0][BALANCE]) == (3 - 1) / 2
+    total, dropped = clipped_sum(net, x[1:2], y[1:2], Clip(1e6, counting=True))
+    assert (dropped, float(total.pop(BALANCE))) == (1, -0.5)
+    assert all(not g.any() for g in total.values())
 
 
 def test_a_mask_takes_records_out_of_the_count() -> None:
@@ -69,7 +71,7 @@ def test_a_mask_takes_records_out_of_the_count() -> None:
     for bound in (0.2, 5.0):
         clip = Clip(99.0, counting=True)
         got, finite = keeper.masked_sum(x, y, mask, clip, torch.tensor(bound))
-        wanted = keeper.clipped_sum(x[mask > 0], y[mask > 0], Clip(bound, counting=True))[0]
+        wanted = summed(keeper, x[mask > 0], y[mask > 0], Clip(bound, counting=True))[0]
         assert finite.all()
         assert close(got, wanted)
         assert got[BALANCE] == wanted[BALANCE]

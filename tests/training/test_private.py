@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from airlock.mechanisms import Clip, Stream
 from airlock.nets import build
 from airlock.training import PrivateGradients
-from airlock.training import private as private_module
-from airlock.training.private import clipped_sum
+from airlock.training.per_sample import clipped_sum, engine, use_of
 
 
 def by_loop(net: nn.Module, x: Tensor, y: Tensor, clip_norm: float) -> dict[str, Tensor]:
@@ -47,16 +46,16 @@ def test_equal_to_a_loop_over_records(name: str, records: int, clip_norm: float,
     torch.manual_seed(seed)
     net = build(name, NETS[name], 4).eval()
     x, y = torch.rand(records, *NETS[name]), torch.randint(0, 4, (records,))
-    step = chunk * private_module.engine_for(net, x).bytes_per_record
-    with patch.dict(private_module._CHUNK_BYTES, {"cpu": (step, step)}):
+    step = chunk * use_of(net, x, 1, 1.0).engine.bytes_per_record
+    with patch.dict(engine._CHUNK_BYTES, {"cpu": (step, step)}):
         got, dropped = clipped_sum(net, x, y, Clip(clip_norm))
     expected = by_loop(net, x, y, clip_norm)
     assert dropped == 0
     assert set(got) == set(expected)
     scale = max(float(torch.cat([v.flatten() for v in expected.values()]).norm()), 1e-9)
     for key, value in expected.items():
-        # clipping keeps a slack of 2^-16 below the bound
-        assert torch.allclose(got[key], value, rtol=2e-5, atol=2e-5 * scale), key
+        # clipping keeps a slack of 2^-10 + 2^-12 below the bound
+        assert torch.allclose(got[key].float(), value, rtol=2e-3, atol=2e-3 * scale), key
 
 
 @settings(max_examples=15)
@@ -67,8 +66,8 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(records: int, clip_norm: 
     x, y = torch.randn(records, 6) * 50, torch.randint(0, 4, (records,))
     full, _ = clipped_sum(net, x, y, Clip(clip_norm))
     less, _ = clipped_sum(net, x[1:], y[1:], Clip(clip_norm))
-    moved = torch.stack([(full[k].double() - less[k].double()).norm() for k in full]).norm()
-    assert float(moved) <= clip_norm * (1 + 1e-5) + 1e-6
+    moved = torch.stack([(full[k] - less[k]).norm() for k in full]).norm()
+    assert float(moved) <= clip_norm
 
 
 def test_sums_of_the_all_convolutional_teachers_are_right_and_carry_no_graph() -> None:
@@ -76,7 +75,7 @@ def test_sums_of_the_all_convolutional_teachers_are_right_and_carry_no_graph() -
     net, x, y = build("rona-digits-teacher", (1, 8, 8), 3), torch.rand(3, 1, 8, 8), torch.arange(3)
     found, _ = clipped_sum(net, x, y, Clip(0.5))
     wanted = by_loop(net, x, y, 0.5)
-    assert all(not g.requires_grad and torch.allclose(g, wanted[name], atol=1e-5) for name, g in found.items())
+    assert all(not g.requires_grad and torch.allclose(g.float(), wanted[name], atol=1e-3) for name, g in found.items())
 
 
 def test_frozen_parameters_get_no_gradient() -> None:

@@ -17,7 +17,7 @@ from airlock.audit.bounds import Floats
 from airlock.audit.scores import Scores
 from airlock.data import Records
 from airlock.errors import NetError
-from airlock.training.norms import gradient_squares
+from airlock.training.per_sample.norms import gradient_squares
 
 Over = Literal["all", "last"]
 

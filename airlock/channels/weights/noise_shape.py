@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from airlock.training.functional import FunctionalGradients
+from airlock.training.per_sample.functional import FunctionalGradients
 
 Granularity = Literal["tensor", "channel"]
 Objective = Literal["energy", "curvature", "linear"]

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from airlock.channels.weights.optimised import Solver, solve
 from airlock.mechanisms import Clip, GaussianNoise, Stream
 from airlock.training import Resident
-from airlock.training.private import clipped_sum, put_gradient
+from airlock.training.per_sample import clipped_sum
+from airlock.training.private import put_gradient
 
 _BATCH = {"cpu": 128, "cuda": 1000}  # records at a time for w
 

@@ -15,7 +15,7 @@ from airlock.audit.attacks.gradient import last_layer
 from airlock.data import Records
 from airlock.errors import NetError
 from airlock.nets import create
-from airlock.training.norms import gradient_squares
+from airlock.training.per_sample.norms import gradient_squares
 from tests.audit.attacks.toy import at_chance, auc, beats_chance, sides, world
 
 

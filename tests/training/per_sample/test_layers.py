@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from unittest.mock import patch
 
@@ -11,13 +12,16 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from airlock.mechanisms import Clip
 from airlock.nets import build
-from airlock.training.bookkeeping import BookKeeper
-from airlock.training.functional import FunctionalGradients
-from airlock.training.layers import AnyRule, Call, rule_for
-from airlock.training.private import clipped_sum, engine_for
+from airlock.training.per_sample import clipped_sum, engine, use_of
+from airlock.training.per_sample.bookkeeping import BookKeeper
+from airlock.training.per_sample.functional import FunctionalGradients
+from airlock.training.per_sample.layers import AnyRule, Call, rule_for
+from airlock.training.per_sample.operator_rules import Axis
+from airlock.training.per_sample.self_check import Engine
 
 CLASSES = 3
 
@@ -125,6 +129,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "group norm": (lambda: Pooled(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), width=4), floats(2, 5, 5)),
     "rms norm": (lambda: Pooled(nn.Linear(4, 6), nn.RMSNorm(6), nn.Tanh(), width=6, last=True), floats(3, 4)),
     "attention": (lambda: Pooled(Attention(), width=8, last=True), floats(5, 8)),
+    "torch's attention": (
+        lambda: Pooled(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), width=8, last=True),
+        floats(5, 8),
+    ),
     "an unknown layer": (lambda: Pooled(nn.PReLU(4), nn.Tanh(), width=4), floats(4, 3)),
     "tied weights": (Tied, tokens),
     "low-rank adapter": (Lora, floats(6)),
@@ -148,9 +156,28 @@ def by_loop(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> dict[str, Tenso
     return total
 
 
-def close(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
+def engine_for(net: nn.Module, x: Tensor, copies: int = 1) -> Engine:
+    """Who computes the sums of small lots of this network."""
+    return use_of(net, x, copies, 4.0).engine
+
+
+def summed(engine: Engine, x: Tensor, y: Tensor, clip: Clip, size: int = 32) -> tuple[dict[str, Tensor], Tensor]:
+    """The sum of one chunk, filled up with records of zeros, and who was fit for it."""
+    copies, mask = len(x) // max(1, len(y)), torch.zeros(size, device=x.device)
+    mask[: len(y)] = 1
+    rows = torch.cat([x, x.new_zeros((size - len(y)) * max(1, copies), *x.shape[1:])])
+    total, finite = engine.masked_sum(rows, torch.cat([y, y.new_zeros(size - len(y))]), mask, clip)
+    return total, finite[: len(y)]
+
+
+def close(got: dict[str, Tensor], wanted: dict[str, Tensor], near: float = 1e-5) -> bool:
     size = torch.stack([g.norm() for g in wanted.values()]).norm().clamp_min(1e-9)
-    return set(got) == set(wanted) and all((got[name] - g).norm() <= 1e-5 * size for name, g in wanted.items())
+    return set(got) == set(wanted) and all((got[name] - g).norm() <= near * size for name, g in wanted.items())
+
+
+def nearness(case: str) -> float:
+    """Where rows are not formed, a little is added to the norm for what may cancel (`sums`)."""
+    return 1e-3 if any(word in case for word in ("ghost", "embedding", "tied", "attention", "-net")) else 1e-5
 
 
 def clips(net: nn.Module, norm: float, kind: str) -> Clip:
@@ -177,9 +204,9 @@ def test_equal_to_a_loop_over_records(case: str, records: int, norm: float, kind
     make, draw = CASES[case]
     net, x, y = make().eval(), draw(records), torch.randint(0, CLASSES, (records,))
     clip = clips(net, norm, kind)
-    got, dropped = BookKeeper(net).clipped_sum(x, y, clip)
-    assert dropped == 0
-    assert close(got, by_loop(net, x, y, clip))
+    got, fit = summed(BookKeeper(net), x, y, clip)
+    assert fit.all()
+    assert close(got, by_loop(net, x, y, clip), nearness(case))
     assert all(p.requires_grad or "base" in name for name, p in net.named_parameters())
 
 
@@ -204,10 +231,6 @@ class BehindItsBack(nn.Module):
 
 LEFT_ALONE: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
     "uses a weight behind the layer's back": (BehindItsBack, floats(5)),
-    "torch's attention, which does the same": (
-        lambda: Pooled(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), width=8, last=True),
-        floats(5, 8),
-    ),
 }
 
 
@@ -251,24 +274,26 @@ def test_dropout_differs_between_records_and_follows_the_seed() -> None:
 
 @pytest.mark.parametrize("case", ["conv2d", "tied weights", "mnist-net"])
 def test_a_lot_larger_than_memory_is_the_sum_of_its_chunks(case: str) -> None:
-    from airlock.training import private
-
     make, draw = CASES[case]
     torch.manual_seed(0)
     net, x, y = make().eval(), draw(7), torch.randint(0, CLASSES, (7,))
     whole, _ = clipped_sum(net, x, y, Clip(0.3))
-    with patch.dict(private._CHUNK_BYTES, {"cpu": (3 * engine_for(net, x).bytes_per_record,) * 2}):
-        assert close(clipped_sum(net, x, y, Clip(0.3))[0], whole)
+    with patch.dict(engine._CHUNK_BYTES, {"cpu": (3 * engine_for(net, x).bytes_per_record,) * 2}):
+        again = copy.deepcopy(net)
+        assert use_of(again, x, 1, 7, sampled=False).size == 3
+        assert close(clipped_sum(again, x, y, Clip(0.3))[0], whole)
 
 
 def test_a_bad_record_is_dropped_by_both_engines() -> None:
     net, x, y = CASES["conv2d"][0](), torch.randn(4, 2, 6, 6), torch.tensor([0, 1, 2, 0])
     x[1] = float("inf")
     keep = torch.tensor([0, 2, 3])
-    for engine in (BookKeeper(net), FunctionalGradients(net)):
-        got, dropped = engine.clipped_sum(x, y, Clip(0.3))
-        assert dropped == 1
-        assert close(got, engine.clipped_sum(x[keep], y[keep], Clip(0.3))[0])
+    assert [summed(one, x, y, Clip(0.3))[1].tolist() for one in (BookKeeper(net), FunctionalGradients(net))] == [
+        [True, False, True, True]
+    ] * 2
+    got, dropped = clipped_sum(net, x, y, Clip(0.3))
+    assert dropped == 1
+    assert close(got, clipped_sum(net, x[keep], y[keep], Clip(0.3))[0])
 
 
 def test_cancelling_positions_do_not_hide_from_the_ghost_norm() -> None:
@@ -277,12 +302,15 @@ def test_cancelling_positions_do_not_hide_from_the_ghost_norm() -> None:
     a = torch.randn(1, 2, 40) * 1e3
     back = torch.randn(1, 1, 40) * 1e3
     a[:, 1] = a[:, 0] * (1 + 1e-6)
-    call = Call((a,), {}, torch.cat([back, -back], 1))
+    call = Call(1, [a], tree_flatten(((a,), {}))[1], [Axis(0)], [torch.cat([back, -back], 1)[:, None]])
     rule = rule_for(layer, ("weight",))
-    ghost = rule.squares(call, {"weight": None})
+    ghost, counted = rule.squares(call, {"weight": None}, exact=True), rule.squares(call, {"weight": None})
     assert ghost is not None
-    exact = torch.bmm(call.back.double().transpose(1, 2), a.double()).square().sum()
+    assert counted is not None
+    exact = torch.bmm(call.back[:, 0].double().transpose(1, 2), a.double()).square().sum()
     assert ghost["weight"].item() == pytest.approx(exact.item(), rel=1e-3)
+    size = float(a.double().norm() * call.back.double().norm())
+    assert float(counted["weight"].sqrt()) >= 0.9999 * size / 2**8  # what cancels is counted before it is summed
 
 
 def test_unknown_layers_are_taken_apart_alone() -> None:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airlock.data import Records
-from airlock.training.private import engine_for
+from airlock.training.per_sample.engine import use_of
 from airlock.training.resident import to_input
 
-_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}  # of one block of records
-_FIRST = 8  # records in the first block, which finds out how much one takes
+_BLOCK = 256  # records
 
 
 def gradient_squares(net: nn.Module, records: Records) -> dict[str, NDArray[np.float64]]:
@@ -27,20 +26,18 @@ def gradient_squares(net: nn.Module, records: Records) -> dict[str, NDArray[np.f
     """
     device = next(net.parameters()).device
     modes = {module: module.training for module in net.modules()}
-    found: dict[str, list[NDArray[np.float64]]] = {}
     x, y = torch.from_numpy(np.ascontiguousarray(records.x)), torch.from_numpy(records.y)
+    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name, p in net.named_parameters() if p.requires_grad}
     net.eval()
     try:
-        engine = engine_for(net, to_input(x[:1].to(device)))
-        start, size = 0, _FIRST
-        while start < len(y):
-            stop = start + size
-            squares = engine.squares(to_input(x[start:stop].to(device)), y[start:stop].to(device))
-            for name, square in squares.items():
-                values = torch.nan_to_num(square.double(), nan=torch.inf).cpu().numpy()
-                found.setdefault(name, []).append(values)
-            start, size = stop, max(1, min(4096, _BYTES[device.type] // engine.bytes_per_record))
+        use = use_of(net, to_input(x[:1].to(device)), 1, min(_BLOCK, max(1, len(y))), sampled=False)
+        for start in range(0, len(y), use.size):
+            part = slice(start, start + use.size)
+            rows, labels = use.filled(to_input(x[part].to(device)), y[part].to(device))
+            for name, square in use.engine.squares(rows, labels).items():
+                values = torch.nan_to_num(square, nan=torch.inf).cpu().numpy()
+                found[name].append(values[: len(y) - start])
     finally:
         for module, mode in modes.items():
             module.training = mode
-    return {name: np.concatenate(values) for name, values in found.items()}
+    return {name: np.concatenate(values) if values else np.empty(0) for name, values in found.items()}

@@ -1,0 +1,379 @@
+"""Clipped per-record gradient sums with one forward and one backward pass (book-keeping, Bu et al. 2023).
+
+The backward pass stops at activations: parameters take no part in it. What went into every layer with trainable
+parameters and what came back is kept for the time of the call; per-record norms and the weighted sum follow from these
+by the layer's rule (`layers`). A parameter that is used more than once (tied weights, a layer called several times) has
+its per-record gradients added up before they are measured.
+
+Guarantee: what is summed is Σ f_i g_i, where g_i is what the rules make of record i's shares of the layers' inputs and
+output gradients, and f_i follows from the norm of that same g_i. `RecordAxis` shows that these shares depend on record
+i alone, so that g_i does. Were a gradient missing, the sum would be another one, and as private. That g_i is the
+gradient is tried by `self_check`, against ordinary backward passes over single records.
+
+A pass is followed (`RecordAxis`) the first time, and every time unless the network is known to be steady: to do the
+same operations on every batch of one size and mode. A pass that is not followed must call the same layers in the same
+order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from airlock.mechanisms.clipping import BALANCE, Clip
+from airlock.training.gradients import Named
+from airlock.training.per_sample.layers import AnyRule, Call, Rule, apart, check_axis, rule_for, weighted_rows
+from airlock.training.per_sample.operator_rules import CONSTANT, PLACES, Axis, Unshown
+from airlock.training.per_sample.record_axis import RecordAxis
+
+# Layers that use their children's parameters behind the children's backs.
+_WHOLE = (nn.MultiheadAttention,)
+
+
+@dataclass
+class _Kept:
+    """One call of a layer as it happened: what went in, how, and the tensors that came out."""
+
+    layer: nn.Module
+    leaves: list[Any]
+    structure: Any
+    outputs: list[Tensor]
+    spread: tuple[_Spread, ...]
+
+
+# An output that depends on no record has to be laid out for every record before it can have a gradient for each:
+# it may be one that has a row for everybody to begin with, one row for all, or no row.
+_Spread = Literal["own", "row", "no row"]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the records lay in the tensors of one call of a layer."""
+
+    layer: nn.Module
+    inputs: tuple[Axis | None, ...]
+    outputs: tuple[Axis, ...]
+    spread: tuple[_Spread, ...]
+
+
+class BookKeeper:
+    """Takes a network's per-record gradients apart layer by layer.
+
+    Args:
+        net: The network, in the mode that it is used in.
+        constants: Tensors beyond parameters and buffers that the network holds and no record has touched.
+        steady: Whether it is enough to follow one pass of each kind.
+    """
+
+    def __init__(self, net: nn.Module, constants: Sequence[Tensor] = (), steady: bool = False) -> None:
+        self.net, self.constants, self.steady = net, tuple(constants), steady
+        self.names = {id(p): name for name, p in net.named_parameters() if p.requires_grad}
+        self.rules: dict[nn.Module, Rule] = dict(_rules(net))
+        self._owners = {
+            self._full(layer, name): (rule, name) for layer, rule in self.rules.items() for name in rule.names
+        }
+        self._layouts: dict[tuple[Any, ...], tuple[_Layout, ...]] = {}
+        self.decisions: tuple[bool, ...] | None = None  # of the network on made-up records
+        self.bytes_per_record, self.places = 1, 1
+        self._recording = False
+
+    def forget(self) -> tuple[bool, ...] | None:
+        """Follow the next pass as if it were the first; gives the decisions of the passes so far."""
+        self._layouts.clear()
+        before, self.decisions = self.decisions, None
+        return before
+
+    def masked_sum(
+        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
+    ) -> tuple[Named, Tensor]:
+        """The sum over the records with mask 1 in float64, and which records are fit to be summed; waits for nothing.
+
+        If one with mask 1 is not fit, the sum may be NaN and has to be taken again without it.
+
+        Args:
+            x: The rows; a label is a record, and where there are more rows than labels, as many belong to each.
+            y: The labels.
+            mask: 1 for a record that counts, 0 for one that fills a place.
+            clip: How gradients are bounded.
+            norm: The clip's norm as a tensor, for a CUDA graph.
+        """
+        calls = self._run(x, y)
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            rows = self._added(calls, self._shared(calls))
+            squares, kept = self._squares(calls, rows, clip)
+            self._note_size(calls, [rows, *kept.values()], len(y))
+            finite = torch.isfinite(torch.stack(list(squares.values())).sum(0)) | (mask == 0)
+            factors = {name: factor * mask for name, factor in clip.factors(squares, norm).items()}
+            total = self._sum(calls, rows, kept, factors, clip.scale is not None)
+            if clip.counting:
+                total[BALANCE] = (clip.balance(squares, norm) * mask).sum()
+        return total, finite
+
+    def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
+        """The squared norm of every record's gradient in float64, by parameter name; not private."""
+        calls = self._run(x, y)
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            rows = self._added(calls, self._shared(calls))
+            found, kept = self._squares(calls, rows, Clip(1.0), exact)
+            self._note_size(calls, [rows, *kept.values()], len(y))
+        zeros = torch.zeros(len(y), dtype=torch.float64, device=x.device)
+        return {name: found.get(name, zeros) for name in self.names.values()}
+
+    def traces(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """Everything that the rules take from a pass, record by record, as raw bits: for comparing two passes."""
+        calls = self._run(x, y)
+        return [part.flatten(1) for _, call in calls for part in (call.a, call.back)]
+
+    def _run(self, x: Tensor, y: Tensor) -> list[tuple[nn.Module, Call]]:
+        """One forward pass with the layers' inputs kept, one backward pass to their outputs."""
+        copies = len(x) // len(y)
+        modes = tuple(module.training for module in self.net.modules())
+        key = (len(y), copies, x.shape[1:], x.dtype, modes, torch.is_autocast_enabled(x.device.type))
+        known = self._layouts.get(key)
+        labels = y if copies == 1 else y.repeat_interleave(copies)
+        share = torch.full((len(labels),), 1 / copies, device=x.device)
+        if known is not None and (self.steady or _capturing(x)):
+            answers = RecordAxis(len(y), decisions=self.decisions, light=True)
+            with answers if self.decisions else contextlib.nullcontext():
+                kept, _, backs = self._pass(x, labels, share, [layout.spread for layout in known])
+            return self._calls(kept, backs, known, len(y))
+        watch = RecordAxis(len(y), self._constants(), self.decisions)
+        watch.note(x, Axis(0, copies))
+        watch.note(labels, Axis(0, copies))
+        watch.note(share, CONSTANT)
+        with watch:
+            kept, losses, backs = self._pass(x, labels, share, watch)
+        if watch.axis(losses, "a loss") != Axis(0, copies):
+            raise Unshown("losses that do not belong to one record each")
+        if self.decisions is None:
+            self.decisions = tuple(watch.decided)
+        found = self._layouts[key] = self._look(kept, backs, watch)
+        return self._calls(kept, backs, found, len(y))
+
+    def _pass(
+        self, x: Tensor, labels: Tensor, share: Tensor, how: RecordAxis | Sequence[tuple[_Spread, ...]]
+    ) -> tuple[list[_Kept], Tensor, list[Tensor | None]]:
+        """The two passes, followed by `how`, or with outputs spread as they were before."""
+        kept: list[_Kept] = []
+
+        def keep(layer: nn.Module, inputs: Any, keywords: Any, output: Any) -> Any:
+            if not self._recording:
+                return output
+            leaves, structure = tree_flatten((inputs, keywords))
+            parts, shape = tree_flatten(output)
+            places = [i for i, part in enumerate(parts) if isinstance(part, Tensor) and part.is_floating_point()]
+            if isinstance(how, RecordAxis):
+                spread = tuple(_spread_of(parts[i], how, len(x), len(x) // how.records) for i in places)
+            elif len(kept) < len(how):
+                spread = how[len(kept)]
+            else:
+                raise Unshown("the network calls more layers than before")
+            for i, kind in zip(places, spread, strict=True):
+                parts[i] = _led(parts[i], kind, len(x), how)
+            detached = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            kept.append(_Kept(layer, detached, structure, [parts[i] for i in places], spread))
+            return tree_unflatten(parts, shape)
+
+        with self._prepared(keep), torch.enable_grad():
+            losses = F.cross_entropy(self.net(x).float(), labels, reduction="none")
+            outputs = [part for one in kept for part in one.outputs]
+            backs: list[Tensor | None] = []
+            if outputs:
+                backs += torch.autograd.grad(losses, outputs, share, allow_unused=True)
+        return kept, losses, backs
+
+    def _look(self, kept: Sequence[_Kept], backs: Sequence[Tensor | None], watch: RecordAxis) -> tuple[_Layout, ...]:
+        """Where the records lie in everything that the rules will use."""
+        found, rest = [], iter(backs)
+        for one in kept:
+            name = type(one.layer).__name__
+            inputs = [watch.axis(t, f"what goes into {name}") if isinstance(t, Tensor) else None for t in one.leaves]
+            own = [next(rest) for _ in one.outputs]
+            after = [Axis(0) if back is None else _of(watch.axis(back, f"what comes back to {name}")) for back in own]
+            if one.spread[:1] == ("own",) and inputs and inputs[0] is None:  # a row for everybody, and they are alike
+                inputs[0] = after[0]
+            found.append(_Layout(one.layer, tuple(inputs), tuple(after), one.spread))
+        return tuple(found)
+
+    def _calls(
+        self, kept: Sequence[_Kept], backs: Sequence[Tensor | None], layouts: Sequence[_Layout], records: int
+    ) -> list[tuple[nn.Module, Call]]:
+        if [one.layer for one in kept] != [layout.layer for layout in layouts]:
+            raise Unshown("the network calls other layers than before")
+        calls, rest = [], iter(backs)
+        for one, layout in zip(kept, layouts, strict=True):
+            shares: list[Tensor | None] = []
+            for axis, kind in zip(layout.outputs, layout.spread, strict=True):
+                back = next(rest)
+                share = None if back is None else apart(back, axis, records)
+                if share is not None and kind != "own":
+                    share = share.sum(1, keepdim=kind == "row")
+                shares.append(share)
+            if any(share is not None for share in shares):
+                rule = self.rules[one.layer]
+                if not isinstance(rule, AnyRule):
+                    check_axis(rule, one.outputs[0].dim(), layout.inputs[0], layout.outputs[0], layout.spread[0])
+                calls.append((one.layer, Call(records, one.leaves, one.structure, list(layout.inputs), shares)))
+        return calls
+
+    def _constants(self) -> Iterable[Tensor]:
+        yield from self.net.parameters()
+        yield from self.net.buffers()
+        yield from self.constants
+
+    def _note_size(self, calls: Sequence[tuple[nn.Module, Call]], formed: Sequence[Named], records: int) -> None:
+        """About what a call holds, for choosing a size: activations there and back, and the rows that were formed."""
+        numbers = sum(call.numbers for _, call in calls) + sum(g.numel() for rows in formed for g in rows.values())
+        self.bytes_per_record = max(1, 4 * numbers // records)
+        self.places = max((self.rules[layer].places(call) for layer, call in calls), default=1)
+
+    @contextlib.contextmanager
+    def _prepared(self, keep: Any) -> Iterator[None]:
+        """Hooks in place, parameters out of the backward pass, nothing overwritten in place; all put back."""
+        hooks = [layer.register_forward_hook(keep, with_kwargs=True) for layer in self.rules]
+        trainable = [p for p in self.net.parameters() if p.requires_grad]
+        overwriting = [m for m in self.net.modules() if getattr(m, "inplace", False) is True]
+        self._recording = True
+        try:
+            for parameter in trainable:
+                parameter.requires_grad_(False)
+            for module in overwriting:
+                module.inplace = False  # type: ignore[assignment]
+            yield
+        finally:
+            self._recording = False
+            for hook in hooks:
+                hook.remove()
+            for parameter in trainable:
+                parameter.requires_grad_(True)
+            for module in overwriting:
+                module.inplace = True  # type: ignore[assignment]
+
+    def _full(self, layer: nn.Module, name: str) -> str:
+        return self.names[id(layer.get_parameter(name))]
+
+    def _shared(self, calls: Sequence[tuple[nn.Module, Call]]) -> set[str]:
+        """Parameters that were used more than once."""
+        seen: set[str] = set()
+        twice: set[str] = set()
+        for layer, _ in calls:
+            for name in self.rules[layer].names:
+                full = self._full(layer, name)
+                (twice if full in seen else seen).add(full)
+        return twice
+
+    def _added(self, calls: Sequence[tuple[nn.Module, Call]], shared: set[str]) -> Named:
+        """Per-record gradients of the shared parameters, added over their uses, in the parameter's own layout."""
+        rows: Named = {}
+        for layer, call in calls:
+            rule = self.rules[layer]
+            names = [name for name in rule.names if self._full(layer, name) in shared]
+            if not names:
+                continue
+            found = rule.rows(call)
+            for name in names:
+                full, own = self._full(layer, name), torch.stack([rule.restore(name, g) for g in found[name]])
+                rows[full] = rows[full] + own if full in rows else own
+        return rows
+
+    def _squares(
+        self, calls: Sequence[tuple[nn.Module, Call]], shared: Named, clip: Clip, exact: bool = False
+    ) -> tuple[Named, dict[int, Named]]:
+        """Squared norms by parameter, and by call the rows that had to be formed for them."""
+        squares = {name: clip.squares(name, g) for name, g in shared.items()}
+        kept: dict[int, Named] = {}
+        for place, (layer, call) in enumerate(calls):
+            rule = self.rules[layer]
+            full = {name: self._full(layer, name) for name in rule.names}
+            if all(name in shared for name in full.values()):
+                continue
+            scales = None if clip.scale is None else {name: clip.scale_of(whole) for name, whole in full.items()}
+            found = rule.squares(call, scales, exact)
+            if found is None:
+                kept[place] = rule.rows(call)
+                found = {name: clip.squares(full[name], g) for name, g in kept[place].items()}
+            squares |= {full[name]: value for name, value in found.items() if full[name] not in shared}
+        return squares, kept
+
+    def _weighted(self, rule: Rule, call: Call, rows: Named | None, factors: Named, scaled: bool) -> Named:
+        if rows is None:
+            return rule.weighted(call, factors, scaled)
+        return {name: rule.restore(name, g) for name, g in weighted_rows(rows, factors).items()}
+
+    def _sum(
+        self,
+        calls: Sequence[tuple[nn.Module, Call]],
+        shared: Named,
+        kept: dict[int, Named],
+        factors: Named,
+        scaled: bool,
+    ) -> Named:
+        """By parameter; zero for one that took no part."""
+        total = weighted_rows(shared, factors)
+        for place, (layer, call) in enumerate(calls):
+            full = {name: self._full(layer, name) for name in self.rules[layer].names}
+            if all(name in shared for name in full.values()):
+                continue
+            own = {name: factors[whole] for name, whole in full.items()}
+            found = self._weighted(self.rules[layer], call, kept.get(place), own, scaled)
+            total |= {full[name]: g for name, g in found.items() if full[name] not in shared}
+        return {name: total[name] if name in total else self._zero(name) for name in self.names.values()}
+
+    def _zero(self, name: str) -> Tensor:
+        return torch.zeros_like(self.net.get_parameter(name), dtype=torch.float64)
+
+
+def _rules(net: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
+    """A rule for every layer with trainable parameters of its own; some layers answer for their children too."""
+    covered: set[nn.Module] = set()
+    for layer in net.modules():
+        if layer in covered:
+            continue
+        whole = isinstance(layer, _WHOLE)
+        own = tuple(name for name, p in layer.named_parameters(recurse=whole) if p.requires_grad)
+        covered |= set(layer.modules()) if whole else set()
+        if own:
+            yield layer, rule_for(layer, own)
+
+
+def _spread_of(part: Tensor, watch: RecordAxis, rows: int, copies: int) -> _Spread:
+    """How an output has to be laid out for every record.
+
+    Raises:
+        Unshown: It depends on several records, or differs from place to place.
+    """
+    if part.requires_grad or watch.axis(part, "a layer's output") is not None:
+        return "own"
+    if part.dim() and part.shape[0] == rows:
+        if not watch.uniform(part, Axis(0, copies)):
+            raise Unshown(PLACES)
+        return "own"
+    return "row" if part.dim() and part.shape[0] == 1 else "no row"
+
+
+def _led(part: Tensor, kind: _Spread, rows: int, how: object) -> Tensor:
+    """A layer's output as the backward pass needs it: with a place for every record, and a leaf if it is the first."""
+    if kind != "own":
+        part = (part if kind == "row" else part[None]).expand(rows, *part.shape[kind == "row" :]).clone()
+    if not part.requires_grad:
+        part = part.detach().requires_grad_()
+        if isinstance(how, RecordAxis) and how.axis(part, "a layer's output") is None:
+            how.place(part, Axis(0, rows // how.records))  # the same for every record
+    return part
+
+
+def _of(axis: Axis | None) -> Axis:
+    if axis is None:
+        raise Unshown("a gradient that belongs to no record")
+    return axis
+
+
+def _capturing(x: Tensor) -> bool:
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()

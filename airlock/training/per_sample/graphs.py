@@ -1,0 +1,126 @@
+"""Book-keeping on a GPU as one CUDA graph: a step is one launch instead of hundreds.
+
+A graph has fixed shapes, and so have the chunks of a lot (`engine`). What the network computes was followed before the
+graph was made; the graph repeats exactly those operations. The clip norm is one of the tensors that a graph reads,
+because it may move from step to step. A graph is made when a kind of sum comes up for the third time, and its first
+replay is compared with the ordinary sum of the same chunk; where a graph cannot be made (a network that waits for
+values, say), or gives something else, the sums stay with ordinary launches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from airlock.mechanisms.clipping import Clip
+from airlock.training.capture import capture
+from airlock.training.gradients import Named
+from airlock.training.per_sample.bookkeeping import BookKeeper
+
+_KEPT = 4  # graphs at a time
+_PATIENCE = 2  # uses before a graph is made
+_AGREE = 1e-5  # how far a replay may lie from the ordinary sum, as a share of its norm
+
+
+@dataclass
+class _Graph:
+    """A captured sum with the tensors it reads and writes."""
+
+    graph: Any
+    x: Tensor
+    y: Tensor
+    mask: Tensor
+    norm: Tensor
+    total: Named
+    finite: Tensor
+    clip: Clip  # kept alive: its scale is known by identity, which must not pass to another one
+    given: Tensor | None = None  # the mask that was copied last; nobody writes to it
+
+    def replay(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
+        if clip.norm != self.clip.norm:
+            self.norm.fill_(clip.norm)
+            self.clip = clip
+        self.x.copy_(x)
+        self.y.copy_(y)
+        if mask is not self.given:
+            self.mask.copy_(mask)
+            self.given = mask
+        self.graph.replay()
+        return self.total, self.finite
+
+
+class Graphs:
+    """Captures and replays one network's sums; the sums' tensors are written over by the next call."""
+
+    def __init__(self, keeper: BookKeeper) -> None:
+        self.keeper = keeper
+        self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
+        self._seen: Counter[Hashable] = Counter()
+        self.broken = False
+
+    def masked_sum(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
+        """As `BookKeeper.masked_sum`."""
+        key = (clip.by_layer, clip.counting, id(clip.scale))
+        self._seen[key] += 1
+        graph = self._graphs.get(key)
+        if self.broken or (graph is None and self._seen[key] <= _PATIENCE):
+            return self.keeper.masked_sum(x, y, mask, clip)
+        if graph is None:
+            return self._first(key, x, y, mask, clip)
+        self._graphs.move_to_end(key)
+        return graph.replay(x, y, mask, clip)
+
+    def _first(self, key: Hashable, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
+        """Make the graph, and see whether it gives what ordinary launches give for this chunk and the same chance."""
+        chance = torch.cuda.get_rng_state(x.device)
+        total, finite = self.keeper.masked_sum(x, y, mask, clip)
+        total = {name: value.clone() for name, value in total.items()}
+        after = torch.cuda.get_rng_state(x.device)
+        graph = self._capture(key, x, y, mask, clip)
+        if graph is not None:
+            torch.cuda.set_rng_state(chance, x.device)
+            again, _ = graph.replay(x, y, mask, clip)
+            if not _same(again, total, finite):
+                self._graphs.pop(key)
+                self.broken = True
+        torch.cuda.set_rng_state(after, x.device)
+        return total, finite
+
+    def _capture(self, key: Hashable, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> _Graph | None:
+        x_in, y_in, mask_in = x.clone(), y.clone(), mask.clone()
+        norm = torch.full((), clip.norm, device=x.device, dtype=torch.float64)
+        while len(self._graphs) >= _KEPT:
+            self._graphs.popitem(last=False)
+        captured = capture(
+            lambda: self.keeper.masked_sum(x_in, y_in, mask_in, clip, norm),
+            before=lambda: self._warm_up(x_in, y_in, mask_in, clip, norm),
+        )
+        if captured is None:
+            self.broken = True
+            return None
+        graph, (total, finite) = captured
+        self._graphs[key] = _Graph(graph, x_in, y_in, mask_in, norm, total, finite, clip)
+        return self._graphs[key]
+
+    def _warm_up(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor) -> None:
+        """Libraries choose their kernels and allocate their workspaces outside of the capture."""
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.keeper.masked_sum(x, y, mask, clip, norm)
+        torch.cuda.current_stream().wait_stream(side)
+
+
+def _same(got: Named, wanted: Named, finite: Tensor) -> bool:
+    """Whether two sums agree; where a record was not fit they may both be NaN, which says nothing."""
+    if not bool(finite.all()):
+        return True
+    size = torch.stack([value.norm() for value in wanted.values()]).norm()
+    off = torch.stack([(got[name] - value).norm() for name, value in wanted.items()]).norm()
+    return bool(off <= _AGREE * size)

@@ -1,0 +1,459 @@
+"""Per-record gradients of one layer, from what went in (a) and what came back (b).
+
+Every rule answers three questions about one call of a layer: the squared norm of every record's gradient, the gradients
+themselves (`rows`), and their weighted sum. For a layer that is a matrix product at T places, a record's gradient is
+Σ_t b_t a_tᵀ: its norm follows from the two Gram matrices without forming it ("ghost norm", Goodfellow 2015, Li et al.
+2022), which is cheaper where 2T(in + out) < in · out; elsewhere the rows are formed. Norms and sums are those of
+`sums`, in float64 and outside of any autocast.
+
+What belongs to which record is not guessed from shapes: every tensor of a call comes with its `Axis` (`record_axis`).
+A rule sees it as (records, *shape of one record's share): one share may hold several rows of the batch (copies of the
+record, views of it) or several places of a sequence, which are all terms of the same sum.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from airlock.mechanisms.clipping import row_squares
+from airlock.training.gradients import Named
+from airlock.training.per_sample.operator_rules import Axis, Unshown
+from airlock.training.per_sample.sums import (
+    TRITON,
+    at_once,
+    formed_in_kernels,
+    product_squares,
+    weighted_product,
+    weighted_sum,
+)
+
+Scales = Mapping[str, Tensor | None]  # by parameter name
+_MANY_PLACES = 192  # from so many on it is cheaper on a GPU to keep a gradient than to form it twice
+
+
+@dataclass
+class Call:
+    """One call of a layer.
+
+    Args:
+        records: R.
+        leaves: Everything that was passed in, tensors detached.
+        structure: How it was passed.
+        axes: Where the records lie in each of the leaves; None where there are none.
+        backs: The gradients of the losses with respect to each tensor that came out, as shares of the records, that is
+            (records, *shape of one record's share); None where there is none.
+    """
+
+    records: int
+    leaves: list[Any]
+    structure: TreeSpec
+    axes: list[Axis | None]
+    backs: list[Tensor | None]
+    kept: dict[str, Tensor] = field(default_factory=dict)  # what was computed to be measured, to be summed
+
+    @property
+    def a(self) -> Tensor:
+        """The first input, as shares of the records."""
+        return apart(self.leaves[0], self.axes[0], self.records)
+
+    @property
+    def back(self) -> Tensor:
+        """What came back."""
+        assert self.backs[0] is not None
+        return self.backs[0]
+
+    @property
+    def numbers(self) -> int:
+        """About how many numbers the call holds."""
+        inputs = self.leaves[0].numel() if self.leaves and isinstance(self.leaves[0], Tensor) else 0
+        return inputs + 2 * sum(back.numel() for back in self.backs if back is not None)
+
+
+def apart(value: Tensor, axis: Axis | None, records: int) -> Tensor:
+    """(records, *shape of one record's share); a tensor without records is everybody's."""
+    if axis is None:
+        return value[None].expand(records, *value.shape)
+    before, after = value.shape[: axis.dim], value.shape[axis.dim + 1 :]
+    shares = value.reshape(*before, -1, records, axis.inner, *after).movedim(axis.dim + 1, 0)
+    return shares.flatten(axis.dim + 1, axis.dim + 2)
+
+
+class Rule(ABC):
+    """How one kind of layer is taken apart; `names` are its trainable parameters."""
+
+    def __init__(self, layer: nn.Module, names: tuple[str, ...]) -> None:
+        self.layer: Any = layer
+        self.names = names
+
+    @abstractmethod
+    def rows(self, call: Call) -> Named:
+        """Every record's gradient: (records, *shape of the parameter)."""
+
+    def squares(self, call: Call, scales: Scales | None, exact: bool = False) -> Named | None:
+        """Every record's squared norm without forming rows, in units of the scales; None where rows are cheaper.
+
+        With `exact`, the norm alone; else with what rounding asks for (`sums`).
+        """
+        return None
+
+    def weighted(self, call: Call, factors: Named, scaled: bool = False) -> Named:
+        """Σ factor · gradient over the records, in float64, by the numbers that `squares` measured."""
+        return weighted_rows(self.rows(call), factors)
+
+    def restore(self, name: str, value: Tensor) -> Tensor:
+        """From the layout of `rows` (without the records) to the parameter's own."""
+        return value
+
+    def places(self, call: Call) -> int:
+        """T, where rows are not formed."""
+        return 1
+
+
+def weighted_rows(rows: Named, factors: Named) -> Named:
+    """Σ factor · row in float64, by parameter, in the rows' layout."""
+    return {name: weighted_sum(factors[name], g) for name, g in rows.items()}
+
+
+class Product(Rule):
+    """A layer that multiplies a matrix at T places: (records, T, in) to (records, T, out)."""
+
+    @abstractmethod
+    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        """A as (records, T, in), b as (records, T, out), in float32."""
+
+    @abstractmethod
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        """T, in and out."""
+
+    def ghost(self, call: Call) -> bool:
+        """Whether norms are found without forming rows."""
+        positions, into, out = self.sizes(call)
+        return positions == 1 or 2 * positions * (into + out) < into * out
+
+    def places(self, call: Call) -> int:
+        """T, where rows are not formed."""
+        return self.sizes(call)[0] if self.ghost(call) else 1
+
+    def rows(self, call: Call) -> Named:
+        """Σ_t b_t a_tᵀ, and Σ_t b_t for the bias."""
+        a, b = self.sides(call)
+        found = {}
+        if "weight" in self.names:
+            found["weight"] = torch.bmm(b.transpose(1, 2), a).view(len(b), *self.layer.weight.shape)
+        if "bias" in self.names:
+            found["bias"] = _over_places(b)
+        return found
+
+    def squares(self, call: Call, scales: Scales | None, exact: bool = False) -> Named | None:
+        """From the Gram matrices; with one place simply ‖a‖² ‖b‖²."""
+        if not self.ghost(call):
+            return None
+        a, b = self.sides(call)
+        found = {}
+        if "weight" in self.names:
+            scaled = b if scales is None else _over(b, scales["weight"])
+            found["weight"] = product_squares(a, scaled, scales is None, exact)
+        if "bias" in self.names:
+            summed = call.kept["bias"] = _over_places(b)
+            found["bias"] = row_squares(summed if scales is None else _over(summed, scales["bias"]))
+        return found
+
+    def weighted(self, call: Call, factors: Named, scaled: bool = False) -> Named:
+        """One matrix product over records and places together."""
+        a, b = self.sides(call)
+        found = {}
+        if "weight" in self.names:
+            found["weight"] = weighted_product(factors["weight"], a, b, not scaled).view_as(self.layer.weight)
+        if "bias" in self.names:
+            found["bias"] = weighted_sum(factors["bias"], call.kept["bias"])
+        return found
+
+
+def _over_places(b: Tensor) -> Tensor:
+    return b[:, 0] if b.shape[1] == 1 else b.sum(1)
+
+
+def _over(b: Tensor, scale: Tensor | None) -> Tensor:
+    """B in units of a scale that is one number, or one number for each output."""
+    return b if scale is None else b / scale.flatten()
+
+
+class LinearRule(Product):
+    """nn.Linear at any number of places; records may lie along any dimension but the last."""
+
+    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        """All dimensions of a share but the last are places."""
+        a, b = call.a, call.back
+        return a.flatten(1, -2).float(), b.flatten(1, -2).float()
+
+    def ghost(self, call: Call) -> bool:
+        """On a GPU kernels form gradients twice rather than keep them, unless there are many places."""
+        positions = self.sizes(call)[0]
+        return super().ghost(call) or (formed_in_kernels(call.back.device.type, positions) and positions < _MANY_PLACES)
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        """From the shape of a share."""
+        a, b = call.a, call.back
+        return a[0, ..., 0].numel(), a.shape[-1], b.shape[-1]
+
+
+class ConvRule(Product):
+    """nn.Conv1d and nn.Conv2d with one group: a matrix product on patches; records lie in front."""
+
+    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Patches as places."""
+        a, back, rows = self._batches(call)
+        patches, given = self._patches(a).transpose(1, 2), back.flatten(2).transpose(1, 2)
+        one, other = (t.reshape(call.records, rows * t.shape[1], t.shape[2]) for t in (patches, given))
+        return one, other
+
+    def _batches(self, call: Call) -> tuple[Tensor, Tensor, int]:
+        """A and b as batches of images, those of a record one after the other, and how many a record has."""
+        a, back = call.a, call.back
+        return a.flatten(0, 1).float(), back.flatten(0, 1).float(), back.shape[1]
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        """Without cutting patches."""
+        back, weight = call.back, self.layer.weight
+        return back.shape[1] * back[0, 0, 0].numel(), weight[0].numel(), weight.shape[0]
+
+    def rows(self, call: Call) -> Named:
+        """Every record's own weight gradient, and the sum over places for the bias."""
+        a, back, rows = self._batches(call)
+        found = {}
+        if "weight" in self.names:
+            found["weight"] = self._weight_rows(a, back, call.records, rows)
+        if "bias" in self.names:
+            found["bias"] = _added(back.flatten(2).sum(2), rows)
+        return found
+
+    def _weight_rows(self, a: Tensor, back: Tensor, records: int, rows: int) -> Tensor:
+        """By a kernel on a GPU, or from patches there without Triton; on a CPU as one convolution of many groups."""
+        weight = self.layer.weight
+        if not self._last(a):
+            a, back = (_side_by_side(value, rows) for value in (a, back))
+            return self._weight_gradient(a, back, groups=records).view(records, *weight.shape)
+        if max(weight.shape[2:]) > 1 and TRITON:
+            from airlock.training.per_sample.conv_kernel import conv_rows
+
+            return _added(conv_rows(a, back, self.layer, _padding(self.layer)), rows)
+        positions, into, out = back[0, 0].numel(), weight[0].numel(), len(weight)
+        step = at_once(a, positions * into)
+        g = back.new_empty(len(a), out, into)
+        back = back.flatten(2)
+        for start in range(0, len(a), step):
+            part = slice(start, start + step)
+            torch.bmm(back[part], self._patches_last(a[part]), out=g[part])
+        return _added(g.view(len(a), out, *weight.shape[2:], weight.shape[1]), rows)
+
+    def _last(self, a: Tensor) -> bool:
+        """Whether rows have the input channels last: on a GPU, where patches are then copied in whole runs."""
+        return a.is_cuda and self.layer.weight.dim() == 4 and tuple(self.layer.dilation) == (1, 1)
+
+    def restore(self, name: str, value: Tensor) -> Tensor:
+        """Input channels before the kernel again."""
+        return value.permute(0, 3, 1, 2) if name == "weight" and self._last(value) else value
+
+    def _patches_last(self, a: Tensor) -> Tensor:
+        """(rows, places, kernel · in), by a strided view and one copy; F.unfold loops over rows on CUDA."""
+        (high, wide), (down, right), padding = self.layer.kernel_size, self.layer.stride, _padding(self.layer)
+        if any(padding):
+            a = F.pad(a, (padding[1], padding[1], padding[0], padding[0]))
+        a = a.permute(0, 2, 3, 1)
+        view = a.unfold(1, high, down).unfold(2, wide, right).permute(0, 1, 2, 4, 5, 3)
+        return view.reshape(len(a), view.shape[1] * view.shape[2], -1)
+
+    def _weight_gradient(self, a: Tensor, b: Tensor, groups: int) -> Tensor:
+        """As many gradients of the weight on top of each other as there are groups."""
+        layer, own = self.layer, self.layer.weight.detach()  # its size is needed; with a graph the gradient had one too
+        padding, weight = _padding(layer), own.new_empty(groups * len(own), *own[0].shape, dtype=torch.float32)
+        gradient: Tensor = torch.ops.aten.convolution_backward(
+            b, a, weight, None, layer.stride, padding, layer.dilation, False, [0] * len(padding), groups,
+            [False, True, False],
+        )[1]  # fmt: skip
+        return gradient
+
+    def _patches(self, a: Tensor) -> Tensor:
+        """(rows, in · kernel, places)."""
+        layer = self.layer
+        kernel, stride, dilation, padding = layer.kernel_size, layer.stride, layer.dilation, _padding(layer)
+        if a.dim() == 3:
+            a = a[:, :, None]
+            kernel, stride, dilation, padding = (1, *kernel), (1, *stride), (1, *dilation), [0, *padding]
+        return F.unfold(a, kernel, dilation, tuple(padding), stride)
+
+
+def _added(rows: Tensor, each: int) -> Tensor:
+    """From one row of the batch to one row of a record, of which so many belong to it, one after the other."""
+    return rows if each == 1 else rows.reshape(-1, each, *rows.shape[1:]).sum(1)
+
+
+def _side_by_side(value: Tensor, each: int) -> Tensor:
+    """Records side by side as groups of channels, their rows as the batch: (each, records · channels, ...)."""
+    by_record = value.reshape(-1, each, *value.shape[1:])
+    return by_record.transpose(0, 1).flatten(1, 2)
+
+
+def _padding(layer: Any) -> list[int]:
+    if layer.padding == "valid":
+        return [0] * len(layer.kernel_size)
+    return list(layer.padding)
+
+
+class EmbeddingRule(Rule):
+    """nn.Embedding: place t adds b_t to row number a_t."""
+
+    def _sides(self, call: Call) -> tuple[Tensor, Tensor]:
+        ids = call.a.flatten(1)
+        b = call.back.flatten(1, -2).float()
+        if self.layer.padding_idx is not None:
+            b = b * (ids != self.layer.padding_idx)[:, :, None]
+        return ids, b
+
+    def places(self, call: Call) -> int:
+        """T."""
+        return call.a[0].numel()
+
+    def rows(self, call: Call) -> Named:
+        """Every record's whole table; only where a table is shared or used twice."""
+        ids, b = self._sides(call)
+        table = b.new_zeros(len(ids), *self.layer.weight.shape)
+        return {"weight": table.scatter_add_(1, ids[:, :, None].expand_as(b), b)}
+
+    def squares(self, call: Call, scales: Scales | None, exact: bool = False) -> Named:
+        """Places with the same number add up, all others are orthogonal; cancellation is counted as in `sums`."""
+        ids, b = self._sides(call)
+        scale = None if scales is None else scales["weight"]
+        if scale is not None:
+            b = b / (scale if scale.numel() == 1 else scale.flatten()[ids][:, :, None])
+        same, wide = ids[:, :, None] == ids[:, None, :], b.double()
+        gram = torch.bmm(wide, wide.transpose(1, 2)).mul_(same).flatten(1).sum(1).clamp_min_(0)
+        floor = 0.0 if exact else 2.0**-16 * torch.linalg.vector_norm(wide, dim=2).sum(1).square()
+        return {"weight": gram + floor}
+
+    def weighted(self, call: Call, factors: Named, scaled: bool = False) -> Named:
+        """One scatter over all records."""
+        ids, b = self._sides(call)
+        table = torch.zeros_like(self.layer.weight, dtype=torch.float64)
+        weighted = b.double().mul_(factors["weight"][:, None, None])
+        return {"weight": table.index_add_(0, ids.flatten(), weighted.flatten(0, 1))}
+
+
+class NormRule(Rule):
+    """LayerNorm, GroupNorm and RMSNorm: the gradient of the gain is b times the normalised input."""
+
+    def rows(self, call: Call) -> Named:
+        """Small: one number for each gain."""
+        a, b = call.a, call.back.float()
+        found = {}
+        if "weight" in self.names:
+            found["weight"] = self._gather(b * self._normalised(a.float()))
+        if "bias" in self.names:
+            found["bias"] = self._gather(b)
+        return found
+
+    def _normalised(self, a: Tensor) -> Tensor:
+        layer = self.layer
+        if isinstance(layer, nn.GroupNorm):
+            return F.group_norm(a.flatten(0, 1), layer.num_groups, eps=layer.eps).view_as(a)
+        if isinstance(layer, nn.RMSNorm):
+            return F.rms_norm(a, list(layer.normalized_shape), eps=layer.eps)
+        return F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
+
+    def _gather(self, b: Tensor) -> Tensor:
+        """Sum over everything but the record and the gain's own dimensions."""
+        if isinstance(self.layer, nn.GroupNorm):
+            return b.flatten(3).sum(3).sum(1) if b.dim() > 3 else b.sum(1)
+        own = len(self.layer.normalized_shape)
+        return b.flatten(1, b.dim() - own - 1).sum(1) if b.dim() - own > 1 else b
+
+
+class AnyRule(Rule):
+    """Any other layer with parameters: torch.func on that layer alone, one record's share at a time."""
+
+    def rows(self, call: Call) -> Named:
+        """One vector-Jacobian product for each record."""
+        rest = {name: p.detach() for name, p in self.layer.named_parameters() if name not in self.names}
+        rest |= dict(self.layer.named_buffers())
+        own = {name: self.layer.get_parameter(name).detach() for name in self.names}
+        given = [
+            apart(leaf, axis, call.records) if axis is not None else leaf
+            for leaf, axis in zip(call.leaves, call.axes, strict=True)
+        ]
+        wanted = [place for place, back in enumerate(call.backs) if back is not None]
+        given_back = [back for back in call.backs if back is not None]
+
+        def one(backs: Sequence[Tensor], *leaves: Any) -> Named:
+            inputs, keywords = tree_unflatten(list(leaves), call.structure)
+
+            def run(values: Named) -> tuple[Tensor, ...]:
+                out = tree_flatten(functional_call(self.layer, {**rest, **values}, inputs, keywords))[0]
+                floats = [t for t in out if isinstance(t, Tensor) and t.is_floating_point()]
+                return tuple(floats[place] for place in wanted)
+
+            outputs, pull, *_ = vjp(run, own)
+            found: Named = pull(tuple(b.to(o.dtype) for b, o in zip(backs, outputs, strict=True)))[0]
+            return found
+
+        dims = (0, *(None if axis is None else 0 for axis in call.axes))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # an operation without a batching rule
+            rows = vmap(one, in_dims=dims, randomness="different")(given_back, *given)
+        return {name: g.float() for name, g in rows.items()}
+
+
+def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
+    """The cheapest rule that is right for this layer."""
+    plain = set(names) <= {"weight", "bias"}
+    if plain and _acts_as(layer, nn.Linear):
+        return LinearRule(layer, names)
+    if plain and _acts_as(layer, nn.Conv1d, nn.Conv2d) and _one_group(layer):
+        return ConvRule(layer, names)
+    if plain and _acts_as(layer, nn.Embedding) and _plain_table(layer):
+        return EmbeddingRule(layer, names)
+    if plain and _acts_as(layer, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm):
+        return NormRule(layer, names)
+    return AnyRule(layer, names)
+
+
+def _acts_as(layer: Any, *kinds: Any) -> bool:
+    """Whether it is one of these, and computes what these compute."""
+    return any(isinstance(layer, kind) and type(layer).forward is kind.forward for kind in kinds)
+
+
+def _plain_table(layer: Any) -> bool:
+    return layer.max_norm is None and not layer.scale_grad_by_freq
+
+
+def _one_group(layer: Any) -> bool:
+    return bool(layer.groups == 1 and layer.padding_mode == "zeros" and layer.padding != "same")
+
+
+def check_axis(rule: Rule, dims: int, before: Axis | None, after: Axis, spread: str) -> None:
+    """Whether the records lie where this rule can take them apart.
+
+    Args:
+        rule: Of a layer with one input and one output.
+        dims: Of the output.
+        before: Where they lie in the input; None if there are none.
+        after: Where they lie in the output.
+        spread: "own" unless the output was the same for all records and was laid out for each.
+
+    Raises:
+        Unshown: They lie elsewhere.
+    """
+    front = dims - 1
+    if isinstance(rule, ConvRule | NormRule):
+        front = dims - len(getattr(rule.layer, "normalized_shape", range(dims - 1)))
+    if after.dim >= front or (before != after and not (before is None and spread != "own")):
+        raise Unshown(f"the records do not lie in front of what {type(rule.layer).__name__} works on")

@@ -1,0 +1,75 @@
+"""Per-record gradients by ordinary backward passes, one record after another: slow, and right for every network.
+
+It is the definition that the quicker engines are tried against, and what is left for a network whose records they
+cannot show to be kept apart (one with operators that have no rule, or that decides by its data, or recurrent layers).
+
+Guarantee: the network sees one record at a time, in a batch of its own, and is put back as it was before the next one
+(`sealed`). So g_i depends on record i, the parameters and fresh random numbers alone, whatever the network does. A
+record for which it raises an error has no gradient, and is dropped like one whose gradient is not finite.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from airlock.mechanisms.clipping import BALANCE, Clip, row_squares
+from airlock.training.gradients import Named
+from airlock.training.per_sample.sealed import Sealed
+
+FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, NotImplementedError)
+
+
+class OneByOne:
+    """One backward pass for each record."""
+
+    def __init__(self, net: nn.Module, sealed: Sealed | None = None) -> None:
+        self.net, self.sealed = net, sealed or Sealed(net)
+        self.trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
+        self.bytes_per_record, self.places = 1, 1
+
+    def gradient(self, x: Tensor, label: Tensor) -> Named | None:
+        """Of the mean loss over one record's rows, by parameter name, in float32; None if the network fails on it."""
+        try:
+            with torch.enable_grad():
+                loss = F.cross_entropy(self.net(x.clone()).float(), label.expand(len(x)))
+                found = torch.autograd.grad(loss, list(self.trainable.values()), allow_unused=True)
+        except FAILURES:
+            return None
+        finally:
+            self.sealed.restore()
+        pairs = zip(self.trainable.items(), found, strict=True)
+        return {name: torch.zeros_like(p) if g is None else g.detach().float() for (name, p), g in pairs}
+
+    def masked_sum(
+        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
+    ) -> tuple[Named, Tensor]:
+        """The sum over the records with mask 1 in float64; all are fit to be summed, because others are left out."""
+        copies, counted = len(x) // len(y), mask.tolist()
+        total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in self.trainable.items()}
+        balance = torch.zeros((), dtype=torch.float64, device=x.device)
+        self.dropped = 0
+        for i in (i for i, counts in enumerate(counted) if counts):
+            found = self.gradient(x[i * copies : (i + 1) * copies], y[i])
+            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+                squares = None if found is None else {name: clip.squares(name, g[None]) for name, g in found.items()}
+                if found is None or squares is None or not bool(torch.stack(list(squares.values())).sum().isfinite()):
+                    self.dropped += 1
+                    balance -= 0.5
+                    continue
+                factors = clip.factors(squares, norm)
+                for name, g in found.items():
+                    total[name] += g.double() * factors[name]
+                balance += clip.balance(squares, norm).sum()
+        return total | ({BALANCE: balance} if clip.counting else {}), torch.ones(len(y), dtype=torch.bool)
+
+    def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
+        """The squared norm of every record's gradient in float64, by parameter name; infinite where there is none."""
+        copies = len(x) // len(y)
+        rows = [self.gradient(x[i * copies : (i + 1) * copies], y[i]) for i in range(len(y))]
+        endless = torch.full((1,), torch.inf, dtype=torch.float64, device=x.device)
+        return {
+            name: torch.cat([endless if row is None else row_squares(row[name][None]) for row in rows])
+            for name in self.trainable
+        }

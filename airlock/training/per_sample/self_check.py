@@ -1,0 +1,266 @@
+"""Which engine may be trusted with a network: shown and tried on made-up records, before any record is seen.
+
+For one network in one mode and precision, on one device and for chunks of one size, an engine is taken if
+
+1. records are *shown* to be kept apart: by `RecordAxis` for book-keeping, by vmap's semantics for `functional`;
+2. a record's gradient has the same bits *wherever it stands* and whoever stands beside it. Chunks have one size, and
+   which operations a kernel does in which order depends on shapes and not on numbers; so a batch of random records that
+   is moved on by one place must give the same bits moved on by one place, or the order depends on the place;
+3. gradients are *right*: squared norms, parameter by parameter, and clipped gradients of some records are compared with
+   ordinary backward passes over single records, in the very mode, precision, device and size that will be used; and
+   what is summed for a record is no longer than what was measured of it allows.
+
+The first two carry the guarantee; the third finds a network, or a rule, that was misunderstood. Dropout and other
+random numbers are held still for two and three. What no engine passes is left to `one_by_one`, which needs no check.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from airlock.errors import AirlockWarning
+from airlock.mechanisms.clipping import SLACK, Clip
+from airlock.threads import one_thread
+from airlock.training.gradients import Named
+from airlock.training.per_sample.bookkeeping import BookKeeper
+from airlock.training.per_sample.functional import FunctionalGradients
+from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
+from airlock.training.per_sample.operator_rules import Unshown
+from airlock.training.per_sample.sealed import Sealed
+
+_PLACE = "a record's gradient changes with its place in the batch"
+_TRIED = 4  # records that are compared with ordinary backward passes
+# How far a gradient may lie from the ordinary one, as a share of its norm: kernels differ between batch sizes.
+_AGREE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
+
+
+class Engine(Protocol):
+    """Gives clipped sums of per-record gradients."""
+
+    bytes_per_record: int
+    places: int
+
+    def masked_sum(
+        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
+    ) -> tuple[Named, Tensor]:
+        """The sum over the records with mask 1 in float64, and which records are fit to be summed."""
+        ...
+
+    def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
+        """The squared norm of every record's gradient in float64, by parameter name."""
+        ...
+
+
+def choose(net: nn.Module, like: Tensor, copies: int, size: int) -> tuple[Engine, str, bool]:
+    """The quickest engine that passes, why quicker ones did not, and whether it has to be run `carefully`.
+
+    Args:
+        net: In the mode that it will be used in, on its device, within the autocast that it will be used in.
+        like: One row, or more, of what will go into it; only its shape, type and device are looked at.
+        copies: Rows for each record.
+        size: Records in a chunk.
+    """
+    sealed = Sealed(net)
+    reasons: list[str] = []
+    for make in (lambda: BookKeeper(net, sealed.constants, is_steady(net)), lambda: FunctionalGradients(net)):
+        for careful in (False, True):
+            try:
+                engine = make()
+                with carefully(careful):
+                    _try(engine, OneByOne(net, sealed), like, copies, size)
+                return engine, "; ".join(reasons), careful
+            except Unshown as reason:
+                if str(reason) != _PLACE or careful:
+                    reasons.append(str(reason))
+                    break
+            except FAILURES as error:
+                reasons.append(f"{type(error).__name__} from torch: {(str(error).splitlines() or [''])[0][:120]}")
+                break
+            finally:
+                sealed.restore()
+    return OneByOne(net, sealed), "; ".join(reasons), False
+
+
+def is_steady(net: nn.Module) -> bool:
+    """Whether a network does the same operations on every batch of one size and mode, so that following one is enough.
+
+    Python code may decide by chance, by the clock or by a counter; then one pass says little about the next. Layers of
+    torch and of this house do not, and a network that is made of them alone does not either.
+    """
+    known = ("torch.nn.modules.", "airlock.")
+    return all(
+        type(module).__module__.startswith(known)
+        and "forward" not in vars(module)
+        and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+        for module in net.modules()
+    )
+
+
+@contextmanager
+def carefully(wanted: bool = True) -> Iterator[None]:
+    """Compute so that it matters less where a record stands: on one thread, and without atomic additions in cuDNN.
+
+    How a CPU divides its work among threads, and how cuDNN adds up in some convolutions, may treat places differently.
+    """
+    before = torch.backends.cudnn.deterministic
+    with one_thread() if wanted else nullcontext():
+        torch.backends.cudnn.deterministic = before or wanted
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.deterministic = before
+
+
+def measure(net: nn.Module, like: Tensor, copies: int) -> tuple[int, int]:
+    """About how many bytes and places a record takes; found on two made-up records, by whatever takes them."""
+    sealed = Sealed(net)
+    x, y = made_up(like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
+    for engine in (BookKeeper(net, sealed.constants), FunctionalGradients(net)):
+        try:
+            engine.squares(x, y)
+            return engine.bytes_per_record, engine.places
+        except (Unshown, *FAILURES):
+            continue
+        finally:
+            sealed.restore()
+    return 1, 1
+
+
+def made_up(like: Tensor, records: int, copies: int, seed: int) -> Tensor:
+    """Random records: numbers from 0 to 1, or whole numbers that are 0 or 1, which every table of embeddings has."""
+    chance, shape = np.random.default_rng(seed), (records * copies, *like.shape[1:])
+    numbers = chance.random(shape, np.float32) if like.is_floating_point() else chance.integers(0, 2, shape)
+    x = torch.from_numpy(numbers).to(like.device, like.dtype)
+    last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last) and not like.is_contiguous()
+    return x.contiguous(memory_format=torch.channels_last) if last else x
+
+
+def _try(engine: BookKeeper | FunctionalGradients, reference: OneByOne, like: Tensor, copies: int, size: int) -> None:
+    """Raise whatever speaks against this engine."""
+    x, again = (made_up(like, size, copies, seed) for seed in (1, 2))
+    y = torch.zeros(size, dtype=torch.int64, device=like.device)
+    y[1::2] = 1
+    if isinstance(engine, BookKeeper):
+        _fix_decisions(engine, x, again, y)
+    with still():
+        if size > 1:
+            _check_places(engine, x, y, copies)
+        _check_right(engine, reference, x, y, copies)
+
+
+def _fix_decisions(engine: BookKeeper, x: Tensor, again: Tensor, y: Tensor) -> None:
+    """Decisions are those of made-up records, and must be the same for all of them."""
+    engine.squares(x, y)
+    first = engine.forget()
+    engine.squares(again, y)
+    if engine.decisions != first:
+        raise Unshown("what the network computes depends on the values of its records")
+
+
+def _check_places(engine: BookKeeper | FunctionalGradients, x: Tensor, y: Tensor, copies: int) -> None:
+    moved = engine.traces(x.roll(copies, 0), y.roll(1, 0))
+    for one, other in zip(engine.traces(x, y), moved, strict=True):
+        if not torch.equal(one.roll(1, 0), other):
+            raise Unshown(_PLACE)
+
+
+def _check_right(
+    engine: BookKeeper | FunctionalGradients, reference: OneByOne, x: Tensor, y: Tensor, copies: int
+) -> None:
+    squares, near = engine.squares(x, y), _AGREE[precision(x.device)]
+    total = torch.stack(list(squares.values())).sum(0)
+    tried = sorted({round(i * (len(y) - 1) / (_TRIED - 1)) for i in range(_TRIED)})
+    clip = Clip(max(2.0**-40, 0.5 * float(total.sqrt().min())))  # below the smallest norm: every factor is at work
+    for i in tried:
+        wanted = reference.gradient(x[i * copies : (i + 1) * copies], y[i])
+        if wanted is None:
+            raise Unshown("the network fails on a single record")
+        whole = torch.stack([g.double().norm() for g in wanted.values()]).norm()
+        for name, g in wanted.items():
+            if not abs(float(squares[name][i].sqrt() - g.double().norm())) <= near * float(whole):
+                raise Unshown(f"the gradient of '{name}' is not that of an ordinary backward pass")
+        mask = torch.zeros(len(y), device=x.device)
+        mask[i] = 1
+        got, _ = engine.masked_sum(x, y, mask, clip)
+        factor = min(1.0, clip.norm / max(float(whole), 1e-30))
+        off = torch.stack([(got[name] - g.double() * factor).norm() for name, g in wanted.items()]).norm()
+        if not float(off) <= 2 * near * clip.norm:
+            raise Unshown("a clipped gradient is not that of an ordinary backward pass")
+        if not float(torch.stack([g.norm() for g in got.values()]).norm()) <= (1.0 - SLACK) * clip.norm:
+            raise Unshown("a clipped gradient is longer than its bound")
+
+
+def precision(device: torch.device) -> str:
+    """What torch computes in now."""
+    if torch.is_autocast_enabled(device.type):
+        return "bf16"
+    quick = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    return "tf32" if device.type == "cuda" and quick else "fp32"
+
+
+def tell_slow(engine: OneByOne, reason: str, like: Tensor, copies: int, expected_lot: float) -> None:
+    """Warn that a network is trained record by record, and how slow that is."""
+    x, label = like[:copies], torch.zeros((), dtype=torch.int64, device=like.device)
+    engine.gradient(x, label)
+    begin = time.monotonic()
+    engine.gradient(x, label)
+    each = time.monotonic() - begin
+    warnings.warn(
+        f"The network is trained one record at a time, about {1000 * each:.2g} ms each: some "
+        f"{each * expected_lot:.2g} s for a step of {expected_lot:,.0f} records. Quicker ways could not be shown to "
+        f"keep records apart: {reason}. "
+        "The guarantee is the same.",
+        AirlockWarning,
+        stacklevel=2,
+    )
+
+
+class _Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Random numbers are all the same: what is computed can be compared between batches of different sizes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name
+        if name == "aten::native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if "dropout_p" in {argument.name for argument in func._schema.arguments}:
+            args, kwargs = _without_dropout(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if name in _DRAWN:
+            with torch.no_grad():
+                out.fill_(_DRAWN[name] if out.is_floating_point() or out.dtype == torch.bool else 0)
+        return out
+
+
+_DRAWN = {
+    **dict.fromkeys(("aten::rand", "aten::rand_like", "aten::uniform_"), 0.5),
+    **dict.fromkeys(("aten::randn", "aten::randn_like", "aten::normal_"), 0.0),
+    **dict.fromkeys(("aten::bernoulli_", "aten::bernoulli"), 1.0),
+    **dict.fromkeys(("aten::randint", "aten::randint_like"), 0.0),
+}
+
+
+def _without_dropout(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    names = [argument.name for argument in func._schema.arguments]
+    place = names.index("dropout_p")
+    if place < len(args):
+        args = (*args[:place], 0.0, *args[place + 1 :])
+    elif "dropout_p" in kwargs:
+        kwargs = {**kwargs, "dropout_p": 0.0}
+    return args, kwargs
+
+
+@contextmanager
+def still() -> Iterator[None]:
+    """Nothing is left to chance meanwhile."""
+    with _Still():  # type: ignore[no-untyped-call]
+        yield

@@ -1,0 +1,142 @@
+"""Norms and sums of single records' gradients, in one place and of known precision, whatever the network runs in.
+
+A network may compute in float32, TF32 or bfloat16: what it computes for a record is that record's gradient, and its
+rounding belongs to it. What must not round freely is what is done with several records at once. There are two ways a
+record's gradient g comes here:
+
+* as a row of numbers. Its norm is that of these numbers (`row_squares`), and they are summed in float64;
+* as Σ_t b_t a_tᵀ over T places, never formed. Its norm follows from two Gram matrices in float64, and the sum over
+  records and places is one matrix product in float64. Terms may cancel, so that g is far smaller than what goes into
+  the sum, A = ‖a‖ ‖b‖ ≥ Σ_t ‖a_t‖ ‖b_t‖. A is therefore counted too: ‖g‖² + (A/2^8)² takes the place of ‖g‖².
+  On a GPU with Triton kernels form g tile by tile while they sum it (`sum_kernels`): then it is a row of numbers,
+  though nobody keeps it.
+
+Guarantee, for a lot of n records in chunks of at most B with T places each (1 for rows): with factors f_i from
+`Clip.factors`, ‖f_i g_i‖ ≤ (1 − 2^-10) C and f_i A_i ≤ 2^8 C. A float64 sum of k terms is off by at most k · 2^-53
+times the sum of their sizes, so a chunk's sum is off by at most BT · 2^-53 · Σ f_i A_i; chunks are added up with what
+rounding took off kept apart (`Total`), which adds next to nothing. Two lots that differ in one record therefore differ
+by at most
+
+    (1 − 2^-10) C + 2 BT · 2^-53 · 2^8 n C + …  ≤  C        as long as BT · n ≤ 2^33.
+
+`largest_chunk` keeps B that small. (A Gram matrix in float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which
+(A/2^8)² exceeds by far.) All of this holds for numbers as they are: nothing is assumed about their distribution.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+from airlock.mechanisms.clipping import row_squares
+
+TRITON = importlib.util.find_spec("triton") is not None
+_SMALL = 1 << 16  # numbers below which a kernel of its own does not pay
+_FLOOR = 2.0**-16  # of A², added to a square
+_TERMS = 2.0**33
+_BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: in the cache of a CPU, in the memory of a GPU
+
+
+def largest_chunk(lot: float, places: int) -> int:
+    """How many records a chunk may have, for lots of up to four times the expected size."""
+    return max(1, int(_TERMS / (4 * max(lot, 1.0) * places)))
+
+
+def weighted_sum(factors: Tensor, rows: Tensor) -> Tensor:
+    """Σ factor · row in float64, in the rows' layout."""
+    flat = rows.flatten(1)
+    if flat.is_cuda:
+        return _on_gpu(factors, flat).view(rows.shape[1:])
+    total = torch.empty(flat.shape[1], dtype=torch.float64)
+    step = max(256, at_once(flat, 2 * len(flat)))
+    for start in range(0, flat.shape[1], step):
+        torch.mv(flat[:, start : start + step].double().t(), factors, out=total[start : start + step])
+    return total.view(rows.shape[1:])
+
+
+def _on_gpu(factors: Tensor, flat: Tensor) -> Tensor:
+    if TRITON and flat.is_contiguous() and flat.dtype == torch.float32 and flat.numel() > _SMALL:
+        from airlock.training.per_sample import sum_kernels
+
+        found: Tensor = sum_kernels.weighted_sum(factors, flat)
+        return found
+    return (flat * factors.float()[:, None]).sum(0, dtype=torch.float64)
+
+
+def formed_in_kernels(device: str, places: int) -> bool:
+    """Whether gradients at several places are formed by kernels that keep nothing."""
+    return TRITON and device == "cuda" and places > 1
+
+
+def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = False) -> Tensor:
+    """‖Σ_t b_t a_tᵀ‖² of every record in float64, with what cancellation could hide unless the norm alone is wanted.
+
+    Args:
+        a: (records, T, in).
+        b: (records, T, out), in units of the clip's scale.
+        plain: Whether that scale is 1, so that this very b is summed too.
+        exact: For comparing, not for clipping.
+    """
+    if plain and formed_in_kernels(a.device.type, a.shape[1]):
+        from airlock.training.per_sample import sum_kernels
+
+        found: Tensor = sum_kernels.product_squares(a, b, 0.0 if exact else _FLOOR)
+        return found
+    if a.shape[1] == 1:
+        return row_squares(a) * row_squares(b)
+    return _gram(a, b) + (0.0 if exact else _FLOOR) * row_squares(a) * row_squares(b)
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """A few records at a time."""
+    step = at_once(a, 2 * a[0].numel() + 2 * b[0].numel())
+    parts = zip(torch.split(a, step), torch.split(b, step), strict=True)
+    return torch.cat([_gram_at_once(one.double(), other.double()) for one, other in parts])
+
+
+def _gram_at_once(a: Tensor, b: Tensor) -> Tensor:
+    both = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
+    return both.flatten(1).sum(1).clamp_min_(0)
+
+
+def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True) -> Tensor:
+    """Σ factor · Σ_t b_t a_tᵀ over all records, as one matrix product in float64."""
+    if plain and formed_in_kernels(a.device.type, a.shape[1]):
+        from airlock.training.per_sample import sum_kernels
+
+        found: Tensor = sum_kernels.product_sum(factors, a, b)
+        return found
+    weighted = b.double().mul_(factors[:, None, None]) if b.dtype != torch.float64 else b * factors[:, None, None]
+    return weighted.flatten(0, 1).t() @ a.flatten(0, 1).double()
+
+
+def at_once(like: Tensor, numbers: int) -> int:
+    """How many records to take at a time if each needs this many float32 numbers of memory."""
+    return max(1, _BYTES_AT_ONCE[like.device.type] // (4 * numbers))
+
+
+class Total:
+    """A running sum of chunks in float64, with what rounding takes off kept apart (Knuth's two-sum)."""
+
+    def __init__(self) -> None:
+        self._sum: dict[str, Tensor] = {}
+        self._rest: dict[str, Tensor] = {}
+
+    def add(self, part: dict[str, Tensor]) -> None:
+        """One chunk more; the tensors are not kept."""
+        if not self._sum:
+            self._sum = {name: value.clone() for name, value in part.items()}
+            return
+        for name, value in part.items():
+            before = self._sum[name]
+            after = before + value
+            seen = after - before
+            lost = (before - (after - seen)) + (value - seen)
+            self._rest[name] = self._rest[name] + lost if name in self._rest else lost
+            self._sum[name] = after
+
+    def settle(self) -> dict[str, Tensor]:
+        """All chunks together."""
+        return {name: value + self._rest[name] if name in self._rest else value for name, value in self._sum.items()}
