@@ -66,6 +66,9 @@ def _column(value: object) -> object:
     return {"categories": value} if isinstance(value, list | tuple) else value
 
 
+Side = Annotated[int, Field(ge=1, le=65_536)]
+
+
 class DataConfig(Frozen):
     """Where the records are and what is public about them.
 
@@ -75,8 +78,11 @@ class DataConfig(Frozen):
         label: The label column of a CSV or Parquet file.
         classes: The class names, or their number when labels are 0, 1, 2 ...; public.
         columns: The public schema of a CSV or Parquet file, in order.
-        records: The number of records the source holds for training, as a public figure; need not be exact.
+        shape: Of one image of a folder, [channels, height, width]; public.
+        records: The number of records the source holds for training, as a public figure; need not be exact. Of a
+            named source the published number when left out. Never counted.
         test: A file of the same format with the test records; otherwise they are split off.
+        test_records: The same figure for test records that come separately: published, or a share of `records`.
     """
 
     source: str
@@ -84,8 +90,10 @@ class DataConfig(Frozen):
     label: str | None = None
     classes: int | tuple[str, ...] | None = None
     columns: dict[str, Annotated[Column, BeforeValidator(_column)]] = Field(default_factory=dict)
+    shape: tuple[Literal[1, 3], Side, Side] | None = None
     records: Annotated[int, Field(ge=1)] | None = None
     test: str | None = None
+    test_records: Annotated[int, Field(ge=1)] | None = None
 
 
 def _no_count(value: object) -> object:

@@ -125,7 +125,7 @@ def make_release(
     small = compression.compress(release, split)
     report, forms = small or (None, {})
     made = card.make(config, facts, release, attacked, compression=report, others=others)
-    safe.store(made.release_id, release.secrets)
+    safe.store(made.release_id, release.secrets, split.remarks)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
     if isinstance(release.artefact, Features):
         release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
@@ -306,10 +306,17 @@ def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
 def _require_same_data(made: card.Card, split: Split) -> None:
     facts = split.facts
     same = (made.data.shape, made.data.classes, made.data.records) == (facts.shape, facts.classes, facts.records)
+    if not same and (made.data.shape, made.data.classes) == (facts.shape, facts.classes):
+        raise ConfigError(
+            f"data of {made.data.records:,} records, as the card says",
+            f"{facts.records:,} declared or published",
+            "Sizes are declared and no longer counted, and a subset of a named source has to say so.",
+            f"If the records are the same, add --set data.records={made.data.records}.",
+        )
     if not same:
         raise ConfigError(
             "the records that this release came from",
-            "records of another shape, with other classes, or another number of them",
+            "records of another shape or with other classes",
             "Who was a member could not be told.",
             "Check --data and --data-dir.",
         )
@@ -347,9 +354,25 @@ def assist_release(
 
 
 def _load(config: ReleaseConfig, channel: Channel, data_dir: Path | None) -> Split:
-    """The records, and the public set beside them where the channel asks for one."""
+    """The records, and the public set beside them where the channel asks for one; the holder is told about them."""
     split = data.load(config, data_dir)
-    return data.add_public(split, channel.public, data_dir) if channel.public else split
+    split = data.add_public(split, channel.public, data_dir) if channel.public else split
+    tell_holder(split)
+    return split
+
+
+def tell_holder(split: Split) -> None:
+    """Show what the holder should know of the records, as warnings: on this terminal, and nowhere that leaves.
+
+    A filter that turns warnings into errors does not turn these: records would decide whether there is a release.
+    """
+    for remark in split.remarks:
+        try:
+            warnings.warn(remark, AirlockWarning, stacklevel=3)
+        except AirlockWarning:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", AirlockWarning)
+                warnings.warn(remark, AirlockWarning, stacklevel=3)
 
 
 def _train(config: ReleaseConfig, channel: Channel, split: Split, insecure_seed: int | None, run: Run) -> Release:

@@ -99,10 +99,10 @@ def _measure(found: Ensemble, test: Resident, device: torch.device) -> dict[str,
 def _records(case: Case, tested: int) -> tuple[Records, Records]:
     place = SOURCES[case.data].find(data_folder(None))
     assert place is not None
-    (x, y), test = place.read()
+    raw, test = place.read()
     cut = case.records
-    other = (x[cut:], y[cut:]) if test is None else test
-    return _shaped(x[:cut], y[:cut]), _shaped(*(part[:tested] for part in other))
+    other = (raw.x[cut:], raw.y[cut:]) if test is None else (test.x, test.y)
+    return _shaped(raw.x[:cut], raw.y[:cut]), _shaped(*(part[:tested] for part in other))
 
 
 def _shaped(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Records:

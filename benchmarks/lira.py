@@ -136,11 +136,11 @@ def read(case: Case) -> tuple[Records, Records]:
     place = known[0].find(known[1]) if known else None
     if place is None:
         raise FileNotFoundError(f"{case.source} is not in AIRLOCK_DATA")
-    (x, y), test = place.read()
-    records = distinct(Records(x, np.asarray(y, np.int64)))
+    raw, test = place.read()
+    records = distinct(Records(raw.x, np.asarray(raw.y, np.int64)))
     order = np.random.default_rng(SEED).permutation(len(records))
     pool, rest = records.take(order[: case.records]), records.take(order[case.records :])
-    beside = rest if test is None else Records(test[0], np.asarray(test[1], np.int64))
+    beside = rest if test is None else Records(test.x, np.asarray(test.y, np.int64))
     return pool, beside.take(np.arange(min(case.population, len(beside))))
 
 

@@ -62,8 +62,8 @@ def run() -> list[dict[str, Any]]:
     place = known[0].find(known[1]) if known else None
     if place is None:
         return [{"attack": "none: the file of Location-30 is not there (AIRLOCK_DATA)"}]
-    (x, y), _ = place.read()
-    records, device = Records(x, y.astype(np.int64)), choose_device("auto")
+    raw, _ = place.read()
+    records, device = Records(raw.x, raw.y.astype(np.int64)), choose_device("auto")
     work = [(way, seed) for way in ("plain", "convexified") for seed in SEEDS]
     return [row for way, seed in work for row in target_rows(records, way, seed, Run(device=device))]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from airlock.channels.weights.gaussian import Gaussian
 from airlock.config import from_table
 from airlock.data import Records
 from airlock.errors import AirlockWarning, ConfigError, FormatError, Interrupted, OutputError, Refused
-from airlock.pipeline import audit_bundle, make_release, plan_release, train_openly
+from airlock.pipeline import audit_bundle, make_release, plan_release, tell_holder, train_openly
 from airlock.release import bundle
 from airlock.release.verify import verify
 
@@ -224,3 +226,48 @@ def test_a_head_on_a_front_end_is_audited_as_what_it_is(channel: str, method: st
     make_release(made, tmp_path / "bundle", vault=tmp_path / "vault")
     done = audit_bundle(tmp_path / "bundle", FEW.model_copy(update={"like": "release"}), vault=tmp_path / "vault")
     assert {"LiRA, online", "gradient norm"} <= {attack.name for attack in done.bundle.card.audit.attacks}
+
+
+def own_data(folder: Path, rows: int = 300) -> dict[str, Any]:
+    """Digits as a file of one's own, with a declared class that no record has and a record with NaN."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x = (x / 16).astype(np.float32)
+    x[7, 0] = np.nan
+    np.savez(folder / "own.npz", x=x[:rows], y=y[:rows])
+    return {"source": str(folder / "own.npz"), "classes": [*"0123456789", "none"], "records": rows}
+
+
+def test_what_the_holder_should_know_is_on_the_terminal_and_in_the_vault_alone(tmp_path: Path) -> None:
+    with pytest.warns(AirlockWarning) as warned:
+        made = make_release(config(data=own_data(tmp_path)), tmp_path / "out", vault=tmp_path / "vault")
+    told = [str(warning.message) for warning in warned if warning.category is AirlockWarning]
+    assert any("1 record of" in remark and "(row 8)" in remark for remark in told)
+    assert any("No private record of 'none'" in remark for remark in told)
+    [kept] = (tmp_path / "vault").glob("*/remarks.json")
+    assert json.loads(kept.read_text()) == told
+    for file in (tmp_path / "out").rglob("*"):
+        content = file.read_bytes() if file.is_file() else b""
+        assert not [remark for remark in (*told, "(row 8)", "No private record") if remark.encode() in content], file
+    assert "(row 8)" not in repr(made)
+    assert verify(tmp_path / "out").ok
+
+
+def test_remarks_never_become_errors() -> None:
+    split = replace(airlock.pipeline.data.load(config()), remarks=("row 3",))  # type: ignore[attr-defined]
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("error")
+        tell_holder(split)
+    assert [str(warning.message) for warning in shown] == ["row 3"]
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("ignore")
+        tell_holder(split)
+    assert not shown
+
+
+@pytest.mark.filterwarnings("ignore:There are")
+def test_an_older_bundle_of_a_subset_says_what_to_declare(made: Path) -> None:
+    """Sizes used to be counted: a bundle of then has a card with another number than is published."""
+    with pytest.raises(ConfigError, match=r"1,797 records, as the card says.*1,000 .*--set data\.records=1797"):
+        audit_bundle(made, overrides={"data.records": 1000})

@@ -13,6 +13,7 @@ from airlock.cli.terminal import (
     JsonOption,
     SetOption,
     overrides,
+    parse_shape,
     print_json,
     print_table,
     shown,
@@ -37,6 +38,9 @@ def advise(
     ),
     records: int | None = typer.Option(
         None, "--records", help="Of your own data: about how many records; a public figure.", show_default=False
+    ),
+    shape: str | None = typer.Option(
+        None, "--shape", help="Of a folder of images: channels, height, width, as in 3,32,32.", show_default=False
     ),
     column: list[str] = typer.Option(
         [],
@@ -77,7 +81,7 @@ def advise(
     _check_place(write, force)
     table = _table(config, data, epsilon, delta)
     given = {f"need.{key}": value for key, value in need.items() if value is not None}
-    given |= _declared(label, classes, records, column)
+    given |= _declared(label, classes, records, column, shape)
     asked = from_table(table, overrides(settings) | given, folder=config.parent if config else None)
     found = choose(asked, data_dir)
     text = as_toml(release_for(asked, found, data_dir), found.sentence) if write is not None else ""
@@ -89,11 +93,14 @@ def advise(
         _print(found, write)
 
 
-def _declared(label: str | None, classes: str | None, records: int | None, columns: list[str]) -> dict[str, Any]:
+def _declared(
+    label: str | None, classes: str | None, records: int | None, columns: list[str], shape: str | None
+) -> dict[str, Any]:
     """What is declared of the user's own data, as keys of a config."""
     names = classes.split(",") if classes is not None else None
     read = dict(map(_column, columns)) or None
-    known = {"data.label": label, "data.classes": names, "data.records": records, "data.columns": read}
+    known: dict[str, object] = {"data.label": label, "data.classes": names, "data.records": records}
+    known |= {"data.columns": read, "data.shape": parse_shape(shape) if shape is not None else None}
     return {key: value for key, value in known.items() if value is not None}
 
 

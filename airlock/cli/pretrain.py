@@ -10,6 +10,7 @@ import typer
 from airlock.cli.terminal import (
     DataDirOption,
     JsonOption,
+    parse_shape,
     print_json,
     print_table,
     progress_bar,
@@ -27,8 +28,11 @@ def pretrain(
     layers: int | None = typer.Option(
         None, "--layers", help="How many layers of a VGG to train; all when left out.", show_default=False
     ),
-    classes: int | None = typer.Option(
-        None, "--classes", min=2, help="How many classes a file of your own has.", show_default=False
+    classes: str | None = typer.Option(
+        None, "--classes", help="Of your own set: how many classes, or their names, as in cat,dog.", show_default=False
+    ),
+    shape: str | None = typer.Option(
+        None, "--shape", help="Of a folder of images: channels, height, width, as in 3,32,32.", show_default=False
     ),
     half: Literal["first", "second"] | None = typer.Option(
         None, "--half", help="Learn one half of the classes alone, to be used on the other.", show_default=False
@@ -40,13 +44,14 @@ def pretrain(
     as_json: bool = JsonOption,
 ) -> None:
     """Train a front end on public images, once; the same call again takes it from the cache."""
-    from airlock.config import DataConfig
+    from airlock.config import DataConfig, parse
     from airlock.data import halve, open_public
     from airlock.training import Run
     from airlock.training.pretrain import FRONT, front_weights, write_weights
     from airlock.training.resident import choose_device
 
-    public = open_public(DataConfig(source=source, classes=classes), data_dir)
+    declared = {"source": source, "classes": _classes(classes), "shape": parse_shape(shape) if shape else None}
+    public = open_public(parse(DataConfig, declared, where="data"), data_dir)
     public = public if half is None else halve(public, half == "second")
     how = FRONT.model_copy(update={"epochs": epochs})
     with progress_bar() as progress:
@@ -70,3 +75,7 @@ def pretrain(
         print_json(said)
         return
     print_table("Front end", ["", ""], [[key.replace("_", " "), str(value)] for key, value in said.items()])
+
+
+def _classes(text: str | None) -> int | list[str] | None:
+    return int(text) if text is not None and text.isdecimal() else text.split(",") if text is not None else None

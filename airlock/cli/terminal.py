@@ -124,6 +124,14 @@ def overrides(settings: Sequence[str], **options: object) -> dict[str, object]:
     return found | {key: value for key, value in options.items() if value is not None}
 
 
+def parse_shape(text: str) -> list[int]:
+    """3,32,32 as numbers."""
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise ConfigError("--shape as channels, height and width", f"'{text}'", do="As in --shape 3,32,32.")
+    return [int(part) for part in parts]
+
+
 def _value(text: str) -> object:
     try:
         return tomllib.loads(f"value = {text}")["value"]

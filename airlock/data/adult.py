@@ -10,7 +10,6 @@ record may not be in two parts.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from airlock.config import Column
-from airlock.data.limits import check_bytes, count_lines, damaged, reading
+from airlock.data.limits import check_bytes, count_lines, reading
+from airlock.data.remarks import Fault, Faults
 from airlock.data.schema import Cells, encode, labels, numbers, width
 from airlock.data.validate import Raw
 from airlock.errors import DataError
@@ -91,20 +91,27 @@ def find(folder: Path) -> AdultFiles | None:
 
 
 def _read(path: Path) -> Raw:
-    rows = list(_rows(path))
-    cells: dict[str, Cells] = {name: [row[i].strip() for row in rows] for i, name in enumerate(COLUMNS)}
+    faults = Faults()
+    rows = list(_rows(path, faults))
+    cells: dict[str, Cells] = {name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}
     for name in _LOG1P:
-        cells[name] = np.log1p(np.maximum(numbers(name, cells[name]), 0))
-    y = labels("income", [row[-1].strip().removesuffix(".") for row in rows], CLASSES)
-    return encode(COLUMNS, cells), y
+        cells[name] = np.log1p(np.maximum(numbers(name, cells[name], faults), 0))
+    y = labels("income", [row[-1].removesuffix(".") for row in rows], CLASSES, faults)
+    return Raw(encode(COLUMNS, cells, faults), y, faults)
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
+def _rows(path: Path, faults: Faults) -> Iterator[list[str]]:
+    """The values of one line after the other; a line with another number of them has empty ones, and a fault."""
+    count, place = len(COLUMNS) + 1, 0
     with reading(path, "comma-separated text"):
         check_bytes(path, path.stat().st_size)
-        with path.open(encoding="ascii", newline="") as stream:
-            for number, row in enumerate(csv.reader(line for line in stream if not line.startswith("|")), 1):
-                if row and len(row) != len(COLUMNS) + 1:
-                    raise damaged(path, f"{len(COLUMNS) + 1} values in row {number}", f"{len(row)}")
-                if row:
-                    yield row
+        with path.open(encoding="ascii", errors="surrogateescape") as stream:
+            for line in stream:
+                if line.startswith("|") or not line.strip():
+                    continue
+                row = [cell.strip() for cell in line.split(",")]
+                if len(row) != count:
+                    faults.add(Fault(f"not {count} values", "Get the file anew."), [place])
+                    row = [""] * count
+                yield row
+                place += 1

@@ -48,7 +48,7 @@ class NpzFile:
     def read(self) -> tuple[Raw, Raw | None]:
         """Training records, and test records if there are any."""
         found = npz.read(self.where, (*_TRAIN, *_TEST, *_PLAIN))
-        raw = [(arrange(found[x], self.where), found[y]) for x, y in self._pairs(set(found))]
+        raw = [Raw(arrange(found[x], self.where), found[y]) for x, y in self._pairs(set(found))]
         return raw[0], raw[1] if len(raw) == 2 else None
 
     def read_test(self) -> Raw:
@@ -94,7 +94,7 @@ def arrange(x: Array, path: Path) -> Array:
     """Images as (N, C, H, W) uint8, features as (N, F) float32."""
     shape = record_shape(x.shape, x.dtype, path)
     if x.ndim == 2:
-        with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused by row in `validate`
+        with np.errstate(over="ignore"):  # what overflows becomes infinite and leaves its record out
             return x.astype(np.float32)
     axis = _channel_axis(x.shape)
     return np.ascontiguousarray(np.moveaxis(x, axis, 1) if axis else x.reshape(len(x), *shape))

@@ -154,24 +154,24 @@ class Batches:
     def read(self) -> tuple[Raw, Raw | None]:
         """Training and test records."""
         parts = [self._read(name) for name in self.version.train]
-        train = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+        train = Raw(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
         return train, self._read(self.version.test)
 
     def _count(self, name: str) -> int:
         if not self.version.label_bytes:
             return len(self._batch(name)[0])
         record, size = self.version.label_bytes + _PIXELS, self.box.size(name)
-        if size % record or not size:
+        if size % record:
             raise damaged(self.where / name, f"whole records of {record} bytes", f"{size} bytes")
         return size // record
 
     def _read(self, name: str) -> Raw:
         if not self.version.label_bytes:
             x, labels = self._batch(name)
-            return x.reshape(-1, 3, 32, 32), np.asarray(labels, np.int64)
+            return Raw(x.reshape(-1, 3, 32, 32), np.asarray(labels, np.int64))
         count, skip = self._count(name), self.version.label_bytes
-        rows = np.frombuffer(self.box.read(name), np.uint8).reshape(count, -1)
-        return np.ascontiguousarray(rows[:, skip:]).reshape(-1, 3, 32, 32), rows[:, skip - 1]
+        rows = np.frombuffer(self.box.read(name), np.uint8).reshape(count, skip + _PIXELS)
+        return Raw(np.ascontiguousarray(rows[:, skip:]).reshape(-1, 3, 32, 32), rows[:, skip - 1].astype(np.int64))
 
     def _batch(self, name: str) -> tuple[Array, Sequence[int]]:
         path = self.where / name
@@ -180,9 +180,9 @@ class Batches:
         if not (isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype == np.uint8 and x.shape[1] == _PIXELS):
             raise damaged(path, f"'data' as bytes, {_PIXELS} a record", "something else")
         y = y.tolist() if isinstance(y, np.ndarray) else y
-        if not (isinstance(y, list) and all(type(label) is int and 0 <= label < 256 for label in y)):
-            raise damaged(path, f"'{self.version.label_key}' as a list of small whole numbers", "something else")
-        return x, y
+        if not (isinstance(y, list) and all(type(label) is int for label in y)):
+            raise damaged(path, f"'{self.version.label_key}' as a list of whole numbers", "something else")
+        return x, [label if 0 <= label < 256 else -1 for label in y]  # -1 is no class: such a record is left out
 
 
 def find(versions: tuple[Version, ...], folder: Path, name: str) -> Batches | None:

@@ -35,7 +35,7 @@ class IdxFiles:
 
     def _pair(self, part: str) -> Raw:
         x = read(self._file(f"{part}-images", 3), 3)
-        return x[:, None], read(self._file(f"{part}-labels", 1), 1)
+        return Raw(x[:, None], read(self._file(f"{part}-labels", 1), 1))
 
     def _file(self, stem: str, dimensions: int) -> Path:
         path = _pick(self.where, stem, dimensions)

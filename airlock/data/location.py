@@ -1,6 +1,7 @@
 """Location-30, check-ins in Bangkok: the file `bangkok` of Shokri et al. (S&P 2017), comma-separated.
 
-In: the folder with the file: in each line a label from 1 to 30, then 446 bits. Out: float32 bits and labels from 0.
+In: the folder with the file: in each line a label from 1 to 30, then 446 bits. Out: float32 bits and labels from 0. A
+line that is something else leaves itself out.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from airlock.data.limits import check_bytes, count_lines, damaged, reading
+from airlock.data.limits import check_bytes, count_lines, read_file, reading
+from airlock.data.remarks import Fault, Faults
 from airlock.data.validate import Raw
 
 FEATURES, CLASSES = 446, 30
+_LABELS = {str(i + 1).encode(): i for i in range(CLASSES)}
+_FAULT = Fault(f"not a label from 1 to {CLASSES} and {FEATURES} bits", "Get the file anew.")
 
 
 @dataclass(frozen=True)
@@ -28,18 +32,18 @@ class LocationFile:
 
     def read(self) -> tuple[Raw, Raw | None]:
         """All records."""
-        if not count_lines(self.where):
-            return (np.empty((0, FEATURES), np.float32), np.empty(0, np.int64)), None
         with reading(self.where, "comma-separated whole numbers"):
-            check_bytes(self.where, 4 * self.where.stat().st_size)  # two characters make a number of eight bytes
-            table = np.loadtxt(self.where, np.int64, delimiter=",", quotechar='"', ndmin=2, encoding="ascii")
-        if table.shape[1] != FEATURES + 1:
-            raise damaged(self.where, f"a label and {FEATURES} bits in each line", f"{table.shape[1]} numbers")
-        x, y = table[:, 1:], table[:, 0]
-        for fits, what in (((x >= 0) & (x <= 1), "bits"), ((y >= 1) & (y <= CLASSES), f"labels from 1 to {CLASSES}")):
-            if not fits.all():
-                raise damaged(self.where, what, f"another number in line {int(np.argwhere(~fits)[0][0]) + 1}")
-        return (x.astype(np.float32), y - 1), None
+            lines = [line for line in read_file(self.where).splitlines() if line.strip() and not line.startswith(b"|")]
+            check_bytes(self.where, 4 * len(lines) * FEATURES)
+            x, y, faults = np.zeros((len(lines), FEATURES), np.float32), np.zeros(len(lines), np.int64), Faults()
+            for place, line in enumerate(lines):
+                cells = line.replace(b'"', b"").replace(b" ", b"").split(b",")
+                if len(cells) == FEATURES + 1 and cells[0] in _LABELS and set(cells[1:]) <= {b"0", b"1"}:
+                    y[place] = _LABELS[cells[0]]
+                    x[place] = np.frombuffer(b"".join(cells[1:]), np.uint8) == ord("1")
+                else:
+                    faults.add(_FAULT, [place])
+        return Raw(x, y, faults), None
 
 
 def find(folder: Path) -> LocationFile | None:

@@ -1,8 +1,8 @@
 """The user's own data: an npz, CSV or Parquet file, or a folder of images with one subfolder a class.
 
-In: the `DataConfig`. Out: `Facts` that come from the config alone (the shape of a record may come from a file's header,
-class names from subfolders), or the raw records. The number of records is never counted for the facts: how many
-patients there are is itself private.
+In: the `DataConfig`. Out: `Facts` that come from the config alone (of an npz file the shape of a record comes from the
+array's header), or the raw records. The number of records is never counted for the facts: how many patients there are
+is itself private. Nor are classes taken from subfolders: one may be there because of one person.
 """
 
 from __future__ import annotations
@@ -57,14 +57,21 @@ def facts(config: ReleaseConfig) -> Facts:
             "It need not be exact; it sets the sampling rate and the size of a step, and privacy holds whatever it is.",
             "Add a line such as records = 10000.",
         )
-    classes, named_by = _classes(path, data, kind)
+    classes, named_by = _classes(data)
     has_test = data.test is not None or _holds_test(path, kind)
+    if data.test_records is not None and not has_test:
+        raise ConfigError(
+            "data.test_records for test records that come separately",
+            "none that do",
+            "They are split off, by split.test.",
+            "Remove it, or name their file in data.test.",
+        )
     return Facts(
         name=data.name or "private data",
         shape=kind.shape(path, data),
         classes=check_classes(classes),
         records=data.records,
-        test_records=max(1, round(data.records * config.split.test)) if has_test else None,
+        test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
         origin=f"The owner's {kind.title}; the number of records is declared, not counted; classes are {named_by}.",
     )
 
@@ -102,6 +109,8 @@ def _check_keys(data: DataConfig, kind: Kind) -> None:
     given = [key for key in ("label", "columns") if getattr(data, key)]
     if kind in (NPZ, IMAGES) and given:
         raise ConfigError(f"data.label and data.columns only for a table, not for a {kind.title}", f"data.{given[0]}")
+    if kind is not IMAGES and data.shape is not None:
+        raise ConfigError(f"data.shape only for a folder of images, not for a {kind.title}", "one", do="Remove it.")
     if data.test is None:
         return
     path = Path(data.test)
@@ -117,19 +126,14 @@ def _holds_test(path: Path, kind: Kind) -> bool:
     return kind is NPZ and NpzFile(path).has_test()
 
 
-def _classes(path: Path, data: DataConfig, kind: Kind) -> tuple[tuple[str, ...], str]:
+def _classes(data: DataConfig) -> tuple[tuple[str, ...], str]:
     """The class names, and who says so."""
-    if kind is IMAGES and not isinstance(data.classes, tuple):
-        names = images.subfolders(path)
-        if data.classes not in (None, len(names)):
-            raise ConfigError(f"{data.classes} subfolders, as data.classes says", f"{len(names)}", do="Correct either.")
-        return names, "the names of the subfolders"
     if data.classes is None:
         raise ConfigError(
             "the class names in data.classes",
             "none",
-            "Names taken from the records would leak them: a class may exist because of one person.",
-            'Add a line such as classes = ["no", "yes"], or classes = 10 when labels are 0 to 9.',
+            "Names taken from the records or from subfolders would leak them: a class may exist because of one person.",
+            'Add a line such as classes = ["no", "yes"], or classes = 10 when they are called 0 to 9.',
         )
     if isinstance(data.classes, int):
         _check_number(data.classes)

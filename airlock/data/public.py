@@ -1,14 +1,16 @@
 """A public set beside the private one: records that are used in the clear, so nobody in them is protected.
 
 In: the name or place of another set of images. Out: a `Split` whose `beside` holds that set in the private records'
-shape. The public set is fixed before a private record is read and never depends on one. Where both hold the same image
-it is the *private* record that is left out, which keeps neighbouring sets neighbours (a public record's presence then
-changes nothing at all); leaving out the public one would let private records choose the front end.
+shape. The public set is fixed before another record is read and never depends on one. Where a private, holdout or test
+record stands in it, it is *that* record that is left out of its part, however many there are. It goes by the record and
+the public set alone, so neighbouring sets stay neighbours (the presence of a record that is public changes nothing at
+all); leaving out the public one, or refusing the set, would let people's records choose the front end or end a release.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +19,15 @@ from numpy.typing import NDArray
 
 from airlock.config import DataConfig, ReleaseConfig, SplitConfig
 from airlock.data.loading import describe, read_all
+from airlock.data.remarks import about_shared
 from airlock.data.sources import named
 from airlock.data.split import Array, Facts, Public, Records, Split
 from airlock.data.validate import check_records
-from airlock.errors import ConfigError, Refused
+from airlock.errors import ConfigError
 
-_SAME = 0.01  # a public set that holds more of the private records than this is no other set
+_UNPROTECTED = (
+    ", which is used without noise: left out here, and not protected. If that is not meant, take another public set."
+)
 
 
 def describe_public(public: DataConfig, config: ReleaseConfig, facts: Facts, data_dir: Path | None = None) -> Facts:
@@ -53,24 +58,36 @@ def describe_public(public: DataConfig, config: ReleaseConfig, facts: Facts, dat
 def add_public(split: Split, public: DataConfig, data_dir: Path | None = None) -> Split:
     """The split with a public set beside it: all its records, those of its test set too.
 
-    Images are brought to the private records' shape. Public images that are test records are left out; private and
-    holdout records that stand in the public set are left out of theirs.
-
-    Raises:
-        Refused: More than a hundredth of the private records stand in the public set.
+    Images are brought to the private records' shape. Private, holdout and test records that stand in the public set are
+    left out of their parts, which is told in the remarks.
     """
-    found = open_public(public, data_dir, split.facts.shape)
-    records = _without(found.records, split.test)
-    return _apart(replace(split, beside=replace(found, records=records, digest=digest(records))))
+    beside, told = _read_public(public, data_dir, split.facts.shape)
+    known = set(_contents(beside.records))
+    private, holdout, test = (_without(part, known) for part in (split.private, split.holdout, split.test))
+    for name, before, after in (
+        ("private", split.private, private),
+        ("holdout", split.holdout, holdout),
+        ("test", split.test, test),
+    ):
+        told += about_shared(len(before) - len(after), name, f"the public set {beside.name}", _UNPROTECTED)
+    remarks = (*split.remarks, *told)
+    return replace(split, private=private, holdout=holdout, test=test, beside=beside, remarks=remarks)
 
 
 def open_public(public: DataConfig, data_dir: Path | None = None, shape: tuple[int, ...] | None = None) -> Public:
     """All records of a set that needs no protection, those of its test set too; images in `shape` if one is given."""
-    facts, pool, test = read_all(_as_release(public, data_dir), data_dir)
-    parts = [check_records(facts, raw, public.source) for raw in (pool, test) if raw is not None]
-    x, y = (np.concatenate([getattr(part, key) for part in parts]) for key in "xy")
+    return _read_public(public, data_dir, shape)[0]
+
+
+def _read_public(
+    public: DataConfig, data_dir: Path | None, shape: tuple[int, ...] | None
+) -> tuple[Public, tuple[str, ...]]:
+    facts, *both = read_all(_as_release(public, data_dir), data_dir)
+    checked = [check_records(facts, raw, public.source) for raw in both if raw is not None]
+    x, y = (np.concatenate([getattr(part, key) for part, _ in checked]) for key in "xy")
     records = Records(x if shape is None else fit_shape(x, shape), y)
-    return Public(facts.name, records, len(facts.classes), digest(records))
+    told = tuple(remark for _, remarks in checked for remark in remarks)
+    return Public(facts.name, records, len(facts.classes), digest(records)), told
 
 
 def halve(public: Public, second: bool) -> Public:
@@ -86,20 +103,6 @@ def halve(public: Public, second: bool) -> Public:
     records = Records(public.records.x[kept], public.records.y[kept] - (middle if second else 0))
     name = f"{public.name}, {'second' if second else 'first'} half of the classes"
     return Public(name, records, public.classes - middle if second else middle, digest(records))
-
-
-def _apart(split: Split) -> Split:
-    """Leave out of the private and the holdout part what is public."""
-    assert split.beside is not None
-    private, holdout = (_without(part, split.beside.records) for part in (split.private, split.holdout))
-    if len(private) < (1 - _SAME) * len(split.private):
-        raise Refused(
-            "public records that are no private ones",
-            "private records in the public set",
-            "Whatever is in the public set is used without noise, so its people are not protected.",
-            "Take another public set.",
-        )
-    return replace(split, private=private, holdout=holdout)
 
 
 def digest(records: Records) -> str:
@@ -119,7 +122,7 @@ def fit_shape(x: Array, shape: tuple[int, ...]) -> Array:
         x = np.broadcast_to(_like(x.mean(1, keepdims=True, dtype=np.float32), x), (len(x), colours, *x.shape[2:]))
     x = _middle(x, height / width)
     rows, columns = _resizing(x.shape[2], height), _resizing(x.shape[3], width)
-    blocks = [_like(rows @ x[i : i + 1000].astype(np.float32) @ columns.T, x) for i in range(0, len(x), 1000)]
+    blocks = [_like(rows @ x[i : i + 1000].astype(np.float32) @ columns.T, x) for i in range(0, max(1, len(x)), 1000)]
     return np.concatenate(blocks)
 
 
@@ -150,9 +153,8 @@ def _contents(records: Records) -> list[bytes]:
     return [hashlib.blake2b((x.astype(np.float32) / scale).tobytes(), digest_size=16).digest() for x in records.x]
 
 
-def _without(records: Records, others: Records) -> Records:
-    """The records whose input does not stand among the others'."""
-    known = set(_contents(others))
+def _without(records: Records, known: Set[bytes]) -> Records:
+    """The records whose input is not known."""
     return records.take(np.flatnonzero([content not in known for content in _contents(records)]))
 
 

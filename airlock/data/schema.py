@@ -2,7 +2,8 @@
 
 A number is clamped to its declared [min, max] and scaled to [0, 1]; a category becomes one-hot by its declared values.
 The same cell always gives the same numbers, whatever the other records are: that keeps encoding out of the privacy
-budget. Errors name column and row (the first record is row 1), never what stands there.
+budget. A row with a cell that does not fit the schema is noted among the `Faults`, which leave it out; what is told of
+it is its number and the column, never what stands there.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import Column
-from airlock.errors import DataError
+from airlock.data.remarks import Fault, Faults
 
 Cells = Sequence[str | None] | NDArray[np.float64]
-"""One column of some rows: text with None where it is missing, or numbers with none missing."""
+"""One column of some rows: text with None where it is missing, or numbers with NaN where they are."""
 
 
 def width(columns: Mapping[str, Column]) -> int:
@@ -24,52 +25,64 @@ def width(columns: Mapping[str, Column]) -> int:
     return sum(1 if c.categories is None else len(c.categories) + c.other for c in columns.values())
 
 
-def encode(columns: Mapping[str, Column], cells: Mapping[str, Cells], first_row: int = 1) -> NDArray[np.float32]:
-    """One block of rows as features, in the order of the schema."""
+def encode(
+    columns: Mapping[str, Column], cells: Mapping[str, Cells], faults: Faults, first: int = 0
+) -> NDArray[np.float32]:
+    """One block of rows as features, in the order of the schema.
+
+    Args:
+        columns: The schema.
+        cells: Of each column.
+        faults: Where rows that do not fit are noted; what is returned for them has no meaning.
+        first: The place of the first row in the file.
+    """
     count = len(next(iter(cells.values())))
     block = np.zeros((count, width(columns)), np.float32)
     at = 0
     for name, column in columns.items():
         if column.categories is None:
-            block[:, at] = _scale(numbers(name, cells[name], first_row), column)
+            block[:, at] = _scale(numbers(name, cells[name], faults, first), column)
             at += 1
         else:
-            places = _places(name, cells[name], column.categories, column.other, first_row)
+            places = _places(name, cells[name], column.categories, column.other, faults, first)
             block[np.arange(count), at + places] = 1
             at += len(column.categories) + column.other
     return block
 
 
-def labels(name: str, cells: Cells, classes: tuple[str, ...], first_row: int = 1) -> NDArray[np.int64]:
+def labels(name: str, cells: Cells, classes: tuple[str, ...], faults: Faults, first: int = 0) -> NDArray[np.int64]:
     """Class names as positions."""
-    return _places(name, cells, classes, False, first_row, "a declared class", "Correct the cell or data.classes.")
+    known = Fault(f"no declared class in column '{name}'", "Correct the cells or data.classes.")
+    return _places(name, cells, classes, False, faults, first, known)
 
 
-def numbers(name: str, cells: Cells, first_row: int = 1) -> NDArray[np.float64]:
-    """The cells as finite numbers."""
+def numbers(name: str, cells: Cells, faults: Faults, first: int = 0) -> NDArray[np.float64]:
+    """The cells as finite numbers; 0 where a row is at fault."""
     if isinstance(cells, np.ndarray):
-        values = cells
+        values = cells.astype(np.float64, copy=True)
     else:
-        values = np.empty(len(cells), np.float64)
+        values = np.zeros(len(cells), np.float64)
+        empty, wrong = [], []
         for i, cell in enumerate(cells):
             if cell is None or not cell.strip():
-                raise missing(name, first_row + i)
+                empty.append(first + i)
+                continue
             try:
                 values[i] = float(cell if "_" not in cell else "")
             except ValueError:
-                raise _wrong(name, first_row + i, "a number", "Correct the cell, or declare categories.") from None
-    if not np.isfinite(values).all():
-        row = first_row + int(np.flatnonzero(~np.isfinite(values))[0])
-        raise _wrong(name, row, "a finite number", "Fill in missing values beforehand.", "NaN or infinity")
+                wrong.append(first + i)
+        faults.add(missing(name), empty)
+        faults.add(Fault(f"no number in column '{name}'", "Correct the cells, or declare categories."), wrong)
+    unbounded = np.flatnonzero(~np.isfinite(values))
+    faults.add(Fault(f"NaN or infinity in column '{name}'", "Fill in missing values beforehand."), first + unbounded)
+    values[unbounded] = 0.0
     return values
 
 
-def missing(name: str, row: int) -> DataError:
-    """The error for an empty cell."""
-    return DataError(
-        f"a value in column '{name}', row {row}",
-        "an empty cell",
-        "What to fill in must not be guessed from the records.",
+def missing(name: str) -> Fault:
+    """An empty cell: what to fill in must not be guessed from the records."""
+    return Fault(
+        f"an empty cell in column '{name}'",
         "Fill it with a public constant beforehand, or for a category set other = true.",
     )
 
@@ -84,21 +97,22 @@ def _places(
     cells: Cells,
     known: tuple[str, ...],
     other: bool,
-    first_row: int,
-    expected: str = "a declared category",
-    remedy: str = "Declare the category, or set other = true.",
+    faults: Faults,
+    first: int,
+    unknown: Fault | None = None,
 ) -> NDArray[np.int64]:
     index = {value: place for place, value in enumerate(known)}
-    places = np.empty(len(cells), np.int64)
+    places = np.zeros(len(cells), np.int64)
+    empty: list[int] = []
+    wrong: list[int] = []
     for i, cell in enumerate(cells):
         text = "" if cell is None else str(cell)
         place = index.get(text, index.get(text.strip(), len(known) if other else None))
-        if place is None:
-            raise _wrong(name, first_row + i, expected, remedy) if text.strip() else missing(name, first_row + i)
-        places[i] = place
+        if place is not None:
+            places[i] = place
+        else:
+            (wrong if text.strip() else empty).append(first + i)
+    undeclared = Fault(f"no declared category in column '{name}'", "Declare the category, or set other = true.")
+    faults.add(missing(name), empty)
+    faults.add(unknown or undeclared, wrong)
     return places
-
-
-def _wrong(name: str, row: int, expected: str, remedy: str, found: str = "something else") -> DataError:
-    why = "The value is not shown, because it may be private."
-    return DataError(f"{expected} in column '{name}', row {row}", found, why, remedy)

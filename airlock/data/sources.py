@@ -24,7 +24,7 @@ _DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
 class Place(Protocol):
-    """Files that were found: they can be counted without reading records, and read."""
+    """Files that were found: they can be counted, for the holder's eyes alone, and read."""
 
     @property
     def where(self) -> Path | None:
@@ -98,7 +98,7 @@ class BuiltInDigits:
         from sklearn.datasets import load_digits
 
         x, y = load_digits(return_X_y=True)
-        return ((x / 16).astype(np.float32).reshape(-1, 1, 8, 8), np.asarray(y, np.int64)), None
+        return Raw((x / 16).astype(np.float32).reshape(-1, 1, 8, 8), np.asarray(y, np.int64)), None
 
 
 def data_folder(data_dir: Path | None = None) -> Path:

@@ -1,8 +1,8 @@
 """The values of this room: `Facts` (what is public), `Records`, and `Split` (who may see which record).
 
 A record's place is decided by a keyed hash of its own content, not by its position: adding or removing one record moves
-no other, equal records always lie in the same part, and therefore no record is ever in two parts. Part sizes follow the
-fractions up to chance. Exact sizes (`exact`) are for experiments, not for releases.
+no other, and equal records of one file always lie in the same part. Part sizes follow the fractions up to chance, and a
+part may be empty. Exact sizes (`exact`) are for experiments, not for releases.
 
 Classes may be kept out of the public part (`split.public_without`): their records are private where they would have
 been public. That depends on the record's own label alone, so all of the above stays true.
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -129,7 +130,20 @@ class Public:
 
 @dataclass(frozen=True)
 class Split:
-    """The four parts, and a public set beside them if one was asked for; a record is never in two of them."""
+    """The four parts, and a public set beside them if one was asked for; a record is never in two of them.
+
+    Any part may be empty, and any declared class may be missing in any part.
+
+    Args:
+        facts: What is public.
+        private: Whom the release protects.
+        public: Used in the clear, by the holder's word.
+        test: What is measured on.
+        holdout: For attacks: like private ones, and never learnt from.
+        beside: A public set from elsewhere.
+        remarks: What the holder should know of the records. It depends on them and is not paid for: it is for the
+            holder's terminal and the vault, and never leaves.
+    """
 
     facts: Facts
     private: Records
@@ -137,19 +151,29 @@ class Split:
     test: Records
     holdout: Records
     beside: Public | None = None
+    remarks: tuple[str, ...] = field(default=(), repr=False)
 
 
 def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitConfig, seed: int) -> Split:
     """Assign every record of the pool to a part by the hash of its content under `seed`.
 
-    A record of the pool whose content stands in the official test set as well is left out of the pool, so that the
-    test set stays unseen. Public records of classes in `public_without` become private; other parts stay as they are.
+    Public records of classes in `public_without` become private; other parts stay as they are. With an official test
+    set, all of it and nothing else is the test part.
+
+    Guarantee: parts compose in parallel under add-remove. Let M₁, …, M₄ be mechanisms with independent randomness, one
+    for each part, each (εᵢ, δᵢ)-DP under add-remove, and none reads a part that is not its own. Then all their outputs
+    together are (max εᵢ, max δᵢ)-DP for adding or removing one record of pool or test file.
+
+    Proof. The part of a record is a function of the file it stands in, its own content, the public seed and public
+    fractions: nothing below reads a second record to place a first (a part is a filter of its file). So adding or
+    removing one record adds it to or removes it from exactly one part, and the other three are what they were, in
+    their order. The joint output is a product of independent outputs, of which three have the same distribution on
+    both sides; conditioned on those, the fourth is that of a mechanism on neighbouring inputs. ∎
+
+    This is why records that stand in the pool as well as in the official test file are not taken out of either: who is
+    in the pool would then decide who is tested on, or the other way round, and one person more would move several.
     """
-    position, digests = positions(pool, seed)
-    keep = np.ones(len(pool), bool)
-    if test is not None:
-        known = set(positions(test, seed)[1])
-        keep = np.fromiter((d not in known for d in digests), bool, len(pool))
+    position = positions(pool, seed)[0]
     parts: dict[Part, Records] = {}
     low = 0.0
     names: tuple[Part, ...] = ("public", "test", "holdout", "private")
@@ -157,20 +181,10 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
     position = np.where(kept_out, _LAST, position)
     for part in names:
         high = low + share(part, fractions, test is not None) if part != "private" else 1.0
-        parts[part] = pool.take(np.flatnonzero((position >= low) & (position < high) & keep))
+        parts[part] = pool.take(np.flatnonzero((position >= low) & (position < high)))
         low = high
-    split = Split(
-        facts, parts["private"], parts["public"], test if test is not None else parts["test"], parts["holdout"]
-    )
-    for part, records in (("private", split.private), ("test", split.test)):
-        if not len(records):
-            raise DataError(
-                f"at least one {part} record after the split",
-                "none",
-                "Nothing can be trained or measured without.",
-                "Give more records, or change the fractions in [split].",
-            )
-    return split
+    own_test = test if test is not None else parts["test"]
+    return Split(facts, parts["private"], parts["public"], own_test, parts["holdout"])
 
 
 def exact(records: Records, counts: Mapping[str, int], seed: int) -> dict[str, Records]:
@@ -219,7 +233,7 @@ def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArra
     Numbers for different purposes have nothing to do with each other.
     """
     key = seed.to_bytes(8, "big")
-    rows = np.ascontiguousarray(records.x).reshape(len(records), -1)
+    rows = np.ascontiguousarray(records.x).reshape(len(records), math.prod(records.x.shape[1:]))
     digests = [
         hashlib.blake2b(
             row.tobytes() + int(label).to_bytes(8, "big", signed=True), digest_size=16, key=key, person=purpose

@@ -1,43 +1,95 @@
-"""What every load must pass, whatever it was read from: raw arrays in, `Records` out or a `DataError`.
+"""What every load passes through, whatever it was read from: raw arrays in, `Records` out, and remarks for the holder.
 
-An error here names rows by number (the first record is row 1), files and declared classes. It never shows a value.
+Two kinds of problems are kept apart. What is wrong with a *file* (its arrays do not fit each other, their type or shape
+is not the declared one) is seen in headers and declarations and is refused with a `DataError`. What is wrong with a
+*record* (a number that is not finite or too large, a label that is no class) leaves that record out and is told to the
+holder: a refusal would tell everybody else that it is there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.data.split import Array, Facts, Records, Split
+from airlock.data.remarks import Fault, Faults
+from airlock.data.split import Array, Facts, Records
 from airlock.errors import DataError
 
-Raw = tuple[Array, Array]
-"""Inputs and labels as they were read, not checked yet."""
 MAX_MAGNITUDE = 1e6
 _STEP = 2**16
+_NUMBER = Fault(
+    f"a number that is NaN, infinite or beyond ±{MAX_MAGNITUDE:.0e}",
+    "One such number spoils every gradient it meets: fill in missing values and scale by public constants beforehand.",
+)
+_DO = "Correct the labels or data.classes."
 
 
-def check_records(facts: Facts, raw: Raw, where: str) -> Records:
-    """Make records of raw arrays that fit the public facts; `where` says in an error what was read."""
-    x, y = raw
-    if len(x) != len(y.reshape(-1)):
+@dataclass(frozen=True)
+class Raw:
+    """Inputs and labels as they were read, not checked yet.
+
+    Args:
+        x: Inputs, one row a record.
+        y: Labels, as many.
+        faults: What the reader saw to be wrong with single records; such a record has a row here and will be left out.
+        name: What the holder calls the record at a place; its row when left out.
+    """
+
+    x: Array
+    y: Array
+    faults: Faults = field(default_factory=Faults)
+    name: Callable[[int], str] | None = None
+
+
+def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[str, ...]]:
+    """Make records of raw arrays by the public facts; records that do not fit them are left out.
+
+    Guarantee: whether a record is kept follows from that record and `facts` alone.
+
+    Args:
+        facts: Shape and classes.
+        raw: What was read.
+        where: What it was read from, for errors and remarks.
+
+    Returns:
+        The records that fit, and a remark for every kind of record that does not.
+    """
+    x, y = raw.x, raw.y.reshape(-1)
+    if len(x) != len(y):
         raise DataError(
             f"as many inputs as labels in {where}",
-            "more inputs" if len(x) > y.size else "more labels",
+            "more inputs" if len(x) > len(y) else "more labels",
             "They come in pairs.",
             "Save both from the same records.",
         )
-    if not len(x):
-        raise DataError(f"at least one record in {where}", "none", "Nothing can be trained or measured without.")
     if x.shape[1:] != facts.shape:
         raise DataError(f"records of shape {facts.shape} in {where}", f"{x.shape[1:]}", "All records share one shape.")
+    if y.dtype.kind not in "iub":
+        raise DataError(
+            f"whole numbers as labels in {where}",
+            f"type {y.dtype}",
+            "A label is a class's position, counted from 0.",
+            "Convert them, such as y.astype('int64').",
+        )
     if x.dtype != np.uint8 or x.ndim != 4:
-        x = _check_numbers(x.astype(np.float32, copy=False), where)
-    return Records(x, _labels(y.reshape(-1), len(facts.classes), where))
+        numbers = x.astype(np.float32, copy=False)
+        raw.faults.add(_NUMBER, _unusable(numbers))
+        x = numbers
+    classes = len(facts.classes)
+    unknown = Fault(f"a label outside 0 to {classes - 1}, of {classes} declared classes", _DO)
+    raw.faults.add(unknown, np.flatnonzero(~np.isin(y, np.arange(classes))))
+    kept = raw.faults.kept(len(x))
+    told = raw.faults.told(where, raw.name)
+    if kept.all():
+        return Records(x, y.astype(np.int64)), told
+    return Records(x[kept], y[kept].astype(np.int64)), told
 
 
 def check_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
-    """At least two class names, each one once."""
+    """At least two class names, each one once; they are declared, so this is about the config."""
     if len(classes) < 2:
         raise DataError(
             "at least two classes",
@@ -50,61 +102,12 @@ def check_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
     return classes
 
 
-def check_pool(facts: Facts, pool: Records, where: str) -> None:
-    """At least two classes must occur."""
-    if len(np.unique(pool.y)) < 2:
-        raise DataError(
-            f"records of at least two classes in {where}",
-            "only one class",
-            "With a single class there is nothing to learn.",
-            "Check the labels and data.classes.",
-        )
-
-
-def check_private(split: Split) -> None:
-    """No declared class may be without private records."""
-    counts = np.bincount(split.private.y, minlength=len(split.facts.classes))
-    empty = [name for name, count in zip(split.facts.classes, counts, strict=True) if not count]
-    if empty:
-        shown = ", ".join(f"'{name}'" for name in empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
-        raise DataError(
-            "private records of every declared class",
-            f"none of {shown}",
-            "A class without records cannot be learnt, and its absence would show in what is released.",
-            "Give more records, make the other parts in [split] smaller, or leave the class out of data.classes.",
-        )
-
-
-def _check_numbers(x: NDArray[np.float32], where: str) -> NDArray[np.float32]:
+def _unusable(x: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The places of rows with a number that is not finite or too large."""
+    found = [np.empty(0, np.int64)]
     for start in range(0, len(x), _STEP):
-        rows = x[start : start + _STEP].reshape(len(x[start : start + _STEP]), -1)
+        block = x[start : start + _STEP]
         with np.errstate(invalid="ignore"):
-            bad = ~(np.abs(rows) <= MAX_MAGNITUDE).all(axis=1)
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise DataError(
-                f"finite numbers between -{MAX_MAGNITUDE:.0e} and {MAX_MAGNITUDE:.0e} in {where}",
-                f"{'one outside' if np.isfinite(rows[row]).all() else 'NaN or infinity'} in row {start + row + 1}",
-                "One such number spoils every gradient it meets.",
-                "Fill in missing values and scale by public constants beforehand.",
-            )
-    return x
-
-
-def _labels(y: Array, classes: int, where: str) -> NDArray[np.int64]:
-    if y.dtype.kind not in "iub":
-        raise DataError(
-            f"whole numbers as labels in {where}",
-            f"type {y.dtype}",
-            "A label is a class's position, counted from 0.",
-            "Convert them, such as y.astype('int64').",
-        )
-    bad = ~np.isin(y, np.arange(classes)) if y.dtype.kind != "b" else np.zeros(len(y), bool)
-    if bad.any():
-        raise DataError(
-            f"labels from 0 to {classes - 1} in {where}",
-            f"another one in row {int(np.flatnonzero(bad)[0]) + 1}",
-            f"{classes} classes are declared.",
-            "Correct the labels or data.classes.",
-        )
-    return y.astype(np.int64)
+            bad = ~(np.abs(block.reshape(len(block), -1)) <= MAX_MAGNITUDE).all(axis=1)
+        found.append(start + np.flatnonzero(bad))
+    return np.concatenate(found)

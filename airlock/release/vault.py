@@ -8,6 +8,7 @@ original is gone.
       NEVER-RELEASE.txt         0600   what this is
       <release id>/             0700   one folder a release
         <name>.safetensors      0600   arrays
+        remarks.json            0600   what the holder should know of the records, if anything
         index.json              0600   SHA-256 of each
       checkpoints/<run key>/    0700   unfinished training
       marks/                    0700   how far the ledger of a service had come
@@ -19,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,8 @@ Do not copy, share, mail or upload any of it, and keep it out of backups that ot
 its release is no longer in use. `airlock verify` refuses a bundle that holds a file from here under any name.
 """
 _INDEX = "index.json"
+_REMARKS = "remarks.json"
+_ARRAYS = ".safetensors"
 _CHECKPOINTS = "checkpoints"
 _MARKS = "marks"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -63,13 +66,13 @@ class Vault:
             root = (Path(home) if home else Path.home() / ".local" / "share") / "airlock" / "vault"
         return cls(Path(root).expanduser().absolute())
 
-    def store(self, release_id: str, secrets: Secrets) -> Path:
-        """Write the arrays of one release and remember their hashes; returns its folder.
+    def store(self, release_id: str, secrets: Secrets, remarks: Sequence[str] = ()) -> Path:
+        """Write the arrays of one release, and remarks for its holder, and remember their hashes; returns its folder.
 
         Raises:
             OutputError: A name is not a plain file name, this release is stored already, or writing failed.
         """
-        names = {_checked(name).removesuffix(".safetensors") + ".safetensors": name for name in secrets}
+        names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in secrets}
         folder = self._prepare(_checked(release_id))
         if (folder / _INDEX).exists():
             raise OutputError("a release that is not in the vault yet", release_id, "What it holds is never replaced.")
@@ -77,7 +80,10 @@ class Vault:
             for file, name in names.items():
                 arrays = {key: np.ascontiguousarray(array) for key, array in secrets[name].items()}
                 write_file(folder / file, safetensors.numpy.save(arrays), 0o600)
-            index = {file: digest(folder / file) for file in names}
+            if remarks:
+                text = json.dumps(list(remarks), indent=2) + "\n"
+                write_file(folder / _REMARKS, text.encode(), 0o600)
+            index = {file: digest(folder / file) for file in (*names, *([_REMARKS] if remarks else []))}
             write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
         except OSError as error:
             raise output_error(error, folder) from error
@@ -94,7 +100,8 @@ class Vault:
             index = parse_json(read_file(folder / _INDEX, _INDEX_LIMIT))
             changed = [name for name, sha in index.items() if digest(folder / _checked(name)) != sha]
             if not changed:
-                return {name.removesuffix(".safetensors"): safetensors.numpy.load_file(folder / name) for name in index}
+                arrays = [name for name in index if name.endswith(_ARRAYS)]
+                return {name.removesuffix(_ARRAYS): safetensors.numpy.load_file(folder / name) for name in arrays}
         except (OSError, ValueError, FormatError) as error:
             raise FormatError(
                 f"what release {release_id[:8]} left in the vault",
@@ -108,6 +115,11 @@ class Vault:
             "Whoever answers from it would answer from something else.",
             "Restore the vault, or make the release again.",
         )
+
+    def remarks(self, release_id: str) -> tuple[str, ...]:
+        """What the holder was told about the records of one release; never to leave."""
+        file = self.root / _checked(release_id) / _REMARKS
+        return tuple(parse_json(read_file(file, _INDEX_LIMIT))) if file.is_file() else ()
 
     def checkpoint_folder(self, run_key: str) -> Path:
         """A folder for the checkpoints of one run, readable by its owner alone."""

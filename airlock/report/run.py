@@ -19,6 +19,7 @@ import torch
 from airlock import data
 from airlock._version import VERSION
 from airlock.errors import ConfigError, Interrupted
+from airlock.pipeline import tell_holder
 from airlock.report.advise import advise_measured
 from airlock.report.cell import Ways, failure, run_task, short_of_memory
 from airlock.report.keep import Folder, Kept
@@ -104,7 +105,7 @@ def compare(
     matrix, folder = lay_out(config, data_dir), Folder(Path(out).absolute())
     ways = Ways(folder.scratch, config.baseline, config.court_seconds, data_dir)
     marks = {task.name: mark(task, _depends(task, matrix, ways)) for task in matrix.tasks}
-    data.load(matrix.tasks[0].config, data_dir)  # records that cannot be read are one error, not one a cell
+    tell_holder(data.load(matrix.tasks[0].config, data_dir))  # files that cannot be read: one error, not one a cell
     with folder.opened():
         line = Line(matrix.tasks, folder, marks, jobs, None if minutes is None else begin + 60 * minutes, say)
         try:

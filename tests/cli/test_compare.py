@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,20 @@ def test_data_of_which_too_little_is_declared_is_one_error(tmp_path: Path) -> No
     found = runner.invoke(app, ["advise", "--data", str(tmp_path / "own.csv")])
     assert found.exit_code == 2
     assert "records" in found.stderr
+
+
+def test_advise_takes_a_folder_of_images_by_what_is_declared(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    words = ["advise", "--data", str(tmp_path / "photos"), "--epsilon", "3", "--records", "5000"]
+    missing = runner.invoke(app, words)
+    assert missing.exit_code == 2
+    assert "data.classes" in missing.stderr
+    missing = runner.invoke(app, [*words, "--classes", "cat,dog"])
+    assert missing.exit_code == 2
+    assert "data.shape" in missing.stderr
+    assert runner.invoke(app, [*words, "--classes", "cat,dog", "--shape", "3x32"]).exit_code == 2
+    declared = [*words, "--classes", "cat,dog", "--shape", "3,32,32", "--write", str(tmp_path / "c.toml")]
+    told = runner.invoke(app, declared)
+    assert told.exit_code == 0, told.stderr
+    written = tomllib.loads((tmp_path / "c.toml").read_text())
+    assert (written["data"]["shape"], written["data"]["classes"]) == ([3, 32, 32], ["cat", "dog"])

@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from airlock.data import describe, load
+from airlock.data import load
 from airlock.data.batches import loads
 from airlock.data.sources import SOURCES
 from airlock.errors import DataError, FormatError
@@ -48,11 +48,12 @@ def test_cifar10_batches(tmp_path, form):
     write(folder, FORMS[form](X, LABELS))
     other = images(10, 10, (3, 32, 32), 1)
     (folder / "test_batch").write_bytes(FORMS[form](other[0], other[1].tolist()))
-    (x, y), test = SOURCES["cifar10"].find(tmp_path).read()
-    assert np.array_equal(x, np.concatenate(5 * [X]))
-    assert np.array_equal(y, np.tile(Y, 5))
-    assert np.array_equal(test[0], other[0])
-    assert describe(config("cifar10"), tmp_path).records == 100
+    place = SOURCES["cifar10"].find(tmp_path)
+    train, test = place.read()
+    assert np.array_equal(train.x, np.concatenate(5 * [X]))
+    assert np.array_equal(train.y, np.tile(Y, 5))
+    assert np.array_equal(test.x, other[0])
+    assert place.sizes() == (100, 10)
     split = load(config("cifar10", split={"holdout": 0.01}), tmp_path)
     assert len(split.private) + len(split.holdout) == 100
 
@@ -62,8 +63,8 @@ def test_cifar100_batches_have_fine_labels(tmp_path):
     folder.mkdir()
     for name in ("train", "test"):
         (folder / name).write_bytes(python2_batch(X, [99, *LABELS[1:]], b"fine_labels"))
-    (_, y), _ = SOURCES["cifar100"].find(tmp_path).read()
-    assert y[0] == 99
+    train, _ = SOURCES["cifar100"].find(tmp_path).read()
+    assert train.y[0] == 99
 
 
 def test_archives_are_read_in_place(tmp_path):
@@ -71,9 +72,8 @@ def test_archives_are_read_in_place(tmp_path):
     write_tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", binary | {"cifar-10-batches-bin/readme.html": b"hello"})
     text = {f"./cifar-100-python/{name}": python3_batch(X, LABELS, 2, b"fine_labels") for name in ("train", "test")}
     write_tar(tmp_path / "cifar-100-python.tar.gz", text)
-    assert describe(config("cifar10"), tmp_path).records == 100
-    assert np.array_equal(SOURCES["cifar10"].find(tmp_path).read()[0][0], np.concatenate(5 * [X]))
-    assert describe(config("cifar100"), tmp_path).records == 20
+    assert np.array_equal(SOURCES["cifar10"].find(tmp_path).read()[0].x, np.concatenate(5 * [X]))
+    assert SOURCES["cifar100"].find(tmp_path).sizes() == (20, 20)
     assert sorted(p.name for p in tmp_path.rglob("*")) == [
         "cifar-10-binary.tar.gz",
         "cifar-100-python.tar.gz",
@@ -85,17 +85,17 @@ def test_archive_without_a_member_or_cut_off(tmp_path):
     file = tmp_path / "cifar-10-binary.tar.gz"
     write_tar(file, {"cifar-10-batches-bin/data_batch_1.bin": cifar_binary(X, Y)})
     with pytest.raises(FormatError, match=r"data_batch_2\.bin"):
-        describe(config("cifar10"), tmp_path)
+        load(config("cifar10"), tmp_path)
     file.write_bytes(file.read_bytes()[:-3000])
     with pytest.raises(FormatError):
-        describe(config("cifar10"), tmp_path)
+        load(config("cifar10"), tmp_path)
 
 
 def test_archive_bomb(tmp_path, monkeypatch):
     write_tar(tmp_path / "cifar-10-binary.tar.gz", {"cifar-10-batches-bin/data_batch_1.bin": bytes(3_000_000)})
     monkeypatch.setenv("AIRLOCK_MAX_BYTES", "1000000")
     with pytest.raises(DataError, match="at most"):
-        describe(config("cifar10"), tmp_path)
+        load(config("cifar10"), tmp_path)
 
 
 class Calls:
@@ -187,10 +187,19 @@ def test_a_file_cannot_grow_by_repeating_a_state(tmp_path):
         {"data": X.reshape(20, -1).astype(np.int64), "labels": LABELS},
         {"data": X.reshape(20, -1)[:, :100], "labels": LABELS},
         {"data": X.reshape(20, -1), "labels": ["1"] * 20},
-        {"data": X.reshape(20, -1), "labels": [1000] * 20},
     ],
 )
 def test_batches_of_another_kind(tmp_path, batch):
     write(tmp_path / "cifar10", pickle.dumps(batch, 2))
     with pytest.raises(FormatError, match="data_batch_1"):
         load(config("cifar10"), tmp_path)
+
+
+@pytest.mark.parametrize("label", [10, 1000, -1, 2**80])
+def test_a_label_that_is_no_class_leaves_its_record_out(tmp_path, label):
+    labels = [label, *LABELS[1:]]
+    write(tmp_path / "cifar10", pickle.dumps({"data": X.reshape(20, -1), "labels": labels}, 2))
+    split = load(config("cifar10", records=100, test_records=20), tmp_path)
+    assert len(split.private) + len(split.holdout) == 95
+    assert "5 records of cifar10 left out: a label outside 0 to 9" in split.remarks[0]
+    assert "rows 1, 21, 41, 61, 81" in split.remarks[0]

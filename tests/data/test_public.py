@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from airlock import data
 from airlock.config import DataConfig, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split, add_public, describe_public, digest
 from airlock.data.public import fit_shape
-from airlock.errors import ConfigError, Refused
+from airlock.errors import ConfigError
 
 SHAPE = (3, 8, 8)
 FACTS = Facts("own", SHAPE, ("a", "b"), 300, None, "x")
@@ -61,22 +62,36 @@ def test_a_record_that_is_public_changes_nothing_whether_private_or_not(split: S
         assert np.array_equal(x.y, y.y)
 
 
-def test_test_pictures_are_left_out_of_the_public_set(split: Split, tmp_path: Path) -> None:
-    public = joined(pictures(20, 9), split.test.take(np.arange(5)))
-    found = add_public(split, saved(tmp_path, public)).beside
-    assert found is not None
-    assert np.array_equal(found.records.x, pictures(20, 9).x)
-
-
-def test_the_private_set_under_another_name_is_refused(split: Split, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="used without noise"):
-        add_public(split, saved(tmp_path, joined(pictures(20, 9), split.private.take(np.arange(10)))))
+@pytest.mark.parametrize("part", ["private", "test", "holdout"])
+@pytest.mark.parametrize("share", [1, 10, None])
+def test_the_public_set_is_the_same_whoever_else_is_in_it(
+    split: Split, tmp_path: Path, part: str, share: int | None
+) -> None:
+    """Records of every part leave theirs, one or all of them, and the digest on the card is the public set's own."""
+    own: Records = getattr(split, part)
+    public = joined(pictures(20, 9), own.take(np.arange(len(own))[:share]))
+    found = add_public(split, saved(tmp_path, public))
+    assert found.beside is not None
+    assert found.beside.digest == digest(public)
+    gone = len(own) - len(getattr(found, part))
+    assert gone == (share or len(own))
+    for other in {"private", "test", "holdout"} - {part}:
+        assert len(getattr(found, other)) == len(getattr(split, other))
+    assert f"{gone} {part} record{'s'[: gone > 1]} also stand" in found.remarks[-1]
 
 
 def test_the_same_picture_in_floats_is_found(split: Split, tmp_path: Path) -> None:
     private = Records(split.private.x.astype(np.float32) / 255, split.private.y)
-    with pytest.raises(Refused, match="used without noise"):
-        add_public(Split(FACTS, private, split.public, split.test, split.holdout), saved(tmp_path, split.private))
+    found = add_public(replace(split, private=private), saved(tmp_path, split.private))
+    assert len(found.private) == 0
+
+
+def test_a_public_record_that_does_not_fit_is_left_out_and_told(split: Split, tmp_path: Path) -> None:
+    public = Records(pictures(20, 9).x, np.where(np.arange(20) == 3, 7, 0))
+    found = add_public(split, saved(tmp_path, public))
+    assert found.beside is not None
+    assert len(found.beside.records) == 19
+    assert "row 4" in found.remarks[0]
 
 
 def digits(**changes: Any) -> tuple[ReleaseConfig, Facts]:

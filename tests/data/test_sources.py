@@ -30,9 +30,10 @@ def raw(name, folder):
 
 
 def check(name, folder, shape, records, test_records):
-    """Facts and split agree, and every record of the pool is in one part."""
-    facts = describe(config(name), folder)
-    assert (facts.shape, facts.records, facts.test_records) == (shape, records, test_records)
+    """Facts are what is published, whatever lies there, and every record of the pool is in one part."""
+    facts, source = describe(config(name), folder), SOURCES[name]
+    assert (facts.shape, facts.records, facts.test_records) == (shape, source.records, source.test_records)
+    assert source.find(folder).sizes() == (records, test_records)
     split = load(config(name), folder)
     assert split.private.x.shape[1:] == shape
     assert split.private.y.dtype == np.int64
@@ -54,9 +55,9 @@ def test_digits_are_always_there(tmp_path):
 @pytest.mark.parametrize("place", ["mnist", "mnist/MNIST/raw", "MNIST/raw", "."])
 def test_mnist(tmp_path, place, dot, end):
     x, y = write_idx(tmp_path / place, dot, end)
-    (got_x, got_y), test = raw("mnist", tmp_path)
-    assert np.array_equal(got_x[:, 0], x)
-    assert np.array_equal(got_y, y)
+    train, test = raw("mnist", tmp_path)
+    assert np.array_equal(train.x[:, 0], x)
+    assert np.array_equal(train.y, y)
     assert test is not None
     assert check("mnist", tmp_path, (1, 28, 28), 80, 20).private.x.dtype == np.uint8
 
@@ -77,9 +78,9 @@ def test_fashion_mnist(tmp_path):
 @pytest.mark.parametrize("place", ["cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", "cifar10"])
 def test_cifar10_binary(tmp_path, place):
     x, y = write_cifar10_binary(tmp_path / place)
-    (got_x, got_y), _ = raw("cifar10", tmp_path)
-    assert np.array_equal(got_x, x)
-    assert np.array_equal(got_y, y)
+    train, _ = raw("cifar10", tmp_path)
+    assert np.array_equal(train.x, x)
+    assert np.array_equal(train.y, y)
     check("cifar10", tmp_path, (3, 32, 32), 100, 10)
 
 
@@ -89,17 +90,17 @@ def test_cifar100_binary_has_fine_labels(tmp_path):
     x, fine = images(600, 100, (3, 32, 32))
     (folder / "train.bin").write_bytes(cifar_binary(x, fine // 5, fine))
     (folder / "test.bin").write_bytes(cifar_binary(x[:100] // 2, fine[:100] // 5, fine[:100]))
-    (got_x, got_y), _ = raw("cifar100", tmp_path)
-    assert np.array_equal(got_x, x)
-    assert np.array_equal(got_y, fine)
+    train, _ = raw("cifar100", tmp_path)
+    assert np.array_equal(train.x, x)
+    assert np.array_equal(train.y, fine)
     check("cifar100", tmp_path, (3, 32, 32), 600, 100)
 
 
 def test_svhn_calls_the_digit_0_class_0(tmp_path):
     x, y = write_svhn(tmp_path / "svhn")
-    (got_x, got_y), _ = raw("svhn", tmp_path)
-    assert np.array_equal(got_x, x.transpose(0, 3, 1, 2))
-    assert np.array_equal(got_y, y)
+    train, _ = raw("svhn", tmp_path)
+    assert np.array_equal(train.x, x.transpose(0, 3, 1, 2))
+    assert np.array_equal(train.y, y)
     check("svhn", tmp_path, (3, 32, 32), 80, 80)
 
 
@@ -108,35 +109,45 @@ def test_adult(tmp_path):
     split = check("adult", tmp_path, (108,), 50, 10)
     assert split.private.x.min() >= 0
     assert split.private.x.max() <= 1
-    (x, y), _ = raw("adult", tmp_path)
-    assert np.isclose(x[3, 0], 0.20)  # the age is the first feature
-    assert y[:2].tolist() == [0, 1]
-    assert (x.sum(axis=1) > 8).all()  # eight categories, one place each
+    train, _ = raw("adult", tmp_path)
+    assert np.isclose(train.x[3, 0], 0.20)  # the age is the first feature
+    assert train.y[:2].tolist() == [0, 1]
+    assert (train.x.sum(axis=1) > 8).all()  # eight categories, one place each
 
 
 def test_adult_names_column_and_row_but_not_the_value(tmp_path):
     write_adult(tmp_path)
-    with (tmp_path / "adult.data").open("a") as file:
-        file.write(ADULT_LINE.format(age=40, work="Secret-service", gain=0, y=">50K") + "\n")
-    with pytest.raises(DataError, match="'workclass', row 51") as caught:
-        load(config("adult"), tmp_path)
-    assert "Secret-service" not in str(caught.value)
+    before = load(config("adult"), tmp_path)
+    with (tmp_path / "adult.data").open("ab") as file:
+        file.write(ADULT_LINE.format(age=40, work="Secret-service", gain=0, y=">50K").encode() + b"\n")
+        file.write(b"40, Secret-service\n")
+        file.write(ADULT_LINE.format(age=40, work="Secr\xe9t", gain=0, y=">50K").encode("latin-1") + b"\n")
+    after = load(config("adult"), tmp_path)
+    told = " ".join(after.remarks)
+    assert "no declared category in column 'workclass' (rows 51, 53)" in told
+    assert "not 15 values (row 52)" in told
+    assert "Secr" not in told
+    for part in ("private", "test", "holdout"):
+        assert np.array_equal(getattr(before, part).x, getattr(after, part).x)
 
 
 @pytest.mark.parametrize("place", ["location30/bangkok", "bangkok", "location30/dataset_location/bangkok"])
 def test_location(tmp_path, place):
     x, y = write_location(tmp_path / place)
-    (got_x, got_y), _ = raw("location30", tmp_path)
-    assert np.array_equal(got_x, x)
-    assert np.array_equal(got_y, y)
+    train, _ = raw("location30", tmp_path)
+    assert np.array_equal(train.x, x)
+    assert np.array_equal(train.y, y)
     check("location30", tmp_path, (446,), 240, None)
 
 
-@pytest.mark.parametrize(("line", "found"), [("1,2,3\n", "3 numbers"), ("31" + 446 * ",0" + "\n", "line 1")])
-def test_location_of_another_kind(tmp_path, line, found):
-    (tmp_path / "bangkok").write_text(line)
-    with pytest.raises(FormatError, match=found):
-        load(config("location30"), tmp_path)
+@pytest.mark.parametrize("line", ["1,2,3", "31" + 446 * ",0", "1" + 445 * ",0" + ",2", "one" + 446 * ",0", "\xe9"])
+def test_a_line_of_another_kind_leaves_itself_out(tmp_path, line):
+    x, _ = write_location(tmp_path / "bangkok")
+    lines = (tmp_path / "bangkok").read_bytes().splitlines(keepends=True)
+    (tmp_path / "bangkok").write_bytes(b"".join([*lines[:2], line.encode("latin-1") + b"\n", *lines[2:]]))
+    split = load(config("location30"), tmp_path)
+    assert sum(len(part) for part in (split.private, split.test, split.holdout)) == len(x)
+    assert "1 record of location30 left out: not a label from 1 to 30 and 446 bits (row 3)" in split.remarks[0]
 
 
 def test_npz_of_a_named_source(tmp_path):
@@ -156,8 +167,11 @@ def test_npz_of_a_named_source(tmp_path):
 
 def test_npz_of_another_shape_than_the_source(tmp_path):
     x, y = images(40, 10, (32, 32))
-    np.savez(tmp_path / "mnist.npz", x=x, y=y)
+    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     with pytest.raises(DataError, match=r"shape \(1, 28, 28\)"):
+        load(config("mnist"), tmp_path)
+    np.savez(tmp_path / "mnist.npz", x=x, y=y)
+    with pytest.raises(DataError, match="the test records in .*, as 'mnist' is published"):
         load(config("mnist"), tmp_path)
 
 
@@ -171,21 +185,40 @@ def test_without_files_planning_works_and_loading_says_how_to_get_them(tmp_path,
     assert SOURCES[name].get in str(caught.value)
 
 
-def test_declared_records_win(tmp_path):
+def test_declared_sizes_win_and_nothing_is_counted(tmp_path):
     write_idx(tmp_path / "mnist")
-    facts = describe(config("mnist", records=70, name="Digits"), tmp_path)
-    assert (facts.records, facts.name) == (70, "Digits")
+    facts = describe(config("mnist", records=70, test_records=30, name="Digits"), tmp_path)
+    assert (facts.records, facts.test_records, facts.name) == (70, 30, "Digits")
     assert "declared" in facts.origin
+    assert describe(config("mnist", records=70), tmp_path).test_records == 10_000
+    few, many = (describe(config("mnist"), tmp_path) for _ in (write_idx(tmp_path / "mnist", count=n) for n in (30, 9)))
+    assert few == many
+    assert "as published" in few.origin
+
+
+def test_test_records_are_declared_where_they_come_separately(tmp_path):
+    with pytest.raises(ConfigError, match=r"no data\.test_records for 'digits'.*split\.test"):
+        describe(config("digits", test_records=100), tmp_path)
+
+
+def test_sizes_far_from_the_declared_ones_are_told_to_the_holder(tmp_path):
+    write_idx(tmp_path / "mnist")
+    told = " ".join(load(config("mnist"), tmp_path).remarks)
+    assert "There are 80 records and 60,000 are declared" in told
+    assert "There are 20 test records and 10,000 are declared" in told
+    close = load(config("mnist", records=90, test_records=25), tmp_path).remarks
+    assert not any("are declared:" in remark for remark in close)
 
 
 def test_folder_comes_from_the_environment_or_is_data(tmp_path, monkeypatch):
     write_idx(tmp_path / "data" / "mnist")
     monkeypatch.setenv("AIRLOCK_DATA", str(tmp_path / "data"))
-    assert describe(config("mnist")).records == 80
+    assert len(load(config("mnist")).test) == 20
     monkeypatch.delenv("AIRLOCK_DATA")
-    assert describe(config("mnist")).records == 60_000
+    with pytest.raises(DataError, match="none of them"):
+        load(config("mnist"))
     monkeypatch.chdir(tmp_path)
-    assert describe(config("mnist")).records == 80
+    assert len(load(config("mnist")).test) == 20
 
 
 def test_a_path_that_ends_in_a_known_name_and_holds_its_files_is_that_source(tmp_path):
@@ -200,7 +233,10 @@ def test_unknown_source_gets_the_nearest_name(tmp_path):
         load(config("patients.csv"), tmp_path)
 
 
-@pytest.mark.parametrize("key", [{"label": "y"}, {"classes": 10}, {"test": "t.npz"}, {"columns": {"a": ["b", "c"]}}])
+@pytest.mark.parametrize(
+    "key",
+    [{"label": "y"}, {"classes": 10}, {"test": "t.npz"}, {"columns": {"a": ["b", "c"]}}, {"shape": [1, 28, 28]}],
+)
 def test_a_named_source_takes_no_schema(tmp_path, key):
     with pytest.raises(ConfigError, match=f"data.{next(iter(key))}"):
         describe(config("mnist", **key), tmp_path)
@@ -270,18 +306,22 @@ def test_cifar_with_a_missing_file_or_half_a_record(tmp_path):
     file = tmp_path / "cifar10" / "data_batch_3.bin"
     file.unlink()
     with pytest.raises(DataError, match=r"Expected data_batch_3\.bin"):
-        describe(config("cifar10"), tmp_path)
+        load(config("cifar10"), tmp_path)
     file.write_bytes(bytes(3000))
     with pytest.raises(FormatError, match="whole records of 3073 bytes"):
-        describe(config("cifar10"), tmp_path)
+        load(config("cifar10"), tmp_path)
+    file.write_bytes(b"")  # no records are no mistake
+    assert len(load(config("cifar10"), tmp_path).test) == 10
 
 
 def test_no_records_at_all(tmp_path):
     (tmp_path / "bangkok").write_text("\n")
-    with pytest.raises(DataError, match="at least one record"):
-        describe(config("location30"), tmp_path)
-    with pytest.raises(DataError, match="at least one record"):
-        load(config("location30", records=5000), tmp_path)
+    split = load(config("location30"), tmp_path)
+    assert [len(part) for part in (split.private, split.public, split.test, split.holdout)] == [0, 0, 0, 0]
+    assert split.private.x.shape == (0, 446)
+    told = " ".join(split.remarks)
+    for part in ("private", "test", "holdout"):
+        assert f"There is no {part} record" in told
 
 
 def test_mat_of_another_kind(tmp_path):
@@ -291,13 +331,15 @@ def test_mat_of_another_kind(tmp_path):
     for content in ({"Z": np.zeros(3)}, {"X": np.zeros((32, 32, 3, 4)), "y": np.ones(4)}):
         savemat(tmp_path / "train_32x32.mat", content)
         with pytest.raises(FormatError, match="X with 32 x 32 x 3 x N bytes"):
-            describe(config("svhn"), tmp_path)
+            load(config("svhn"), tmp_path)
     savemat(tmp_path / "train_32x32.mat", {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.ones(5)})
     with pytest.raises(FormatError, match="y with one label"):
-        describe(config("svhn"), tmp_path)
-    savemat(tmp_path / "train_32x32.mat", {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.full(4, 11)})
-    with pytest.raises(FormatError, match="labels from 1 to 10"):
         load(config("svhn"), tmp_path)
+    labels = np.array([1, 11, 2, 0])
+    savemat(tmp_path / "train_32x32.mat", {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": labels})
+    assert (
+        "2 records of svhn left out: a label outside 1 to 10 (rows 2, 4)" in load(config("svhn"), tmp_path).remarks[0]
+    )
     (tmp_path / "train_32x32.mat").write_bytes(b"\x89HDF" + bytes(600))
     with pytest.raises(FormatError):
-        describe(config("svhn"), tmp_path)
+        load(config("svhn"), tmp_path)

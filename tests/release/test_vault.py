@@ -113,3 +113,19 @@ def test_full_disk_is_an_output_error(vault: Vault, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("airlock.release.vault.write_file", full)
     with pytest.raises(OutputError, match="no space left"):
         vault.store(ID, SECRETS)
+
+
+def test_remarks_are_kept_beside_the_arrays_and_read_back(vault: Vault):
+    told = ("3 records left out (rows 1, 2, 3).", "No private record of 'caf\u00e9'.")
+    folder = vault.store(ID, SECRETS, told)
+    assert vault.remarks(ID) == told
+    assert mode(folder / "remarks.json") == 0o600
+    assert set(vault.load(ID)) == set(SECRETS)
+    (folder / "remarks.json").unlink()
+    assert any(place.endswith("remarks.json") for place in vault.hashes().values())  # known also when it is gone
+
+
+def test_without_remarks_there_is_no_file(vault: Vault):
+    folder = vault.store(ID, SECRETS)
+    assert not (folder / "remarks.json").exists()
+    assert vault.remarks(ID) == ()
