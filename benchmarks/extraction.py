@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock.channels.features.front import permutation
+from airlock.channels.features.rows import permutation
 from airlock.data import Records
 from airlock.data.feature_files import Layout
 from airlock.mechanisms import LocalGaussian, Stream

@@ -87,8 +87,8 @@ class Utility:
 
     @property
     def accuracy(self) -> float:
-        """The fraction of test records classified correctly."""
-        return self.correct / self.records
+        """The fraction of test records classified correctly; 0 where there are none."""
+        return self.correct / max(1, self.records)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def as_queries(records: Records) -> NDArray[np.float32]:
 
 def ask(answerer: Answerer, x: NDArray[np.float32], stream: Stream) -> Answers:
     """Ask as a client who pays whatever is asked for; for the holder's own measurements, which no ledger counts."""
-    found = []
+    found = [Answers(np.empty(0, np.int64))]
     for start in range(0, len(x), _BLOCK):
         part = x[start : start + _BLOCK]
         found.append(answerer.answer(part, answerer.reserve(len(part)), stream.child("ask", start)))

@@ -23,6 +23,7 @@ from airlock.data.split import Part as Part
 from airlock.data.split import Public as Public
 from airlock.data.split import Records as Records
 from airlock.data.split import Split as Split
+from airlock.data.split import content_digests as content_digests
 from airlock.data.split import divide as divide
 from airlock.data.split import exact as exact
 from airlock.data.split import share as share
@@ -38,6 +39,7 @@ __all__ = [
     "Source",
     "Split",
     "add_public",
+    "content_digests",
     "describe",
     "describe_public",
     "digest",

@@ -73,12 +73,13 @@ class Layout:
         return f"features-{number:05d}.{self.form}"
 
     def shards(self, records: int) -> list[range]:
-        """Which records lie in which shard.
+        """Which records lie in which shard; one without any where there are none.
 
         Raises:
             DataError: There would be more files than a bundle may have.
         """
-        found = [range(at, min(at + self.per_shard, records)) for at in range(0, records, self.per_shard)]
+        starts = range(0, max(1, records), self.per_shard)
+        found = [range(at, min(at + self.per_shard, records)) for at in starts]
         if len(found) > _MOST_SHARDS:
             raise DataError(f"at most {_MOST_SHARDS:,} shards", f"{len(found):,}", do="Release fewer numbers a record.")
         return found
@@ -153,7 +154,8 @@ class ShardWriter:
     def add(self, x: Floats, y: Labels) -> None:
         """Append records; numbers beyond what the precision holds become its largest."""
         most = float(np.finfo(self.layout.precision).max)
-        rows = np.clip(x.reshape(len(x), -1), -most, most).astype(f"<{np.dtype(self.layout.precision).str[1:]}")
+        flat = np.clip(x.reshape(len(x), math.prod(self.layout.shape)), -most, most)
+        rows = flat.astype(f"<{np.dtype(self.layout.precision).str[1:]}")
         self.records += len(rows)
         if self.layout.form == "npz":
             self._blocks.append((rows, y))
@@ -249,12 +251,12 @@ def parse_manifest(table: Any) -> Manifest:
         made = Manifest(
             tuple(table["shape"]), tuple(table["classes"]), table["form"], table["precision"], table["noise"], shards
         )
-        counts = [*made.shape, *(n for shard in shards for n in (shard.records, shard.bytes))]
+        counts = [*made.shape, *(n for shard in shards for n in (shard.records + 1, shard.bytes))]
         good = (
             set(table) == set(asdict(made))
             and bool(made.shape)
             and bool(shards)
-            and all(type(count) is int and count > 0 for count in counts)
+            and all(type(count) is int and count > 0 for count in counts)  # a shard may have no record
             and all(type(name) is str for name in made.classes)
             and made.form in ("parquet", "npz")
             and made.precision in ("float16", "float32")
@@ -317,8 +319,9 @@ def _read_parquet(path: Path, manifest: Manifest) -> tuple[Floats, Labels]:
         table = file.read(use_threads=False)
     if table["features"].null_count or table["label"].null_count:
         raise damaged(path, "no missing values", "some")
-    chunks = [_numbers(chunk, wanted) for chunk in table["features"].chunks]
-    return np.concatenate(chunks), table["label"].to_numpy().astype(np.int64)
+    chunks = [_numbers(chunk, wanted) for chunk in table["features"].chunks if len(chunk)]
+    empty = np.empty((0, *wanted.shape), np.float32)
+    return np.concatenate([empty, *chunks]), table["label"].to_numpy().astype(np.int64)
 
 
 def _numbers(chunk: Any, wanted: Layout) -> NDArray[np.float32]:

@@ -232,13 +232,17 @@ def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArra
 
     Numbers for different purposes have nothing to do with each other.
     """
-    key = seed.to_bytes(8, "big")
+    digests = content_digests(records, seed.to_bytes(8, "big"), purpose)
+    head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]
+    return (head >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests
+
+
+def content_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[bytes]:
+    """A keyed hash of every record's input and label; equal records have equal ones."""
     rows = np.ascontiguousarray(records.x).reshape(len(records), math.prod(records.x.shape[1:]))
-    digests = [
+    return [
         hashlib.blake2b(
             row.tobytes() + int(label).to_bytes(8, "big", signed=True), digest_size=16, key=key, person=purpose
         ).digest()
         for row, label in zip(rows, records.y, strict=True)
     ]
-    head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]
-    return (head >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests

@@ -1,7 +1,9 @@
 """Local mechanisms: every record is made safe by itself, before anything else is done with it.
 
-One record in, one noisy record out (Kasiviswanathan et al. 2011). Replacing a record by any other changes its own row
-alone, so the guarantee of one row is the guarantee of the whole set under replace-one, whatever the other rows are.
+One record in, one noisy record out (Kasiviswanathan et al. 2011). A row depends on its own record alone, so the
+guarantee of one row whose record is changed for any other is the guarantee of the whole set, whatever the other rows
+are: under replace-one, and under add-remove where rows are chosen such that one record more or less changes one of them
+(`channels.features.rows`).
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from airlock.mechanisms.randomness import Stream
 class LocalGaussian:
     """Clips every row to norm R and adds N(0, σ²) to each of its numbers, σ = 2R times the noise multiplier.
 
-    Guarantee: two rows of norm at most R are at most 2R apart, so under replace-one a row is
-    `GaussianDpEvent(noise_multiplier)`, and so is the whole set. A row that is not finite becomes zero first. A row
+    Guarantee: two rows of norm at most R are at most 2R apart, so a row that is changed for another is
+    `GaussianDpEvent(noise_multiplier)`, and so is the whole set in which one is. What is not finite becomes zero. A row
     depends on its own record and its own noise alone. From the centre of the ball, 0, it is at most R away: half as
     far, which `channels.features.bound` uses.
 
@@ -69,8 +71,8 @@ class LocalGaussian:
 class RandomisedResponse:
     """Keeps a label with probability e^ε/(e^ε + C − 1), else names one of the others, all alike (Warner 1965).
 
-    Guarantee: any answer is at most e^ε times as likely for one label as for another: ε-DP for the label of one record,
-    under replace-one; the event is the worst of all ε-DP mechanisms.
+    Guarantee: any answer is at most e^ε times as likely for one label as for another, or for one that was drawn by
+    chance: ε-DP for a label that is changed for another; the event is the worst of all ε-DP mechanisms.
 
     Args:
         classes: C, at least 2.

@@ -82,7 +82,10 @@ def _standard(features: Records) -> Standard:
     x = torch.from_numpy(features.x[:_BLOCK])
     over = (0, *range(2, x.dim()))
     shape = (1, -1, *[1] * (x.dim() - 2))
-    return Standard(x.mean(over).view(shape), x.std(over).clamp_min(1e-6).view(shape))
+    numbers = x[:, 0].numel()  # of a channel
+    mean = x.mean(over) if numbers else torch.zeros(x.shape[1])
+    spread = x.std(over) if numbers > 1 else torch.ones(x.shape[1])
+    return Standard(mean.view(shape), spread.clamp_min(1e-6).view(shape))
 
 
 def nearest_mean(features: Records, classes: int, noise: float) -> nn.Module:

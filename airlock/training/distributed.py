@@ -198,7 +198,8 @@ def digest(tensors: Iterable[Tensor]) -> bytes:
     """A fingerprint of the tensors' bits."""
     total = hashlib.sha256()
     for tensor in tensors:
-        total.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data)
+        if tensor.numel():  # bytes of an empty tensor cannot be viewed
+            total.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data)
     return total.digest()
 
 

@@ -43,6 +43,7 @@ from airlock.training.resident import to_input
 EngineName = Literal["local", "ray"]
 Labels = NDArray[np.int64]
 
+NOBODY = -1  # in the place of a record, and of its label
 QUEUE = 4  # blocks that wait for the writer
 AHEAD = 2  # blocks that wait for each worker
 MARK = "features.mark"
@@ -63,7 +64,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Ordered:
-    """Records in another order; only those that are asked for are read."""
+    """Records in another order; only those that are asked for are read.
+
+    Where the order says NOBODY there is no record: a blank one stands there, and its label is NOBODY.
+    """
 
     records: Records
     order: NDArray[np.int64]
@@ -73,7 +77,11 @@ class Ordered:
 
     def block(self, where: slice) -> Records:
         """Some of them, in this order."""
-        return self.records.take(self.order[where])
+        own = self.order[where]
+        x, y = np.zeros((len(own), *self.records.x.shape[1:]), self.records.x.dtype), np.full(len(own), NOBODY)
+        there = own != NOBODY
+        x[there], y[there] = self.records.x[own[there]], self.records.y[own[there]]
+        return Records(x, y)
 
 
 class Protect(Protocol):
@@ -204,7 +212,7 @@ def _cut(
     most = _BLOCK_GPU if device.type == "cuda" else _BLOCK
     size = max(1, min(most, _BLOCK_BYTES // (4 * math.prod(layout.shape))))
     for shard in missing:
-        starts = range(parts[shard].start, parts[shard].stop, size)
+        starts = range(parts[shard].start, max(parts[shard].stop, parts[shard].start + 1), size)
         for number, start in enumerate(starts):
             where = slice(start, min(start + size, parts[shard].stop))
             yield shard, number, number == len(starts) - 1, where
@@ -219,6 +227,8 @@ class _Front:
         self.front = front.to(device=device, memory_format=self.form).eval()  # type: ignore[call-overload]
 
     def __call__(self, x: NDArray[np.generic]) -> Tensor:
+        if not len(x):  # a blank record says which shape features have
+            return self(np.zeros((1, *x.shape[1:]), x.dtype))[:0]
         inputs = to_input(torch.from_numpy(np.ascontiguousarray(x)).to(self.device))
         with torch.no_grad():
             features: Tensor = self.front(inputs.contiguous(memory_format=self.form) if inputs.dim() == 4 else inputs)

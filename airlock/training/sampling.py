@@ -75,8 +75,13 @@ class Shuffled:
     whole: bool = False
 
     def draw(self, step: int, records: int) -> Index:
-        """The positions of one batch; the last of an epoch may be smaller unless batches are to be whole."""
+        """The positions of one batch; the last of an epoch may be smaller unless batches are to be whole.
+
+        Empty where there are no records, or too few for one whole batch.
+        """
         batches = records // self.batch_size if self.whole else -(-records // self.batch_size)
+        if not batches:
+            return np.empty(0, np.int64)
         epoch, place = divmod(step, batches)
         return order(self.seed, epoch, records)[place * self.batch_size : (place + 1) * self.batch_size]
 

@@ -20,6 +20,7 @@ from airlock.channels import step_case as cases
 from airlock.channels.answers import answers_case, shards, votes_case
 from airlock.channels.answers.per_query import PerQuery
 from airlock.channels.contract import Channel
+from airlock.channels.features import case as features_case
 from airlock.channels.student import ensemble, ensemble_case
 from airlock.channels.student import published as student_published
 from airlock.channels.student.ensemble_settings import Kind
@@ -291,6 +292,11 @@ def records_taken_for_half_as_far_apart(patch: Patch) -> None:
     patch.setattr(LocalGaussian, "noise", property(lambda self: GaussianNoise(self.clip_norm, self.noise_multiplier)))
 
 
+def as_many_rows_as_records(patch: Patch) -> None:
+    """The number of rows is counted, not declared."""
+    patch.setattr(features_case, "draw_rows", lambda records, count, choices: np.arange(len(records)))
+
+
 FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "no clipping": ("weights/gaussian", no_clipping),
     "noise over 2": ("weights/gaussian", noise_over(2.0)),
@@ -314,6 +320,7 @@ FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "features/noised, noise over 2": ("features/noised", noise_over(2.0)),
     "features/noised, no clipping": ("features/noised", rows_not_clipped),
     "features/noised, the distance of one record": ("features/noised", records_taken_for_half_as_far_apart),
+    "features/noised, as many rows as records": ("features/noised", as_many_rows_as_records),
     "answers/head, noise over 2": ("answers/head", noise_over(2.0)),
     "answers/head, longer features": ("answers/head", longer_features),
     "answers/head, a mean over the real number of records": ("answers/head", mean_over_the_real_number),

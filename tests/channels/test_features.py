@@ -53,8 +53,7 @@ class FeatureContract(Contract):
         assert released.utility.records == len(split.test)
         assert released.utility.accuracy > 0.3
         found = rows(released)
-        assert len(found) == len(split.private)
-        assert (found.y != split.private.y).any()  # another order
+        assert len(found) == self.expected(split)
         assert found.x.shape[1:] == released.artefact.manifest.shape  # type: ignore[union-attr]
 
     def test_the_seed_of_the_noise_changes_what_leaves(self, released: Release, split: Split) -> None:
@@ -62,10 +61,17 @@ class FeatureContract(Contract):
         assert not np.array_equal(first.x, second.x)
         np.testing.assert_array_equal(first.x, third.x)
 
+    def expected(self, split: Split) -> int:
+        """How many rows leave."""
+        return len(split.private)
+
     def test_the_order_is_in_the_vault(self, released: Release, split: Split) -> None:
         order = released.secrets["choices"]["order"]
-        np.testing.assert_array_equal(np.sort(order), np.arange(len(split.private)))
-        np.testing.assert_array_equal(rows(released).y, split.private.y[order])
+        there = order >= 0
+        assert len(order) == self.expected(split)
+        assert len(set(order[there])) == there.sum() == min(len(split.private), len(order))
+        assert (np.diff(order[there]) < 0).any()  # another order than the records'
+        np.testing.assert_array_equal(rows(released).y[there], split.private.y[order[there]])
 
 
 class TestNoised(FeatureContract):
@@ -78,6 +84,29 @@ class TestNoised(FeatureContract):
     @classmethod
     def config(cls, **changes: Any) -> ReleaseConfig:
         return super().config(**{"split": {"public": 0.3}, **changes})
+
+    def expected(self, split: Split) -> int:
+        return split.facts.expected("private", self.config().split)
+
+    def test_the_promise_is_about_a_record_more_or_less(self, released: Release) -> None:
+        plan = self.build().plan()
+        assert plan.guarantee.relation == released.guarantee.relation == "add-remove"
+        assert plan.details["rows"] == released.artefact.manifest.records  # type: ignore[union-attr]
+        assert any(f"Exactly {plan.details['rows']:,} rows leave" in said for said in released.guarantee.assumptions)
+        assert not any("How many" in said for said in released.guarantee.assumptions)
+
+    @pytest.mark.parametrize("share", [0.0, 0.5, 1.5])
+    def test_the_number_of_rows_is_the_declared_one_whoever_is_there(self, split: Split, share: float) -> None:
+        """Fewer, or more than declared: what leaves has the same form, file by file and byte for byte in size."""
+        count = round(share * self.expected(split))
+        chosen = np.resize(np.arange(len(split.private)), count)
+        made = self.release(replace(split, private=split.private.take(chosen)))
+        usual = self.release(split)
+        shards, known = (r.artefact.manifest.shards for r in (made, usual))  # type: ignore[union-attr]
+        assert [(s.name, s.records, s.bytes) for s in shards] == [(s.name, s.records, s.bytes) for s in known]
+        assert made.plan == usual.plan
+        assert made.guarantee == usual.guarantee
+        assert len(rows(made)) == self.expected(split)
 
     def test_the_public_part_is_taken_where_there_is_one(self) -> None:
         left_out = {key: value for key, value in self.settings.items() if key != "public"}
@@ -93,6 +122,7 @@ class TestNoised(FeatureContract):
         with torch.no_grad():
             place = released.secrets["choices"]["order"]
             numbers = features.front(to_input(torch.from_numpy(split.private.x[place])))
+            numbers[place < 0] = 0.0  # rows of nobody
         clean = LocalGaussian(features.clip, z).clip(numbers).numpy()
         noise = (rows(released).x - clean).astype(np.float64).ravel() / (2 * features.clip * z)
         assert features.manifest.noise == pytest.approx(2 * features.clip * z)
@@ -123,7 +153,8 @@ class TestNoised(FeatureContract):
         assert 0.9 * self.epsilon < made.guarantee.epsilon <= self.epsilon
         assert made.plan.details["noise_multiplier"] > self.build().plan().details["noise_multiplier"]  # type: ignore[operator]
         kept = math.e / (math.e + 9)
-        same = rows(made).y == split.private.y[made.secrets["choices"]["order"]]
+        order = made.secrets["choices"]["order"]
+        same = (rows(made).y == split.private.y[order])[order >= 0]
         assert abs(same.mean() - kept) < 5 * math.sqrt(kept / len(same))
         with pytest.raises(ConfigError, match="label_epsilon below"):
             self.build(settings={**self.settings, "label_epsilon": 8.0})
@@ -153,6 +184,24 @@ class TestNoised(FeatureContract):
         other = replace(split, private=split.private.take(np.arange(100)))
         with pytest.raises(TrainingError, match="this very extraction"):
             self.build().release(other, Randomness.make(0), replace(run, resume=True))
+
+    @pytest.mark.parametrize("count", [300, 1200])
+    def test_a_run_that_was_broken_off_goes_on_with_the_same_rows(
+        self, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    ) -> None:
+        """Of several shards the finished ones stay, byte for byte; who fills up, who is left out and the order too."""
+        own = replace(split, private=split.private.take(np.resize(np.arange(len(split.private)), count)))
+        monkeypatch.setattr("airlock.data.feature_files.SHARD_BYTES", 4800)  # a hundred rows
+        run = Run(checkpoint=tmp_path)
+        made = self.build().release(own, Randomness.make(0), run)
+        names = [shard.name for shard in made.artefact.manifest.shards]  # type: ignore[union-attr]
+        before = {name: (tmp_path / "features" / name).read_bytes() for name in names}
+        assert len(names) > 4
+        (tmp_path / "features" / names[2]).unlink()
+        again = self.build().release(own, Randomness.make(0), replace(run, resume=True))
+        after = {name: (tmp_path / "features" / name).read_bytes() for name in names}
+        assert [name for name in names if before[name] != after[name]] == [names[2]]
+        np.testing.assert_array_equal(made.secrets["choices"]["order"], again.secrets["choices"]["order"])
 
 
 class TestPublished(FeatureContract, ClaimContract):

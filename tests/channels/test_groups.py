@@ -120,5 +120,9 @@ def test_bad_settings_are_refused() -> None:
         publish_groups(LAYER[:20], GroupSettings(0.2, 5), Stream.from_seed(0))
     with pytest.raises(TrainingError, match="NaN or infinity"):
         publish_groups(np.array([1.0, math.nan]), GroupSettings(1.0, 1), Stream.from_seed(0))
-    with pytest.raises(TrainingError, match="zeros alone"):
-        publish_groups(np.zeros(9), GroupSettings(1.0, 1), Stream.from_seed(0))
+
+
+def test_zeros_alone_have_no_range_and_stay() -> None:
+    made = publish_groups(np.zeros(9), GroupSettings(1.0, 1), Stream.from_seed(0))
+    assert not made.values.any()
+    assert made.event == dpa.NonPrivateDpEvent()

@@ -263,17 +263,14 @@ def test_constant_slices_are_refused_or_kept_as_they_are_and_counted() -> None:
     assert len(torch.unique(torch.cat([rows[:, :3], made.values[None, :3]]), dim=0)) == 7  # drawn, not copied
 
 
-def test_models_that_are_all_the_same_are_refused() -> None:
-    rows = torch.ones(4, 5)
-    with pytest.raises(TrainingError, match="models that differ"):
-        generate(
-            collection(rows),
-            DensitySettings(),
-            DensityMechanism(1.0, 0.1),
-            None,
-            Stream.from_seed(0),
-            torch.device("cpu"),
-        )
+def test_models_that_are_all_the_same_are_refused_or_kept() -> None:
+    """As where there is one private record, or none: what is asked for decides, not how many there are."""
+    rows, mechanism, cpu = torch.ones(4, 5), DensityMechanism(1.0, 0.1), torch.device("cpu")
+    with pytest.raises(TrainingError, match="differ between the models"):
+        generate(collection(rows), DensitySettings(), mechanism, None, Stream.from_seed(0), cpu)
+    made = generate(collection(rows), DensitySettings(constant="keep"), mechanism, None, Stream.from_seed(0), cpu)
+    assert made.constant == 5
+    assert made.values.tolist() == [1.0] * 5
 
 
 def test_a_public_bandwidth_and_range_treat_constant_slices_as_all_others() -> None:

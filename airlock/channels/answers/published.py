@@ -222,7 +222,7 @@ class Published(Channel):
         def accuracies(objective: Objective, name: str) -> NDArray[np.float64]:
             own = replace(run, checkpoint=run.checkpoint and run.checkpoint / name)
             net = self.train(split.private, objective, own, f"trying {name}")
-            return np.array([count_correct(net, part) / len(part) for part in (split.private, judges)])
+            return np.array([count_correct(net, part) / max(1, len(part)) for part in (split.private, judges)])
 
         wanted = accuracies(MeanLoss(self.settings.l2), "mean")
         apart = [np.abs(accuracies(self.objective(a), f"alpha-{a:g}") - wanted).sum() for a in ALPHAS]
@@ -255,6 +255,8 @@ class Published(Channel):
 
 def measure(answerer: Answerer, records: Records, stream: Stream) -> Utility:
     """How many records get their own class, by one answer each."""
+    if not len(records):
+        return Utility(0, 0)
     x = to_input(torch.from_numpy(np.ascontiguousarray(records.x))).numpy()
     answers = answerer.answer(x, answerer.reserve(len(records)), stream)
     return Utility(int((answers.labels == records.y).sum()), len(records))

@@ -115,6 +115,8 @@ class Savings(Sharded):
     def utility(self, desk: Voters, test: Records, stream: Stream) -> Utility:
         """As many test records as one unit pays for at most, until all units are spent; no answer is a wrong one."""
         some = test.take(np.arange(min(len(test), self.asking.queries)))
+        if not len(some):
+            return Utility(0, 0)
         labels = desk.answer(as_queries(some), desk.reserve(len(some)), stream).labels
         over = np.cumsum(labels == NONE) >= self.asking.unsure
         return Utility(int(((labels == some.y) & ~over).sum()), len(some))

@@ -36,7 +36,6 @@ from airlock.training.features import compute
 
 FOLDER = "features"  # of a run's checkpoints
 MOST_BYTES = 1 << 30  # of features that the classifier learns from
-COUNTED = "How many records there are is public: the number of rows is not hidden."
 
 
 class Extracting(Channel):
@@ -83,7 +82,7 @@ class Extracting(Channel):
         Args:
             front: From records to features.
             records: The private ones.
-            order: In which they are written.
+            order: In which they are written; NOBODY for a row without a record.
             run: Device, progress, folder, who computes.
             protect: What is done to them first.
             noise: The standard deviation of its noise, for the manifest.
@@ -115,7 +114,7 @@ class Extracting(Channel):
         alone = Run(device=run.device, progress=run.progress)
         net = learn(known, len(manifest.classes), manifest.noise, self.settings.epochs, self.config.seed, alone)
         blocks = [x.cpu() for _, x in compute(front, test, run, "features of test records")]
-        features = torch.cat(blocks)
+        features = torch.cat([torch.empty(0, *manifest.shape), *blocks])
         features = clip.clip(features).reshape(features.shape) if clip else features
         return Utility(count_correct(net, Records(features.numpy(), test.y)), len(test))
 

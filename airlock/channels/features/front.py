@@ -118,11 +118,6 @@ class FrontEnd:
         return front_weights(name, public, how, seed, run)
 
 
-def permutation(count: int, stream: Stream) -> Whole:
-    """Uniform: the order of so many random numbers."""
-    return np.argsort(stream.uniform(count), kind="stable").astype(np.int64)
-
-
 def default_layers(settings: FeatureSettings, most: int | None) -> int | str:
     """m, where it is not set: so many, or all there are.
 

@@ -1,14 +1,18 @@
 """`features`/`noised`: a few numbers of every record, clipped, with noise once; proven for each record by itself.
 
 The sound counterpart of PrivyNet. A front end is chosen, trained and projected on public records; each private record's
-numbers are clipped to norm R and get N(0, σ²) each, and so they leave, with the label.
+numbers are clipped to norm R and get N(0, σ²) each, and so they leave, with the label, as one of a public number of
+rows.
 
-Proof. Front end, projection and R do not depend on a private record. A row depends on its own record alone, has norm at
-most R before the noise (`mechanisms.LocalGaussian` enforces it), and noise is added once: a shard that is finished is
-never made again, and one that is not has never left and is thrown away (`training.extract`). So replacing a record by
-any other changes one row, whose two versions are at most 2R apart: `GaussianDpEvent(σ/2R)` under replace-one, local
-differential privacy of every record by itself. The order of rows is drawn without looking at them. The label is covered
-only where randomised response is asked for; it is then composed.
+Proof. Front end, projection and R do not depend on a private record. Adding or removing one record changes at most one
+of the rows, from one record or nobody to another (`rows` has the proof; nobody's numbers are zeros and its label is
+uniform). A row depends on its own record alone and has norm at most R before the noise (`mechanisms.LocalGaussian`
+enforces it). Noise is added once: a shard that is finished is never made again, and one that is not has never left and
+is thrown away (`training.extract`). The two versions of that row are at most 2R apart: `GaussianDpEvent(σ/2R)` under
+add-remove. With randomised response the label of that row costs `RandomisedResponse.event` more, also where it is
+nobody's: a uniform label is a mixture of labels, and an answer to it as likely as to those on average. The label is
+covered only then. Labels in the clear are not: everybody sees how many rows each class has. What is covered
+then are the numbers beside them, between two data sets whose rows have the same labels.
 
 `bound` has a second promise from the same noise: how well anyone can give back a picture.
 
@@ -34,21 +38,16 @@ from airlock.channels.case import Case
 from airlock.channels.contract import Plan, Release, check_executed
 from airlock.channels.feature_set import Features, Recovery
 from airlock.channels.features import bound, case
-from airlock.channels.features.extracting import COUNTED, Extracting
-from airlock.channels.features.front import (
-    FrontEnd,
-    default_layers,
-    kept_front,
-    permutation,
-    public_set,
-    secret_choices,
-)
+from airlock.channels.features.extracting import Extracting
+from airlock.channels.features.front import FrontEnd, default_layers, kept_front, public_set, secret_choices
+from airlock.channels.features.rows import draw_rows
 from airlock.channels.features.settings import NoisedSettings
 from airlock.config import DataConfig
 from airlock.data import Public, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream
 from airlock.training import Run
+from airlock.training.extract import NOBODY
 from airlock.training.projection import fit_projection
 from airlock.training.public import SPLIT, SYNTHETIC, FrontSettings, check_public, planned_sentence, sentence
 from airlock.training.resident import to_input
@@ -57,10 +56,16 @@ PUBLISHED_ALONE = (
     "psnr", "milliseconds", "bytes", "pool", "inner", "characterised", "leakiest", "least_useful",
 )  # fmt: skip
 CLIPPED_AT = 0.1  # R is this quantile of the public records' norms
-LABELS_CLEAR = "NOT COVERED: labels. They leave as they are; the guarantee is about the rest of a record."
+LABELS_CLEAR = (
+    "NOT COVERED: labels. They leave as they are, and with them how many rows each class has; the guarantee is about "
+    "the numbers beside them."
+)
+ROWS = (
+    "Exactly {rows:,} rows leave, a declared number: rows of nobody fill up what is missing, and what is too much is "
+    "left out, so that their number tells nothing of the records."
+)
 ASSUMPTIONS = (
     "One person contributes one record; whoever contributes several is protected less.",
-    COUNTED,
     "Settings and class names were chosen without looking at the private records.",
     "The front end, its projection and the clip norm are public: none of them was chosen on the private records.",
     "The noise stays secret and is not used again.",
@@ -73,13 +78,13 @@ INDEPENDENT = (
 
 
 class Noised(Extracting):
-    """Clipped numbers with Gaussian noise; status proven, unit record, relation replace-one, local."""
+    """Clipped numbers with Gaussian noise; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "noised"
     status: ClassVar[Status] = "proven"
     leaves: ClassVar[str] = (
-        "A few numbers for every private record, each with random noise, and its label. The network behind them stays "
-        "inside."
+        "A fixed number of rows, one for each private record as far as they go: a few numbers with random noise on "
+        "each, and a label. The network behind them stays inside."
     )
     settings_type = NoisedSettings
     settings: NoisedSettings
@@ -131,7 +136,7 @@ class Noised(Extracting):
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """One record on either side of the ball."""
+        """One record more, on the other side of the ball from the one it takes the row of."""
         return case.of_rows(cls, epsilon, delta)
 
     @cached_property
@@ -149,21 +154,26 @@ class Noised(Extracting):
     def noise_multiplier(self) -> float:
         """σ/2R: the larger of what ε and what the wanted bound on reconstruction need."""
         config, wanted = self.config, self.settings.reconstruction
-        found = calibrate(self.events, config.epsilon, config.delta, "replace-one", config.accountant)
+        found = calibrate(self.events, config.epsilon, config.delta, "add-remove", config.accountant)
         if wanted is None:
             return found
         return max(found, bound.multiplier_for(wanted.blind, wanted.probability, config.tuning_runs))
+
+    @property
+    def rows(self) -> int:
+        """m, how many rows leave: the public number of private records."""
+        return self.facts.expected("private", self.config.split)
 
     def guarantee(self, events: dpa.DpEvent, *more: str) -> Guarantee:
         """The promise that these events support."""
         first = () if self.response else (LABELS_CLEAR,)
         return Guarantee(
             unit="record",
-            relation="replace-one",
+            relation="add-remove",
             events=events,
             delta=self.config.delta,
             status=self.status,
-            assumptions=(*first, *ASSUMPTIONS, *more),
+            assumptions=(*first, *ASSUMPTIONS, ROWS.format(rows=self.rows), *more),
             accountant=self.config.accountant,
         )
 
@@ -175,6 +185,7 @@ class Noised(Extracting):
             "front": settings.front,
             "layers": made.names[-1],
             "channels": settings.channels or made.channels,
+            "rows": self.rows,
             "numbers": settings.project,
             "noise_multiplier": multiplier,
             "noise_over_clip_norm": 2 * multiplier,
@@ -189,7 +200,7 @@ class Noised(Extracting):
         return Plan(self.channel, self.method, self.leaves, self.guarantee(self.events(multiplier), *words), details)
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
-        """Learn the projection on public records, send every private one through, train a classifier on what leaves."""
+        """Learn the projection on public records, send private ones through, train a classifier on what leaves."""
         plan, seed = self.plan(), self.config.seed
         public = public_set(self.source, split, seed)
         assert public is not None
@@ -197,7 +208,7 @@ class Noised(Extracting):
         choice = self.front_end.drawn(Stream.from_seed(seed).child("public channels"))
         rows = self._recovery(public)
         front, mechanism = self.passage(self.front_end.ready(choice, public, seed, run), public, run)
-        order = permutation(len(split.private), choices.child("order"))
+        order = draw_rows(split.private, self.rows, choices)
         stream, protect = randomness.privacy.child("features"), self.protect(mechanism)
         folder, manifest = self.written(front, split.private, order, run, protect, mechanism.sigma, stream)
         executed = [mechanism.event] + ([self.response.event] if self.response else [])
@@ -225,14 +236,18 @@ class Noised(Extracting):
         return front, LocalGaussian(radius, self.noise_multiplier)
 
     def protect(self, mechanism: LocalGaussian) -> Any:
-        """What is written of a block."""
-        response = self.response
+        """What is written of a block; nobody's numbers are zeros before the noise, and its label is any."""
+        response, classes = self.response, len(self.facts.classes)
 
         def protected(
             features: Tensor, labels: NDArray[np.int64], stream: Stream
         ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-            noisy = mechanism.add(features, stream.child("numbers"))
-            return noisy, response.answer(labels, stream.child("labels")) if response else labels
+            nobody = labels == NOBODY
+            clean = features.flatten(1).masked_fill(torch.from_numpy(nobody)[:, None], 0.0)
+            anything = (stream.child("nobody").uniform(len(labels)) * classes).astype(np.int64)
+            own = np.where(nobody, anything, labels)
+            noisy = mechanism.add(clean, stream.child("numbers"))
+            return noisy, response.answer(own, stream.child("labels")) if response else own
 
         return protected
 

@@ -24,16 +24,10 @@ from airlock.channels.contract import Plan, Release, check_executed
 from airlock.channels.feature_set import Features
 from airlock.channels.features.characterised import Characterised
 from airlock.channels.features.choose import Chosen, Limits, choose
-from airlock.channels.features.extracting import COUNTED, Extracting
-from airlock.channels.features.front import (
-    FrontEnd,
-    default_layers,
-    kept_front,
-    permutation,
-    public_set,
-    secret_choices,
-)
+from airlock.channels.features.extracting import Extracting
+from airlock.channels.features.front import FrontEnd, default_layers, kept_front, public_set, secret_choices
 from airlock.channels.features.prune import prune
+from airlock.channels.features.rows import permutation
 from airlock.channels.features.settings import DEFAULT_CHANNELS, DEFAULT_LAYERS, FRONT_KEYS
 from airlock.data import Public, Split
 from airlock.errors import ConfigError, Refused
@@ -41,6 +35,7 @@ from airlock.mechanisms import Randomness
 from airlock.training import Run
 from airlock.training.lda import RECORDS, usefulness
 
+COUNTED = "How many private records there are is not hidden: there are as many rows."
 ASSUMPTIONS = (
     "NOT COVERED: everything. Features are computed from records without noise; whoever finds the front end can invert "
     "them, and one that was cut from a public network can be found.",
@@ -157,6 +152,8 @@ class Published(Extracting):
             return self._left(None) if self.settings.prune == "characterised" else None
         whole = self.front_end.whole(self.settings.front, public, self.config.seed, run)
         some = split.private.take(np.random.default_rng(self.config.seed).permutation(len(split.private))[:RECORDS])
+        if len(np.unique(some.y)) < 2:  # nothing tells channels apart
+            return self._left(dict.fromkeys(range(whole.channels), 0.0))
         return self._left(usefulness(whole, some, len(split.facts.classes), run))
 
     @classmethod

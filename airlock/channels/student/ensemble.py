@@ -231,7 +231,8 @@ class Ensemble(Channel):
         net = self._student(questions, noisy, split.public, seed, stages)
         stages.forget(_AUXILIARY, _REHEARSAL, _ANSWERS, HINTS)
         utility = Utility(count_correct(net, split.test), len(split.test))
-        known = {"public_teacher_accuracy": count_correct(questions.auxiliary, split.test) / len(split.test)}
+        right = count_correct(questions.auxiliary, split.test)
+        known = {"public_teacher_accuracy": Utility(right, len(split.test)).accuracy}
         return Release(
             plan=replace(plan, details={**plan.details, **self._bounds(questions.bound), **known}),
             artefact=Artefact.leaving(net, self.net_name, self.facts),

@@ -179,7 +179,8 @@ class PrivateTeacher(DpSgd):
         net = self._student(teacher, split.public, randomness.seed, stages)
         stages.forget(_AUXILIARY, _TEACHER, HINTS)
         teachers = {"public_teacher_accuracy": auxiliary, "teacher_accuracy": teacher}
-        known = {name: count_correct(own, split.test) / len(split.test) for name, own in teachers.items()}
+        counts = {name: count_correct(own, split.test) for name, own in teachers.items()}
+        known = {name: Utility(right, len(split.test)).accuracy for name, right in counts.items()}
         utility = Utility(count_correct(net, split.test), len(split.test))
         more = {
             "private_learning_rate": recipe.learning_rate,

@@ -264,7 +264,7 @@ def _joined(private: Records, public: Records) -> Records:
 def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: Changes, test: Records) -> Details:
     """Figures that are known after training; those of the teacher follow from the private records."""
     private = "computed from the private records, not protected"
-    right, public = (count_correct(net, test) / len(test) for net in (teacher, auxiliary))
+    right, public = (Utility(count_correct(net, test), len(test)).accuracy for net in (teacher, auxiliary))
     clipped = {f"clipped_share_{name}": change.share_clipped for name, change in changes.items()}
     return {
         "teacher_accuracy": f"about {right:.3f}; {private}",

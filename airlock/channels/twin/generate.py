@@ -78,7 +78,7 @@ def generate(
         device: Where to compute.
 
     Raises:
-        TrainingError: A parameter that is not finite, a constant slice, or models that are all the same.
+        TrainingError: A parameter that is not finite, or a constant slice that is not to be kept.
     """
     values = torch.empty(slices.parameters)
     constant = 0
@@ -88,13 +88,6 @@ def generate(
         drawn, fixed = draw(block.to(device), settings, mechanism, middle.to(device), stream.child(start))
         values[own] = drawn.cpu()
         constant += fixed
-    if constant == slices.parameters:
-        raise TrainingError(
-            "models that differ",
-            "the same model so many times",
-            "The twin would be that model, as it was trained.",
-            "Train longer, or with a larger learning rate.",
-        )
     if constant and settings.constant == "refuse":
         raise TrainingError(
             "parameters that differ between the models",

@@ -123,7 +123,7 @@ def publish_groups(
 
     Raises:
         ConfigError: There are more clusters than selected parameters.
-        TrainingError: A parameter is not finite, or all selected ones are zero and no bound is given.
+        TrainingError: A parameter is not finite.
     """
     layer = np.asarray(layer, np.float64).reshape(-1)
     if not np.isfinite(layer).all():
@@ -132,8 +132,8 @@ def publish_groups(
     if not len(positions):
         return Groups(positions, np.empty(0), np.empty(0), 0.0, dpa.NoOpDpEvent())
     bound = float(np.abs(layer[positions]).max()) if settings.bound is None else settings.bound
-    if bound == 0:
-        raise TrainingError("selected parameters of which some are not 0", "zeros alone", "They have no range.")
+    if bound == 0:  # zeros alone have no range to cluster in, and stay
+        return Groups(positions, np.zeros(len(positions)), np.zeros(1), 0.0, dpa.NonPrivateDpEvent())
     kmeans = PrivateKMeans(settings.clusters, settings.cluster_epsilon, len(positions), -bound, bound)
     points = np.clip(layer[positions], -bound, bound)
     centroids = kmeans.fit(points, stream.child("clusters"))

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import dp_accounting as dpa
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -280,7 +281,7 @@ class Published(Channel):
         """The trained models, after the last step and after those in `stages`; they stay where the records are."""
         s, seed = self.settings, self.config.seed
         make = makes(self.net_name, self.facts.shape, len(self.facts.classes), seed, shared=s.start == "shared")
-        data = Resident(split.private, run.device)
+        data = Resident(split.private if len(split.private) else _nobody(self.facts), run.device)
         if s.common_epochs:
             first = self.recipe.model_copy(update={"steps": self._steps(s.common_epochs), "schedule": "constant"})
             place = folder.with_name(f"{folder.name}-start")
@@ -301,17 +302,15 @@ class Published(Channel):
         return slices.model(made.values).to(device), made
 
     def _judges(self, split: Split) -> Records:
-        judges = split.test if self.settings.judged_on == "test" else split.public
-        if self.judged and not len(judges):
-            raise ConfigError(f"{self.settings.judged_on} records to judge a twin by", "none")
-        return judges
+        return split.test if self.settings.judged_on == "test" else split.public
 
     def _accepted(self, slices: Slices, judges: Records, stream: Stream, run: Run) -> tuple[nn.Module, Generated, int]:
-        """The first twin whose accuracy is above the threshold, and how many were drawn."""
+        """The first twin whose accuracy is above the threshold, and how many were drawn; any, where nobody judges."""
         for tried in range(1, self.tries + 1):
             net, made = self.twin(slices, stream.child(tried), run.device)
             _report(run.progress, tried, self.tries)
-            if not self.judged or count_correct(net, judges) > self.settings.threshold * len(judges):
+            judged = self.judged and len(judges) > 0
+            if not judged or count_correct(net, judges) > self.settings.threshold * len(judges):
                 return net, made, tried
         raise Refused(
             f"a twin with an accuracy above {self.settings.threshold:g}",
@@ -351,6 +350,11 @@ class Published(Channel):
             claim=Claim(self.config.epsilon, self.config.delta, theorem),
             accountant=self.config.accountant,
         )
+
+
+def _nobody(facts: Facts) -> Records:
+    """A blank record, to train on where there is none."""
+    return Records(np.zeros((1, *facts.shape), np.float32), np.zeros(1, np.int64))
 
 
 def _report(progress: Progress | None, done: int, most: int) -> None:
