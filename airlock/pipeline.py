@@ -27,7 +27,7 @@ from airlock.channels.features.reopen import kept
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
-from airlock.errors import AirlockWarning, ConfigError, FormatError, Refused
+from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness
 from airlock.release import Bundle, Card, Vault, bundle, card, compression, models, page, words
 from airlock.release.interface import open_interface
@@ -36,6 +36,9 @@ from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, co
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.resident import choose_device
+
+
+NOT_ATTACKED = "All attacks: they could not be made here."
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,9 +159,18 @@ def look_at(
 def _attacked(
     config: ReleaseConfig, channel: Channel, split: Split, insecure_seed: int | None, run: Run
 ) -> tuple[Release, audit.Audit]:
-    """A release with what its attacks leave for the vault, and what they found."""
+    """A release with what its attacks leave for the vault, and what they found.
+
+    Attacks look at single records. That one cannot be made must not decide whether there is a release.
+    """
     release = _train(config, channel, split, insecure_seed, run)
-    attacked, scores = audit.run(release, split, config.split, config.seed, run)
+    try:
+        attacked, scores = audit.run(release, split, config.split, config.seed, run)
+    except Interrupted:
+        raise
+    except AirlockError as error:
+        warnings.warn(f"The attacks could not be made: {error}", AirlockWarning, stacklevel=3)
+        attacked, scores = audit.Audit((), (NOT_ATTACKED,)), {}
     return replace(release, secrets={**release.secrets, **scores}), attacked
 
 

@@ -277,7 +277,8 @@ def rows(features: Features) -> Rows:
 
 def usefulness(utility: Utility) -> Usefulness:
     """Accuracy with its interval."""
-    low, high = proportion_interval(utility.correct, utility.records, CONFIDENCE)
+    known = utility.records > 0
+    low, high = proportion_interval(utility.correct, utility.records, CONFIDENCE) if known else (0.0, 1.0)
     return Usefulness(
         correct=utility.correct,
         records=utility.records,

@@ -170,7 +170,7 @@ def _forms(
 
 def _classes(session: Any, x: Floats) -> NDArray[np.int64]:
     rows = [session.run(["logits"], {"input": x[i : i + _BLOCK]})[0].argmax(1) for i in range(0, len(x), _BLOCK)]
-    return np.concatenate(rows)
+    return np.concatenate([np.empty(0, np.int64), *rows])
 
 
 def _inputs(records: Records) -> Floats:

@@ -95,7 +95,7 @@ class Rows(Frozen):
 
     shape: Shape
     classes: tuple[str, ...]
-    records: Annotated[int, Field(ge=1)]
+    records: Count
     files: Annotated[int, Field(ge=1)]
     bytes: Annotated[int, Field(ge=1)]
     form: FileForm
@@ -161,10 +161,10 @@ class Target(Frozen):
 
 
 class Usefulness(Frozen):
-    """Accuracy on the test records, with Clopper and Pearson's interval."""
+    """Accuracy on the test records, with Clopper and Pearson's interval; 0, and anything from 0 to 1, of none."""
 
     correct: Count
-    records: Annotated[int, Field(ge=1)]
+    records: Count
     accuracy: Share
     low: Share
     high: Share
@@ -335,7 +335,7 @@ class Form(Frozen):
     milliseconds: Time
     correct: Count
     agrees: Count
-    records: Annotated[int, Field(ge=1)]
+    records: Count
 
 
 class Compression(Frozen):

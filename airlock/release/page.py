@@ -177,12 +177,12 @@ def size_rows(found: Compression) -> list[SizeRow]:
         SizeRow("teacher, stays", "", f"{big.parameters:,}", _short_count(big.multiply_adds),
                 file_size(big.onnx_bytes), _time(big.milliseconds), "", ""),
         SizeRow("student", whole.file, f"{small.parameters:,}", _short_count(small.multiply_adds),
-                file_size(whole.bytes), _time(whole.milliseconds), percent(whole.correct / whole.records), ""),
+                file_size(whole.bytes), _time(whole.milliseconds), percent(whole.correct / max(1, whole.records)), ""),
     ]  # fmt: skip
     for form in found.forms[1:]:
         rows.append(
             SizeRow(f"in {FORMS[form.file]}", form.file, "", "", file_size(form.bytes), _time(form.milliseconds),
-                    percent(form.correct / form.records), percent(form.agrees / form.records))
+                    percent(form.correct / max(1, form.records)), percent(form.agrees / max(1, form.records)))
         )  # fmt: skip
     return rows
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from airlock.config import DataConfig, Frozen
 from airlock.data import Facts, Public, Records, Split, digest
-from airlock.errors import ConfigError
+from airlock.errors import ConfigError, DataError
 from airlock.nets.synthetic import draw_classes
 from airlock.training.features import compute
 from airlock.training.loop import Run
@@ -112,14 +112,30 @@ def outside(settings: FrontSettings) -> DataConfig | None:
 
 
 def public_records(settings: FrontSettings, split: Split, seed: int) -> Public | None:
-    """The public images of a release."""
+    """The public images of a release.
+
+    Raises:
+        DataError: There are none; it says nothing of records that are not public.
+    """
     if settings.public is None:
         return None
-    if settings.public.source == SYNTHETIC:
+    found = _public_records(settings.public, split, seed)
+    if not len(found.records):
+        raise DataError(
+            "at least one public record",
+            "none",
+            "What is public of a front end has nothing to be learnt from.",
+            "Raise split.public, or take another public set.",
+        )
+    return found
+
+
+def _public_records(public: DataConfig, split: Split, seed: int) -> Public:
+    if public.source == SYNTHETIC:
         images, labels = draw_classes(_CLASSES * _EACH, split.facts.shape, _CLASSES, seed)
         records = Records(images.numpy(), labels.numpy())
         return Public(_NAME, records, _CLASSES, digest(records))
-    if settings.public.source == SPLIT:
+    if public.source == SPLIT:
         return Public(
             f"The public part of {split.facts.name}", split.public, len(split.facts.classes), digest(split.public)
         )

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,13 @@ from airlock import channels
 from airlock.accounting import to_json
 from airlock.channels import METHODS, Artefact, Features, Interface, Release
 from airlock.channels.interface import as_queries, ask
-from airlock.config import from_table
+from airlock.config import DataConfig, SplitConfig, from_table
 from airlock.data import Facts, Records, Split, divide
 from airlock.data.feature_files import load
-from airlock.errors import AirlockWarning
+from airlock.errors import AirlockWarning, DataError
 from airlock.mechanisms import Randomness, Stream
+from airlock.pipeline import make_release
+from airlock.release.verify import verify
 from airlock.training import Run
 
 NAMES = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
@@ -150,3 +153,30 @@ def test_a_release_is_made_and_spends_what_was_planned(name: str, missing: str, 
         if name == "features/noised":
             assert made.artefact.manifest.records == FACTS.expected("private", asked.split)
             assert np.isfinite(load(made.artefact.folder, made.artefact.manifest).x).all()
+
+
+@pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_without_public_records_what_needs_them_says_so_and_the_rest_goes_on(name: str) -> None:
+    """Who is public is public: this is the one thing that may be missed aloud."""
+    asked = config(name)
+    split = without("public")(divide(FACTS, digits(), None, asked.split, asked.seed))
+    try:
+        made = release(name, split, {})
+    except DataError as error:
+        as_it_should = "public record" in error.expected
+    else:
+        as_it_should = to_json(made.guarantee.events) == to_json(channels.build(asked, FACTS).plan().guarantee.events)
+    assert as_it_should
+
+
+@pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")
+@pytest.mark.parametrize("name", ["weights/gaussian", "features/noised", "features/published", "answers/savings"])
+def test_a_bundle_of_nobody_verifies(name: str, tmp_path: Path) -> None:
+    """From files without a single record to a bundle, attacks and card included."""
+    x, y = np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64)
+    np.savez(tmp_path / "none.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    data = {"source": str(tmp_path / "none.npz"), "classes": 10, "records": COUNT}
+    asked = config(name).model_copy(update={"split": SplitConfig(), "data": DataConfig(**data)})
+    make_release(asked, tmp_path / "bundle", accept_unproven=True, vault=tmp_path / "vault")
+    assert verify(tmp_path / "bundle").ok
