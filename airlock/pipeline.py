@@ -37,7 +37,6 @@ from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.resident import choose_device
 
-
 NOT_ATTACKED = "All attacks: they could not be made here."
 
 
@@ -168,8 +167,8 @@ def _attacked(
         attacked, scores = audit.run(release, split, config.split, config.seed, run)
     except Interrupted:
         raise
-    except AirlockError as error:
-        warnings.warn(f"The attacks could not be made: {error}", AirlockWarning, stacklevel=3)
+    except (AirlockError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
+        tell_holder([f"The attacks could not be made: {error}"])
         attacked, scores = audit.Audit((), (NOT_ATTACKED,)), {}
     return replace(release, secrets={**release.secrets, **scores}), attacked
 
@@ -369,16 +368,16 @@ def _load(config: ReleaseConfig, channel: Channel, data_dir: Path | None) -> Spl
     """The records, and the public set beside them where the channel asks for one; the holder is told about them."""
     split = data.load(config, data_dir)
     split = data.add_public(split, channel.public, data_dir) if channel.public else split
-    tell_holder(split)
+    tell_holder(split.remarks)
     return split
 
 
-def tell_holder(split: Split) -> None:
+def tell_holder(remarks: Sequence[str]) -> None:
     """Show what the holder should know of the records, as warnings: on this terminal, and nowhere that leaves.
 
     A filter that turns warnings into errors does not turn these: records would decide whether there is a release.
     """
-    for remark in split.remarks:
+    for remark in remarks:
         try:
             warnings.warn(remark, AirlockWarning, stacklevel=3)
         except AirlockWarning:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from airlock.audit import AuditSettings
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.config import from_table
 from airlock.data import Records
-from airlock.errors import AirlockWarning, ConfigError, FormatError, Interrupted, OutputError, Refused
+from airlock.errors import AirlockWarning, ConfigError, DataError, FormatError, Interrupted, OutputError, Refused
 from airlock.pipeline import audit_bundle, make_release, plan_release, tell_holder, train_openly
 from airlock.release import bundle
 from airlock.release.verify import verify
@@ -255,14 +254,13 @@ def test_what_the_holder_should_know_is_on_the_terminal_and_in_the_vault_alone(t
 
 
 def test_remarks_never_become_errors() -> None:
-    split = replace(airlock.pipeline.data.load(config()), remarks=("row 3",))  # type: ignore[attr-defined]
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("error")
-        tell_holder(split)
+        tell_holder(["row 3"])
     assert [str(warning.message) for warning in shown] == ["row 3"]
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("ignore")
-        tell_holder(split)
+        tell_holder(["row 3"])
     assert not shown
 
 
@@ -271,3 +269,19 @@ def test_an_older_bundle_of_a_subset_says_what_to_declare(made: Path) -> None:
     """Sizes used to be counted: a bundle of then has a card with another number than is published."""
     with pytest.raises(ConfigError, match=r"1,797 records, as the card says.*1,000 .*--set data\.records=1797"):
         audit_bundle(made, overrides={"data.records": 1000})
+
+
+@pytest.mark.parametrize("error", [DataError("scores that are numbers", "NaN"), ZeroDivisionError("division by zero")])
+def test_an_attack_that_cannot_be_made_ends_no_release(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attacks look at single records: whether there is a release may not hang on them."""
+
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr("airlock.audit.run", fail)
+    with pytest.warns(AirlockWarning, match="The attacks could not be made"):
+        make_release(config(), tmp_path / "bundle", vault=tmp_path / "vault")
+    assert verify(tmp_path / "bundle").ok
+    assert "NaN" not in (tmp_path / "bundle" / "card.json").read_text()

@@ -28,7 +28,7 @@ from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError, FormatError
 
 _BLOCK_ROWS = 8192
-_MOST_LINES = 1000  # of one row, where cells hold line breaks
+_LARGEST_CELL = 2**31 - 1  # a file may not be larger than `limits` says, and so no cell
 
 
 def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
@@ -62,8 +62,11 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
 
 def read_csv(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     """All records of a CSV file."""
-    faults = Faults()
-    return _encode(_csv_blocks(path, data, faults), path, data, classes, faults)
+    faults, before = Faults(), csv.field_size_limit(_LARGEST_CELL)
+    try:
+        return _encode(_csv_blocks(path, data, faults), path, data, classes, faults)
+    finally:
+        csv.field_size_limit(before)
 
 
 def read_parquet(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
@@ -108,13 +111,14 @@ def csv_rows(stream: Iterator[str], cells: int) -> Iterator[list[str] | None]:
 
     A row goes on over several lines where quotes enclose a line break. Where that comes to nothing (the quotes never
     pair, or the cells are not so many), its first line alone is given up and reading goes on with the second. So a
-    record with a stray quote leaves itself out, and not the records behind it.
+    record with a stray quote leaves itself out, and not the records behind it. What a correct writer wrote is never
+    taken apart: all its quotes pair and all its rows have as many cells as the header, however long a cell is.
     """
     ahead: deque[str] = deque()
     taken: list[str] = []
 
     def lines() -> Iterator[str]:
-        while len(taken) < _MOST_LINES and (line := ahead.popleft() if ahead else next(stream, None)) is not None:
+        while (line := ahead.popleft() if ahead else next(stream, None)) is not None:
             taken.append(line)
             yield line
 

@@ -105,7 +105,7 @@ def compare(
     matrix, folder = lay_out(config, data_dir), Folder(Path(out).absolute())
     ways = Ways(folder.scratch, config.baseline, config.court_seconds, data_dir)
     marks = {task.name: mark(task, _depends(task, matrix, ways)) for task in matrix.tasks}
-    tell_holder(data.load(matrix.tasks[0].config, data_dir))  # files that cannot be read: one error, not one a cell
+    tell_holder(data.load(matrix.tasks[0].config, data_dir).remarks)  # a bad file is one error, not one a cell
     with folder.opened():
         line = Line(matrix.tasks, folder, marks, jobs, None if minutes is None else begin + 60 * minutes, say)
         try:

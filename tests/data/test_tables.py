@@ -227,6 +227,15 @@ def test_a_row_that_cannot_be_read_takes_no_other_along(tmp_path, bad, at):
     assert f"row{'s' if bad.count(bytes([10])) else ''} {at + 1}" in split.remarks[0]
 
 
+def test_a_long_note_with_lines_like_records_is_one_cell(tmp_path):
+    """Larger than csv's own limit, of more lines than anybody would write: nobody puts records in by a note."""
+    note = "\n".join(["7,no,x"] * 40_000)
+    (tmp_path / "d.csv").write_text(f'age,ill,note\n1,yes,"{note}"\n2,no,x\n')
+    before = csv.field_size_limit()
+    assert told(tmp_path / "d.csv", columns={"age": {"min": 0, "max": 100}})[0] == 2
+    assert csv.field_size_limit() == before
+
+
 def test_bytes_that_are_no_text_in_a_column_that_is_not_used_matter_not(tmp_path):
     rows = [b"%d,no,M\xfcller" % i for i in range(60)]
     (tmp_path / "d.csv").write_bytes(b"\n".join([b"age,ill,name", *rows]))
