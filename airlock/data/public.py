@@ -26,7 +26,8 @@ from airlock.data.validate import check_records
 from airlock.errors import ConfigError
 
 _UNPROTECTED = (
-    ", which is used without noise: left out here, and not protected. If that is not meant, take another public set."
+    ", which is public and used without noise: left out here, and not protected. "
+    "If that is not meant, take another public set."
 )
 
 
@@ -69,7 +70,7 @@ def add_public(split: Split, public: DataConfig, data_dir: Path | None = None) -
         ("holdout", split.holdout, holdout),
         ("test", split.test, test),
     ):
-        told += about_shared(len(before) - len(after), name, f"the public set {beside.name}", _UNPROTECTED)
+        told += about_shared(len(before) - len(after), name, beside.name, _UNPROTECTED)
     remarks = (*split.remarks, *told)
     return replace(split, private=private, holdout=holdout, test=test, beside=beside, remarks=remarks)
 
