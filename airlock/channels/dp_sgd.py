@@ -91,6 +91,7 @@ class DpSgd(NoisyTraining):
             self.expected_lot,
             randomness.privacy.child("gradients"),
             self.moving(noise_multiplier),
+            sampled=self.sampling_probability < 1,
         )
 
     def clip(self, net: nn.Module, split: Split, data: Resident) -> Clip:

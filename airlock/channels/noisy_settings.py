@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from airlock.config import Positive
+from airlock.mechanisms.clipping import SMALLEST
 from airlock.training.augment import Name as AugmentName
 from airlock.training.loop import Recipe
+
+ClipNorm = Annotated[float, Field(ge=SMALLEST)]
 
 
 class PrivateTraining(Recipe):
@@ -22,7 +25,7 @@ class PrivateTraining(Recipe):
     """
 
     lot_size: Annotated[int, Field(ge=1)]
-    clip_norm: Positive
+    clip_norm: ClipNorm
     augment: AugmentName = "none"
 
 

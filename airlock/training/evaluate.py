@@ -1,4 +1,4 @@
-"""Outputs, losses and accuracy of a trained network, in batches, without gradients."""
+"""Outputs, losses and accuracy of a trained network, without gradients; each record's output is its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.data import Records
+from airlock.training.per_sample import outputs
 from airlock.training.resident import to_input
 
-_BATCH = 1000
+_BATCH = 1024
 
 
 def predict(net: nn.Module, records: Records) -> Tensor:
@@ -21,12 +22,11 @@ def predict(net: nn.Module, records: Records) -> Tensor:
     if not len(records):  # one blank record says how wide an answer is
         blank = Records(np.zeros((1, *records.x.shape[1:]), records.x.dtype), np.zeros(1, np.int64))
         return predict(net, blank)[:0]
-    outputs = []
-    with torch.no_grad():
-        for start in range(0, len(records), _BATCH):
-            x = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(device)
-            outputs.append(net(to_input(x)).float().cpu())
-    return torch.cat(outputs)
+    found = []
+    for start in range(0, len(records), _BATCH):
+        x = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(device)
+        found.append(outputs(net, to_input(x)).float().cpu())
+    return torch.cat(found)
 
 
 def count_correct(net: nn.Module, records: Records) -> int:

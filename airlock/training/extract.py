@@ -37,6 +37,7 @@ from airlock.data.feature_files import Layout, Shard, ShardWriter, describe_shar
 from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import Stream
 from airlock.training.loop import Run, watch_interrupt
+from airlock.training.per_sample import outputs
 from airlock.training.ray_cluster import connected, import_ray
 from airlock.training.resident import to_input
 
@@ -47,7 +48,7 @@ NOBODY = -1  # in the place of a record, and of its label
 QUEUE = 4  # blocks that wait for the writer
 AHEAD = 2  # blocks that wait for each worker
 MARK = "features.mark"
-_BLOCK, _BLOCK_GPU = 250, 1000  # records at a time
+_BLOCK, _BLOCK_GPU = 256, 1024  # records at a time
 _BLOCK_BYTES = 16 << 20
 _PATIENCE = 0.2  # seconds between two looks at the other thread
 
@@ -209,13 +210,18 @@ def _cut(
     parts: list[range], missing: list[int], layout: Layout, device: torch.device
 ) -> Iterator[tuple[int, int, bool, slice]]:
     """Blocks of the missing shards: shard, number within it, whether it is the last there, place."""
-    most = _BLOCK_GPU if device.type == "cuda" else _BLOCK
-    size = max(1, min(most, _BLOCK_BYTES // (4 * math.prod(layout.shape))))
+    size = _at_once(layout.shape, device)
     for shard in missing:
         starts = range(parts[shard].start, max(parts[shard].stop, parts[shard].start + 1), size)
         for number, start in enumerate(starts):
             where = slice(start, min(start + size, parts[shard].stop))
             yield shard, number, number == len(starts) - 1, where
+
+
+def _at_once(shape: tuple[int, ...], device: torch.device) -> int:
+    """How many records to take at a time whose features have this shape."""
+    most = _BLOCK_GPU if device.type == "cuda" else _BLOCK
+    return max(1, min(most, _BLOCK_BYTES // (4 * math.prod(shape))))
 
 
 class _Front:
@@ -225,14 +231,14 @@ class _Front:
         self.device = device
         self.form = torch.channels_last if device.type == "cuda" else torch.contiguous_format
         self.front = front.to(device=device, memory_format=self.form).eval()  # type: ignore[call-overload]
+        self._at_once: int | None = None
 
     def __call__(self, x: NDArray[np.generic]) -> Tensor:
-        if not len(x):  # a blank record says which shape features have
-            return self(np.zeros((1, *x.shape[1:]), x.dtype))[:0]
+        if self._at_once is None:
+            self._at_once = _at_once(feature_shape(self.front, x.shape[1:]), self.device)
         inputs = to_input(torch.from_numpy(np.ascontiguousarray(x)).to(self.device))
-        with torch.no_grad():
-            features: Tensor = self.front(inputs.contiguous(memory_format=self.form) if inputs.dim() == 4 else inputs)
-        return features.float().cpu()
+        inputs = inputs.contiguous(memory_format=self.form) if inputs.dim() == 4 else inputs
+        return outputs(self.front, inputs, self._at_once).float().cpu()
 
 
 def _computed(

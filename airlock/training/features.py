@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from airlock.data import Records
 from airlock.training.loop import Run
+from airlock.training.per_sample import outputs
 from airlock.training.resident import to_input
 
-BLOCK = 250  # records at a time
+BLOCK = 256  # records at a time
 
 
 def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterator[tuple[slice, Tensor]]:
@@ -22,8 +23,7 @@ def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterato
     for start in range(0, len(records), BLOCK):
         block = torch.from_numpy(np.ascontiguousarray(records.x[start : start + BLOCK])).to(run.device)
         x = to_input(block)
-        with torch.no_grad():
-            features = front(x.contiguous(memory_format=form) if x.dim() == 4 else x)
+        features = outputs(front, x.contiguous(memory_format=form) if x.dim() == 4 else x)
         yield slice(start, start + len(x)), features
         if run.progress:
             run.progress(label, start + len(x), len(records))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from airlock.errors import TrainingError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Stream
+from airlock.mechanisms.clipping import SMALLEST
 from airlock.training.distributed import ALONE, Group
 from airlock.training.per_sample import clipped_sum
 
@@ -127,6 +128,7 @@ class PrivateGradients:
 
     def _bound(self, norm: float) -> None:
         """Clip and noise move together."""
+        norm = max(norm, SMALLEST)
         self.clip, self.noise = replace(self.clip, norm=norm), replace(self.noise, sensitivity=norm)
 
 

@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_whole_shards(records: Records, tmp_path: Path, monkeypatch
             return None
 
     monkeypatch.setattr(ex, "watch_interrupt", Watch)
-    with pytest.raises(Interrupted, match="850 of 1,500"):
+    with pytest.raises(Interrupted, match="856 of 1,500"):
         made(records, tmp_path, run=Run(progress=lambda *step: pressed.append(1)))
     assert not list(tmp_path.glob(".*"))
     monkeypatch.undo()

@@ -36,6 +36,7 @@ from airlock.accounting.guarantee import Status
 from airlock.channels import step_canaries
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed, refuse_net
+from airlock.channels.noisy_settings import ClipNorm
 from airlock.channels.noisy_training import ASSUMPTIONS, record_guarantee, training_course
 from airlock.channels.step_case import FACTS
 from airlock.channels.weights import canaries, head_case
@@ -78,7 +79,7 @@ class HeadSettings(FrontSettings):
     features: str = "auto"
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 200
     lot_size: Annotated[int, Field(ge=1)] | None = None
-    clip_norm: Positive = 0.1
+    clip_norm: ClipNorm = 0.1
     learning_rate: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     centre_share: Fraction = 0.05
@@ -169,7 +170,11 @@ class Head(Channel):
         spent = self._centre(net, data, noise, randomness.privacy.child("mean"), run)
         sampler = Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
         gradients = PrivateGradients(
-            self.settings.clip_norm, noise, self.expected_lot, randomness.privacy.child("gradients")
+            self.settings.clip_norm,
+            noise,
+            self.expected_lot,
+            randomness.privacy.child("gradients"),
+            sampled=self.sampling_probability < 1,
         )
         steps = fit(data.trained, data, sampler, gradients, self._recipe(noise), randomness.seed, run)
         return self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))

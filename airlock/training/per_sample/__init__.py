@@ -9,8 +9,10 @@ one_by_one      ordinary backward passes over single records: slow, and right fo
 sums            norms and sums in float64, and the bound on their rounding
 sealed          a network as it was before a record went through it
 norms           the norms themselves, for attacks
+forward         what a network says of every record by itself
 """
 
 from airlock.training.per_sample.engine import clipped_sum, copies_in, use_of
+from airlock.training.per_sample.forward import outputs
 
-__all__ = ["clipped_sum", "copies_in", "use_of"]
+__all__ = ["clipped_sum", "copies_in", "outputs", "use_of"]

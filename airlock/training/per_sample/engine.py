@@ -28,15 +28,12 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs
 from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
-from airlock.training.per_sample.sealed import USES, Sealed
-from airlock.training.per_sample.sums import Total, largest_chunk
+from airlock.training.per_sample.sealed import USES, Sealed, Uses
+from airlock.training.per_sample.sums import MULTIPLE, Total, largest_chunk
 
 # A chunk is as large as this, or _LEAST records if they need no more than that: a CPU is fastest in its cache.
 _CHUNK_BYTES = {"cpu": (1 << 26, 1 << 30), "cuda": (1 << 33, 1 << 33)}
 _LEAST = 64
-# A CPU computes the last few numbers of an array by other instructions than the rest, and the last bit may differ: with
-# so many records in a chunk there are none left over, and every record is treated alike.
-_MULTIPLE = 32
 _SPREAD = 2.0  # standard deviations by which a lot may exceed its expected size before it takes a chunk more
 _KEPT = 8  # kinds of use of one network that are remembered
 
@@ -158,16 +155,6 @@ class Use:
         self_check.tell_slow(self.engine, reason, self.filling, self.copies, self.lot)
 
 
-class _Uses(dict[tuple[object, ...], Use]):
-    """Lives with its network, and is not copied with it."""
-
-    def __deepcopy__(self, memo: object) -> _Uses:
-        return _Uses()
-
-    def __reduce__(self) -> tuple[type[_Uses], tuple[()]]:
-        return _Uses, ()
-
-
 def clipped_sum(
     net: nn.Module, x: Tensor, y: Tensor, clip: Clip, expected_lot: float | None = None, sampled: bool = True
 ) -> tuple[Named, int]:
@@ -206,12 +193,13 @@ def use_of(net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampl
     modes = tuple(module.training for module in net.modules())
     shape = (copies, like.shape[1:], like.dtype, like.device, like.stride()[1:])
     key = (names, modes, shape, self_check.precision(like.device), round(expected_lot), sampled)
-    uses: _Uses = vars(net).setdefault(USES, _Uses())
+    uses: Uses = vars(net).setdefault(USES, Uses())
     if key not in uses:
         while len(uses) >= _KEPT:
             uses.pop(next(iter(uses)))
         uses[key] = Use(net, like, copies, expected_lot, sampled)
     use = uses[key]
+    assert isinstance(use, Use)
     if not isinstance(use.engine, BookKeeper):
         use.sealed.accept()
     return use
@@ -226,7 +214,7 @@ def _size(bytes_per_record: int, places: int, lot: float, sampled: bool, device:
     step = max(1, min(max(good, min(_LEAST, most)), largest_chunk(lot, places)))
     target = max(1, math.ceil(lot + (_SPREAD * math.sqrt(lot) if sampled else 0.0)))
     size = -(-target // max(1, -(-target // step)))
-    return -(-size // _MULTIPLE) * _MULTIPLE if most >= _MULTIPLE else size
+    return -(-size // MULTIPLE) * MULTIPLE if most >= MULTIPLE else size
 
 
 def copies_in(x: Tensor, y: Tensor) -> int:

@@ -23,6 +23,16 @@ _OWN = frozenset({"_parameters", "_buffers", "_modules", USES})
 _CONTAINERS = (list, dict, set, deque)
 
 
+class Uses(dict[tuple[object, ...], object]):
+    """How a network is used; lives with it, and is not copied with it."""
+
+    def __deepcopy__(self, memo: object) -> Uses:
+        return Uses()
+
+    def __reduce__(self) -> tuple[type[Uses], tuple[()]]:
+        return Uses, ()
+
+
 class Sealed:
     """Everything that a network holds, to be put back."""
 

@@ -37,7 +37,7 @@ from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
 from airlock.training.per_sample.sealed import Sealed
 
-_PLACE = "a record's gradient changes with its place in the batch"
+PLACE = "a record's gradient changes with its place in the batch"
 _TRIED = 4  # records that are compared with ordinary backward passes
 # How far a gradient may lie from the ordinary one, as a share of its norm: kernels differ between batch sizes.
 _AGREE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
@@ -79,7 +79,7 @@ def choose(net: nn.Module, like: Tensor, copies: int, size: int) -> tuple[Engine
                     _try(engine, OneByOne(net, sealed), like, copies, size)
                 return engine, "; ".join(reasons), careful
             except Unshown as reason:
-                if str(reason) != _PLACE or careful:
+                if str(reason) != PLACE or careful:
                     reasons.append(str(reason))
                     break
             except FAILURES as error:
@@ -170,7 +170,7 @@ def _check_places(engine: BookKeeper | FunctionalGradients, x: Tensor, y: Tensor
     moved = engine.traces(x.roll(copies, 0), y.roll(1, 0))
     for one, other in zip(engine.traces(x, y), moved, strict=True):
         if not torch.equal(one.roll(1, 0), other):
-            raise Unshown(_PLACE)
+            raise Unshown(PLACE)
 
 
 def _check_right(

@@ -34,6 +34,9 @@ from airlock.mechanisms.clipping import row_squares
 
 TRITON = importlib.util.find_spec("triton") is not None
 _SMALL = 1 << 16  # numbers below which a kernel of its own does not pay
+# A CPU computes the last few numbers of an array by other instructions than the rest, and the last bit may differ: with
+# so many records in a chunk there are none left over, and every record is treated alike.
+MULTIPLE = 32
 _FLOOR = 2.0**-16  # of A², added to a square
 _TERMS = 2.0**33
 _BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: in the cache of a CPU, in the memory of a GPU

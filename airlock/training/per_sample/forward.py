@@ -1,0 +1,157 @@
+"""What a network says of every record, each by itself: for features that leave and for whatever is counted of outputs.
+
+Noise for one record covers one record's features, and one count of a table. That holds only if a record's output
+depends on that record alone. As in training, batches have one size, which is shown on made-up records to keep records
+apart (`record_axis`) and to give the same bits at every place; whatever cannot be shown so is asked one record at a
+time.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from airlock.errors import AirlockWarning, NetError
+from airlock.training.per_sample import self_check
+from airlock.training.per_sample.one_by_one import FAILURES
+from airlock.training.per_sample.operator_rules import Axis, Unshown
+from airlock.training.per_sample.record_axis import RecordAxis
+from airlock.training.per_sample.sealed import USES, Sealed, Uses
+from airlock.training.per_sample.sums import MULTIPLE
+
+SIZE = {"cpu": 256, "cuda": 1024}
+
+
+class Forward:
+    """A network in the mode that it is in, asked about records of one shape."""
+
+    def __init__(self, net: nn.Module, like: Tensor, size: int) -> None:
+        self.net, self.size = net, size
+        self.sealed, self.careful, self.reason = Sealed(net), False, ""
+        self.filling = self_check.made_up(like, self.size, 1, 3)
+        self.steady = self_check.is_steady(net)
+        self.decisions: tuple[bool, ...] | None = None
+        with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []), self_check.still():
+            self.by_one = not self._shown()
+        if self.by_one:
+            warnings.warn(
+                f"The network is asked about one record at a time, which is slow: {self.reason}. What it says is the "
+                "same.",
+                AirlockWarning,
+                stacklevel=4,
+            )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """One output for each row, in order."""
+        step = 1 if self.by_one else self.size
+        parts = [self._batch(x[start : start + step]) for start in range(0, len(x), step)]
+        return torch.cat(parts) if parts else self._batch(self.filling[:1])[:0]
+
+    @torch.no_grad()
+    def _batch(self, x: Tensor) -> Tensor:
+        """Of at most one batch; a record on which the network fails gets zeros."""
+        try:
+            return self._asked(x)
+        except Unshown as reason:  # it does something else than on made-up records
+            self.by_one, self.reason = True, str(reason)
+            return torch.cat([self._batch(row[None]) for row in x])
+        except FAILURES:
+            fit = torch.tensor([self._works(row[None]) for row in x], device=x.device)
+            found = self._asked(torch.where(fit.view(-1, *[1] * (x.dim() - 1)), x, self.filling[: len(x)]))
+            return torch.where(fit.view(-1, *[1] * (found.dim() - 1)), found, torch.zeros_like(found))
+        finally:
+            if not self.steady:
+                self.sealed.restore()
+
+    def _asked(self, x: Tensor) -> Tensor:
+        count = len(x)
+        if self.by_one:
+            return self._checked(self.net(x.clone()), 1)
+        if count < self.size or x.stride() != self.filling.stride():
+            whole = self.filling.clone(memory_format=torch.preserve_format)
+            whole[:count] = x
+            x = whole
+        with self_check.carefully(self.careful):
+            plain = self.steady and not self.decisions
+            return self._checked(self.net(x) if plain else self._followed(x), self.size)[:count]
+
+    def _works(self, x: Tensor) -> bool:
+        try:
+            self.net(x.clone())
+        except FAILURES:
+            return False
+        return True
+
+    def _followed(self, x: Tensor) -> Tensor:
+        """The outputs, if they are shown to belong to one record each.
+
+        Raises:
+            Unshown: They are not.
+        """
+        constants = [*self.net.parameters(), *self.net.buffers(), *self.sealed.constants]
+        watch = RecordAxis(len(x), constants, self.decisions)
+        watch.note(x, Axis(0))
+        with watch:
+            out = self.net(x)
+        if self.decisions is None:
+            self.decisions = tuple(watch.decided)
+        if watch.axis(out, "an output") != Axis(0):
+            raise Unshown("outputs do not belong to one record each")
+        return self._checked(out, len(x))
+
+    def _fix_decisions(self, x: Tensor, again: Tensor) -> None:
+        """Decisions are those of made-up records, and must be the same for all of them."""
+        self.decisions = None
+        self._followed(x)
+        first, self.decisions = self.decisions, None
+        self._followed(again)
+        if self.decisions != first:
+            raise Unshown("what the network computes depends on the values of its records")
+
+    def _shown(self) -> bool:
+        """Whether batches may be trusted."""
+        x, again = (self_check.made_up(self.filling, self.size, 1, seed) for seed in (1, 2))
+        for careful in (False, True):
+            try:
+                with torch.no_grad(), self_check.carefully(careful):
+                    self._fix_decisions(x, again)
+                    first, moved = self._followed(x), self._followed(x.roll(1, 0))
+                if torch.equal(first.roll(1, 0), moved):
+                    self.careful = careful
+                    return True
+                self.reason = self_check.PLACE
+            except Unshown as reason:
+                self.reason = str(reason)
+                return False
+            except FAILURES as error:
+                self.reason = f"{type(error).__name__} from torch"
+                return False
+            finally:
+                self.sealed.restore()
+        return False
+
+    def _checked(self, out: object, rows: int) -> Tensor:
+        if isinstance(out, Tensor) and len(out) == rows:
+            return out
+        raise NetError("one output for each record from the network", "something else")
+
+
+def outputs(net: nn.Module, x: Tensor, at_once: int | None = None) -> Tensor:
+    """What a network says of every row of `x`, each by itself, in the mode that it is in; without gradients.
+
+    Args:
+        net: The network.
+        x: One row for each record.
+        at_once: How many of them it can take, if that is not many; a public figure.
+    """
+    size = min(SIZE[x.device.type], -(-(at_once or SIZE[x.device.type]) // MULTIPLE) * MULTIPLE)
+    modes = tuple(module.training for module in net.modules())
+    key = ("forward", size, modes, x.shape[1:], x.dtype, x.device, x.stride()[1:], self_check.precision(x.device))
+    uses: Uses = vars(net).setdefault(USES, Uses())
+    found = uses.get(key)
+    if not isinstance(found, Forward):
+        found = uses[key] = Forward(net, x if len(x) else x.new_zeros(1, *x.shape[1:]), size)
+    found.sealed.accept()
+    return found(x)
