@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from scipy.stats import beta, norm, rankdata
 
 Floats = NDArray[np.floating]
@@ -23,6 +24,17 @@ def _lowest(successes: int, trials: int, tail: float) -> float:
 
 def _highest(successes: int, trials: int, tail: float) -> float:
     return 1.0 if successes == trials else float(beta.ppf(1.0 - tail, successes + 1, trials - successes))
+
+
+def about(successes: Floats, trials: Floats | int, tail: float) -> tuple[Floats, Floats]:
+    """Wilson's interval (1927) with this error at either end: near Clopper and Pearson's, and of many at once.
+
+    It does not always cover. So it may choose what is looked at, and certifies nothing.
+    """
+    square = ndtri(tail) ** 2
+    middle, whole = successes + square / 2, trials + square
+    spread = np.sqrt(square * (successes * (1.0 - successes / trials) + square / 4))
+    return np.clip((middle - spread) / whole, 0.0, 1.0), np.clip((middle + spread) / whole, 0.0, 1.0)
 
 
 def auc_interval(members: Floats, others: Floats, confidence: float = 0.95) -> tuple[float, float, float]:

@@ -11,7 +11,10 @@ rejection of a claim, each wrong with at most a stated probability β. None of i
 * `Curve`: several points (ε, δ) that one proof claims, each with its share of β (Bonferroni).
 
 An event is a statistic at or above a threshold, or at or below it. Both contain their threshold, so runs with equal
-scores are in or out together.
+scores are in or out together. A score that is no number counts as −∞: whether it is one is something that a run tells.
+Thresholds are tried at equal steps of the scores and, rank by rank, in both tails of either side: what leaks rarely
+shows there alone. None of this touches a guarantee, since the runs that choose an event are never those that it is
+tested on.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from scipy.stats import beta as beta_distribution
 
-from airlock.audit.bounds import Floats, epsilon_lower_bound
+from airlock.audit.bounds import Floats, about, epsilon_lower_bound
 
 Hits = NDArray[np.bool_]
 Point = tuple[float, float]  # ε, δ
@@ -33,7 +36,8 @@ Value = Callable[[Floats, int, Floats, int], Floats]  # of events by their hits 
 
 # Of the largest stake 1/(e^ε + δ). A mixture of fixed stakes: each is a fair bet, and so is their mean.
 _STAKES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.99])
-_LEVELS = 64  # thresholds that are tried for one statistic
+_LEVELS = 64  # thresholds at equal steps that are tried for one statistic
+_RATIO = math.sqrt(2)  # of one rank in a tail to the next
 _STEP = 0.01  # between two ε of an anytime bound
 _LARGEST = 20.0
 
@@ -65,13 +69,17 @@ class Event:
 
 
 def choose(one: Floats, other: Floats, value: Value) -> Event:
-    """The event of the largest value on these runs, which must not be counted by the test that then uses it."""
+    """The event of the largest value on these runs, which must not be counted by the test that then uses it.
+
+    Where no value is above −∞, the event that no run is in.
+    """
     one, other = _table(one), _table(other)
-    best, found = -math.inf, Event(0, math.inf, True, False)
+    best, found = -math.inf, Event(0, math.nan, True, False)
+    if not min(len(one), len(other)):
+        return found
     for column in range(one.shape[1]):
         a, b = np.sort(one[:, column]), np.sort(other[:, column])
-        levels = np.unique(np.concatenate([a, b]))
-        levels = levels[np.unique(np.linspace(0, len(levels) - 1, _LEVELS).round().astype(int))]
+        levels = _levels(a, b)
         for above in (True, False):
             hits = [_within(scores, levels, above) for scores in (a, b)]
             for swapped in (False, True):
@@ -89,8 +97,7 @@ def largest_bound(delta: float, confidence: float) -> Value:
     tail = (1.0 - confidence) / 2.0
 
     def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
-        low = beta_distribution.ppf(tail, p + 0.5, runs_p - p + 0.5)
-        high = beta_distribution.ppf(1.0 - tail, q + 0.5, runs_q - q + 0.5)
+        low, high = about(p, runs_p, tail)[0], about(q, runs_q, tail)[1]
         return np.asarray(np.log(np.maximum(low - delta, 1e-12) / high))
 
     return value
@@ -272,6 +279,30 @@ def _last(holds: Callable[[float], bool]) -> float:
     return low
 
 
+def _levels(a: Floats, b: Floats) -> Floats:
+    """The thresholds that are tried, from the ordered scores of both sides: equal steps, and both tails of each side.
+
+    Equal steps are blind to tails: of 10,000 scores the outermost 1% lie between two of them. A tail is looked at its
+    1st, 2nd, 3rd, 4th, 6th, 8th, … score, of either side by itself. Of all thresholds between two scores the middle
+    comes first, so that of equally good ones it is taken: on other runs the next score may lie on either side.
+    """
+    every = np.unique(np.concatenate([a, b]))
+    tails = [side[place] for side in (a, b) for ranks in [_ranks(len(side))] for place in (ranks - 1, -ranks)]
+    steps = np.linspace(0, len(every) - 1, _LEVELS).round().astype(np.intp)
+    places = np.unique(np.concatenate([steps, np.searchsorted(every, np.concatenate(tails))]))
+    with np.errstate(invalid="ignore"):  # between −∞ and ∞
+        middles = every[1:] / 2 + every[:-1] / 2
+    middles = middles[np.unique(np.concatenate([places, places - 1]).clip(0, max(0, len(middles) - 1)))[: len(middles)]]
+    return np.concatenate([middles[np.isfinite(middles)], every[places]])
+
+
+@lru_cache(maxsize=64)
+def _ranks(count: int) -> NDArray[np.intp]:
+    """1, 2, 3, 4, 6, 8, 11, … up to so many."""
+    steps = np.arange(1 + math.floor(math.log(count, _RATIO)))
+    return np.unique((_RATIO**steps).round().astype(np.intp).clip(1, count))
+
+
 def _within(ordered: Floats, levels: Floats, above: bool) -> Floats:
     if above:
         return (len(ordered) - np.searchsorted(ordered, levels, "left")).astype(float)
@@ -279,6 +310,7 @@ def _within(ordered: Floats, levels: Floats, above: bool) -> Floats:
 
 
 def _table(scores: Floats) -> Floats:
-    """One column if there is one number a run."""
+    """One column if there is one number a run; what is no number is −∞."""
     scores = np.asarray(scores, float)
+    scores = np.where(np.isnan(scores), -np.inf, scores)
     return scores[:, None] if scores.ndim == 1 else scores

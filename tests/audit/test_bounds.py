@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from airlock.audit import auc_interval, epsilon_lower_bound, proportion_interval
+from airlock.audit.bounds import about
 
 
 @given(st.integers(1, 300), st.data(), st.sampled_from([0.9, 0.95, 0.99]))
@@ -46,3 +47,14 @@ def test_randomised_response_is_rarely_overstated_and_found_at_half_its_noise() 
         bounds.append(epsilon_lower_bound(hits, count, misses, count, 0.0))
     assert np.mean(np.array(bounds) > epsilon) <= 0.05
     assert np.mean(bounds) > 0.85 * epsilon
+
+
+@given(st.integers(2, 3000), st.data())
+def test_the_quick_interval_is_near_the_exact_one(trials: int, data: st.DataObject) -> None:
+    successes = data.draw(st.integers(0, trials))
+    low, high = about(np.array([float(successes)]), trials, 0.025)
+    exact = proportion_interval(successes, trials)
+    assert abs(float(low[0]) - exact[0]) < 0.8 / trials**0.5
+    assert abs(float(high[0]) - exact[1]) < 0.8 / trials**0.5
+    assert 0 <= low[0] <= successes / trials + 1e-12
+    assert successes / trials - 1e-12 <= high[0] <= 1
