@@ -40,6 +40,7 @@ _LEVELS = 64  # thresholds at equal steps that are tried for one statistic
 _RATIO = math.sqrt(2)  # of one rank in a tail to the next
 _STEP = 0.01  # between two ε of an anytime bound
 _LARGEST = 20.0
+LUCK = 20.0  # by this an error is divided in a choice: the best of many events looks better than it is
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def choose(one: Floats, other: Floats, value: Value) -> Event:
 
 def largest_bound(delta: float, confidence: float) -> Value:
     """Prefers the event that promises the largest lower bound on ε at this δ."""
-    tail = (1.0 - confidence) / 2.0
+    tail = (1.0 - confidence) / 2.0 / LUCK
 
     def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
         low, high = about(p, runs_p, tail)[0], about(q, runs_q, tail)[1]

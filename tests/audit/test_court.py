@@ -107,13 +107,13 @@ def test_runs_that_chose_the_event_are_not_counted() -> None:
     """Choosing and certifying on the same runs overstates; `fixed` certifies on the other half."""
     rng = np.random.default_rng(3)
     ours, reused = 0, 0
-    for _ in range(RUNS):
-        one, other = gaussian(0.0, rng, 200)
+    for _ in range(RUNS // 2):
+        one, other = rng.normal(size=(2, 200, 8))
         event = court.choose(one, other, court.largest_bound(1e-5, 0.95))
         p, q = event.hits(one, other)
         reused += epsilon_lower_bound(int(p.sum()), 200, int(q.sum()), 200, 1e-5) > 0
         ours += court.fixed(one, other, 1e-5) > 0
-    assert ours <= ALLOWED < reused
+    assert ours <= ALLOWED // 2 < reused
     one, other = np.zeros(200), np.ones(200)
     one[::2], other[::2] = 1.0, 0.0  # the halves contradict each other
     assert court.fixed(one, other, 1e-5) == 0.0
