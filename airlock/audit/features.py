@@ -143,7 +143,9 @@ def attack(
     scene = _Scene(passage, known, target, seed, run, chosen)
     blocks = released if labelled else ((features, np.zeros_like(y)) for features, y in released)
     scores = lookup(passage, blocks, members, target, known)
-    results = measure_all([scores], delta, classes=split.facts.classes if labelled else ())
+    classes = split.facts.classes if labelled else ()
+    # What releases of features promise is for a record that is replaced: how many rows there are is not covered.
+    results = measure_all([scores], delta, classes=classes, game=sides.game, relation="replace-one")
     secrets = {"attack-scores": {"features-members": scores.members, "features-others": scores.others}}
     pictures = sides.others.x.ndim == 4
     rebuilt, shown = _rebuilt(scene, split, sides) if pictures else ((), None)

@@ -6,10 +6,11 @@ In: `Scores`. Out: an `AttackResult`. Which records choose what:
 * The members found at a false positive rate: the non-members alone choose the threshold, so given it the members are
   counted fairly (Clopper and Pearson 1934). The threshold's own false positive rate is bounded by the law of an order
   statistic (Wilks 1941), which needs no second set of non-members.
-* Advantage and ε: records at even places choose, those at odd places are counted.
+* Advantage: records at even places choose, those at odd places are counted.
+* ε: one half of the records, drawn by lot, chooses, the other is counted. All of them were attacked in one release, so
+  the bound is that of one run with many canaries (`one_run.membership_bound`), whose coins are those of the split.
 
 An uninformative score gives AUC 0.5, and certified figures call it better than chance with at most the stated error.
-The bound on ε takes the scores of different records as independent, which those of one trained model are only nearly.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta, norm, rankdata
 
-from airlock.audit import court
-from airlock.audit.bounds import Floats, auc_interval, epsilon_lower_bound, null_variance, proportion_interval
+from airlock.accounting.spend import Relation
+from airlock.audit.bounds import Floats, auc_interval, null_variance, proportion_interval
+from airlock.audit.one_run import Game, largest_membership_bound, membership_bound
 from airlock.audit.result import Advantage, AttackResult, ClassScore, RateAt, Stability
 from airlock.audit.scores import Ints, Scores
 from airlock.errors import DataError
@@ -79,7 +81,13 @@ def roc(members: Floats, others: Floats) -> Roc:
 
 
 def measure(
-    scores: Scores, delta: float, confidence: float = CONFIDENCE, classes: Sequence[str] = (), tests: int = 1
+    scores: Scores,
+    delta: float,
+    confidence: float = CONFIDENCE,
+    classes: Sequence[str] = (),
+    tests: int = 1,
+    game: Game | None = None,
+    relation: Relation = "add-remove",
 ) -> AttackResult:
     """All figures of one attack.
 
@@ -89,11 +97,14 @@ def measure(
         confidence: Of every interval and bound.
         classes: The public names of the classes, for the figures of each; none without them.
         tests: How many attacks on this release will have their bounds on ε compared: each takes its share of the error.
+        game: Whose coins are fair and independent, for the bound on ε. Without it equal numbers of both sides are taken
+            as if theirs were, which holds but for the knowledge that the numbers are equal.
+        relation: What the guarantee calls neighbours: the bound is on the ε of that.
     """
     members, others = _checked(scores.members), _checked(scores.others)
     auc, low, high = auc_interval(members, others, confidence)
     spread = float(norm.ppf(0.5 + confidence / 2.0)) * math.sqrt(null_variance(len(members), len(others)))
-    shared = 1.0 - (1.0 - confidence) / tests
+    bound, could = _epsilon(members, others, delta, 1.0 - (1.0 - confidence) / tests, game, relation)
     return AttackResult(
         name=scores.name,
         question=scores.question,
@@ -106,9 +117,9 @@ def measure(
         members=len(members),
         non_members=len(others),
         smallest_effect=min(1.0, 0.5 + spread),
-        epsilon_lower_bound=court.fixed(members, others, delta, shared),
+        epsilon_lower_bound=bound,
         view=scores.view,
-        could_refute=_could_refute(len(members) // 2, len(others) // 2, delta, shared),
+        could_refute=could,
         advantage=advantage(members, others, confidence),
         rates=tuple(rate_at(members, others, rate, confidence) for rate in RATES),
         curve=thinned(roc(members, others), len(others)),
@@ -118,10 +129,16 @@ def measure(
 
 
 def measure_all(
-    several: Sequence[Scores], delta: float, confidence: float = CONFIDENCE, classes: Sequence[str] = ()
+    several: Sequence[Scores],
+    delta: float,
+    confidence: float = CONFIDENCE,
+    classes: Sequence[str] = (),
+    game: Game | None = None,
+    relation: Relation = "add-remove",
 ) -> tuple[AttackResult, ...]:
     """The figures of all attacks on one release; the largest of their bounds on ε holds with the stated confidence."""
-    return tuple(measure(scores, delta, confidence, classes, len(several)) for scores in several)
+    tests = len(several)
+    return tuple(measure(scores, delta, confidence, classes, tests, game, relation) for scores in several)
 
 
 def rate_at(members: Floats, others: Floats, false_positive_rate: float, confidence: float = CONFIDENCE) -> RateAt:
@@ -222,9 +239,13 @@ def _best(curve: Roc) -> tuple[float, float]:
     return float(gains[place]), float(curve.thresholds[1:][place])
 
 
-def _could_refute(members: int, others: int, delta: float, confidence: float) -> float:
-    """The bound on ε if all counted members and no counted non-member were found."""
-    return epsilon_lower_bound(members, members, 0, others, delta, confidence) if members and others else 0.0
+def _epsilon(
+    members: Floats, others: Floats, delta: float, confidence: float, game: Game | None, relation: Relation
+) -> tuple[float, float]:
+    """The bound on ε, and what it could have been; the second follows from public numbers alone, and ends the first."""
+    game = game or Game.of_all(members, others)
+    could = largest_membership_bound(game.expected, delta, confidence, relation)
+    return min(membership_bound(members, others, delta, confidence, game, relation), could), could
 
 
 def _of_class(scores: Floats, labels: Ints, label: int, count: int) -> Floats:

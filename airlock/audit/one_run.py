@@ -28,20 +28,52 @@ was never found above it (tests). Its proof is short enough to be checked:
 
 A p-value for a larger ε holds for a smaller one too, since privacy at ε implies it above. So `lower_bound`, which finds
 an ε that is rejected, exceeds the true ε with probability at most 1 − confidence, whatever the form of the p-value.
+
+Records of a real release (`membership_bound`). Members and non-members of one model are this game too, because a keyed
+hash decides where a record goes: the coins are those of the split, and every record that was attacked is a canary. It
+is no test on many runs, of which one δ could be taken off: there is one run, and a mechanism that is (ε, δ)-private may
+give away each of m records with probability δ. And without coins there would be nothing to say: of members that are
+fixed, a constant output can tell. Two things differ from the canaries of the court.
+
+* Which records are guessed is decided by a threshold, so r depends on y. Take a, c with a + c E ≤ β, where E bounds the
+  mean of D. Rejecting ε where f_r(W) ≤ a and f_r(W)/(W P[B = W]) ≤ c errs with probability at most β: both fall as W
+  grows, so for each y this is an event W ≥ v, of probability at most a + c D by steps 2 to 4; take the mean.
+* One half of the records, drawn by lots that know neither coins nor scores, chooses the threshold, what it speaks for,
+  a and c; the other half is counted. Given its coins the first half is like all records that are no canaries, so the
+  theorem holds for the m of the second. Then they change places: two bounds, each at half the error, of which the
+  larger holds.
+* Guesses may all be of one kind, "in" for who is beyond the threshold say. Step 1 then counts one order of each pair,
+  and E is m δ/2. Where the others are guessed too, "out", it is m δ.
+
+The coins have to be independent. The hash makes them so, drawing equal numbers of members and non-members does not:
+with the number |A| of members known, all that can differ is one record in place of another, and that is two steps. (A
+mechanism whose output y has likelihood e^ε if record 1 is in and |A| = n, e^−ε if it is out and |A| = n, and 1 if
+|A| ≠ n is ε-private up to normalisation, and given |A| = n its odds are e^2ε.) So `Game` says who takes part: a share
+of either side, taken record by record such that in and out are equally likely (`sides.draw`). Equal records have one
+coin for all; they are left out.
+
+Where the guarantee is for a record *replaced*, adding one is not covered, and the canaries are pairs instead: a member
+and a non-member, in random order, of which a fair coin says which is which; turning it replaces one record. Given a set
+of records with as many members as others and a random matching between them, these coins are fair and independent. A
+pair is guessed if one of its two scores is beyond the threshold; m is the number of pairs that are counted, E is m δ.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from airlock.audit.bounds import Floats
+from airlock.accounting.spend import Relation
+from airlock.audit.bounds import Floats, about
+from airlock.audit.court import LUCK, Event, Hits, choose
 
 Coins = NDArray[np.bool_]
 
@@ -50,6 +82,7 @@ _HALVINGS = 50
 # Of the canaries, how many are guessed: fixed here, before any score is seen, each with its share of the error. Few
 # guesses suit a leak that shows on few canaries, all of them one that shows a little on each.
 SHARES = (1.0, 0.25, 0.05)
+_FOR_DELTA = (0.01, 0.05, 0.15, 0.3, 0.5, 0.7)  # of the error of a bound by members: what the δ-term may get
 
 
 @dataclass(frozen=True)
@@ -167,6 +200,166 @@ def _least_accuracy(canaries: int, guesses: int, epsilon: float, delta: float, c
         else:
             low = middle
     return high / guesses if high <= guesses else math.inf
+
+
+@dataclass(frozen=True)
+class Game:
+    """Which members and which others of a release take part: those whose coins are fair and independent.
+
+    Args:
+        members: One number a member: 0 for who takes no part, 1 and 2 for the halves that choose for each other.
+        others: One number a non-member.
+        expected: How many of either side are expected to take part; a public figure, as the real numbers are not.
+    """
+
+    members: NDArray[np.int8]
+    others: NDArray[np.int8]
+    expected: int
+
+    @classmethod
+    def of_all(cls, members: Floats, others: Floats) -> Game:
+        """All that have a partner on the other side, by lots that are drawn anew for other scores.
+
+        That holds but for the knowledge that the numbers are equal: see the module.
+        """
+        count = min(len(members), len(others))
+        every = np.sort(np.concatenate([members, others]))
+        seed = hashlib.blake2b(every.tobytes(), digest_size=16, person=b"airlock-halves").digest()
+        lots = np.random.default_rng(int.from_bytes(seed, "big")).integers(1, 3, (2, max(len(members), len(others))))
+        lots[:, count:] = 0
+        return cls(lots[0, : len(members)].astype(np.int8), lots[1, : len(others)].astype(np.int8), count)
+
+
+def membership_bound(
+    members: Floats,
+    others: Floats,
+    delta: float,
+    confidence: float,
+    game: Game | None = None,
+    relation: Relation = "add-remove",
+) -> float:
+    """A lower bound on ε at δ from scores of members and non-members of one release; 0 if there is none.
+
+    Guarantee: if the release is (ε, δ)-private under the relation, the bound exceeds ε with probability at most
+    1 − confidence over the coins that made members and over the release, if the game has the coins that it says.
+    Proof: see the module.
+
+    Args:
+        members: One score a record; their order says nothing about the records.
+        others: The same.
+        delta: Of the bound.
+        confidence: Of the bound.
+        game: Who takes part; everybody by default, as far as there are as many on the other side.
+        relation: What neighbours are.
+    """
+    one, other = np.asarray(members, float), np.asarray(others, float)
+    game = game or Game.of_all(one, other)
+    halves = [[side[own == half] for half in (1, 2)] for side, own in ((one, game.members), (other, game.others))]
+    paired = relation == "replace-one"
+    if paired:  # pairs by place, and every other one
+        one, other = one[game.members > 0], other[game.others > 0]
+        count = min(len(one), len(other))
+        halves = [[side[half:count:2] for half in (0, 1)] for side in (one, other)]
+    found = 0.0
+    for choosing, counted in ((0, 1), (1, 0)):
+        event, way = _chosen(halves[0][choosing], halves[1][choosing], delta, (1.0 - confidence) / 2, paired)
+        p, q = event.hits(halves[0][counted], halves[1][counted])
+        found = max(found, way.bound(*way.told(p, q), len(p), len(q), delta, (1.0 - confidence) / 2))
+    return found
+
+
+def largest_membership_bound(count: int, delta: float, confidence: float, relation: Relation = "add-remove") -> float:
+    """The bound if so many of either side took part, one half was counted, and its members were all told apart."""
+    half = count // 2
+    return max(way.largest(half, delta, (1.0 - confidence) / 2) for way in _ways(delta, relation == "replace-one"))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How an event is used; decided, as the event is, by the half of the records that is not counted.
+
+    Args:
+        guesses: Of "those" in the event alone, of "all" (the other kind for the others), or of "pairs".
+        share: Of the error β: that of the δ-term, c E. The rest is a.
+    """
+
+    guesses: Literal["those", "all", "pairs"]
+    share: float
+
+    def told(self, p: Hits, q: Hits) -> tuple[int, int]:
+        """Right guesses and wrong ones: from who is in the event, of the side that it speaks for and of the other."""
+        if self.guesses == "pairs":
+            return int((p & ~q).sum()), int((q & ~p).sum())
+        if self.guesses == "all":
+            return int(p.sum() + (~q).sum()), int(q.sum() + (~p).sum())
+        return int(p.sum()), int(q.sum())
+
+    def bound(self, right: int, wrong: int, runs_p: int, runs_q: int, delta: float, error: float) -> float:
+        """The largest ε that is rejected, 0 if none: f(v) and f(v)/P[B = v] rise with ε."""
+        chance, leak = (1.0 - self.share) * error, self._leak(runs_p, runs_q, delta, error)
+
+        def rejected(epsilon: float) -> bool:
+            mass = _log_binomial(right + wrong, epsilon)
+            top = float(mass[right:].max())
+            tail = top + math.log(np.exp(mass[right:] - top).sum())
+            return tail <= math.log(chance) and tail - mass[right] <= math.log(right * leak)
+
+        low, high = 0.0, LARGEST
+        if right <= 0 or not rejected(low):
+            return 0.0
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if rejected(middle) else (low, middle)
+        return low
+
+    def largest(self, half: int, delta: float, error: float) -> float:
+        """`bound` where every guess is right: f is q^r, and its ratio to P[B = r] is 1."""
+        right = 2 * half if self.guesses == "all" else half
+        if not right or right * self._leak(half, half, delta, error) < 1.0:
+            return 0.0
+        each = -math.log((1.0 - self.share) * error) / right  # −ln q
+        return min(LARGEST, max(0.0, -math.log(math.expm1(each))))
+
+    def promises(self, p: Floats, runs_p: int, q: Floats, runs_q: int, delta: float, error: float) -> Floats:
+        """About `bound`, of many events at once: Wilson's, and f(v)/P[B = v] ≤ 1/(1 − P[B = v + 1]/P[B = v])."""
+        right, wrong = p, q
+        if self.guesses == "pairs":
+            right, wrong = p * (1 - q / runs_q), q * (1 - p / runs_p)
+        elif self.guesses == "all":
+            right, wrong = p + runs_q - q, q + runs_p - p
+        some = np.maximum(right, 1e-9)
+        fewer = np.maximum(some - 2 * np.sqrt(some), 1e-9)  # as there may be of those that are counted
+        low, _ = about(some, some + wrong, (1.0 - self.share) * error / LUCK)
+        with np.errstate(divide="ignore"):
+            by_chance = np.log(low) - np.log1p(-low)
+            room = np.log(np.maximum(1.0 - 1.0 / (self._leak(runs_p, runs_q, delta, error) * fewer), 0.0))
+            return np.asarray(np.minimum(by_chance, room + np.log((some + 1) / np.maximum(wrong, 0.5))))
+
+    def _leak(self, runs_p: int, runs_q: int, delta: float, error: float) -> float:
+        """c, for so many that are counted."""
+        mean = {"those": (runs_p + runs_q) / 2, "all": runs_p + runs_q, "pairs": runs_p}[self.guesses] * delta
+        return self.share * error / mean if mean else math.inf
+
+
+def _ways(delta: float, paired: bool) -> tuple[_Way, ...]:
+    kinds: tuple[Literal["those", "all", "pairs"], ...] = ("pairs",) if paired else ("those", "all")
+    return tuple(_Way(kind, share) for kind in kinds for share in (_FOR_DELTA if delta else (0.0,)))
+
+
+def _chosen(one: Floats, other: Floats, delta: float, error: float, paired: bool) -> tuple[Event, _Way]:
+    """The event, and the use of it, that promises the largest bound on as many others."""
+    ways = _ways(delta, paired)
+
+    def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
+        best = np.max([way.promises(p, runs_p, q, runs_q, delta, error) for way in ways], axis=0)
+        return np.where((p + q > 0) & (p + q < runs_p + runs_q), best, -np.inf)  # all, or nobody, says nothing
+
+    event = choose(one, other, value)
+    p, q = event.hits(one, other)
+    if not (p.any() or q.any()):
+        return event, ways[0]
+    hits = np.array([float(p.sum())]), len(p), np.array([float(q.sum())]), len(q)
+    return event, max(ways, key=lambda way: float(way.promises(*hits, delta, error)[0]))
 
 
 def _log_binomial(trials: int, epsilon: float) -> Floats:

@@ -112,7 +112,8 @@ class AttackResult:
         non_members: How many records of the holdout were used; a public figure.
         smallest_effect: The smallest score that this many records could have told from guessing.
         epsilon_lower_bound: The largest ε that the attack refutes, 0 if none. Certified together with the bounds of all
-            other attacks that were measured with it, if the scores of different records are independent.
+            other attacks that were measured with it, over the coins of the split (`one_run`). Of an interface it is an
+            estimate: every record has a client of its own, and no promise is about all of them together.
         view: What the attacker has.
         aim: What the attacker is after.
         could_refute: The largest ε that this many records could have refuted at all.

@@ -42,6 +42,7 @@ from airlock.audit.attacks.signals import Mask, loss
 from airlock.audit.bounds import Floats
 from airlock.audit.feature_release import attack_features
 from airlock.audit.metrics import measure_all
+from airlock.audit.one_run import Game
 from airlock.audit.releases import Logits, release_shadows
 from airlock.audit.result import Audit
 from airlock.audit.scores import Scores
@@ -145,7 +146,7 @@ def attack_quickly(
     if sides is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
     target = Target(net, lambda model: net, classes, delta)
-    return _measured(target, _quick(target, sides), (NO_SHADOWS, *NOT_TESTED))
+    return _measured(target, _quick(target, sides), (NO_SHADOWS, *NOT_TESTED), sides.game)
 
 
 def attack(
@@ -181,7 +182,7 @@ def attack(
         lambda: [_learned(target, sides, split.test, settings, seed, run)],
     ):
         _try(work, found, untested)
-    return _measured(target, found, (*untested, *NOT_TESTED))
+    return _measured(target, found, (*untested, *NOT_TESTED), sides.game)
 
 
 def attack_answers(
@@ -217,17 +218,19 @@ def attack_answers(
     if settings:
         kinds, own = _kinds(sides.others), stream.child("altered")
         found += asking.altered(answerer, sides.members, sides.others, kinds, settings.queries, seed, own, run or Run())
-    return _scored(found, delta, answerer.interface.classes, untested)
+    return _scored(found, delta, answerer.interface.classes, untested, sides.game)
 
 
-def _measured(target: Target, found: Sequence[Scores], untested: tuple[str, ...]) -> tuple[Audit, Secrets]:
-    return _scored(found, target.delta, target.classes, untested)
+def _measured(
+    target: Target, found: Sequence[Scores], untested: tuple[str, ...], game: Game | None
+) -> tuple[Audit, Secrets]:
+    return _scored(found, target.delta, target.classes, untested, game)
 
 
 def _scored(
-    found: Sequence[Scores], delta: float, classes: tuple[str, ...], untested: tuple[str, ...]
+    found: Sequence[Scores], delta: float, classes: tuple[str, ...], untested: tuple[str, ...], game: Game | None
 ) -> tuple[Audit, Secrets]:
-    results = measure_all(found, delta, classes=classes)
+    results = measure_all(found, delta, classes=classes, game=game)
     arrays: dict[str, Floats] = {}
     for scores in found:
         name = scores.name.replace(",", "").replace(" ", "-").lower()

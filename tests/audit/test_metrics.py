@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from airlock.audit import AttackResult, Scores, court, measure, measure_all, roc
-from airlock.audit.bounds import Floats, auc_interval, epsilon_lower_bound
+from airlock.audit import AttackResult, Scores, measure, measure_all, roc
+from airlock.audit.bounds import Floats, auc_interval
 from airlock.audit.metrics import GRID, RATES, advantage, per_class, rate_at, stability, thinned
+from airlock.audit.one_run import Game, largest_membership_bound, membership_bound
 from airlock.errors import DataError
 
 TIED = st.lists(st.integers(0, 6).map(float), min_size=2, max_size=40)
@@ -160,7 +161,7 @@ def test_the_bounds_of_several_attacks_share_the_error() -> None:
     several = [scores(rng.normal(1.5, 1, 2000), rng.normal(size=2000)) for _ in range(6)]
     for one, together in zip(several, measure_all(several, 1e-5), strict=True):
         alone = measure(one, 1e-5)
-        assert together.epsilon_lower_bound == court.fixed(one.members, one.others, 1e-5, 1 - 0.05 / 6)
+        assert together.epsilon_lower_bound == membership_bound(one.members, one.others, 1e-5, 1 - 0.05 / 6)
         assert 0 < together.epsilon_lower_bound < alone.epsilon_lower_bound
         assert together.could_refute < alone.could_refute
         assert (together.value, together.low, together.high) == (alone.value, alone.low, alone.high)
@@ -178,7 +179,39 @@ def test_a_model_that_remembers_is_caught() -> None:
 
 def test_what_could_have_been_refuted_is_what_a_perfect_score_refutes() -> None:
     result = measured(np.ones(1000), np.zeros(1000))
-    assert result.epsilon_lower_bound == result.could_refute == epsilon_lower_bound(500, 500, 0, 500, 1e-5)
+    assert result.could_refute == largest_membership_bound(1000, 1e-5, 0.95)
+    assert result.could_refute - 0.1 < result.epsilon_lower_bound <= result.could_refute
+    few = Game(np.tile([1, 2, 0, 0], 250).astype(np.int8), np.tile([1, 2, 0, 0], 250).astype(np.int8), 490)
+    fewer = measure(scores(np.ones(1000), np.zeros(1000)), 1e-5, game=few)
+    assert fewer.could_refute == fewer.epsilon_lower_bound == largest_membership_bound(490, 1e-5, 0.95)
+
+
+def test_members_in_the_tail_alone_give_a_bound() -> None:
+    """1% of 10,000 found outright, and no false alarm."""
+    rng = np.random.default_rng(13)
+    members, others = rng.normal(size=(2, 10_000))
+    members[rng.permutation(10_000)[:100]] += 20.0
+    assert 1.9 < measured(members, others).epsilon_lower_bound < 3.5
+
+
+def test_a_release_that_gives_away_what_its_delta_allows_is_rarely_refuted() -> None:
+    """(0, δ)-private: in one run of ten, each of 500 members is given away with probability 10 δ."""
+    rng, delta, wrong = np.random.default_rng(14), 0.01, 0
+    for _ in range(100):
+        members, others = rng.normal(size=(2, 500))
+        given = (rng.random(500) < 10 * delta) & (rng.random() < 0.1)
+        wrong += measured(np.where(given, members + 20, members), others, delta).epsilon_lower_bound > 0
+    assert wrong <= 5
+
+
+def test_a_replaced_record_is_another_relation() -> None:
+    rng = np.random.default_rng(15)
+    both = scores(rng.normal(1.0, 1, 4000), rng.normal(size=4000))
+    added = measure(both, 1e-5).epsilon_lower_bound
+    replaced = measure(both, 1e-5, relation="replace-one").epsilon_lower_bound
+    assert added > 0
+    assert replaced > 0
+    assert added != replaced
 
 
 def test_classes_are_measured_on_a_public_number_of_records() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from airlock.accounting import Claim
-from airlock.audit import judge_one_run, one_run
+from airlock.audit import court, judge_one_run, one_run
 from airlock.audit.bounds import Floats
 from airlock.audit.one_run import Coins
 from airlock.channels import Canaries
@@ -214,3 +214,165 @@ def test_a_run_without_a_score_for_each_canary_and_an_odd_confidence_are_refused
         judge_one_run(few, Stream.from_seed(0))
     with pytest.raises(ConfigError, match="confidence"):
         judge_one_run(few, Stream.from_seed(0), confidence=1.0)
+
+
+# Members and non-members of one release.
+
+Sides = tuple[Floats, Floats]
+
+
+def told(kind: str, coins: Coins, delta: float, rng: Rng) -> Coins:
+    """Who is given away outright: each with probability δ, in one of three ways."""
+    if kind == "one by one":
+        return rng.random(len(coins)) < delta
+    if kind == "all at once":
+        return np.full(len(coins), rng.random() < delta)
+    often = 10.0  # in bursts: in one run of ten, ten times as many
+    return (rng.random(len(coins)) < often * delta) & (rng.random() < 1 / often)
+
+
+def release(kind: str, epsilon: float, delta: float, rng: Rng, records: int = 1000) -> Sides:
+    """Scores of members and others of a release that is exactly (ε, δ)-private for adding or removing a record."""
+    coins = tossed(rng, records)
+    known = told(kind, coins, delta, rng)
+    scores = np.where(known, np.where(coins, 9.0, -9.0), answers(coins, epsilon, rng)) + 0.1 * rng.random(records)
+    return scores[coins], scores[~coins]
+
+
+KINDS = ["one by one", "all at once", "in bursts"]
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3, 5e-3, 2e-2])  # times 1,000 records
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bound_by_members_rarely_exceeds_the_true_epsilon(kind: str, delta: float) -> None:
+    rng = np.random.default_rng((7, int(1e4 * delta), KINDS.index(kind)))
+    for epsilon in (0.0, 1.0):
+        wrong = sum(
+            one_run.membership_bound(*release(kind, epsilon, delta, rng), delta, 0.95) > epsilon for _ in range(200)
+        )
+        assert wrong <= 10
+
+
+def test_one_delta_off_would_not_do_and_neither_would_none() -> None:
+    """What many runs would certify, with one δ taken off, is wrong of one run whose records share their luck."""
+    rng, delta = np.random.default_rng(8), 2e-2
+    ours = fixed = without = 0
+    for _ in range(200):
+        members, others = release("in bursts", 0.0, delta, rng)
+        ours += one_run.membership_bound(members, others, delta, 0.95) > 0
+        fixed += court.fixed(members, others, delta) > 0
+        without += one_run.membership_bound(members, others, 0.0, 0.95) > 0
+    assert ours <= 10
+    assert min(fixed, without) > 15
+
+
+def test_members_that_are_found_outright_give_a_useful_bound() -> None:
+    """1% of 10,000, with no false alarm, at δ = 1e-5; with thresholds at equal steps it was 0.34 and less."""
+    bounds = []
+    for seed in range(12):
+        rng = np.random.default_rng((9, seed))
+        members, others = rng.normal(size=(2, 10_000))
+        members[rng.permutation(10_000)[:100]] += 20.0
+        bounds.append(one_run.membership_bound(members, others, 1e-5, 0.95))
+        if seed < 3:
+            assert one_run.membership_bound(-members, -others, 1e-5, 0.95) > 1.5
+            assert one_run.membership_bound(others, members, 1e-5, 0.95) > 1.5
+    assert np.mean(bounds) > 2.2
+    assert min(bounds) > 1.5
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_a_bound_by_members_comes_close_with_many_records(epsilon: float) -> None:
+    rng = np.random.default_rng(10)
+    bound = one_run.membership_bound(*release("one by one", epsilon, 0.0, rng, 40_000), 0.0, 0.95)
+    assert 0.85 * epsilon < bound <= epsilon
+
+
+@pytest.mark.parametrize("delta", [0.0, 2e-3, 2e-2])
+def test_pairs_bound_the_epsilon_of_a_replaced_record(delta: float) -> None:
+    """Half of ε for each of two bits, and a pair is given away with probability δ: (ε, δ) for a replaced record."""
+    rng, wrong = np.random.default_rng((11, int(1e4 * delta))), 0
+    for _ in range(200):
+        pair = rng.random(400) < delta * (rng.random() < 0.2) / 0.2  # in bursts
+        noise = 0.1 * rng.random((2, 400))
+        one = np.where(pair, 9.0, answers(np.ones(400, bool), 0.5, rng)) + noise[0]
+        other = np.where(pair, -9.0, answers(np.zeros(400, bool), 0.5, rng)) + noise[1]
+        wrong += one_run.membership_bound(one, other, delta, 0.95, relation="replace-one") > 1.0
+    assert wrong <= 10
+    many = answers(np.ones(20_000, bool), 0.5, rng), answers(np.zeros(20_000, bool), 0.5, rng)
+    assert 0.85 < one_run.membership_bound(*many, 0.0, 0.95, relation="replace-one") <= 1.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 60), st.integers(2, 60), st.sampled_from([0.0, -1.0, math.inf, -math.inf]))
+def test_members_with_equal_scores_give_no_bound(m: int, n: int, value: float) -> None:
+    for relation in ("add-remove", "replace-one"):
+        for delta in (0.0, 1e-3):
+            same = np.full(m, value), np.full(n, value)
+            assert one_run.membership_bound(*same, delta, 0.95, relation=relation) == 0.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", ["rounded", "two values", "heavy tails", "infinite"])
+def test_scores_that_know_nothing_rarely_give_a_bound(shape: str) -> None:
+    rng, over = np.random.default_rng(12), np.zeros(2)
+    for _ in range(200):
+        scores, coins = rng.standard_cauchy(300), tossed(rng, 300)
+        if shape == "rounded":
+            scores = scores.round()
+        elif shape == "two values":
+            scores = (scores > 0).astype(float)
+        elif shape == "infinite":
+            scores[np.abs(scores) > 2] *= math.inf
+        sides = scores[coins], scores[~coins]
+        over += [one_run.membership_bound(*sides, 0.0, 0.95, relation=r) > 0 for r in ("add-remove", "replace-one")]  # type: ignore[arg-type]
+    assert over.max() <= 10
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 7), st.floats(0.0, 2.0), st.floats(0.1, 6.0), st.floats(0.001, 0.4), st.integers(0, 2**31))
+def test_the_rejection_of_a_chosen_event_is_within_its_two_levels(
+    r: int, epsilon: float, spread: float, share: float, seed: int
+) -> None:
+    """The step that lets r depend on y: P[rejected | y] ≤ a + c D(y), on arbitrary posteriors over all hits."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, spread, (2,) * r) + rng.normal(0, 2) * sum(np.indices((2,) * r))
+    posterior = np.exp(logits - logits.max())
+    posterior /= posterior.sum()
+    excess, hits = 0.0, np.zeros(r + 1)
+    for s in itertools.product((0, 1), repeat=r):
+        hits[sum(s)] += posterior[s]
+        for i in np.flatnonzero(s):
+            without = (*s[:i], 0, *s[i + 1 :])
+            excess += max(0.0, posterior[s] - math.exp(epsilon) * posterior[without])
+    way, error = one_run._Way("those", share), 0.3
+    chance, leak = (1 - share) * error, share * error / (r * 0.01)
+    rejected = sum(hits[v] for v in range(1, r + 1) if way.bound(v, r - v, r, r, 0.01, error) > epsilon)
+    assert rejected <= (chance + leak * excess) * (1 + 1e-9) + 1e-12
+
+
+def test_the_two_halves_choose_for_each_other_and_never_for_themselves() -> None:
+    """Halves that contradict each other give no bound, though each by itself would."""
+    n = 400
+    half = np.tile([1, 2], n // 2).astype(np.int8)
+    game = one_run.Game(half, half, n)
+    members = np.where(half == 1, 1.0, 0.0)
+    others = 1.0 - members
+    assert one_run.membership_bound(members, others, 0.0, 0.95, game) == 0.0
+    assert one_run.membership_bound(np.ones(n), np.zeros(n), 0.0, 0.95, game) > 4
+    nobody = one_run.Game(np.zeros(n, np.int8), np.zeros(n, np.int8), n)
+    assert one_run.membership_bound(np.ones(n), np.zeros(n), 0.0, 0.95, nobody) == 0.0
+
+
+def test_what_members_could_show_is_what_a_perfect_score_shows() -> None:
+    for relation in ("add-remove", "replace-one"):
+        could = one_run.largest_membership_bound(2000, 1e-5, 0.95, relation)  # type: ignore[arg-type]
+        shown = one_run.membership_bound(np.ones(2000), np.zeros(2000), 1e-5, 0.95, relation=relation)  # type: ignore[arg-type]
+        assert could == pytest.approx(shown, abs=0.1)
+        for count, delta in ((40, 0.0), (2000, 1e-5), (300, 1e-2)):
+            ways = one_run._ways(delta, relation == "replace-one")
+            for way in ways:
+                half = count // 2
+                right = 2 * half if way.guesses == "all" else half
+                exact = way.bound(right, 0, half, half, delta, 0.025)
+                assert way.largest(half, delta, 0.025) == pytest.approx(exact, abs=1e-9)
+    assert one_run.largest_membership_bound(1, 1e-5, 0.95) == 0.0
