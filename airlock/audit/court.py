@@ -40,6 +40,7 @@ _LEVELS = 64  # thresholds at equal steps that are tried for one statistic
 _RATIO = math.sqrt(2)  # of one rank in a tail to the next
 _STEP = 0.01  # between two ε of an anytime bound
 _LARGEST = 20.0
+LAST = 64.0  # member of a family that is looked at: noise divided by so much is no noise
 LUCK = 20.0  # by this an error is divided in a choice: the best of many events looks better than it is
 
 
@@ -241,16 +242,46 @@ def could_refute(pairs: int, delta: float, beta: float) -> float:
     return _last(lambda epsilon: _perfect(pairs, epsilon, delta) >= -math.log(beta))
 
 
-def would_show(pairs: int, epsilon: float, delta: float, beta: float) -> float:
-    """The ε from which on so many bets would be expected to refute the claim (ε, δ), if the mechanism really had it.
+def would_show(
+    pairs: int, points: Sequence[Point], beta: float, family: Callable[[float], tuple[Floats, Floats]]
+) -> float | None:
+    """The least member of a family of mechanisms that so many bets refute about every other time; None if none is.
 
-    Really having x means what randomised response has: an event that is e^x times as likely on one side, half of the
-    time or more. A mechanism whose leak is rarer takes more pairs. Infinite where `could_refute` is below ε.
+    That is where the wealth of one of the points, on the event that suits it best, is expected to reach its 1/β: its
+    logarithm is about normal, so that its mean is also its median. The event has to be found first and there is luck in
+    a stop, which about cancel out: `docs/court.md` has how often it was so.
+
+    Args:
+        pairs: How many are bet on.
+        points: All that is claimed, each tested with an equal share of β.
+        beta: The probability of refuting a true claim.
+        family: For numbers from 1 to 64, the chances of some events with and without the record. The larger the
+            number, the further both are apart.
     """
-    if could_refute(pairs, delta, beta) < epsilon:
-        return math.inf
-    missed = _last(lambda x: pairs * _expected_growth(epsilon + x, epsilon, delta) < math.log(len(_STAKES) / beta))
-    return epsilon + missed
+    needed = math.log(len(points) / beta)
+
+    def refuted(member: float) -> bool:
+        chances = family(member)
+        return any(_expected_wealth(pairs, point, *chances) >= needed for point in points)
+
+    return first(refuted)
+
+
+def randomised_response(epsilon: float) -> tuple[Floats, Floats]:
+    """The chances of its events with and without the record: of all mechanisms with an ε, nothing shows it better."""
+    true = 1.0 / (1.0 + math.exp(-epsilon))
+    return np.array([true]), np.array([1.0 - true])
+
+
+def first(holds: Callable[[float], bool]) -> float | None:
+    """The least number from 1 to 64 for which this holds, to 1 in 5,000, if it then holds for all above; else None."""
+    low, high = 1.0, LAST
+    if not holds(high):
+        return None
+    while high / low > 1.0002:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _perfect(pairs: int, epsilon: float, delta: float) -> float:
@@ -258,15 +289,17 @@ def _perfect(pairs: int, epsilon: float, delta: float) -> float:
     return float(logsumexp(pairs * growth)) - math.log(len(_STAKES))
 
 
-def _expected_growth(real: float, epsilon: float, delta: float) -> float:
-    """Of the best single stake, for randomised response."""
-    true, ratio = 1.0 / (1.0 + math.exp(-real)), math.exp(epsilon)
-    growth = np.zeros(len(_STAKES))
-    for p in (0, 1):
-        for q in (0, 1):
-            chance = (true if p else 1 - true) * (1 - true if q else true)
-            growth += chance * np.log1p((p - ratio * q - delta) / (ratio + delta) * _STAKES)
-    return float(growth.max())
+def _expected_wealth(pairs: int, point: Point, one: Floats, other: Floats) -> float:
+    """The logarithm of what bets on the best of these events, or of their complements, in either order, come to."""
+    epsilon, delta = point
+    ratio = math.exp(epsilon)
+    sides = np.stack([np.concatenate([one, 1.0 - one]), np.concatenate([other, 1.0 - other])])
+    p, q = np.concatenate([sides, sides[::-1]], axis=1)[:, :, None]
+    growth = np.zeros((len(p), len(_STAKES)))
+    for hit_p, chance_p in ((1, p), (0, 1.0 - p)):
+        for hit_q, chance_q in ((1, q), (0, 1.0 - q)):
+            growth += chance_p * chance_q * np.log1p((hit_p - ratio * hit_q - delta) / (ratio + delta) * _STAKES)
+    return float(logsumexp(pairs * growth, axis=1).max()) - math.log(len(_STAKES))
 
 
 def _last(holds: Callable[[float], bool]) -> float:

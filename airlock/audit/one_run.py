@@ -62,7 +62,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -73,7 +73,7 @@ from scipy.special import gammaln, logsumexp
 
 from airlock.accounting.spend import Relation
 from airlock.audit.bounds import Floats, about
-from airlock.audit.court import LUCK, Event, Hits, choose
+from airlock.audit.court import LUCK, Event, Hits, choose, first
 
 Coins = NDArray[np.bool_]
 
@@ -176,18 +176,38 @@ def could_refute(canaries: int, delta: float, confidence: float) -> float:
     return max(lower_bound(canaries, r, r, delta, each) for r in numbers(canaries))
 
 
-def would_show(canaries: int, epsilon: float, delta: float, confidence: float) -> float:
-    """The ε from which on the claim (ε, δ) is expected to be refuted, if the mechanism answers every coin with it.
+def would_show(
+    canaries: int, epsilon: float, delta: float, confidence: float, family: Callable[[float], tuple[Floats, Floats]]
+) -> float | None:
+    """The least member of a family of mechanisms of which the claim (ε, δ) is refuted about every other time.
 
-    That is randomised response, the most telling of all mechanisms with an ε. Noise on a gradient tells less: a guess
-    is right far less often than its ε allows. Infinite where not even right guesses throughout would do.
+    Expected is the share of right guesses: of scores that say all there is to say about a canary, the highest are
+    guessed "in" and the lowest "out". None where no member is refuted.
+
+    Args:
+        canaries: How many there are.
+        epsilon: Of the claim.
+        delta: Of the claim.
+        confidence: Of the verdict.
+        family: For numbers from 1 to 64, the chances of some events, each within the next, for a canary that is in and
+            for one that is out.
     """
     each = share_of(confidence)
-    needed = min(_least_accuracy(canaries, r, epsilon, delta, each) for r in numbers(canaries))
-    if needed >= 1.0:
-        enough = could_refute(canaries, delta, confidence) >= epsilon
-        return LARGEST if enough else math.inf
-    return math.log(needed / (1.0 - needed))
+    needed = {r: _least_accuracy(canaries, r, epsilon, delta, each) for r in numbers(canaries)}
+
+    def refuted(member: float) -> bool:
+        chances = family(member)
+        return any(_accuracy(r / canaries, *chances) >= least for r, least in needed.items())
+
+    return first(refuted)
+
+
+def _accuracy(share: float, one: Floats, other: Floats) -> float:
+    """How many guesses about the outermost share of the scores are right, half of them at either end."""
+    one, other = (np.concatenate([[0.0], side, [1.0]]) for side in (one, other))
+    passed = (one + other) / 2
+    high, low = np.interp(share / 2, passed, one), np.interp(1.0 - share / 2, passed, other)
+    return float(high + 1.0 - low) / (2 * share)
 
 
 def _least_accuracy(canaries: int, guesses: int, epsilon: float, delta: float, confidence: float) -> float:

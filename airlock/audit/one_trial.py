@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from airlock.audit import one_run
+from airlock.audit.court import randomised_response
 from airlock.audit.one_run import Look
+from airlock.audit.trial import in_words
 from airlock.channels.case import Canaries
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Stream
@@ -34,8 +34,9 @@ class OneRunVerdict:
         confidence: Of everything in this verdict together.
         seconds: How long the run took.
         could_refute: The largest claim that so many canaries could have refuted at all, with every guess right.
-        would_show: From which real ε on this claim is expected to be refuted, for a mechanism that answers every coin
-            with it; None if from none.
+        would_show: From which real ε on this claim is refuted in about half of all trials; None if from none. Of this
+            mechanism with less noise; of one that answers every coin with its ε where the noise is not known.
+        less_noise: By what its noise is divided there; None where it is not known.
     """
 
     canaries: Canaries
@@ -44,6 +45,7 @@ class OneRunVerdict:
     seconds: float
     could_refute: float
     would_show: float | None
+    less_noise: float | None = None
 
     @property
     def best(self) -> Look:
@@ -69,6 +71,11 @@ class OneRunVerdict:
             return "not refuted (too few canaries to refute it)"
         return f"not refuted (could have refuted ε ≥ {self.would_show:.2f})"
 
+    @property
+    def of_what(self) -> str:
+        """Of which mechanism `would_show` speaks."""
+        return in_words(self.canaries.family, self.less_noise)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
         claim = self.canaries.claim
@@ -85,6 +92,8 @@ class OneRunVerdict:
             "correct": self.best.correct,
             "looks": [{"guesses": x.guesses, "correct": x.correct, "epsilon": x.bound} for x in self.looks],
             "could_refute": self.would_show,
+            "could_refute_of": None if self.would_show is None else self.of_what,
+            "noise_divided_by": self.less_noise,
             "largest_refutable_claim": self.could_refute,
             "seconds": round(self.seconds, 1),
             "run": self.canaries.what,
@@ -115,15 +124,27 @@ def judge_one_run(
         raise Refused(f"a score for each of {count} canaries", f"an array of shape {scores.shape}")
     if progress:
         progress("runs", 1, 1)
-    shown = one_run.would_show(count, claim.epsilon, claim.delta, confidence)
+    shown, divisor = _power(canaries, confidence)
     return OneRunVerdict(
         canaries,
         one_run.looks(scores, coins, claim.delta, confidence),
         confidence,
         time.monotonic() - begin,
         one_run.could_refute(count, claim.delta, confidence),
-        shown if np.isfinite(shown) else None,
+        shown,
+        divisor,
     )
+
+
+def _power(canaries: Canaries, confidence: float) -> tuple[float | None, float | None]:
+    """From which ε on the claim would be expected to be refuted, and by what the noise is divided there."""
+    claim, family = canaries.claim, canaries.family
+    numbers = canaries.count, claim.epsilon, claim.delta, confidence
+    if family is None:
+        found = one_run.would_show(*numbers, lambda x: randomised_response(x * claim.epsilon))
+        return (None if found is None else found * claim.epsilon), None
+    divisor = one_run.would_show(*numbers, lambda r: family.at(r).chances)
+    return (None, None) if divisor is None else (family.at(divisor).epsilon, divisor)
 
 
 def check_count(count: int) -> None:

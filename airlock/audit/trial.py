@@ -15,8 +15,18 @@ from typing import Any
 import numpy as np
 
 from airlock.audit.bounds import Floats
-from airlock.audit.court import Curve, Hits, Point, anytime, choose, could_refute, fastest_growth, would_show
-from airlock.channels.case import Case
+from airlock.audit.court import (
+    Curve,
+    Hits,
+    Point,
+    anytime,
+    choose,
+    could_refute,
+    fastest_growth,
+    randomised_response,
+    would_show,
+)
+from airlock.channels.case import Case, LessNoise
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
 
@@ -39,7 +49,9 @@ class Verdict:
         pairs: How many pairs of runs were made.
         seconds: How long they took.
         could_refute: The largest claim that so many pairs could have refuted at all.
-        would_show: From which real ε on they would be expected to refute this claim; None if from none.
+        would_show: From which real ε on they would refute this claim in about half of all trials; None if from none. Of
+            this mechanism with less noise; of randomised response where its noise is not known.
+        less_noise: By what its noise is divided there; None where it is not known.
     """
 
     case: Case
@@ -50,6 +62,7 @@ class Verdict:
     seconds: float
     could_refute: float
     would_show: float | None
+    less_noise: float | None = None
 
     @property
     def refuted(self) -> bool:
@@ -76,7 +89,13 @@ class Verdict:
             return f"Refuted: {stated} by a proof that fails, with {sure}."
         if self.would_show is None:
             return f"Not refuted: {stated}; so few pairs could not have refuted it. This is no proof."
-        return f"Not refuted: {stated}; could have refuted ε ≥ {self.would_show:.2f}. This is no proof."
+        seen = f"could have refuted ε ≥ {self.would_show:.2f}, {self.of_what}, in about half of such trials"
+        return f"Not refuted: {stated}; {seen}. This is no proof."
+
+    @property
+    def of_what(self) -> str:
+        """Of which mechanism `would_show` speaks."""
+        return in_words(self.case.family, self.less_noise)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -90,6 +109,8 @@ class Verdict:
             "confidence": self.confidence,
             "pairs": self.pairs,
             "could_refute": self.would_show,
+            "could_refute_of": None if self.would_show is None else self.of_what,
+            "noise_divided_by": self.less_noise,
             "largest_refutable_claim": self.could_refute,
             "seconds": round(self.seconds, 1),
             "pair": self.case.pair,
@@ -179,18 +200,26 @@ class _Trial:
             refuted_at = stated
         if refuted_at == stated:  # ε is above what was refuted
             bound = max(bound, claim.epsilon)
-        bets, share = max(0, self.pairs - FIRST), self._beta / 2 / len(self.case.points)
-        shown = would_show(bets, claim.epsilon, claim.delta, share)
-        return Verdict(
-            self.case,
-            refuted_at,
-            bound,
-            confidence,
-            self.pairs,
-            seconds,
-            could_refute(bets, claim.delta, share),
-            shown if np.isfinite(shown) else None,
-        )
+        bets = max(0, self.pairs - FIRST)
+        shown, divisor = self._power(bets)
+        possible = could_refute(bets, claim.delta, self._beta / 2 / len(self.case.points))
+        return Verdict(self.case, refuted_at, bound, confidence, self.pairs, seconds, possible, shown, divisor)
+
+    def _power(self, bets: int) -> tuple[float | None, float | None]:
+        """From which ε on so many bets would be expected to refute the claim, and the divisor of the noise there."""
+        claim, family, points = self.case.claim, self.case.family, self.case.points
+        if family is None:
+            found = would_show(bets, points, self._beta / 2, lambda x: randomised_response(x * claim.epsilon))
+            return (None if found is None else found * claim.epsilon), None
+        divisor = would_show(bets, points, self._beta / 2, lambda r: family.at(r).chances)
+        return (None, None) if divisor is None else (family.at(divisor).epsilon, divisor)
+
+
+def in_words(family: LessNoise | None, divisor: float | None) -> str:
+    """The mechanism that a power speaks of: one of a family, or randomised response where none is known."""
+    if family is None or divisor is None:
+        return "of randomised response (nothing shows its ε better; the noise of this mechanism is not known here)"
+    return family.in_words(divisor)
 
 
 def _check(pairs: int, confidence: float, seconds: float) -> None:

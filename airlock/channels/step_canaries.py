@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from airlock.accounting import Claim, Guarantee
 from airlock.channels import step_case
-from airlock.channels.case import Canaries, Coins, Scores
+from airlock.channels.case import Canaries, Coins, LessNoise, Scores, less_noise
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.mechanisms import Randomness, Stream
@@ -93,12 +93,18 @@ def of_training(channel: NoisyTraining, trained: Trained | None = None) -> Canar
         return toward_own_label(own_direction(before - after), every)
 
     what = WHAT.format(steps=channel.settings.steps, count=len(every))
-    return Canaries(claim_of(channel.plan().guarantee), len(every), what, STATISTIC, run)
+    promised = channel.plan().guarantee
+    return Canaries(claim_of(promised), len(every), what, STATISTIC, run, family_of(promised))
 
 
 def claim_of(guarantee: Guarantee) -> Claim:
     """What is claimed of the whole release: by accounting, or by the paper where nothing is proven."""
     return guarantee.claim or Claim(guarantee.epsilon, guarantee.delta, step_case.ACCOUNTED)
+
+
+def family_of(guarantee: Guarantee, reach: float = 1.0) -> LessNoise | None:
+    """The whole release with less noise; of a paper's claim nothing is known."""
+    return None if guarantee.claim else less_noise(guarantee.events, guarantee.delta, reach)
 
 
 def released(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock.accounting import Claim, to_json
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.channels.contract import Plan
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
@@ -109,8 +109,9 @@ def _case(
             scores[i] = projection.of(net)
         return scores
 
-    curve = () if events is None else curve_of(events, claim.epsilon)
-    return Case(claim, PAIR, projection.names, run, curve)
+    if events is None:
+        return Case(claim, PAIR, projection.names, run)
+    return Case(claim, PAIR, projection.names, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta))
 
 
 class Projection:

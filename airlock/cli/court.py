@@ -103,7 +103,8 @@ def one_run_in_words(name: str, verdict: OneRunVerdict) -> str:
     elif verdict.would_show is None:
         first = f"Not refuted: {stated}; so few canaries could not have refuted it. This is no proof."
     else:
-        first = f"Not refuted: {stated}; could have refuted ε ≥ {verdict.would_show:.2f}. This is no proof."
+        seen = f"could have refuted ε ≥ {verdict.would_show:.2f}, {verdict.of_what}, in about half of such trials"
+        first = f"Not refuted: {stated}; {seen}. This is no proof."
     return (
         f"{first}\n"
         f"{_bound(verdict)}\n"

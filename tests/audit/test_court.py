@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import dp_accounting as dpa
 import numpy as np
 import pytest
 from scipy.stats import norm
 
-from airlock.accounting import Claim
+from airlock.accounting import Claim, pure
 from airlock.audit import court, judge, trial
 from airlock.audit.bounds import Floats, epsilon_lower_bound
 from airlock.channels import Case
+from airlock.channels.case import LessNoise, less_noise, scaled
 from airlock.cli.court import in_words
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
@@ -231,10 +233,11 @@ def test_no_score_and_too_few_runs_say_nothing() -> None:
     assert court.fixed(np.ones(1), np.zeros(1), 0.0) == 0.0
 
 
-def test_what_would_show_does() -> None:
-    """At the stated real ε, randomised response is refuted about half of the time, and nearly always well above."""
+def test_what_would_show_of_randomised_response_does() -> None:
+    """At the stated real ε it is refuted about half of the time, and nearly always well above."""
     rng, pairs = np.random.default_rng(9), 1000
-    shown = court.would_show(pairs, 1.0, 0.0, 0.05)
+    shown = court.would_show(pairs, [(1.0, 0.0)], 0.05, court.randomised_response)
+    assert shown is not None
 
     def caught(epsilon: float) -> int:
         drawn = (answers(epsilon, rng, pairs) for _ in range(100))
@@ -243,7 +246,7 @@ def test_what_would_show_does() -> None:
     assert 40 <= caught(shown) <= 90
     assert caught(shown + 0.3) >= 99
     assert caught(1.0) <= 5
-    assert math.isinf(court.would_show(10, 1.0, 0.0, 0.05))
+    assert court.would_show(10, [(1.0, 0.0)], 0.05, court.randomised_response) is None
 
 
 def case_of(draw: Callable[[Rng, int], Pair], epsilon: float, delta: float, *curve: court.Point) -> Case:
@@ -311,6 +314,72 @@ def test_a_trial_rarely_refutes_a_leak_that_its_delta_allows() -> None:
 def gap(epsilon: float, delta: float) -> float:
     """The δ of `leaky` at ε = 0."""
     return delta + (1 - delta) * math.tanh(epsilon / 2)
+
+
+def less_noisy(divisor: float) -> Case:
+    """Gaussian noise for (1, 1e-5) in the claim, less of it in the runs; five points of the exact curve are tested."""
+    noise = 3.7311  # over the sensitivity
+    points = [(1.0, 1e-5), *((epsilon, gaussian_delta(1 / noise, epsilon)) for epsilon in (0.0, 0.25, 0.5, 0.75))]
+    case = case_of(lambda rng, n: gaussian(divisor / noise, rng, n), *points[0], *points[1:])
+    return replace(case, family=less_noise(dpa.GaussianDpEvent(noise), 1e-5))
+
+
+@pytest.mark.parametrize("pairs", [1000, 4000])
+def test_what_would_show_of_the_noise_itself_does(pairs: int) -> None:
+    """At the printed ε about half of all trials refute, at 1.3 times the excess most do; of the true noise none."""
+    stands = judge(less_noisy(1.0), Stream.from_seed(0), pairs, seconds=600)
+    assert not stands.refuted
+    assert stands.less_noise is not None
+    assert stands.would_show is not None
+    family = stands.case.family
+    assert family is not None
+    assert gaussian_delta(stands.less_noise / 3.7311, stands.would_show) == pytest.approx(1e-5, rel=0.05)
+    further = 1.0 + 1.3 * (stands.would_show - 1.0)
+    steps = np.linspace(stands.less_noise, 3.0, 200)
+    higher = next(float(r) for r in steps if family.at(float(r)).epsilon >= further)
+    caught = [
+        sum(judge(less_noisy(r), Stream.from_seed(seed), pairs, seconds=600).refuted for seed in range(40))
+        for r in (stands.less_noise, higher)
+    ]
+    assert 12 <= caught[0] <= 38
+    assert caught[1] >= 30
+    words = stands.sentence("a/b")
+    assert f"ε ≥ {stands.would_show:.2f}, which this mechanism has with its noise divided by" in words
+    assert stands.to_dict()["noise_divided_by"] == stands.less_noise
+
+
+def test_a_power_says_of_which_mechanism_it_is() -> None:
+    plain = judge(case_of(lambda rng, n: gaussian(0.1, rng, n), 1.0, 1e-5), Stream.from_seed(0), 2000)
+    assert plain.less_noise is None
+    assert "of randomised response" in plain.sentence("a/b")
+    assert "of randomised response" in plain.to_dict()["could_refute_of"]
+    bounded = replace(less_noisy(1.0), family=less_noise(dpa.ZCDpEvent(0.5 / 3.7311**2), 1e-5))
+    assert "just meets the claimed zCDP" in judge(bounded, Stream.from_seed(0), 2000).sentence("a/b")
+
+
+def test_a_family_is_what_accounting_says_of_the_noise() -> None:
+    for divisor in (1.0, 1.7, 6.0):
+        found = LessNoise(dpa.GaussianDpEvent(2.0), 1e-5).at(divisor)
+        mu = divisor / 2.0
+        assert gaussian_delta(mu, found.epsilon) == pytest.approx(1e-5, rel=0.05)
+        exact = norm.cdf(norm.ppf(found.other.clip(1e-12, 1 - 1e-12)) + mu)
+        assert np.abs(exact - found.one).max() < 0.01
+        assert (np.diff(found.one) >= 0).all()
+        reached = LessNoise(dpa.GaussianDpEvent(2.0), 1e-5, reach=0.5).at(divisor)
+        assert reached.epsilon == found.epsilon
+        assert np.abs(norm.cdf(norm.ppf(reached.other.clip(1e-12, 1 - 1e-12)) + mu / 2) - reached.one).max() < 0.01
+    tiny = LessNoise(dpa.GaussianDpEvent(400.0), 1e-5).at(2.0)
+    assert np.abs(norm.cdf(norm.ppf(tiny.other.clip(1e-12, 1 - 1e-12)) + 1 / 200) - tiny.one).max() < 1e-4
+    assert math.isfinite(LessNoise(dpa.GaussianDpEvent(0.2), 1e-5).at(64.0).epsilon)
+    twice = dpa.ComposedDpEvent([dpa.GaussianDpEvent(3.0), dpa.SelfComposedDpEvent(dpa.LaplaceDpEvent(2.0), 2)])
+    halved = scaled(dpa.PoissonSampledDpEvent(0.1, twice), 0.5)
+    assert repr(halved) == repr(
+        dpa.PoissonSampledDpEvent(
+            0.1, dpa.ComposedDpEvent([dpa.GaussianDpEvent(1.5), dpa.SelfComposedDpEvent(dpa.LaplaceDpEvent(1.0), 2)])
+        )
+    )
+    assert less_noise(pure(1.0), 1e-5) is None
+    assert less_noise(dpa.NonPrivateDpEvent(), 1e-5) is None
 
 
 def test_too_few_pairs_say_so() -> None:

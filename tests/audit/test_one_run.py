@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 
+import dp_accounting as dpa
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from airlock.accounting import Claim
 from airlock.audit import court, judge_one_run, one_run
 from airlock.audit.bounds import Floats
 from airlock.audit.one_run import Coins
 from airlock.channels import Canaries
+from airlock.channels.case import less_noise
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Stream
 
@@ -199,13 +201,54 @@ def test_a_verdict_says_what_it_could_have_seen() -> None:
 
 
 def test_what_is_expected_to_show_shows_about_half_of_the_time() -> None:
-    shown = one_run.would_show(400, 1.0, 1e-5, 0.95)
+    shown = one_run.would_show(400, 1.0, 1e-5, 0.95, court.randomised_response)
+    assert shown is not None
     at, above = (
         sum(judge_one_run(canaries_of(real, 1.0), Stream.from_seed(seed)).refuted for seed in range(60))
         for real in (shown, shown + 0.5)
     )
     assert 12 <= at <= 52
     assert above >= 55
+
+
+def noisy_canaries(divisor: float) -> Canaries:
+    """Gaussian noise for (1, 1e-5) in the claim, and less of it on the canaries."""
+    noise = 3.7311
+
+    def run(coins: Coins, stream: Stream) -> Floats:
+        return coins + np.random.default_rng(stream.key_stream(8).tolist()).normal(0, noise / divisor, len(coins))
+
+    claim, family = Claim(1.0, 1e-5, "a theorem"), less_noise(dpa.GaussianDpEvent(noise), 1e-5)
+    return Canaries(claim, 400, "coins with noise", "their sum", run, family)
+
+
+def test_what_is_expected_of_less_noise_is_so() -> None:
+    verdict = judge_one_run(noisy_canaries(1.0), Stream.from_seed(0))
+    assert verdict.less_noise is not None
+    assert verdict.would_show is not None
+    assert verdict.would_show > 2  # randomised response would show at 1.26
+    assert f"noise divided by {verdict.less_noise:.2f}" in verdict.of_what
+    assert verdict.to_dict()["could_refute_of"] == verdict.of_what
+    at, above = (
+        sum(judge_one_run(noisy_canaries(r), Stream.from_seed(seed)).refuted for seed in range(60))
+        for r in (verdict.less_noise, 1.3 * verdict.less_noise)
+    )
+    assert 18 <= at <= 50
+    assert above >= 55
+    assert "randomised response" in judge_one_run(canaries_of(1.0, 1.0), Stream.from_seed(0)).of_what
+
+
+def test_the_expected_share_of_right_guesses_is_what_scores_give() -> None:
+    rng, coins = np.random.default_rng(16), np.arange(200_000) % 2 == 0
+    for mu in (0.3, 2.0):
+        at = np.linspace(8, -8, 400)
+        chances = norm.sf(at - mu), norm.sf(at)
+        scores = rng.normal(size=len(coins)) + mu * coins
+        for share in (1.0, 0.25, 0.05):
+            guesses = round(share * len(coins))
+            seen = one_run.hits(scores, coins, guesses) / guesses
+            assert one_run._accuracy(share, *chances) == pytest.approx(seen, abs=0.02)
+    assert one_run._accuracy(0.25, *court.randomised_response(1.0)) == pytest.approx(1 / (1 + math.exp(-1)))
 
 
 def test_a_run_without_a_score_for_each_canary_and_an_odd_confidence_are_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from airlock import channels
-from airlock.audit import OneRunVerdict, judge_one_run
+from airlock.audit import OneRunVerdict, judge_one_run, one_run
 from airlock.channels import Canaries
 from airlock.channels import step_canaries as made
 from airlock.channels.contract import Channel
@@ -145,3 +145,14 @@ def test_one_run_of_the_published_twin_shows_every_record() -> None:
     verdict = tried("twin/published")
     assert verdict.refuted
     assert verdict.looks[0].correct > 0.98 * COUNT
+
+
+def test_canaries_show_what_their_power_is_computed_from(monkeypatch: Patch) -> None:
+    """With a quarter of the noise as many guesses are right as the family says, of each sound method."""
+    families = {name: opened(name).family for name in SOUND}
+    noise_over(4.0)(monkeypatch)
+    for name, family in families.items():
+        assert family is not None
+        expected = one_run._accuracy(1.0, *family.at(4.0).chances)
+        seen = [tried(name, seed).looks[0].correct / COUNT for seed in (1, 2)]
+        assert abs(np.mean(seen) - expected) < 4 * (0.25 / (2 * COUNT)) ** 0.5, name

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from airlock import channels
-from airlock.audit import Verdict, judge
+from airlock.audit import Verdict, auc_interval, judge
 from airlock.channels import Case
 from airlock.channels import step_case as cases
 from airlock.channels.answers import answers_case, shards, votes_case
@@ -343,6 +343,39 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     verdict = judge(case, Stream.from_seed(1), MORE_PAIRS.get(name, 6000), seconds=600)
     assert verdict.refuted, verdict.to_dict()
+
+
+LESS_NOISE = {
+    "weights/gaussian": noise_over(4.0),
+    "weights/shaped": noise_over(4.0),
+    "weights/head": noise_over(4.0),
+    "twin/sharded": noise_over(4.0),
+    "student/ensemble": noise_over(4.0),
+    "student/private-teacher": noise_over(4.0),
+    "features/noised": noise_over(4.0),
+    "answers/head": noise_over(4.0),
+    "answers/per-query": grid_noise_over(4),
+    "answers/poll": grid_noise_over(4),
+}
+
+
+def test_every_sound_method_says_what_it_would_be_with_less_noise_or_that_it_does_not_know() -> None:
+    known = {name for name in SOUND if opened(name).family is not None}
+    assert known == {*LESS_NOISE, "twin/kde-sharded"}
+
+
+@pytest.mark.parametrize("name", LESS_NOISE)
+def test_a_case_shows_what_its_power_is_computed_from(name: str, monkeypatch: Patch) -> None:
+    """Runs with a quarter of the noise are told apart as well as the family says: the printed power is this case's."""
+    case = channels.open_case(name, 1.0, 1e-5) if name in FITTED_ONCE else opened(name)
+    assert case.family is not None
+    LESS_NOISE[name](monkeypatch)
+    one, other = (case.run(known, 500, Stream.from_seed(int(known)))[:, 0] for known in (True, False))
+    seen, low, high = auc_interval(one, other, 0.999)
+    expected = case.family.at(4.0)
+    curve = (np.concatenate([[0.0], side, [1.0]]) for side in (expected.other, expected.one))
+    area = float(np.trapezoid(*reversed(list(curve))))
+    assert low <= area <= high, seen
 
 
 @pytest.mark.parametrize("kind", ["matrix", "probabilities", "votes", "confident-votes"])

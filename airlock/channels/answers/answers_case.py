@@ -7,18 +7,19 @@ the best score of logits is their projection on the difference, and of labels th
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 from airlock.accounting import Claim
 from airlock.channels.answers import case
 from airlock.channels.answers.desk import HEAD
 from airlock.channels.answers.fitted import embed_queries, front_of
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.channels.contract import Secrets
 from airlock.channels.interface import ask
 from airlock.config import from_table
@@ -62,7 +63,12 @@ def of_answers(method: type[PerQuery], epsilon: float, delta: float, classes: in
 
     claim = Claim(plan.guarantee.epsilon, delta, ACCOUNTED)
     pair = f"{case.PAIR}; {often} answers about that record"
-    return Case(claim, pair, STATISTICS[gives], run, curve_of(plan.guarantee.events, claim.epsilon))
+    events, rho = plan.guarantee.events, getattr(noise.event, "rho", math.inf)
+    if gives == "logits":
+        reach = float(np.linalg.norm(with_it - without)) / float(interface.figures["sensitivity"])
+    else:  # by the divergence of two labels, over what is accounted for
+        reach = math.sqrt(float(softmax(with_it / scale) @ likelier) / rho)
+    return Case(claim, pair, STATISTICS[gives], run, curve_of(events, claim.epsilon), less_noise(events, delta, reach))
 
 
 def _channel(method: type[PerQuery], epsilon: float, delta: float, classes: int, gives: Gives) -> PerQuery:

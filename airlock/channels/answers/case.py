@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airlock.accounting import Claim, to_json
-from airlock.channels.case import Canaries, Case, Coins, Scores, curve_of
+from airlock.channels.case import Canaries, Case, Coins, Scores, curve_of, less_noise
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import Refused
@@ -87,7 +87,9 @@ def of_head(channel: Head) -> Case:
         return scores
 
     claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
-    return Case(claim, PAIR, STATISTICS, run, curve_of(plan.guarantee.events, claim.epsilon))
+    events = plan.guarantee.events
+    reach = float(np.linalg.norm(both - others)) / channel.objective(noise).sensitivity()
+    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta, reach))
 
 
 def canary_facts(count: int) -> Facts:
@@ -109,4 +111,13 @@ def canaries_of(channel: Head, count: int) -> Canaries:
         return np.asarray(np.where(every.y == 0, 1.0, -1.0) * (weight[0] - weight[1]))
 
     claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
-    return Canaries(claim, count, WHAT.format(count=count), STATISTIC, run)
+    family = less_noise(plan.guarantee.events, claim.delta, _alone(channel, every))
+    return Canaries(claim, count, WHAT.format(count=count), STATISTIC, run, family)
+
+
+def _alone(channel: Head, every: Records) -> float:
+    """How far a canary moves the head along its own features, as a share of what is accounted for."""
+    noise = float(channel.plan().details["noise_multiplier"])
+    net, half = channel.ready(), np.arange(len(every) // 2)
+    with_it, without = (channel.solve(net, every.take(own), noise, Run()).numpy() for own in (half, half[1:]))
+    return float(np.linalg.norm((with_it - without)[:, 0])) / channel.objective(noise).sensitivity()

@@ -6,6 +6,7 @@ every question. Where votes are even, a label tells most about one of them: the 
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 from airlock.accounting import Claim
 from airlock.channels.answers import case, votes_case
 from airlock.channels.answers.fitted import embed_queries
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.channels.interface import ask
 from airlock.config import from_table
 from airlock.data import Facts
@@ -54,7 +55,8 @@ def of_poll(method: type[Poll], epsilon: float, delta: float) -> Case:
         return np.asarray(named + stream.child("ties").uniform(count))[:, None]
 
     claim = Claim(plan.guarantee.epsilon, delta, ACCOUNTED)
-    return Case(claim, PAIR, STATISTICS, run, curve_of(plan.guarantee.events, claim.epsilon))
+    events, reach = plan.guarantee.events, math.sqrt(2 / math.pi)  # what the sign of a normal number tells of its mean
+    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, delta, reach))
 
 
 def _channel(method: type[Poll], epsilon: float, delta: float) -> Poll:

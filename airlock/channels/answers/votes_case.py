@@ -19,7 +19,7 @@ from airlock.accounting import Claim
 from airlock.channels.answers import case
 from airlock.channels.answers.fitted import embed_queries
 from airlock.channels.answers.votes import Voters
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.config import from_table
 from airlock.data import Facts, Records
 from airlock.data.shards import shard
@@ -64,7 +64,8 @@ def of_votes(method: type[Savings], epsilon: float, delta: float) -> Case:
         return np.stack([answered + coins, answered == FIRST], 1)
 
     claim = Claim(plan.guarantee.epsilon, delta, ACCOUNTED)
-    return Case(claim, PAIR, STATISTICS, run, curve_of(plan.guarantee.events, claim.epsilon))
+    events = plan.guarantee.events
+    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, delta))
 
 
 def _channel(method: type[Savings], epsilon: float, delta: float) -> Savings:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from airlock.accounting import Claim, to_json
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.channels.features.rows import draw_rows
 from airlock.config import from_table
 from airlock.data import Facts, Public, Records
@@ -69,7 +69,8 @@ def of_rows(method: type[Noised], epsilon: float, delta: float) -> Case:
         return scores
 
     claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
-    return Case(claim, PAIR, STATISTICS, run, curve_of(plan.guarantee.events, claim.epsilon))
+    events, reach = plan.guarantee.events, float(np.linalg.norm(ends[0] - ends[1])) / (2 * mechanism.clip_norm)
+    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta, reach))
 
 
 def _opposite(front: nn.Module, records: Records) -> Records:

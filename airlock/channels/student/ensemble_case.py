@@ -25,7 +25,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from airlock.accounting import Claim
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.channels.contract import check_executed
 from airlock.channels.student.ensemble_settings import UNBOUNDED, Kind
 from airlock.config import ReleaseConfig, from_table
@@ -129,7 +129,8 @@ def of_answers(channel: Ensemble) -> Case:
     promised = plan.guarantee
     claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
     statistics = ("how much more likely the answers are with the record",)
-    return Case(claim, PAIR, statistics, run, curve_of(promised.events, claim.epsilon))
+    curve, family = curve_of(promised.events, claim.epsilon), less_noise(promised.events, claim.delta)
+    return Case(claim, PAIR, statistics, run, curve, family)
 
 
 def _exact(channel: Ensemble, moves: Tensor, questions: Questions) -> Scores:

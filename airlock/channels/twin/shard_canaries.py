@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airlock.accounting import Claim
-from airlock.channels.case import Canaries, Coins, Scores
+from airlock.channels.case import Canaries, Coins, Scores, less_noise
 from airlock.channels.twin import shard_case
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
@@ -56,4 +56,5 @@ def of_mean(channel: Sharded) -> Canaries:
 
     promised = channel.plan().guarantee
     claim = Claim(promised.epsilon, promised.delta, shard_case.ACCOUNTED)
-    return Canaries(claim, count, WHAT.format(count=count), STATISTIC, run)
+    family = less_noise(promised.events, promised.delta, 0.5)  # from the centre of the ball to its edge
+    return Canaries(claim, count, WHAT.format(count=count), STATISTIC, run, family)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.accounting import Claim
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.channels.contract import check_executed
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, shard
@@ -85,7 +85,7 @@ def of_mean(channel: Sharded) -> Case:
     def ratio(found: NDArray[np.float64]) -> float:
         return float((found - (means[True] + means[False]) / 2) @ move) / spread**2
 
-    return _case(channel, noise, ratio)
+    return _case(channel, noise, ratio, 1.0)
 
 
 def of_density(channel: KdeSharded) -> Case:
@@ -99,7 +99,8 @@ def of_density(channel: KdeSharded) -> Case:
         place = np.abs(grid - found[:, None]).argmin(1)
         return float(gain[np.arange(len(found)), place].sum())
 
-    return _case(channel, noise, ratio)
+    divergence = float((np.exp(chances[True].numpy()) * gain).sum())
+    return _case(channel, noise, ratio, math.sqrt(divergence / channel.plan().guarantee.events.rho))
 
 
 def _opened(channel: OfShards) -> tuple[float, dict[bool, Tensor]]:
@@ -114,7 +115,7 @@ def _vectors(channel: OfShards, noise: float, known: bool) -> Tensor:
     return channel.answers(channel.learner.start(None, 1, here), records, noise, here)
 
 
-def _case(channel: OfShards, noise: float, score: Score) -> Case:
+def _case(channel: OfShards, noise: float, score: Score, reach: float) -> Case:
     plan = channel.plan()
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
@@ -130,4 +131,5 @@ def _case(channel: OfShards, noise: float, score: Score) -> Case:
     promised = plan.guarantee
     claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
     statistics = ("how much more likely what leaves is with the record",)
-    return Case(claim, PAIR, statistics, run, curve_of(promised.events, claim.epsilon))
+    curve, family = curve_of(promised.events, claim.epsilon), less_noise(promised.events, claim.delta, reach)
+    return Case(claim, PAIR, statistics, run, curve, family)

@@ -42,4 +42,5 @@ def of_head(channel: Head) -> Canaries:
         return own_direction(net.centre.mean) * channel.records / of_mean**2 + head / noise**2
 
     what = step_canaries.WHAT.format(steps=channel.settings.steps, count=len(every))
-    return Canaries(step_canaries.claim_of(plan.guarantee), len(every), what, STATISTIC, run)
+    claim, family = step_canaries.claim_of(plan.guarantee), step_canaries.family_of(plan.guarantee)
+    return Canaries(claim, len(every), what, STATISTIC, run, family)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from airlock.accounting import Claim
 from airlock.channels import step_case
-from airlock.channels.case import Case, Scores, curve_of
+from airlock.channels.case import Case, Scores, curve_of, less_noise
 from airlock.channels.weights.features import Features
 from airlock.config import ReleaseConfig
 from airlock.data import Records
@@ -65,7 +65,8 @@ def of_head(channel: Head) -> Case:
         return scores
 
     claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, step_case.ACCOUNTED)
-    return Case(claim, PAIR, STATISTICS, run, curve_of(plan.guarantee.events, claim.epsilon))
+    events = plan.guarantee.events
+    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta))
 
 
 class _Side(Features):
