@@ -63,6 +63,11 @@ class OneRunVerdict:
         return self.epsilon_lower_bound >= self.canaries.claim.epsilon
 
     @property
+    def tried(self) -> bool:
+        """Whether the claim could have been refuted, or was; if not, that it stands says nothing at all."""
+        return self.refuted or self.would_show is not None
+
+    @property
     def says(self) -> str:
         """`refuted`, or `not refuted` with what could have been seen."""
         if self.refuted:
@@ -83,6 +88,7 @@ class OneRunVerdict:
             "claim": {"epsilon": claim.epsilon, "delta": claim.delta, "theorem": claim.theorem},
             "verdict": self.says,
             "refuted": self.refuted,
+            "tried": self.tried,
             "epsilon_lower_bound": self.epsilon_lower_bound,
             "confidence": self.confidence,
             "relation": "add-remove",

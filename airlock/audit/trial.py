@@ -70,6 +70,11 @@ class Verdict:
         return self.refuted_at is not None
 
     @property
+    def tried(self) -> bool:
+        """Whether the claim could have been refuted, or was; if not, that it stands says nothing at all."""
+        return self.refuted or self.would_show is not None
+
+    @property
     def says(self) -> str:
         """`refuted`, or `not refuted` with what could have been seen."""
         if self.refuted:
@@ -88,7 +93,7 @@ class Verdict:
         if at is not None:
             return f"Refuted: {stated} by a proof that fails, with {sure}."
         if self.would_show is None:
-            return f"Not refuted: {stated}; so few pairs could not have refuted it. This is no proof."
+            return f"Not tried: {stated}; so few pairs could not have refuted it, whatever the mechanism."
         seen = f"could have refuted ε ≥ {self.would_show:.2f}, {self.of_what}, in about half of such trials"
         return f"Not refuted: {stated}; {seen}. This is no proof."
 
@@ -104,6 +109,7 @@ class Verdict:
             "claim": {"epsilon": claim.epsilon, "delta": claim.delta, "theorem": claim.theorem},
             "verdict": self.says,
             "refuted": self.refuted,
+            "tried": self.tried,
             "refuted_at": {"epsilon": at[0], "delta": at[1]} if at else None,
             "epsilon_lower_bound": self.epsilon_lower_bound,
             "confidence": self.confidence,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from airlock.accounting import Claim
 from airlock.accounting.losses import LossAccountant
-from airlock.accounting.spend import deltas, spend
+from airlock.accounting.spend import LARGEST, deltas, spend
 from airlock.mechanisms import Stream
 
 Scores = NDArray[np.float64]  # one row a run, one column a statistic
@@ -32,7 +32,7 @@ Coins = NDArray[np.bool_]  # which canaries are in the data set
 
 _SHARES = (0.0, 0.25, 0.5, 0.75)  # of the claimed ε: where else the curve of a proof is tested
 _INTERVAL = 2e-3  # between privacy losses, over the ε that is claimed; a power wants no finer one
-_SMALLEST, _LARGEST = 1e-3, 50.0  # ε for which the interval still follows it
+_FINEST, _COARSEST = 1e-3, 50.0  # ε for which the interval still follows it
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class LessNoise:
         with_it, without = mass._probs, mass._probs * np.exp(-losses)
         one, other = (np.cumsum(side[::-1]) for side in (with_it, without))
         one += mass._infinity_mass
-        return Alternative(float(accounted.get_epsilon(self.delta)), np.clip(one, 0, 1), np.clip(other, 0, 1))
+        epsilon = min(float(accounted.get_epsilon(self.delta)), LARGEST)
+        return Alternative(epsilon, np.clip(one, 0, 1), np.clip(other, 0, 1))
 
     def in_words(self, divisor: float) -> str:
         """Which mechanism that is."""
@@ -91,7 +92,7 @@ class LessNoise:
         return f"which Gaussian noise that just meets the claimed zCDP has when it is divided by {divisor:.2f}"
 
     def _losses(self, divisor: float) -> LossAccountant:
-        claimed = min(max(spend(self.event, self.delta).epsilon, _SMALLEST), _LARGEST)
+        claimed = min(max(spend(self.event, self.delta).epsilon, _FINEST), _COARSEST)
         accountant = LossAccountant(_INTERVAL * claimed * divisor)
         accountant.compose(scaled(self.event, 1.0 / divisor))
         return accountant

@@ -19,6 +19,7 @@ from airlock.cli.terminal import (
     progress_bar,
     shown,
     translate_errors,
+    tries,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 @translate_errors
+@tries
 def audit(
     bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
     data: str | None = typer.Option(
@@ -54,7 +56,10 @@ def audit(
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Attack what leaves, as whoever receives it could; exit code 1 if an attack refutes the stated ε."""
+    """Attack what leaves, as whoever receives it could.
+
+    Exit codes: 0 no attack refutes the stated ε, 1 one does, 2 none could be made, or bad input.
+    """
     from airlock.audit import AuditSettings
     from airlock.config import parse
     from airlock.pipeline import audit_bundle
@@ -80,7 +85,12 @@ def audit(
         print_json(summary(done, bundle))
     else:
         _print(done, bundle)
-    raise typer.Exit(1 if done.refuted else 0)
+    raise typer.Exit(1 if done.refuted else 0 if could_refute(done) > 0 else 2)
+
+
+def could_refute(done: Audited) -> float:
+    """The largest ε that one of the attacks could have refuted; 0 where none was made."""
+    return max((attack.could_refute for attack in done.bundle.card.audit.attacks), default=0.0)
 
 
 def summary(done: Audited, folder: Path) -> dict[str, Any]:
@@ -93,6 +103,7 @@ def summary(done: Audited, folder: Path) -> dict[str, Any]:
         "stated_epsilon": done.stated,
         "epsilon_lower_bound": measured(card.audit),
         "refuted": done.refuted,
+        "tried": could_refute(done) > 0,
         "teacher_stays": None if done.teacher is None else [asdict(one) for one in done.teacher.attacks],
         **card.audit.model_dump(mode="json"),
     }
@@ -113,6 +124,11 @@ def _print(done: Audited, folder: Path) -> None:
             f"{one.name}: {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in done.teacher.attacks
         )
         notes.append(f"AUC of the teacher, which stays inside and stands on no card: {found or 'not measured'}")
+    could = could_refute(done)
+    if not could:
+        notes.append("Not tried: no attack could be made, so that nothing speaks for or against an ε.")
+    elif done.stated is not None and could < done.stated:
+        notes.append(f"So few records could show ε = {could:.2f} at most, and {done.stated:.2f} is stated.")
     notes.append(f"Written to {shown(folder / 'card.html')}; next: airlock gate {shown(folder)}")
     print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))
 

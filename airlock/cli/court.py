@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from airlock.cli.terminal import JsonOption, print_json, print_lines, print_table, progress_bar, translate_errors
+from airlock.cli.terminal import JsonOption, print_json, print_lines, print_table, progress_bar, translate_errors, tries
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 @translate_errors
+@tries
 def court(
     name: str | None = typer.Argument(
         None, metavar="[CHANNEL/METHOD]", help="Whose claim to try; without it, a list of them.", show_default=False
@@ -34,7 +35,11 @@ def court(
     ),
     as_json: bool = JsonOption,
 ) -> None:
-    """Try to refute a method's claim: run it with and without a record, many times, and bet against it."""
+    """Try to refute a method's claim: run it with and without a record, many times, and bet against it.
+
+    Exit codes: 0 the claim stands, 1 it is refuted, 2 it could not be tried: bad input, no case, or too few pairs to
+    refute it.
+    """
     if name is None:
         _list(as_json)
         return
@@ -53,7 +58,7 @@ def court(
         print_json({"method": name, **verdict.to_dict()})
     else:
         print_lines(lambda width, plain: words)
-    raise typer.Exit(1 if verdict.refuted else 0)
+    raise typer.Exit(1 if verdict.refuted else 0 if verdict.tried else 2)
 
 
 def _many_runs(
@@ -101,7 +106,7 @@ def one_run_in_words(name: str, verdict: OneRunVerdict) -> str:
     if verdict.refuted:
         first = f"Refuted: {stated}, and that is false, with {verdict.confidence * 100:g}% confidence."
     elif verdict.would_show is None:
-        first = f"Not refuted: {stated}; so few canaries could not have refuted it. This is no proof."
+        first = f"Not tried: {stated}; so few canaries could not have refuted it, whatever the mechanism."
     else:
         seen = f"could have refuted ε ≥ {verdict.would_show:.2f}, {verdict.of_what}, in about half of such trials"
         first = f"Not refuted: {stated}; {seen}. This is no proof."

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tomllib
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from airlock.errors import AirlockError, AirlockWarning, ConfigError
+from airlock.errors import AirlockError, AirlockWarning, ConfigError, Refused
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,6 +79,31 @@ def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
             if not assists():
                 err_console().print("[bold red]interrupted:[/] Ctrl-C. Nothing was released.")
             raise typer.Exit(130) from None
+
+    return wrapped
+
+
+def tries(command: Callable[P, R]) -> Callable[P, R]:
+    """Exit codes of a command that tries a claim: 0 it stands, 1 it is refuted, 2 it could not be tried.
+
+    1 is said by the command itself, and by nothing else: neither a refusal nor a defect may look like a refutation.
+    Ctrl-C stays 130.
+    """
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except Refused as error:
+            error.exit_code = 2
+            raise
+        except (AirlockError, typer.Exit):
+            raise
+        except Exception as error:
+            if _by_ctrl_c(error):
+                raise
+            traceback.print_exc()
+            raise typer.Exit(2) from None
 
     return wrapped
 
