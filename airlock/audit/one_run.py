@@ -35,15 +35,14 @@ is no test on many runs, of which one δ could be taken off: there is one run, a
 give away each of m records with probability δ. And without coins there would be nothing to say: of members that are
 fixed, a constant output can tell. Two things differ from the canaries of the court.
 
-* Which records are guessed is decided by a threshold, so r depends on y. Take a, c with a + c E ≤ β, where E bounds the
-  mean of D. Rejecting ε where f_r(W) ≤ a and f_r(W)/(W P[B = W]) ≤ c errs with probability at most β: both fall as W
-  grows, so for each y this is an event W ≥ v, of probability at most a + c D by steps 2 to 4; take the mean.
-* One half of the records, drawn by lots that know neither coins nor scores, chooses the threshold, what it speaks for,
-  a and c; the other half is counted. Given its coins the first half is like all records that are no canaries, so the
+* Which records are guessed is decided by a threshold, so r depends on y. Fix a and c with a + c m δ ≤ β. Rejecting ε
+  where f_r(W) ≤ a and f_r(W)/(W P[B = W]) ≤ c errs with probability at most β: both fall as W grows, so for each y this
+  is an event W ≥ v, of probability at most a + c D by steps 2 to 4; take the mean. (a and c must not depend on y, or
+  they could be large just where D is.)
+* One half of the records, drawn by lots that know neither coins nor scores, chooses the threshold and what it speaks
+  for; the other half is counted. Given its coins the first half is like all records that are no canaries, so the
   theorem holds for the m of the second. Then they change places: two bounds, each at half the error, of which the
   larger holds.
-* Guesses may all be of one kind, "in" for who is beyond the threshold say. Step 1 then counts one order of each pair,
-  and E is m δ/2. Where the others are guessed too, "out", it is m δ.
 
 The coins have to be independent. The hash makes them so, drawing equal numbers of members and non-members does not:
 with the number |A| of members known, all that can differ is one record in place of another, and that is two steps. (A
@@ -55,7 +54,7 @@ coin for all; they are left out.
 Where the guarantee is for a record *replaced*, adding one is not covered, and the canaries are pairs instead: a member
 and a non-member, in random order, of which a fair coin says which is which; turning it replaces one record. Given a set
 of records with as many members as others and a random matching between them, these coins are fair and independent. A
-pair is guessed if one of its two scores is beyond the threshold; m is the number of pairs that are counted, E is m δ.
+pair is guessed if one of its two scores is beyond the threshold, and m is the number of pairs that are counted.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ _HALVINGS = 50
 # Of the canaries, how many are guessed: fixed here, before any score is seen, each with its share of the error. Few
 # guesses suit a leak that shows on few canaries, all of them one that shows a little on each.
 SHARES = (1.0, 0.25, 0.05)
-_FOR_DELTA = (0.01, 0.05, 0.15, 0.3, 0.5, 0.7)  # of the error of a bound by members: what the δ-term may get
+_FEW = 20  # right guesses about members that are enough for a bound, where the δ-term allows it
 
 
 @dataclass(frozen=True)
@@ -282,47 +281,47 @@ def membership_bound(
         halves = [[side[half:count:2] for half in (0, 1)] for side in (one, other)]
     found = 0.0
     for choosing, counted in ((0, 1), (1, 0)):
-        event, way = _chosen(halves[0][choosing], halves[1][choosing], delta, (1.0 - confidence) / 2, paired)
-        p, q = event.hits(halves[0][counted], halves[1][counted])
-        found = max(found, way.bound(*way.told(p, q), len(p), len(q), delta, (1.0 - confidence) / 2))
+        count = (
+            min(map(len, (side[counted] for side in halves))) if paired else sum(len(side[counted]) for side in halves)
+        )
+        level = _Level.of(count, delta, (1.0 - confidence) / 2)
+        event, way = _chosen(halves[0][choosing], halves[1][choosing], level, paired)
+        found = max(found, level.bound(*_told(way, *event.hits(halves[0][counted], halves[1][counted]))))
     return found
 
 
 def largest_membership_bound(count: int, delta: float, confidence: float, relation: Relation = "add-remove") -> float:
     """The bound if so many of either side took part, one half was counted, and its members were all told apart."""
-    half = count // 2
-    return max(way.largest(half, delta, (1.0 - confidence) / 2) for way in _ways(delta, relation == "replace-one"))
+    canaries = count // 2 if relation == "replace-one" else 2 * (count // 2)
+    return _Level.of(canaries, delta, (1.0 - confidence) / 2).largest(canaries)
+
+
+# Which guesses a threshold makes: about those beyond it, about all (of the other kind for the others), or about pairs.
+_Way = Literal["those", "all", "pairs"]
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How an event is used; decided, as the event is, by the half of the records that is not counted.
+class _Level:
+    """The numbers a and c of the proof; they follow from how many are counted, from δ and from β."""
 
-    Args:
-        guesses: Of "those" in the event alone, of "all" (the other kind for the others), or of "pairs".
-        share: Of the error β: that of the δ-term, c E. The rest is a.
-    """
+    chance: float
+    leak: float
 
-    guesses: Literal["those", "all", "pairs"]
-    share: float
+    @classmethod
+    def of(cls, canaries: int, delta: float, error: float) -> _Level:
+        """Of the error, c m δ gets what lets so few right guesses count as `_FEW`, and at most half."""
+        lost = canaries * delta
+        share = min(0.5, lost / (_FEW * error))
+        return cls((1.0 - share) * error, share * error / lost if lost else math.inf)
 
-    def told(self, p: Hits, q: Hits) -> tuple[int, int]:
-        """Right guesses and wrong ones: from who is in the event, of the side that it speaks for and of the other."""
-        if self.guesses == "pairs":
-            return int((p & ~q).sum()), int((q & ~p).sum())
-        if self.guesses == "all":
-            return int(p.sum() + (~q).sum()), int(q.sum() + (~p).sum())
-        return int(p.sum()), int(q.sum())
-
-    def bound(self, right: int, wrong: int, runs_p: int, runs_q: int, delta: float, error: float) -> float:
+    def bound(self, right: int, wrong: int) -> float:
         """The largest ε that is rejected, 0 if none: f(v) and f(v)/P[B = v] rise with ε."""
-        chance, leak = (1.0 - self.share) * error, self._leak(runs_p, runs_q, delta, error)
 
         def rejected(epsilon: float) -> bool:
             mass = _log_binomial(right + wrong, epsilon)
             top = float(mass[right:].max())
             tail = top + math.log(np.exp(mass[right:] - top).sum())
-            return tail <= math.log(chance) and tail - mass[right] <= math.log(right * leak)
+            return tail <= math.log(self.chance) and tail - mass[right] <= math.log(right * self.leak)
 
         low, high = 0.0, LARGEST
         if right <= 0 or not rejected(low):
@@ -332,46 +331,35 @@ class _Way:
             low, high = (middle, high) if rejected(middle) else (low, middle)
         return low
 
-    def largest(self, half: int, delta: float, error: float) -> float:
+    def largest(self, right: int) -> float:
         """`bound` where every guess is right: f is q^r, and its ratio to P[B = r] is 1."""
-        right = 2 * half if self.guesses == "all" else half
-        if not right or right * self._leak(half, half, delta, error) < 1.0:
+        if not right or right * self.leak < 1.0:
             return 0.0
-        each = -math.log((1.0 - self.share) * error) / right  # −ln q
+        each = -math.log(self.chance) / right  # −ln q
         return min(LARGEST, max(0.0, -math.log(math.expm1(each))))
 
-    def promises(self, p: Floats, runs_p: int, q: Floats, runs_q: int, delta: float, error: float) -> Floats:
+    def promises(self, right: Floats, wrong: Floats) -> Floats:
         """About `bound`, of many events at once: Wilson's, and f(v)/P[B = v] ≤ 1/(1 − P[B = v + 1]/P[B = v])."""
-        right, wrong = p, q
-        if self.guesses == "pairs":
-            right, wrong = p * (1 - q / runs_q), q * (1 - p / runs_p)
-        elif self.guesses == "all":
-            right, wrong = p + runs_q - q, q + runs_p - p
         some = np.maximum(right, 1e-9)
         fewer = np.maximum(some - 2 * np.sqrt(some), 1e-9)  # as there may be of those that are counted
-        low, _ = about(some, some + wrong, (1.0 - self.share) * error / LUCK)
+        low, _ = about(some, some + wrong, self.chance / LUCK)
         with np.errstate(divide="ignore"):
             by_chance = np.log(low) - np.log1p(-low)
-            room = np.log(np.maximum(1.0 - 1.0 / (self._leak(runs_p, runs_q, delta, error) * fewer), 0.0))
+            room = np.log(np.maximum(1.0 - 1.0 / (self.leak * fewer), 0.0))
             return np.asarray(np.minimum(by_chance, room + np.log((some + 1) / np.maximum(wrong, 0.5))))
 
-    def _leak(self, runs_p: int, runs_q: int, delta: float, error: float) -> float:
-        """c, for so many that are counted."""
-        mean = {"those": (runs_p + runs_q) / 2, "all": runs_p + runs_q, "pairs": runs_p}[self.guesses] * delta
-        return self.share * error / mean if mean else math.inf
 
-
-def _ways(delta: float, paired: bool) -> tuple[_Way, ...]:
-    kinds: tuple[Literal["those", "all", "pairs"], ...] = ("pairs",) if paired else ("those", "all")
-    return tuple(_Way(kind, share) for kind in kinds for share in (_FOR_DELTA if delta else (0.0,)))
-
-
-def _chosen(one: Floats, other: Floats, delta: float, error: float, paired: bool) -> tuple[Event, _Way]:
+def _chosen(one: Floats, other: Floats, level: _Level, paired: bool) -> tuple[Event, _Way]:
     """The event, and the use of it, that promises the largest bound on as many others."""
-    ways = _ways(delta, paired)
+    ways: tuple[_Way, ...] = ("pairs",) if paired else ("those", "all")
+
+    def promised(way: _Way, p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
+        if way == "pairs":
+            return level.promises(p * (1 - q / runs_q), q * (1 - p / runs_p))
+        return level.promises(p, q) if way == "those" else level.promises(p + runs_q - q, q + runs_p - p)
 
     def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
-        best = np.max([way.promises(p, runs_p, q, runs_q, delta, error) for way in ways], axis=0)
+        best = np.max([promised(way, p, runs_p, q, runs_q) for way in ways], axis=0)
         return np.where((p + q > 0) & (p + q < runs_p + runs_q), best, -np.inf)  # all, or nobody, says nothing
 
     event = choose(one, other, value)
@@ -379,7 +367,16 @@ def _chosen(one: Floats, other: Floats, delta: float, error: float, paired: bool
     if not (p.any() or q.any()):
         return event, ways[0]
     hits = np.array([float(p.sum())]), len(p), np.array([float(q.sum())]), len(q)
-    return event, max(ways, key=lambda way: float(way.promises(*hits, delta, error)[0]))
+    return event, max(ways, key=lambda way: float(promised(way, *hits)[0]))
+
+
+def _told(way: _Way, p: Hits, q: Hits) -> tuple[int, int]:
+    """Right guesses and wrong ones: from who is in the event, of the side that it speaks for and of the other."""
+    if way == "pairs":
+        return int((p & ~q).sum()), int((q & ~p).sum())
+    if way == "all":
+        return int(p.sum() + (~q).sum()), int(q.sum() + (~p).sum())
+    return int(p.sum()), int(q.sum())
 
 
 def _log_binomial(trials: int, epsilon: float) -> Floats:

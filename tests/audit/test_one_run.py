@@ -387,10 +387,9 @@ def test_the_rejection_of_a_chosen_event_is_within_its_two_levels(
         for i in np.flatnonzero(s):
             without = (*s[:i], 0, *s[i + 1 :])
             excess += max(0.0, posterior[s] - math.exp(epsilon) * posterior[without])
-    way, error = one_run._Way("those", share), 0.3
-    chance, leak = (1 - share) * error, share * error / (r * 0.01)
-    rejected = sum(hits[v] for v in range(1, r + 1) if way.bound(v, r - v, r, r, 0.01, error) > epsilon)
-    assert rejected <= (chance + leak * excess) * (1 + 1e-9) + 1e-12
+    level = one_run._Level((1 - share) * 0.3, share * 0.3 / (r * 0.01))
+    rejected = sum(hits[v] for v in range(1, r + 1) if level.bound(v, r - v) > epsilon)
+    assert rejected <= (level.chance + level.leak * excess) * (1 + 1e-9) + 1e-12
 
 
 def test_the_two_halves_choose_for_each_other_and_never_for_themselves() -> None:
@@ -411,11 +410,8 @@ def test_what_members_could_show_is_what_a_perfect_score_shows() -> None:
         could = one_run.largest_membership_bound(2000, 1e-5, 0.95, relation)  # type: ignore[arg-type]
         shown = one_run.membership_bound(np.ones(2000), np.zeros(2000), 1e-5, 0.95, relation=relation)  # type: ignore[arg-type]
         assert could == pytest.approx(shown, abs=0.1)
-        for count, delta in ((40, 0.0), (2000, 1e-5), (300, 1e-2)):
-            ways = one_run._ways(delta, relation == "replace-one")
-            for way in ways:
-                half = count // 2
-                right = 2 * half if way.guesses == "all" else half
-                exact = way.bound(right, 0, half, half, delta, 0.025)
-                assert way.largest(half, delta, 0.025) == pytest.approx(exact, abs=1e-9)
+    for count, delta in ((40, 0.0), (2000, 1e-5), (300, 1e-2)):
+        level = one_run._Level.of(count, delta, 0.025)
+        assert level.chance + level.leak * count * delta <= 0.025 * (1 + 1e-9) or not delta
+        assert level.largest(count) == pytest.approx(level.bound(count, 0), abs=1e-9)
     assert one_run.largest_membership_bound(1, 1e-5, 0.95) == 0.0
