@@ -206,11 +206,15 @@ class Curve:
 
 
 def curve(one: Floats, other: Floats, points: Sequence[Point], confidence: float = 0.95) -> Point | None:
-    """The point of a claimed curve that these runs refute, if any; those at even places choose, the others bet."""
+    """The point of a claimed curve that these runs refute, if any; those at even places choose, the others bet.
+
+    Where one side has more runs, those that are left over are not bet on.
+    """
     test = Curve(points, 1.0 - confidence)
     one, other = _table(one), _table(other)
     test.learn(one[::2], other[::2])
-    test.bet(one[1::2], other[1::2])
+    pairs = min(len(one), len(other)) // 2
+    test.bet(one[1::2][:pairs], other[1::2][:pairs])
     return test.refuted
 
 

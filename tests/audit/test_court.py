@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
 import dp_accounting as dpa
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 from airlock.accounting import Claim, pure
 from airlock.audit import court, judge, trial
 from airlock.audit.bounds import Floats, epsilon_lower_bound
+from airlock.audit.one_run import membership_bound
 from airlock.channels import Case
 from airlock.channels.case import LessNoise, less_noise, scaled
 from airlock.cli.court import in_words
@@ -403,3 +407,30 @@ def test_a_trial_that_cannot_be_held_is_refused(wrong: dict[str, float]) -> None
 def test_the_clock_ends_a_trial() -> None:
     verdict = judge(case_of(lambda rng, n: gaussian(0.0, rng, n), 1.0, 1e-5), Stream.from_seed(0), 10**9, seconds=0.05)
     assert trial.FIRST <= verdict.pairs < 10**9
+
+
+ODD = st.floats(allow_nan=True, allow_infinity=True, width=32) | st.sampled_from([0.0, 1.0, -0.0, 1e308, -1e308])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ODD, max_size=40), st.lists(ODD, max_size=40), st.sampled_from([0.0, 1e-5, 0.3]))
+def test_no_scores_are_too_odd(one: list[float], other: list[float], delta: float) -> None:
+    """No numbers, infinite ones, ties, none at all, one side longer: bounds are finite, and warnings are errors."""
+    a, b = np.array(one, float), np.array(other, float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for left, right in ((a, b), (b, a), (a, a)):
+            assert 0.0 <= court.fixed(left, right, delta) <= 20.0
+            court.curve(left, right, [(0.0, delta), (1.0, delta)])
+            for relation in ("add-remove", "replace-one"):
+                assert 0.0 <= membership_bound(left, right, delta, 0.95, relation=relation) <= 20.0  # type: ignore[arg-type]
+        assert court.fixed(a, a, delta) == 0.0 or len(a) < 2
+
+
+def test_a_constant_column_and_sides_of_other_lengths_do_no_harm() -> None:
+    rng = np.random.default_rng(17)
+    one, other = rng.normal(3.0, 1.0, (3000, 1)), rng.normal(size=(400, 1))
+    padded = [np.hstack([np.full((len(side), 2), np.nan), side, np.ones((len(side), 1))]) for side in (one, other)]
+    assert court.fixed(*padded, 1e-5) == court.fixed(one, other, 1e-5) > 2.0
+    assert court.fixed(one[:3], other, 1e-5) == 0.0
+    assert court.fixed(one, other[:2], 1e-5) <= court.fixed(one, other, 1e-5)
