@@ -7,10 +7,11 @@ import math
 import dp_accounting as dpa
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import logsumexp
 
 from airlock.accounting import pure
 from airlock.mechanisms import Choice, Stream
@@ -20,9 +21,18 @@ Floats = NDArray[np.float64]
 
 def chances(choice: Choice, scores: Floats) -> Floats:
     """The exact probabilities on the grid."""
-    steps = np.rint(scores / choice.grid)
-    weights = np.exp((steps - steps.max()) / choice.scale)
-    return np.asarray(weights / weights.sum())
+    return np.asarray(np.exp(log_chances(choice, scores)))
+
+
+def log_chances(choice: Choice, scores: Floats) -> Floats:
+    weights = np.rint(scores / choice.grid) / choice.scale
+    return np.asarray(weights - logsumexp(weights))
+
+
+def renyi(choice: Choice, scores: Floats, move: Floats, alpha: float) -> float:
+    """The divergence of order α, in logarithms: single powers of a rare option's probability overflow."""
+    p, q = log_chances(choice, scores), log_chances(choice, scores + move)
+    return float(logsumexp(alpha * p + (1 - alpha) * q)) / (alpha - 1)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +70,23 @@ def test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon(
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=8), st.floats(0.05, 4), st.floats(1.01, 50), st.integers(0, 99))
+@example([3.0, -2.0], 4.0, 35.0, 0)
 def test_the_concentrated_bound_holds_at_every_order(
     scores: list[float], epsilon: float, alpha: float, seed: int
 ) -> None:
-    choice = Choice(1.0, epsilon, True)
     move = np.random.default_rng(seed).uniform(size=len(scores))
-    p, q = chances(choice, np.array(scores)), chances(choice, np.array(scores) + move)
-    divergence = math.log(float((p**alpha * q ** (1 - alpha)).sum())) / (alpha - 1)
-    assert divergence <= alpha * epsilon**2 / 8 + 1e-12
+    move = (move - move.min()) / (move.max() - move.min())
+    divergence = renyi(Choice(1.0, epsilon, True), np.array(scores), move, alpha)
+    # A logarithm is off by at most 1e-14 here, and what comes of it is divided by α − 1 ≥ 0.01.
+    assert divergence <= alpha * epsilon**2 / 8 + 2e-12
+
+
+def test_the_concentrated_bound_is_tight_enough_to_notice_half_the_noise() -> None:
+    scores, move = np.array([0.0, 0.0]), np.array([0.0, 1.0])
+    for epsilon in (0.1, 1.0):
+        bound = 2 * epsilon**2 / 8
+        assert 0.8 * bound <= renyi(Choice(1.0, epsilon, True), scores, move, 2) <= bound
+        assert renyi(Choice(1.0, 2 * epsilon, True), scores, move, 2) > bound
 
 
 def test_events() -> None:
