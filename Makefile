@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 OUT ?= airlock-demo
 DEMO ?=
+FUZZ ?= tests
 BIN = $(VENV)/bin
 
 # uv does not read pip's find-links; hand it on where it names a folder that exists.
@@ -11,13 +12,18 @@ export UV_FIND_LINKS ?= $(wildcard $(PIP_FIND_LINKS))
 export PYTHONDONTWRITEBYTECODE =
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types check-browser bench clean
+.PHONY: demo test fuzz lint types check-browser bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/airlock demo --out $(OUT) $(DEMO)
 
 test: lint check-browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# New random examples for the property tests, in FUZZ=tests/mechanisms or everywhere. AIRLOCK_FUZZ_EXAMPLES (3000) is
+# how many a test tries that asks for no number of its own, 100 of them in `make test`; the others grow with it.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile fuzz -m hypothesis $(FUZZ)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -5,42 +5,88 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import is_hypothesis_test
 
-# Machines are shared and slow at times; what counts is the property, not the clock. CI tries the same examples every
-# time, so that a change is judged by what it changed; everywhere else new ones are looked for.
-settings.register_profile(
-    "airlock", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
-)
-settings.load_profile("airlock")
+from tests import chance
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The order of a sum, and with it the last bits of a training, hang on the number of threads: one, here and in children.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+chance.register()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    if not chance.is_fuzzing():
+        chance.forget_local_constants()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        test = getattr(item, "obj", None)
+        if is_hypothesis_test(test):
+            chance.settle(test, getattr(item, "cls", None))
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a module draws while it is imported does not hang on what was imported before it."""
+    chance.seed_all(collector.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Nor does what a fixture draws that tests share hang on which of them asks for it first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    name = f"{fixturedef.baseid}::{fixturedef.argname}[{getattr(request, 'param_index', 0)}]"
+    with chance.own_chance(name), chance.seeded_system(name):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
 def _own_chance(request: pytest.FixtureRequest) -> None:
     """What a test draws from the global generators does not hang on which tests ran before it in the same process."""
-    seed = zlib.crc32(request.node.nodeid.encode())
-    torch.manual_seed(seed)
-    np.random.seed(seed)
+    chance.seed_all(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's cache, vault or data folder; the workers of one run share a new cache."""
+def _own_system(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nor is what it releases, with noise keyed by the system, a matter of luck."""
+    if request.node.get_closest_marker("system_randomness"):
+        yield
+        return
+    with chance.seeded_system(request.node.nodeid):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test or fixture reads or writes the user's cache, vault or data folder; all workers share a new cache."""
     root = tmp_path_factory.getbasetemp()
     whole = root.parent if os.environ.get("PYTEST_XDIST_WORKER") else root
-    monkeypatch.setenv("XDG_CACHE_HOME", str(whole / "cache"))
-    monkeypatch.setenv("AIRLOCK_VAULT", str(root / "vault"))
-    monkeypatch.delenv("AIRLOCK_DATA", raising=False)
-    monkeypatch.setattr("airlock.data.sources._DEBIAN_FASHION", root / "no-debian-package")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(whole / "cache"))
+        patch.setenv("AIRLOCK_VAULT", str(root / "vault"))
+        patch.delenv("AIRLOCK_DATA", raising=False)
+        patch.setattr("airlock.data.sources._DEBIAN_FASHION", root / "no-debian-package")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_vault(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one test keeps in the vault is not there for the next."""
+    vaults = tmp_path_factory.getbasetemp() / "vaults"
+    monkeypatch.setenv("AIRLOCK_VAULT", str(vaults / f"{zlib.crc32(request.node.nodeid.encode()):08x}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

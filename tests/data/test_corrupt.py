@@ -1,7 +1,6 @@
 """Whatever is done to a file, the answer is data or one of this package's errors, never another exception."""
 
 import contextlib
-import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,8 +29,6 @@ from .writers import (
     write_svhn,
     write_tar,
 )
-
-EXAMPLES = int(os.environ.get("AIRLOCK_TEST_DAMAGES", "40"))
 
 
 def idx(folder, end):
@@ -93,7 +90,7 @@ def made(request, tmp_path_factory):
 
 
 @given(st.data())
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file(made, data):
     folder, file, cfg, whole = made
     edge = st.integers(0, min(len(whole), 400))  # headers stand at either end

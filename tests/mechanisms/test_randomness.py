@@ -57,6 +57,7 @@ def test_a_leaf_is_read_once_and_a_label_opened_once() -> None:
         stream.child("noise", 3)
 
 
+@pytest.mark.system_randomness
 def test_system_streams_differ_and_seeded_ones_repeat() -> None:
     assert not np.array_equal(Stream.from_system().normal(8), Stream.from_system().normal(8))
     assert np.array_equal(Stream.from_seed(7).child("a").normal(9), Stream.from_seed(7).child("a").normal(9))
