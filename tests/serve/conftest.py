@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from airlock.serve import Ledger, Terms, tables
+from tests.waiting import LONG, wait_until
 
 _count = itertools.count()
 # Where there is room in memory tests need not wait for a disk: a killed process leaves the same there.
@@ -51,18 +51,19 @@ def running(binaries: Path) -> Iterator[Path]:
         finally:
             server.send_signal(signal.SIGQUIT)  # at once: nobody reads these databases again
             try:
-                server.wait(20)
+                server.wait(LONG)
             except subprocess.TimeoutExpired:
                 server.kill()
     shutil.rmtree(home, ignore_errors=True)
 
 
 def wait_for(home: Path) -> psycopg.Connection:
-    for _ in range(300):
+    def connected() -> psycopg.Connection | None:
         with contextlib.suppress(psycopg.OperationalError):
             return psycopg.connect(host=str(home), user="postgres", dbname="postgres", autocommit=True)
-        time.sleep(0.1)
-    raise AssertionError("PostgreSQL did not start")
+        return None
+
+    return wait_until(connected, "a PostgreSQL that answers", every=0.1)
 
 
 @contextlib.contextmanager
@@ -73,6 +74,14 @@ def forging(engine: sa.Engine) -> Iterator[sa.Connection]:
         for name in on:
             connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS airlock_log_{name}")
         yield connection
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_locks() -> Iterator[None]:
+    """A busy machine may hold a lock for long; only a hang holds it for ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "LOCK_SECONDS", int(LONG))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from airlock.serve import KeyStore, Ledger
 from airlock.serve.places import terms_of
 from airlock.serve.run import address, bind, make_server, serve
 from airlock.serve.service import Limits, Service
+from tests.waiting import LONG
 
 SHAPE, CLASSES = (1, 2, 2), ("cat", "dog", "owl")
 CARD = b"<!doctype html><html lang=en><title>A card</title><link rel=icon href='data:,'><p>A card."
@@ -31,12 +32,17 @@ RELEASE = "0" * 32
 
 
 class Priced(Answerer):
-    """Sums of the pixels and their opposite, with exact noise; one unit a row. `held` rows were paid before."""
+    """Sums of the pixels and their opposite, with exact noise; one unit a row. `held` rows were paid before.
+
+    No answer is given while `go` is not set.
+    """
 
     def __init__(self, units: int | None = 20, seconds: float = 0.0) -> None:
         super().__init__(Interface("logits", SHAPE, CLASSES, units, "one answer"))
         self.noise = GridNoise("gaussian", 1.0, 2.0, len(CLASSES))
         self.seconds, self.held, self.cancelled, self.fails = seconds, 0, 0, False
+        self.go = threading.Event()
+        self.go.set()
 
     def reserve(self, rows: int) -> Reservation:
         taken = min(self.held, rows)
@@ -50,6 +56,7 @@ class Priced(Answerer):
     def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
         if self.fails:
             raise RuntimeError(f"secret {x[0, 0, 0, 0]} in /home/secret/place")
+        assert self.go.wait(LONG)
         time.sleep(self.seconds)
         total = x.reshape(len(x), -1).sum(axis=1)
         rows = [self.noise.add(np.array([t, -t, 0.0]), stream.child(n)) for n, t in enumerate(total)]
@@ -62,10 +69,11 @@ def question(rows: int = 1, value: float = 0.5, **changes: Any) -> dict[str, Any
     return {"inputs": [{"name": "input", "datatype": "FP32", "shape": [rows, *SHAPE], "data": data} | changes]}
 
 
-def make(folder: Path, answerer: Answerer, *, keys: bool = True, **limits: Any) -> Service:
+def make(folder: Path, answerer: Answerer, *, keys: bool = True, body_seconds: float = LONG, **limits: Any) -> Service:
     ledger = Ledger.open(folder / "ledger.db", folder / "mark", terms_of(RELEASE, answerer.interface))
     store = KeyStore(ledger) if keys else None
-    return Service("pets", RELEASE, "airlock_answers_test", CARD, answerer, ledger, store, Limits(**limits))
+    allowed = Limits(body_seconds=body_seconds, **limits)
+    return Service("pets", RELEASE, "airlock_answers_test", CARD, answerer, ledger, store, allowed)
 
 
 @contextlib.contextmanager
@@ -77,11 +85,11 @@ def running(service: Service) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         try:
-            assert ready.wait(30)
+            assert ready.wait(LONG)
             yield address(bound)
         finally:
             server.stop()
-            thread.join(30)
+            thread.join(LONG)
 
 
 @contextlib.contextmanager
@@ -92,7 +100,7 @@ def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
         try:
             where = process.stdout.readline().strip()
             if not where:
-                raise AssertionError(process.communicate(timeout=10)[1])
+                raise AssertionError(process.communicate(timeout=LONG)[1])
             yield process, where
         finally:
             process.kill()
@@ -107,7 +115,7 @@ def ask(connection: HTTPConnection, token: str, body: Any, key: str = "") -> tup
 
 
 def connect(where: str) -> HTTPConnection:
-    return HTTPConnection(where.removeprefix("http://"), timeout=30)
+    return HTTPConnection(where.removeprefix("http://"), timeout=LONG)
 
 
 class Nursery:

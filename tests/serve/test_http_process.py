@@ -6,7 +6,6 @@ import json
 import random
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
@@ -22,6 +21,7 @@ from airlock.serve import KeyStore, Ledger, Verdict
 from airlock.serve.places import ledger_place, terms_of
 from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
 from tests.serve.selling import RELEASE, Nursery, Priced, ask, connect, question, started
+from tests.waiting import LONG, wait_until
 
 runner = CliRunner()
 
@@ -47,10 +47,10 @@ def spent(folder: Path) -> tuple[int, Verdict]:
 def keep_asking(where: str, token: str, name: str, tally: list[int]) -> tuple[int, list[tuple[str, int, Any]]]:
     """Ask until the service is gone: how many units were answered, and the answers by key."""
     answered, kept = 0, list[tuple[str, int, Any]]()
-    connection = connect(where)
+    connection, chance = connect(where), random.Random(name)
     try:
         for count in range(10**6):
-            rows, key = random.randint(1, 3), f"{name}-{count}"
+            rows, key = chance.randint(1, 3), f"{name}-{count}"
             status, body = ask(connection, token, question(rows), key)
             if status != 200:
                 raise AssertionError(body)
@@ -65,11 +65,7 @@ def keep_asking(where: str, token: str, name: str, tally: list[int]) -> tuple[in
 
 
 def wait_for(tally: list[int], answers: int) -> None:
-    for _ in range(6000):
-        if len(tally) >= answers:
-            return
-        time.sleep(0.01)
-    raise AssertionError("nothing was answered")
+    wait_until(lambda: len(tally) >= answers, f"{answers} answers")
 
 
 def test_one_small_budget_for_many_clients(nursery: Nursery, folder: Path) -> None:
@@ -91,7 +87,7 @@ def test_one_small_budget_for_many_clients(nursery: Nursery, folder: Path) -> No
     nursery.end(pid, signal.SIGTERM)
     assert nursery.wait(pid) == 0
     assert sum(paid for paid, _ in sums) == 60
-    assert all(refused for _, refused in sums)
+    assert sum(refused for _, refused in sums) >= 8 * 20 - 60  # who is refused hangs on who came first
     assert spent(folder)[0] == 60
 
 
@@ -113,13 +109,13 @@ def test_what_was_charged_is_answered_before_the_end(nursery: Nursery, folder: P
 
 def test_killed_under_load(nursery: Nursery, folder: Path) -> None:
     token = prepared(folder, 10**6)
-    total = 0
+    total, chance = 0, random.Random(0)
     for number in range(5):
         tally: list[int] = []
         pid, where = nursery.start(folder, 10**6)
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(keep_asking, where, token, f"{number}-{n}", tally) for n in range(8)]
-            wait_for(tally, random.randint(1, 60))
+            wait_for(tally, chance.randint(1, 60))
             nursery.end(pid, signal.SIGKILL)
             found = [one.result() for one in asking]
         assert nursery.wait(pid) == -signal.SIGKILL
@@ -162,7 +158,7 @@ def test_airlock_serve_on_a_bundle(bundle: Path, folder: Path, monkeypatch: pyte
     token = added.stdout.strip()
     assert run("keys", "list").exit_code == 0  # the only ledger there is
     with started([sys.executable, "-m", "airlock", "serve", str(bundle), "--port", "0"]) as (process, where):
-        connection = HTTPConnection(where.removeprefix("http://"), timeout=30)
+        connection = HTTPConnection(where.removeprefix("http://"), timeout=LONG)
         body = {"inputs": [{"name": "input", "datatype": "UINT8", "shape": [2, 1, 8, 8], "data": [7] * 128}]}
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         connection.request("POST", "/v2/models/digits/infer", json.dumps(body), headers)
@@ -176,7 +172,7 @@ def test_airlock_serve_on_a_bundle(bundle: Path, folder: Path, monkeypatch: pyte
         assert connection.getresponse().read() == (bundle / "card.html").read_bytes()
         connection.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(LONG) == 0
     assert ledger_place(Vault.open(), told["model_version"]).is_file()
 
 

@@ -23,6 +23,7 @@ from airlock.errors import (
 from airlock.serve import Charge, Ledger, Replay, Rules, Spend, Terms, digest, tables
 from airlock.serve.books import Books
 from airlock.serve.writer import Writer
+from tests.waiting import LONG
 
 ONE, OTHER = digest("one request"), digest("another")
 TERMS = Terms("a-release", 100, "0.01 rho")
@@ -186,7 +187,7 @@ class Blocking:
 
     def apply(self, books: Books) -> None:
         self.started.set()
-        assert self.go.wait(30)
+        assert self.go.wait(LONG)
 
 
 class paused:  # noqa: N801
@@ -197,7 +198,7 @@ class paused:  # noqa: N801
 
     def __enter__(self) -> None:
         self.ledger._submit(self.order)
-        assert self.order.started.wait(30)
+        assert self.order.started.wait(LONG)
 
     def __exit__(self, *_: object) -> None:
         self.order.go.set()
@@ -329,7 +330,7 @@ class TestQueue:
     def test_one_who_floods_it_delays_only_itself(self) -> None:
         writer, block = Writer(self.settle, batch=4), Blocking()
         writer.submit(block)
-        assert block.started.wait(30)
+        assert block.started.wait(LONG)
         for client in ["ann"] * 20 + ["bob", "cat"]:
             writer.submit(Spend(client, 1, ONE))
         block.go.set()
@@ -340,7 +341,7 @@ class TestQueue:
     def test_it_has_an_end(self) -> None:
         writer, block = Writer(self.settle, room=8), Blocking()
         writer.submit(block)
-        assert block.started.wait(30)
+        assert block.started.wait(LONG)
         futures = [writer.submit(Spend("ann", 1, ONE)) for _ in range(2)]
         with pytest.raises(LedgerUnavailable, match="room"):
             writer.submit(Spend("ann", 1, ONE))

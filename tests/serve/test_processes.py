@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from tests.serve.worker import STEPS
+from tests.waiting import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def work(*arguments: object) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.serve.worker", *map(str, arguments)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG, check=False)
     assert run.returncode == 0, run.stderr
     found: dict[str, Any] = json.loads(run.stdout)
     return found
@@ -45,8 +46,8 @@ def test_killed_at_each_step_of_a_spend(place: str, mark: Path) -> None:
 def test_killed_at_random_moments_under_load(place: str, mark: Path) -> None:
     """The worker itself checks each round: charged is never less than answered, and the chain verifies."""
     found = work("crash", place, mark, 6)
-    assert found["answered"] > 0
-    assert found["replayed"] > 0
+    assert found["answered"] >= 6 * 3
+    assert found["replayed"] == 6 * 3
     assert found["most_lost"] <= 8 * 3, "no more than what eight threads had under way"
 
 
