@@ -64,7 +64,7 @@ def opened(name: str) -> Case:
 
 
 def tried(name: str, pairs: int, seed: int = 1) -> Verdict:
-    return judge(opened(name), Stream.from_seed(seed), pairs, seconds=600)
+    return judge(opened(name), Stream.from_seed(seed), pairs, seconds=1e9)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,7 +120,7 @@ def test_the_published_twin_would_stand_with_as_little_as_its_claim_allows() -> 
     """The case finds what is wrong with the calibration, not that anything was drawn: ε so small that N of it fit."""
     case = opened("twin/published")
     small = twin_case.of_model(Twin(twin_case.config_for(0.001, 1e-5), twin_case.FACTS))
-    verdict = judge(replace(case, run=small.run), Stream.from_seed(0), 200, seconds=600)
+    verdict = judge(replace(case, run=small.run), Stream.from_seed(0), 200, seconds=1e9)
     assert not verdict.refuted
 
 
@@ -341,7 +341,7 @@ def test_a_planted_fault_is_caught(fault: str, monkeypatch: Patch) -> None:
     name, plant = FAULTS[fault]
     case = channels.open_case(name, 1.0, 1e-5) if name in FITTED_ONCE else opened(name)
     plant(monkeypatch)
-    verdict = judge(case, Stream.from_seed(1), MORE_PAIRS.get(name, 6000), seconds=600)
+    verdict = judge(case, Stream.from_seed(1), MORE_PAIRS.get(name, 6000), seconds=1e9)
     assert verdict.refuted, verdict.to_dict()
 
 
@@ -385,9 +385,9 @@ def test_every_kind_of_a_students_answers_stands_and_with_a_third_of_the_noise_f
     """Half the noise falls as well, in many more runs; the tests of the noise itself tell it at once."""
     channel = ensemble.Ensemble(ensemble_case.config_for(1.0, 1e-5, kind), ensemble_case.FACTS)
     case = ensemble_case.of_answers(channel)
-    assert not judge(case, Stream.from_seed(1), 300, seconds=600).refuted
+    assert not judge(case, Stream.from_seed(1), 300, seconds=1e9).refuted
     noise_over(3.0)(monkeypatch)
-    assert judge(case, Stream.from_seed(1), 6000, seconds=600).refuted
+    assert judge(case, Stream.from_seed(1), 6000, seconds=1e9).refuted
 
 
 @pytest.mark.parametrize(("classes", "gives"), [(3, "logits"), (10, "logits"), (2, "label"), (10, "label")])
@@ -396,9 +396,9 @@ def test_answers_with_any_number_of_classes_stand_and_with_a_fraction_of_the_noi
 ) -> None:
     """Of ten labels the record's own is rare, so that it takes an eighth of the noise to see it in these answers."""
     case = answers_case.of_answers(PerQuery, 1.0, 1e-5, classes, gives)
-    assert not judge(case, Stream.from_seed(1), 1200, seconds=600).refuted
+    assert not judge(case, Stream.from_seed(1), 1200, seconds=1e9).refuted
     grid_noise_over(8 if (classes, gives) == (10, "label") else 2)(monkeypatch)
-    assert judge(case, Stream.from_seed(1), 20_000, seconds=600).refuted
+    assert judge(case, Stream.from_seed(1), 20_000, seconds=1e9).refuted
 
 
 def test_an_unknown_method_and_one_without_a_case_are_refused() -> None:

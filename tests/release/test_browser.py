@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from airlock.release import Bundle
+from tests.waiting import LONG
 
 pytestmark = pytest.mark.browser
 HOW = "Chromium is missing: install it with `apt install chromium`, or set AIRLOCK_REQUIRE_BROWSER=0."
@@ -23,9 +24,23 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        opened = playwright.chromium.launch(executable_path=chromium, args=arguments, timeout=1000 * LONG)
+        for name in ("new_page", "new_context"):
+            setattr(opened, name, patient(getattr(opened, name)))
         yield opened
         opened.close()
+
+
+def patient(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Pages that wait as long as a busy machine takes; half a minute is Playwright's own choice."""
+
+    def made(**options: Any) -> Any:
+        page = make(**options)
+        page.set_default_timeout(1000 * LONG)
+        return page
+
+    return made
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import stat
@@ -28,6 +27,7 @@ from airlock.report.results import NOTES, Comparison
 from airlock.report.run import CRASHED, OVERTIME, Line, Moment, compare, run_line
 from airlock.report.settings import BaselineSettings, from_table
 from airlock.report.values import BASELINE, PUBLIC, Cell, Verdict
+from tests.waiting import LONG
 
 TABLE: dict[str, object] = {
     "data": "digits",
@@ -148,17 +148,35 @@ def test_what_is_a_want_of_memory(matrix: Matrix, error: str | None, short: bool
     assert not short_of_memory("crashed")
 
 
-def test_time_left_and_what_a_deadline_drops(matrix: Matrix, tmp_path: Path) -> None:
+class Clock:
+    """In place of the module `time`: it goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("airlock.report.run.time", made)
+    monkeypatch.setattr("airlock.report.pool.time", made)
+    return made
+
+
+def test_time_left_and_what_a_deadline_drops(matrix: Matrix, tmp_path: Path, clock: Clock) -> None:
     said: list[Moment] = []
     folder = Folder(tmp_path / "out")
     with folder.opened():
-        line = replace(fresh(matrix, folder), say=said.append, deadline=time.monotonic() + 50)
+        line = replace(fresh(matrix, folder), say=said.append, deadline=clock.now + 50)
         assert line.seconds_left() is None
         first = line.next()
         assert first is not None
         line.finish(first, done(first, seconds=100.0))
         assert said[-1].done == 1
-        assert said[-1].seconds_left == pytest.approx(50, abs=10)  # no more than there is
+        assert said[-1].seconds_left == 50  # no more than there is
         while (task := line.next()) is not None:
             line.finish(task, done(task))
         second = next(task for task in matrix.tasks if task.kind == "baseline" and task.seed == 1)
@@ -166,42 +184,43 @@ def test_time_left_and_what_a_deadline_drops(matrix: Matrix, tmp_path: Path) -> 
         assert len(line.found) == len(matrix.tasks) - 1
 
 
-def test_over_time_means_dropped(matrix: Matrix, tmp_path: Path) -> None:
+def test_over_time_means_dropped(matrix: Matrix, tmp_path: Path, clock: Clock) -> None:
     folder = Folder(tmp_path / "out")
 
     def work(task: Task, progress: running.Progress | None = None) -> Cell | Verdict:
         assert progress is not None
-        progress("training", 1, 2)
+        progress("training", 1, 2)  # there is time
+        clock.now += 0.25
+        progress("training", 2, 2)
         raise AssertionError("went on after the deadline")
 
     with folder.opened():
         line = fresh(matrix, folder)
-        line.deadline = time.monotonic() + 0.2
+        line.deadline = clock.now + 0.2
         first = line.next()
         assert first is not None
         line._waiting.insert(0, first)
-        run_all(line, functools.partial(late, work=work))
+        run_all(line, work)
     assert line.dropped[first.name] == OVERTIME
     assert len(line.dropped) == len(matrix.tasks)
-
-
-def late(task: Task, work: running.Work, progress: running.Progress | None = None) -> Cell | Verdict:
-    time.sleep(0.25)
-    return work(task, progress=progress)  # type: ignore[call-arg]
 
 
 def in_another_process(number: int) -> int:
     if number == 2:
         os._exit(3)
     if number == 4:
-        time.sleep(60)
+        time.sleep(LONG)
     return number * number
 
 
-def test_processes_give_results_crash_and_are_ended_at_the_deadline() -> None:
+def test_processes_give_results_crash_and_are_ended_at_the_deadline(clock: Clock) -> None:
     numbers = iter([1, 2, 3, 4])
     pool: Pool[int, int] = Pool(2, in_another_process, start="fork")
-    found = dict(pool.run(lambda: next(numbers, None), time.monotonic() + 2))
+    found, deadline = dict[int, object](), clock.now + LONG
+    for number, result in pool.run(lambda: next(numbers, None), deadline):
+        found[number] = result
+        if len(found) == 3:
+            clock.now = deadline
     assert found == {1: 1, 2: "crashed", 3: 9, 4: "overtime"}
 
 

@@ -33,12 +33,24 @@ from airlock.training.ensemble import Make, bytes_per_model, makes
 from airlock.training.extract import Extraction, Ordered, extract
 from airlock.training.ray_cluster import connected
 from airlock.training.ray_engine import Ray
+from tests.waiting import LONG, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 5
 RECIPE = Recipe(steps=24, learning_rate=0.05)
 RNG = np.random.default_rng(0)
 DATA = Resident(Records(RNG.random((60, 1, 8, 8), np.float32), RNG.integers(0, 10, 60)), torch.device("cpu"))
+# On a busy machine others would keep the workers waiting, and Ray would take slow processes for dead ones.
+PATIENT = {
+    "RAY_worker_niceness": "0",
+    "RAY_worker_register_timeout_seconds": f"{LONG:.0f}",
+    "RAY_health_check_initial_delay_ms": f"{1000 * LONG:.0f}",
+    "RAY_health_check_timeout_ms": f"{1000 * LONG:.0f}",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": f"{LONG:.0f}",
+    "RAY_gcs_server_request_timeout_seconds": f"{LONG:.0f}",
+    "RAY_gcs_server_port_wait_time_s": f"{LONG:.0f}",
+    "RAY_raylet_start_wait_time_s": f"{LONG:.0f}",
+}
 MEMBERS = [RNG.permutation(60)[: 20 + 3 * i] for i in range(6)]
 
 
@@ -58,7 +70,10 @@ def ray(home: Path) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name in settings():
             patch.delenv(name)
-        patch.setenv("RAY_worker_niceness", "0")  # on a busy machine, others would keep the workers waiting
+        for name, value in PATIENT.items():
+            patch.setenv(name, value)
+        slow = types.SimpleNamespace(**vars(time) | {"monotonic": lambda: time.monotonic() / 30})
+        patch.setattr("ray._private.node.time", slow)  # half a minute for a start is a constant there
         patch.setenv("AIRLOCK_TEST", mark)
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("HOME", str(home))
@@ -71,12 +86,12 @@ def ray(home: Path) -> Iterator[Any]:
             assert processes(mark)
             yield module
         assert not module.is_initialized()
-        assert set(settings()) == {"RAY_worker_niceness"}
+        assert set(settings()) == set(PATIENT)
         assert not (home / ".ray").exists()
     assert signal.getsignal(signal.SIGTERM) is before
     assert not list(temporary.iterdir())
     temporary.rmdir()
-    assert not processes(mark)
+    wait_until(lambda: not processes(mark), "the end of the cluster's processes")
 
 
 def settings() -> dict[str, str]:
@@ -111,7 +126,8 @@ def dropping(folder: Path | None = None) -> Make:
                 self.batches += 1
                 with (folder / "count").open("a") as file:
                     file.write(".")
-                time.sleep(0.3 if (folder / "slow").exists() else 0)
+                if (folder / "slow").exists():  # ever slower, so that no machine is through before it is told to stop
+                    time.sleep(0.3 * 1.5 ** max(0, self.batches - 4))
                 while self.batches > 3 and (folder / "hold").exists():
                     time.sleep(0.05)
             return x
@@ -303,7 +319,7 @@ def press_after(done: int) -> Any:
     return report
 
 
-def test_after_ctrl_c_either_engine_goes_on(ray: Any, tmp_path: Path) -> None:
+def test_after_ctrl_c_either_engine_goes_on(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, make, count = tmp_path / "c", dropping(tmp_path), tmp_path / "count"
     wanted = ensemble(make, "local", size=1, count=3)
     slow, hold, pressed = tmp_path / "slow", tmp_path / "hold", []
@@ -319,6 +335,7 @@ def test_after_ctrl_c_either_engine_goes_on(ray: Any, tmp_path: Path) -> None:
             elif len(pressed) == 3:
                 hold.unlink()
 
+    monkeypatch.setattr("airlock.training.ray_engine.PATIENCE", LONG)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted, match=r"Ctrl-C after \d+ of 72 steps.*--resume"):
         ensemble(make, "ray", Run(progress=press, checkpoint=folder), size=1, count=3)
@@ -418,7 +435,9 @@ def test_a_cluster_that_is_named_is_joined_by_who_knows_its_secret(ray: Any) -> 
     friend = run_script(JOIN, RAY_ADDRESS=address)
     assert (friend.returncode, friend.stdout, friend.stderr) == (0, "done\n", "")
     assert ray.cluster_resources()["CPU"] == 2  # it is still there
-    stranger = run_script(f"import ray; ray.init('{address}')", RAY_AUTH_TOKEN="0" * 64, RAY_NUM_REDIS_GET_RETRIES="2")
+    stranger = run_script(
+        f"import ray; ray.init('{address}')", RAY_AUTH_TOKEN="0" * 64, RAY_gcs_server_port_wait_time_s="2"
+    )
     assert stranger.returncode
     assert "AuthenticationError" in stranger.stderr
 
