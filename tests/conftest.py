@@ -67,15 +67,21 @@ def _own_system(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+# What the tests themselves are told; all else that the user's environment says to Airlock, terminals or clusters goes.
+TOLD = {"AIRLOCK_REQUIRE_BROWSER", "AIRLOCK_FUZZ_EXAMPLES"}
+GOES = ("AIRLOCK_", "RAY_", "COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "RANK", "WORLD_SIZE")
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test or fixture reads or writes the user's cache, vault or data folder; all workers share a new cache."""
+def _own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test or fixture meets the user's settings, cache, vault or data folder; all workers share a new cache."""
     root = tmp_path_factory.getbasetemp()
     whole = root.parent if os.environ.get("PYTEST_XDIST_WORKER") else root
     with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(GOES) and name not in TOLD]:
+            patch.delenv(name)
         patch.setenv("XDG_CACHE_HOME", str(whole / "cache"))
         patch.setenv("AIRLOCK_VAULT", str(root / "vault"))
-        patch.delenv("AIRLOCK_DATA", raising=False)
         patch.setattr("airlock.data.sources._DEBIAN_FASHION", root / "no-debian-package")
         yield
 
