@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,32 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from airlock.mechanisms import Stream
 from tests import chance
+
+TESTS = Path(__file__).parent
+SLOW_WORK = {"serve/selling.py", "training/test_ray.py", "training/test_extract.py", "report/test_run.py"}
+# What a test may not say, what it says instead, and who may all the same.
+UNSAFE: dict[str, tuple[str, set[str]]] = {
+    r"\bsleep\(": ("wait_until of tests/waiting.py", {"waiting.py", *SLOW_WORK}),
+    r"(timeout=|\.wait\(|\.join\()\d": ("LONG of tests/waiting.py", SLOW_WORK),
+    r"\btime\.(monotonic|time|perf_counter)\(": ("events, or a clock of its own", {"waiting.py", *SLOW_WORK}),
+    r"\bdefault_rng\(\)": ("a seed", set()),
+}
+SAMPLES = ("time.sleep(1)", "get(url, timeout=30)", "ready.wait(5)", "rng = default_rng()", "time.monotonic() < 3")
+
+
+def unsafe(name: str, text: str) -> list[str]:
+    found = []
+    for pattern, (instead, allowed) in UNSAFE.items():
+        if name not in allowed and (match := re.search(pattern, text)):
+            found.append(f"{name}: {match[0]}; instead: {instead}")
+    return found
+
+
+def test_no_test_hangs_on_seconds_or_luck() -> None:
+    files = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
+    assert len(files) > 100
+    assert [line for path in files for line in unsafe(str(path.relative_to(TESTS)), path.read_text("utf-8"))] == []
+    assert all(unsafe("test_new.py", text) for text in SAMPLES)
 
 
 @pytest.fixture(params=["test", "fuzz"])

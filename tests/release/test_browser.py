@@ -25,7 +25,7 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu"]
-        opened = playwright.chromium.launch(executable_path=chromium, args=arguments, timeout=1000 * LONG)
+        opened = playwright.chromium.launch(executable_path=chromium, args=arguments, timeout=LONG * 1000)
         for name in ("new_page", "new_context"):
             setattr(opened, name, patient(getattr(opened, name)))
         yield opened
@@ -37,7 +37,7 @@ def patient(make: Callable[..., Any]) -> Callable[..., Any]:
 
     def made(**options: Any) -> Any:
         page = make(**options)
-        page.set_default_timeout(1000 * LONG)
+        page.set_default_timeout(LONG * 1000)
         return page
 
     return made

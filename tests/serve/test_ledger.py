@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from airlock.errors import (
 from airlock.serve import Charge, Ledger, Replay, Rules, Spend, Terms, digest, tables
 from airlock.serve.books import Books
 from airlock.serve.writer import Writer
-from tests.waiting import LONG
+from tests.waiting import LONG, wait_until
 
 ONE, OTHER = digest("one request"), digest("another")
 TERMS = Terms("a-release", 100, "0.01 rho")
@@ -406,8 +405,9 @@ def test_a_server_that_does_not_wait_for_its_disk_is_made_to_or_refused(new_data
             for value in ("off", "on"):
                 connection.exec_driver_sql(f"ALTER SYSTEM SET fsync = {value}")
                 connection.exec_driver_sql("SELECT pg_reload_conf()")
-                while connection.exec_driver_sql("SHOW fsync").scalar() != value:
-                    time.sleep(0.01)
+                wait_until(
+                    lambda value=value: connection.exec_driver_sql("SHOW fsync").scalar() == value, f"fsync {value}"
+                )
                 if value == "off":
                     with pytest.raises(LedgerError, match="fsync = off"):
                         Ledger.open(place, mark)
