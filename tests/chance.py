@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import HealthCheck, register_random, settings
-from hypothesis.internal.conjecture import providers
 
 from airlock.mechanisms import randomness
 
@@ -75,7 +74,9 @@ def forget_local_constants() -> None:
     Hypothesis tries the constants that it reads in the source of every imported module. Modules are imported late here,
     so under `make test` which examples were tried would hang on which tests ran before in the same process.
     """
-    with contextlib.suppress(AttributeError):  # releases before 6.131 do not look there
+    with contextlib.suppress(ImportError, AttributeError):  # older releases do not look there
+        from hypothesis.internal.conjecture import providers
+
         none = type(providers._local_constants)()
         providers._get_local_constants = lambda: none  # type: ignore[attr-defined]
 
