@@ -70,12 +70,17 @@ def test_a_capture_that_cuda_breaks_off_leaves_the_generator_where_it_was() -> N
     assert capture(lambda: torch.zeros(3, device=GPU) + 1) is not None
 
 
-@pytest.fixture
-def exact() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _own_precision() -> Iterator[None]:
+    """What one test chooses is not the next one's."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     yield
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.fixture
+def exact() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.mark.parametrize("kind", ["flat", "by layer", "by channel"])
