@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import zlib
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -93,6 +94,17 @@ def _own_vault(
     """What one test keeps in the vault is not there for the next."""
     vaults = tmp_path_factory.getbasetemp() / "vaults"
     monkeypatch.setenv("AIRLOCK_VAULT", str(vaults / f"{zlib.crc32(request.node.nodeid.encode()):08x}"))
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A network that one test writes to a file is not imported by another that writes one of the same name."""
+    root, path, before = str(tmp_path_factory.getbasetemp()), list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__dict__", {}).get("__file__")).startswith(root):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ import importlib
 import os
 import random
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,6 +166,14 @@ def test_the_systems_randomness_is_the_tests_own_and_never_the_same_twice(reques
     here = [Stream.from_system().take_key() for _ in range(2)]
     assert keys(request.node.nodeid)[1:] == here
     assert len({*keys("one"), *keys("another")}) == 6
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_module_that_a_test_writes_is_its_own(number: int, tmp_path: Path) -> None:
+    (tmp_path / "a_network_of_mine.py").write_text(f"number = {number}\n")
+    sys.path.insert(0, str(tmp_path))
+    found = importlib.import_module("a_network_of_mine")
+    assert found.number == number
 
 
 def test_a_forked_process_asks_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
