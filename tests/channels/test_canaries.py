@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
@@ -15,8 +16,9 @@ from airlock.channels import Canaries
 from airlock.channels import step_canaries as made
 from airlock.channels.contract import Channel
 from airlock.channels.weights.gaussian import Gaussian
-from airlock.errors import Refused
+from airlock.errors import AirlockWarning, Refused
 from airlock.mechanisms import Clip, GaussianNoise, Stream
+from airlock.mechanisms.clipping import SLACK
 from airlock.threads import one_thread
 from airlock.training.per_sample import clipped_sum
 from tests.channels import test_cases
@@ -76,9 +78,10 @@ def test_canaries_have_orthogonal_gradients_at_the_clip_norm_in_their_own_direct
         free, _ = clipped_sum(net, x[i : i + 1], y[i : i + 1], Clip(1e9))
         assert sum(float(g.square().sum()) for g in free.values()) ** 0.5 > 10 * channel.settings.clip_norm
         bound, _ = clipped_sum(net, x[i : i + 1], y[i : i + 1], Clip(channel.settings.clip_norm))
-        rows.append(torch.cat([g.flatten() for g in bound.values()]))
+        rows.append(torch.cat([g.flatten().double() for g in bound.values()]))
     products = torch.stack(rows) @ torch.stack(rows).T
-    assert torch.allclose(products, channel.settings.clip_norm**2 * torch.eye(40), atol=1e-4)
+    wanted = channel.settings.clip_norm**2 * torch.eye(40, dtype=torch.float64)
+    assert torch.allclose(products, wanted, atol=1e-4 + 2 * SLACK * channel.settings.clip_norm**2)
 
 
 def test_a_run_depends_on_the_coins_and_the_stream_alone() -> None:
@@ -118,7 +121,9 @@ def test_a_planted_fault_is_caught_by_one_run(fault: str, monkeypatch: Patch) ->
     name, plant = FAULTS[fault]
     opened(name)
     plant(monkeypatch)
-    verdict = tried(name)
+    # Where clipping fails, the engine sees it in its check and falls back to single records; the court sees it too.
+    with pytest.warns(AirlockWarning, match="not that of") if plant is no_clipping else nullcontext():
+        verdict = tried(name)
     assert verdict.refuted, verdict.to_dict()
 
 
