@@ -21,14 +21,16 @@ from torch import nn
 import airlock.audit as audit  # as an attribute of `airlock` it is a verb
 from airlock import channels, data, nets
 from airlock._version import VERSION
+from airlock.audit.trial import CONFIDENCE, PAIRS, SECONDS
 from airlock.channels import Channel, Features, Plan, Release, Utility
+from airlock.channels.config_case import of_config
 from airlock.channels.contract import TEACHER, Secrets
 from airlock.channels.features.reopen import kept
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
-from airlock.mechanisms import Randomness
+from airlock.mechanisms import Randomness, Stream
 from airlock.release import Bundle, Card, Vault, bundle, card, compression, models, page, words
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
@@ -65,6 +67,37 @@ class Outlook:
 def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
     """What would be released and what it costs; reads no record."""
     return _open(config, data_dir)[0].plan()
+
+
+def try_config(
+    config: ReleaseConfig,
+    stream: Stream,
+    pairs: int = PAIRS,
+    confidence: float = CONFIDENCE,
+    seconds: float = SECONDS,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[str, audit.Verdict]:
+    """Try to refute what this configuration promises, on made-up records in the declared shape; reads no record.
+
+    Args:
+        config: What would be released.
+        stream: The randomness of all runs.
+        pairs: How many pairs of runs at most.
+        confidence: Of the verdict.
+        seconds: How long to run pairs at most.
+        data_dir: Where named data sets lie.
+        progress: Called with a label, the pairs done and the pairs in all.
+
+    Returns:
+        CHANNEL/METHOD, and the verdict.
+
+    Raises:
+        Refused: Releases of this method cannot be made small enough to be tried so.
+    """
+    channel, facts = _open(config, data_dir)
+    case = of_config(channels.build, config, facts, Run(device=choose_device(config.device)))
+    return f"{channel.channel}/{channel.method}", audit.judge(case, stream, pairs, confidence, seconds, progress)
 
 
 def make_release(

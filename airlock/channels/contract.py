@@ -7,11 +7,12 @@ leaves. The executed events must equal the planned ones: `check_executed` refuse
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import dp_accounting as dpa
+import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
@@ -22,12 +23,14 @@ from airlock.channels.feature_set import Features
 from airlock.channels.interface import Answerer, Interface
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Facts, Split
+from airlock.data.feature_files import load
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Place, Randomness
 from airlock.training import Run
 
 Details = Mapping[str, str | int | float]
-Secrets = Mapping[str, Mapping[str, NDArray[Any]]]
+Arrays = Mapping[str, NDArray[Any]]
+Secrets = Mapping[str, Arrays]
 TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked beside what leaves
 
 
@@ -131,6 +134,25 @@ class Release:
         )
 
 
+@dataclass(frozen=True)
+class Disclosed:
+    """What the court looks at of one release.
+
+    Args:
+        leaves: All that leaves as arrays, or what all of it is computed from without another look at private records;
+            an interface where what leaves are answers.
+        executed: What it cost.
+        kept: What answers come from.
+    """
+
+    leaves: Arrays | Interface
+    executed: dpa.DpEvent
+    kept: Secrets = field(default_factory=dict, repr=False)
+
+
+Disclosing = Callable[[Randomness], Disclosed]
+
+
 class Channel(ABC):
     """One method of one channel, built from a config and the public facts about the data."""
 
@@ -141,6 +163,8 @@ class Channel(ABC):
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
     distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
+    # Settings that make a whole release a matter of moments, for the court (`config_case`); None where none do.
+    small: ClassVar[Mapping[str, object] | None] = None
     public: DataConfig | None = None  # another, public set that `release` reads in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -153,6 +177,13 @@ class Channel(ABC):
     @abstractmethod
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
         """Train, apply the mechanism, measure; the executed events equal the planned ones."""
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """What releases of these records let out, for the court: called once for each, with its randomness.
+
+        A whole release unless a method does once what comes before all chance, and the rest by the code that releases.
+        """
+        return lambda randomness: disclosed(self.release(split, randomness, run))
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
@@ -183,6 +214,23 @@ class Channel(ABC):
             "Without records to put in or leave out there is nothing to guess.",
             "Give the method `canaries` (channels/case.py), or try it without --one-run.",
         )
+
+
+def disclosed(made: Release) -> Disclosed:
+    """All that a release lets out."""
+    leaves, events = made.artefact, made.guarantee.events
+    if isinstance(leaves, Artefact):
+        return Disclosed(weights_of(leaves.net), events)
+    if isinstance(leaves, Interface):
+        return Disclosed(leaves, events, made.secrets)
+    rows = load(leaves.folder, leaves.manifest)
+    return Disclosed({"rows": rows.x.astype(np.float64).sum(0), "labels": np.bincount(rows.y)}, events)
+
+
+def weights_of(net: nn.Module) -> Arrays:
+    """Every tensor of a network that holds fractions, by name."""
+    state = {name: tensor.detach() for name, tensor in net.state_dict().items() if tensor.is_floating_point()}
+    return {name: tensor.double().cpu().numpy() for name, tensor in state.items()}
 
 
 def refuse_net(config: ReleaseConfig) -> None:

@@ -13,6 +13,19 @@ from airlock.training.loop import Recipe
 
 ClipNorm = Annotated[float, Field(ge=SMALLEST)]
 
+# One step of plain descent on every record: what it changes is the noisy gradient, for the court.
+ONE_STEP: dict[str, object] = {
+    "steps": 1,
+    "lot_size": 10**9,
+    "optimiser": "sgd",
+    "learning_rate": 1.0,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "schedule": "constant",
+    "warmup": 0.0,
+    "ema": 0.0,
+}
+
 
 class PrivateTraining(Recipe):
     """A recipe with lots and clipping.

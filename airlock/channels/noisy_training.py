@@ -18,7 +18,19 @@ from torch import nn
 
 from airlock.accounting import Course, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Secrets, Utility, check_executed
+from airlock.channels.contract import (
+    Artefact,
+    Channel,
+    Details,
+    Disclosed,
+    Disclosing,
+    Plan,
+    Release,
+    Secrets,
+    Utility,
+    check_executed,
+    weights_of,
+)
 from airlock.channels.noisy_settings import PrivateTraining
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
@@ -115,6 +127,18 @@ class NoisyTraining(Channel):
             noise_made_on=randomness.privacy.drawn_on,
             secrets=self.kept(gradients),
         )
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """Training of one network, put back to its start each time."""
+        plan, net = self.plan(), self.net().to(run.device)
+        start = copy.deepcopy(net.state_dict())
+
+        def once(randomness: Randomness) -> Disclosed:
+            net.load_state_dict(start)
+            _, executed = self.train(net, split, plan, randomness, run)
+            return Disclosed(weights_of(net), executed)
+
+        return once
 
     def train(
         self,

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from airlock.cli.terminal import JsonOption, print_json, print_lines, print_table, progress_bar, translate_errors, tries
+from airlock.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    SetOption,
+    overrides,
+    print_json,
+    print_lines,
+    print_table,
+    progress_bar,
+    translate_errors,
+    tries,
+)  # fmt: skip
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,8 +34,19 @@ def court(
     name: str | None = typer.Argument(
         None, metavar="[CHANNEL/METHOD]", help="Whose claim to try; without it, a list of them.", show_default=False
     ),
-    epsilon: float = typer.Option(1.0, help="The ε that is claimed; a proven method takes the noise for it."),
-    delta: float = typer.Option(1e-5, help="The δ that is claimed."),
+    config: Path | None = typer.Option(
+        None,
+        "--config",
+        "-c",
+        help="Try this very configuration, network and all, on made-up records.",
+        show_default=False,
+    ),
+    epsilon: float | None = typer.Option(
+        None, help="The ε that is claimed, 1 if left out; a proven method takes the noise for it.", show_default=False
+    ),
+    delta: float | None = typer.Option(None, help="The δ that is claimed, 1e-5 if left out.", show_default=False),
+    data_dir: Path | None = DataDirOption,
+    settings: list[str] = SetOption,
     pairs: int = typer.Option(20_000, help="How many pairs of runs at most."),
     confidence: float = typer.Option(0.95, help="Of the verdict: 0.95 refutes a true claim in at most 5% of trials."),
     seconds: float = typer.Option(25.0, help="How long to run pairs at most."),
@@ -37,28 +61,57 @@ def court(
 ) -> None:
     """Try to refute a method's claim: run it with and without a record, many times, and bet against it.
 
+    With --config the claim of one configuration: its network, mode, precision, device and method, through the code that
+    releases, on made-up records in the declared shape. No record is read.
+
     Exit codes: 0 the claim stands, 1 it is refuted, 2 it could not be tried: bad input, no case, or too few pairs to
     refute it.
     """
-    if name is None:
+    if name is None and config is None:
         _list(as_json)
         return
     from airlock.mechanisms import Randomness
 
-    _check(epsilon, delta)
     stream = Randomness.make(0, insecure_seed=seed).privacy
     verdict: Verdict | OneRunVerdict
+    if config is not None:
+        if name is not None or one_run:
+            raise ConfigError("--config alone", "a method or --one-run beside it", "A configuration names its method.")
+        changes = overrides(settings, epsilon=epsilon, delta=delta)
+        name, verdict = _configured(config, changes, data_dir, pairs, confidence, seconds, stream)
+        words = in_words(name, verdict)
+        _finish(name, verdict, words, as_json)
+    assert name is not None
+    epsilon, delta = 1.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
+    _check(epsilon, delta)
+    if settings or data_dir:
+        raise ConfigError("--set and --data-dir beside --config", "no --config", "A method's own case has no settings.")
     if one_run:
         verdict = _one_run(name, epsilon, delta, canaries, confidence, stream)
         words = one_run_in_words(name, verdict)
     else:
         verdict = _many_runs(name, epsilon, delta, pairs, confidence, seconds, stream)
         words = in_words(name, verdict)
+    _finish(name, verdict, words, as_json)
+
+
+def _finish(name: str, verdict: Verdict | OneRunVerdict, words: str, as_json: bool) -> NoReturn:
     if as_json:
         print_json({"method": name, **verdict.to_dict()})
     else:
         print_lines(lambda width, plain: words)
     raise typer.Exit(1 if verdict.refuted else 0 if verdict.tried else 2)
+
+
+def _configured(
+    path: Path, changes: Mapping[str, object], data_dir: Path | None, pairs: int, confidence: float, seconds: float,
+    stream: Stream,
+) -> tuple[str, Verdict]:  # fmt: skip
+    from airlock.config import load
+    from airlock.pipeline import try_config
+
+    with progress_bar() as progress:
+        return try_config(load(path, changes), stream, pairs, confidence, seconds, data_dir, progress)
 
 
 def _many_runs(

@@ -16,6 +16,8 @@ digits and on the pixels of Fashion-MNIST, where 0.1 to 0.3 differ by a point at
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import ClassVar
 
 import dp_accounting as dpa
@@ -27,7 +29,16 @@ from airlock.accounting.guarantee import Status
 from airlock.channels.answers import case
 from airlock.channels.answers.fitted import Fitted
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Plan, Release, Utility, check_executed
+from airlock.channels.contract import (
+    Artefact,
+    Disclosed,
+    Disclosing,
+    Plan,
+    Release,
+    Utility,
+    check_executed,
+    weights_of,
+)  # fmt: skip
 from airlock.data import Split
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.nets.frontend import Framed
@@ -40,6 +51,7 @@ class Head(Fitted):
     channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "head"
     status: ClassVar[Status] = "proven"
+    small: ClassVar[Mapping[str, object] | None] = {}
     leaves: ClassVar[str] = (
         "A model whose last layer was fitted to the private records, with random noise on it, on top of a fixed public "
         "part. It answers any number of queries."
@@ -59,9 +71,7 @@ class Head(Fitted):
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and fix the regularisation; touches no record."""
         net = self.sized()
-        noise_multiplier = calibrate(
-            self._events, self.config.epsilon, self.config.delta, accountant=self.config.accountant
-        )
+        noise_multiplier = self._calibrated
         objective = self.objective(noise_multiplier)
         self.check(objective, net.head.in_features)
         noise = noise_multiplier * objective.sensitivity()
@@ -100,6 +110,23 @@ class Head(Fitted):
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
         )
+
+    @cached_property
+    def _calibrated(self) -> float:
+        """The least noise, over the sensitivity, that keeps all runs within (ε, δ)."""
+        config = self.config
+        return calibrate(self._events, config.epsilon, config.delta, accountant=config.accountant)
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """The head with noise; it is solved once."""
+        net, noise_multiplier = self.ready().to(run.device), self._calibrated
+        head = self.solve(net, split.private, noise_multiplier, run)
+
+        def once(randomness: Randomness) -> Disclosed:
+            executed = self.perturb(net, head, noise_multiplier, randomness.privacy.child("head"))
+            return Disclosed(weights_of(net), executed)
+
+        return once
 
     def perturb(self, net: Framed, head: Tensor, noise_multiplier: float, stream: Stream) -> dpa.DpEvent:
         """Put the head with noise into the network; what that cost."""

@@ -10,6 +10,7 @@ model may leave, whatever its noise.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -51,6 +52,7 @@ class PerQuery(Fitted):
     channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "per-query"
     status: ClassVar[Status] = "proven"
+    small: ClassVar[Mapping[str, object] | None] = {"queries": 12}
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
     )

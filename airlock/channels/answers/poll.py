@@ -18,6 +18,7 @@ How many heads, by one rule: 8 times the noise on a count, or as many as leave f
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import dp_accounting as dpa
@@ -80,6 +81,7 @@ class Poll(Sharded):
     channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "poll"
     status: ClassVar[Status] = "proven"
+    small: ClassVar[Mapping[str, object] | None] = {"queries": 12, "heads": 24}
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions. Many models, each trained on other records, vote on each; the votes "
         "are counted with random noise, and the models stay inside."

@@ -24,6 +24,7 @@ import hashlib
 import json
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -36,7 +37,17 @@ from torch import Tensor, nn
 from airlock.accounting import Course, Guarantee, calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Case
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.contract import (
+    Artefact,
+    Channel,
+    Details,
+    Disclosed,
+    Disclosing,
+    Plan,
+    Release,
+    Utility,
+    check_executed,
+)
 from airlock.channels.student import ensemble_case
 from airlock.channels.student.answering import Answering, Noisy, to_logits
 from airlock.channels.student.ensemble_settings import UNBOUNDED, EnsembleSettings, default_queries, default_teachers
@@ -101,6 +112,9 @@ class Ensemble(Channel):
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "ensemble"
     status: ClassVar[Status] = "proven"
+    small: ClassVar[Mapping[str, object] | None] = {
+        "teachers": 4, "queries": 4, "select": "random", "hint_epochs": 0, "teacher_epochs": 2, "shard_epochs": 2,
+    }  # fmt: skip
     leaves: ClassVar[str] = (
         "A compact model that learnt from public records, and from what many teachers, each with a part of the private "
         "records of its own, say about some of them on average, with random noise on every answer."
@@ -241,6 +255,18 @@ class Ensemble(Channel):
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
         )
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """The noisy answers: whatever a student learns is computed from them and from public records."""
+        seed = self.config.seed
+        questions = self.questions(split.public, seed, Stages(run, {}))
+        moved = self.moved(split, questions, seed, run)
+
+        def once(randomness: Randomness) -> Disclosed:
+            noisy, event = self.publish(moved, questions, randomness.privacy.child(_ANSWERS))
+            return Disclosed({"answers": noisy, "given": ~np.isnan(noisy)}, repeat(event, self.config.tuning_runs))
+
+        return once
 
     def questions(self, public: Records, seed: int, stages: Stages) -> Questions:
         """The public teacher, the queries that it chooses, and the bound."""

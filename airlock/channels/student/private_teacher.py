@@ -34,7 +34,7 @@ from airlock.channels import step_canaries, step_case
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import TEACHER, Artefact, Details, Plan, Release, Utility
 from airlock.channels.dp_sgd import DpSgd
-from airlock.channels.noisy_settings import GaussianTraining
+from airlock.channels.noisy_settings import ONE_STEP, GaussianTraining
 from airlock.channels.noisy_training import ASSUMPTIONS
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.private_settings import PrivateTeacherSettings, private_settings_for, queries_for
@@ -66,6 +66,7 @@ class PrivateTeacher(DpSgd):
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "private-teacher"
+    small: ClassVar[Mapping[str, object] | None] = {"private": ONE_STEP}
     leaves: ClassVar[str] = (
         "A compact model that learnt from public records and from a teacher's answers. Each step of the teacher's "
         "training saw the private records only through bounded contributions with random noise on top."

@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import dp_accounting as dpa
@@ -29,7 +30,17 @@ from torch import Tensor, nn
 from airlock.accounting import Guarantee, calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.contract import (
+    Artefact,
+    Channel,
+    Details,
+    Disclosed,
+    Disclosing,
+    Plan,
+    Release,
+    Utility,
+    check_executed,
+)  # fmt: skip
 from airlock.channels.twin import shard_canaries, shard_case
 from airlock.channels.twin.heads import Heads
 from airlock.channels.twin.shard_settings import ShardSettings, default_radius, default_shards
@@ -79,6 +90,7 @@ class OfShards(Channel):
 
     channel: ClassVar[str] = "twin"
     status: ClassVar[Status] = "proven"
+    small: ClassVar[Mapping[str, object] | None] = {"shards": 6, "noise_limit": 1e9}
     settings: ShardSettings
     kind: ClassVar[type[ShardSettings]] = ShardSettings
 
@@ -127,6 +139,10 @@ class OfShards(Channel):
 
     def noise_multiplier(self) -> float:
         """The least noise that keeps all runs within (ε, δ)."""
+        return self._calibrated
+
+    @cached_property
+    def _calibrated(self) -> float:
         return calibrate(
             lambda z: repeat(self.event(z), self.config.tuning_runs),
             self.config.epsilon,
@@ -191,11 +207,7 @@ class OfShards(Channel):
         plan = self._planned()
         noise = float(plan.details["noise_multiplier"])
         public = public_records(self.settings, split, self.config.seed)
-        net = self.learner.start(public, max(1, round(self.records / self.shards(noise))), run)
-        radius = self.radius(noise)
-        if radius is None:
-            assert isinstance(self.learner, Subspace)  # heads have a rule
-            radius = self.learner.public_radius()
+        net, radius = self._started(public, noise, run)
         vectors = self.answers(net, split.private, noise, run)
         vector, event = self.publish(vectors, noise, radius, randomness.privacy.child("vector"))
         executed = repeat(event, self.config.tuning_runs)
@@ -211,6 +223,27 @@ class OfShards(Channel):
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
         )
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """What is published of the shards' vectors; the network that leaves is computed from it."""
+        noise = self.noise_multiplier()
+        net, radius = self._started(public_records(self.settings, split, self.config.seed), noise, run)
+        vectors = self.answers(net, split.private, noise, run)
+
+        def once(randomness: Randomness) -> Disclosed:
+            vector, event = self.publish(vectors, noise, radius, randomness.privacy.child("vector"))
+            return Disclosed({"vector": vector}, repeat(event, self.config.tuning_runs))
+
+        return once
+
+    def _started(self, public: Public | None, noise: float, run: Run) -> tuple[nn.Module, float]:
+        """The public network that shards start from, and R."""
+        net = self.learner.start(public, max(1, round(self.records / self.shards(noise))), run)
+        radius = self.radius(noise)
+        if radius is None:
+            assert isinstance(self.learner, Subspace)  # heads have a rule
+            radius = self.learner.public_radius()
+        return net, radius
 
     def answers(self, net: nn.Module, records: Records, noise_multiplier: float, run: Run) -> Tensor:
         """Every shard's vector: private, until `publish`."""

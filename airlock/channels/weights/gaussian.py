@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from airlock.channels.dp_sgd import DpSgd
-from airlock.channels.noisy_settings import GaussianTraining
+from airlock.channels.noisy_settings import ONE_STEP, GaussianTraining
 from airlock.channels.weights.settings import settings_for
 from airlock.channels.weights.training import TrainedWeights
 
@@ -14,6 +15,7 @@ class Gaussian(DpSgd, TrainedWeights):
     """DP-SGD; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "gaussian"
+    small: ClassVar[Mapping[str, object] | None] = ONE_STEP
 
     def parse_settings(self) -> GaussianTraining:
         """The user's settings over the defaults for this data."""

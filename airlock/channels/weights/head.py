@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import dp_accounting as dpa
@@ -35,7 +37,19 @@ from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels import step_canaries
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed, refuse_net
+from airlock.channels.contract import (
+    Artefact,
+    Channel,
+    Details,
+    Disclosed,
+    Disclosing,
+    Plan,
+    Release,
+    Utility,
+    check_executed,
+    refuse_net,
+    weights_of,
+)  # fmt: skip
 from airlock.channels.noisy_settings import ClipNorm
 from airlock.channels.noisy_training import ASSUMPTIONS, record_guarantee, training_course
 from airlock.channels.step_case import FACTS
@@ -91,6 +105,12 @@ class Head(Channel):
     channel: ClassVar[str] = "weights"
     method: ClassVar[str] = "head"
     status: ClassVar[Status] = "proven"
+    small: ClassVar[Mapping[str, object] | None] = {
+        "steps": 1,
+        "lot_size": 10**9,
+        "learning_rate": 1.0,
+        "momentum": 0.0,
+    }
     distributed: ClassVar[bool] = True
     leaves: ClassVar[str] = (
         "A model whose last layer was trained on the private records, on top of a fixed public part. The training saw "
@@ -122,12 +142,7 @@ class Head(Channel):
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and check the front end; touches no record."""
         net = self.front.sized()
-        noise = calibrate(
-            lambda z: self._planned(z).events(),
-            self.config.epsilon,
-            self.config.delta,
-            accountant=self.config.accountant,
-        )
+        noise = self._calibrated
         details: dict[str, str | int | float] = {
             "net": self.net_name,
             "features": net.centre.mean.numel(),
@@ -164,6 +179,25 @@ class Head(Channel):
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
         )
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """The mean feature and the head; features are computed once."""
+        public = public_records(self.settings, split, self.config.seed)
+        data = head_case.Side(self.front.ready(public, run), split.private, run)
+
+        def once(randomness: Randomness) -> Disclosed:
+            data.reset()
+            executed = self.train(data.net, data, self._calibrated, randomness, run)
+            return Disclosed({"mean": data.net.centre.mean.cpu().numpy(), **weights_of(data.net.head)}, executed)
+
+        return once
+
+    @cached_property
+    def _calibrated(self) -> float:
+        """The least noise, over the sensitivity, that keeps the whole release within (ε, δ)."""
+        config = self.config
+        whole = lambda z: self._planned(z).events()  # noqa: E731
+        return calibrate(whole, config.epsilon, config.delta, accountant=config.accountant)
 
     def train(self, net: Framed, data: Features, noise: float, randomness: Randomness, run: Run) -> dpa.DpEvent:
         """Everything that sees the private records: the mean feature and the head, left in `net`; what it cost."""

@@ -48,7 +48,10 @@ def of_head(channel: Head) -> Case:
     noise_of_mean = float(plan.details["noise_multiplier_of_the_mean"])
     both, others = step_case.neighbours()
     record = both.take(np.arange(len(others), len(both)))
-    sides = {known: _Side(channel, record.take(np.arange(int(known))), here) for known in (True, False)}
+    sides = {
+        known: Side(copy.deepcopy(channel.front.ready(None, here)), record.take(np.arange(int(known))), here)
+        for known in (True, False)
+    }
     features = sides[True].raw[0]
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
@@ -69,11 +72,11 @@ def of_head(channel: Head) -> Case:
     return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta))
 
 
-class _Side(Features):
+class Side(Features):
     """One data set and its network, put back to their start before every run."""
 
-    def __init__(self, channel: Head, records: Records, run: Run) -> None:
-        super().__init__(copy.deepcopy(channel.front.ready(None, run)), records, run)
+    def __init__(self, net: Framed, records: Records, run: Run) -> None:
+        super().__init__(net, records, run)
         self.raw = self.x
 
     def reset(self) -> None:
