@@ -1,7 +1,9 @@
 """Whether a network can be trained record by record: what clipping bounds must be the effect of one record.
 
-Known offenders are refused by type, with the remedy. Whatever else mixes records (a user's own layer, say) is found by
-trying: one record's output must not change when the other records of its batch do.
+Known offenders are refused by type, with the remedy. Whatever else mixes records (a user's own layer, say) is looked
+for by trying: one record's output must not change when the other records of its batch do. This is a word in time and no
+proof: a network may mix records only now and then. What training rests on is shown by `training.per_sample`, which
+takes every network that passes here, record by record if need be.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from torch import Tensor, nn
 
 from airlock.errors import NetError
 
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _TOLERANCE = 1e-4
 
 
@@ -57,13 +58,6 @@ def _check_layer(path: str, layer: nn.Module, name: str) -> None:
             "Its shape would be taken from private records.",
             "Give its sizes.",
         )
-    if isinstance(layer, _RECURRENT):
-        raise NetError(
-            f"layers whose gradient can be taken per record in net '{name}'",
-            f"'{path}' ({type(layer).__name__})",
-            "PyTorch gives no per-record gradients for its recurrent layers.",
-            "Use convolutions or attention built from Linear.",
-        )
 
 
 def _check_parameters(net: nn.Module, name: str) -> None:
@@ -107,7 +101,7 @@ def check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> Non
     for layer in net.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):
             layer.eval()
-    buffers = {path: value.clone() for path, value in net.named_buffers()}
+    before = {path: value.detach().clone() for path, value in _state(net)}
     with torch.no_grad():
         a = net(torch.cat([first, others[:3]]))[0]
         b = net(torch.cat([first, others[3:] * 3.0 + 1.0]))[0]
@@ -118,14 +112,19 @@ def check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> Non
             "Clipping would not bound one record's effect.",
             "Remove the layer that computes over the batch.",
         )
-    for path, value in net.named_buffers():
-        if not torch.equal(value, buffers[path]):
+    for path, value in _state(net):
+        if not torch.equal(value, before[path]):
             raise NetError(
                 f"no state in net '{name}' that training changes beside its parameters",
-                f"the buffer '{path}'",
+                f"'{path}', which a forward pass writes",
                 "It would carry private records out without noise.",
                 "Remove it, or freeze it.",
             )
+
+
+def _state(net: nn.Module) -> list[tuple[str, Tensor]]:
+    """All that a forward pass could write: parameters, frozen or not, and buffers."""
+    return [*net.named_parameters(), *net.named_buffers()]
 
 
 def _random(count: int, shape: tuple[int, ...]) -> Tensor:

@@ -109,6 +109,32 @@ class Counter(nn.Module):
         return y
 
 
+class FrozenCounter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.seen = nn.Linear(4, 2), nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen.data += x.detach().sum(0)
+        y: Tensor = self.head(x)
+        return y
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.cells(x.reshape(-1, 2, 2))[0][:, -1])
+        return y
+
+
+def test_a_recurrent_network_is_taken() -> None:
+    check(Recurrent(), "mine", (4,), 2)
+
+
 REFUSED = {
     "BatchNorm": (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), "'1'.*mixes records.*GroupNorm"),
     "running statistics": (
@@ -118,13 +144,13 @@ REFUSED = {
         "'1'.*track_running_stats",
     ),
     "lazy": (nn.Sequential(nn.LazyLinear(2)), "lazy layer '0'"),
-    "recurrent": (nn.Sequential(nn.LSTM(4, 2)), "'0' \\(LSTM\\)"),
     "frozen": (nn.Linear(4, 2).requires_grad_(False), "trainable"),
     "too many outputs": (nn.Linear(4, 3), "2 logits.*last layer 2 outputs"),
     "wrong input": (nn.Linear(5, 2), "take records of shape 4"),
-    "not a tensor": (nn.LSTMCell(4, 2), "per record"),
+    "not a tensor": (nn.LSTMCell(4, 2), "a tensor of logits"),
     "mixes by hand": (MeanOverBatch(), "changes with the other records"),
-    "keeps what it saw": (Counter(), "buffer 'seen'"),
+    "keeps what it saw": (Counter(), "'seen', which a forward pass writes"),
+    "keeps it in a frozen parameter": (FrozenCounter(), "'seen', which a forward pass writes"),
 }
 
 
