@@ -22,7 +22,7 @@ import airlock.audit as audit  # as an attribute of `airlock` it is a verb
 from airlock import channels, data, nets
 from airlock._version import VERSION
 from airlock.audit.trial import CONFIDENCE, PAIRS, SECONDS
-from airlock.channels import Channel, Features, Plan, Release, Utility
+from airlock.channels import Channel, Features, Plan, Release
 from airlock.channels.config_case import of_config
 from airlock.channels.contract import TEACHER, Secrets
 from airlock.channels.features.reopen import kept
@@ -34,11 +34,13 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.release import Bundle, Card, Vault, bundle, card, compression, models, page, words
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
-from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, count_correct, fit
+from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
+from airlock.training.outcomes import Outcomes
 from airlock.training.resident import choose_device
 
+OUTCOMES = "outcomes"  # among the secrets in the vault: what became of every test record
 NOT_ATTACKED = "All attacks: they could not be made here."
 
 
@@ -160,7 +162,7 @@ def make_release(
     small = compression.compress(release, split)
     report, forms = small or (None, {})
     made = card.make(config, facts, release, attacked, compression=report, others=others)
-    safe.store(made.release_id, release.secrets, split.remarks)
+    safe.store(made.release_id, {**release.secrets, OUTCOMES: release.utility.arrays()}, split.remarks)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
     if isinstance(release.artefact, Features):
         release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
@@ -460,7 +462,7 @@ class Open:
         parameters: Of the network.
     """
 
-    utility: Utility
+    utility: Outcomes
     audit: audit.Audit
     parameters: int
 
@@ -505,9 +507,7 @@ def train_openly(
     found = audit.Audit((), ())
     if part == "private":
         found, _ = audit.attack_quickly(net, facts.classes, config.delta, split, config.split, config.seed)
-    return Open(
-        Utility(count_correct(net, split.test), len(split.test)), found, sum(p.numel() for p in net.parameters())
-    )
+    return Open(outcomes_of(net, split.test), found, sum(p.numel() for p in net.parameters()))
 
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Plan, Release, Utility
+from airlock.channels.contract import Artefact, Channel, Plan, Release
 from airlock.channels.feature_set import Features
 from airlock.channels.interface import Answerer, Interface
 from airlock.config import ReleaseConfig
@@ -103,7 +103,6 @@ __all__ = [
     "Interface",
     "Plan",
     "Release",
-    "Utility",
     "build",
     "find",
     "named",

@@ -27,6 +27,7 @@ from airlock.data.feature_files import load
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Place, Randomness
 from airlock.training import Run
+from airlock.training.outcomes import Outcomes
 
 Details = Mapping[str, str | int | float]
 Arrays = Mapping[str, NDArray[Any]]
@@ -82,19 +83,6 @@ class Artefact:
 
 
 @dataclass(frozen=True)
-class Utility:
-    """How many of the test records were classified correctly."""
-
-    correct: int
-    records: int
-
-    @property
-    def accuracy(self) -> float:
-        """The fraction of test records classified correctly; 0 where there are none."""
-        return self.correct / max(1, self.records)
-
-
-@dataclass(frozen=True)
 class Release:
     """What leaves, with its promise and its use; and apart from it what must stay.
 
@@ -102,20 +90,22 @@ class Release:
         plan: What was planned.
         artefact: What leaves: a network, or where none does the right to ask, or features.
         guarantee: The promise that the executed events support.
-        utility: Measured on the test records.
+        utility: What became of every test record; it stays inside.
         secure_noise: Whether the privacy randomness came from the operating system.
         noise_made_on: Where the noise was computed, as it happened; both places where it was both, none if there was
             no noise.
         secrets: Arrays for the vault, by file name; none of it may leave.
+        inside: Figures that follow from test or private records and that nothing pays for; the dossier alone has them.
     """
 
     plan: Plan
     artefact: Artefact | Interface | Features
     guarantee: Guarantee
-    utility: Utility
+    utility: Outcomes
     secure_noise: bool
     noise_made_on: tuple[Place, ...]
     secrets: Secrets = field(default_factory=dict, repr=False)
+    inside: Details = field(default_factory=dict, repr=False)
 
     @property
     def network(self) -> Artefact:

@@ -27,7 +27,6 @@ from airlock.channels.contract import (
     Plan,
     Release,
     Secrets,
-    Utility,
     check_executed,
     weights_of,
 )
@@ -37,7 +36,7 @@ from airlock.data import Facts, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import GaussianNoise, Randomness
 from airlock.nets import check, create, default_name
-from airlock.training import Poisson, Resident, Run, count_correct, fit
+from airlock.training import Poisson, Resident, Run, fit, outcomes_of
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients
 from airlock.training.loop import Augment
@@ -89,7 +88,11 @@ class NoisyTraining(Channel):
         return {}
 
     def measured(self, gradients: Gradients) -> Details:
-        """Figures for the card that are only known after training."""
+        """Figures for the card that are only known after training: of public records, or paid for."""
+        return {}
+
+    def unpaid(self, gradients: Gradients) -> Details:
+        """Figures that follow from private records and that nothing pays for; they stay inside."""
         return {}
 
     def kept(self, gradients: Gradients) -> Secrets:
@@ -122,10 +125,11 @@ class NoisyTraining(Channel):
             plan=replace(plan, details={**plan.details, **self.measured(gradients)}),
             artefact=Artefact(_settled(net), self.net_name, self.facts.shape, self.facts.classes),
             guarantee=self.guarantee(executed),
-            utility=Utility(count_correct(net, split.test), len(split.test)),
+            utility=outcomes_of(net, split.test),
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
             secrets=self.kept(gradients),
+            inside=self.unpaid(gradients),
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:

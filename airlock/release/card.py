@@ -21,7 +21,7 @@ from airlock._version import VERSION
 from airlock.accounting import compose, from_json, spend
 from airlock.audit.bounds import proportion_interval
 from airlock.audit.result import Audit
-from airlock.channels.contract import Artefact, Release, Utility
+from airlock.channels.contract import Artefact, Release
 from airlock.channels.feature_set import Features
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, ReleaseConfig
@@ -176,7 +176,7 @@ def make(
     """
     promise = Promise.model_validate(release.guarantee.to_dict())
     data, attacks, tuning = _data(facts), Attacks.model_validate(audit.to_dict()), Tuning(runs=config.tuning_runs)
-    utility, total = usefulness(release.utility), _total(promise, others)
+    utility, total = usefulness(release.utility.correct, release.utility.records), _total(promise, others)
     network, asking, rows = _leaving(release.artefact)
     stays = asking or rows
     return Card(
@@ -275,14 +275,13 @@ def rows(features: Features) -> Rows:
     )
 
 
-def usefulness(utility: Utility) -> Usefulness:
+def usefulness(correct: int, records: int) -> Usefulness:
     """Accuracy with its interval."""
-    known = utility.records > 0
-    low, high = proportion_interval(utility.correct, utility.records, CONFIDENCE) if known else (0.0, 1.0)
+    low, high = proportion_interval(correct, records, CONFIDENCE) if records else (0.0, 1.0)
     return Usefulness(
-        correct=utility.correct,
-        records=utility.records,
-        accuracy=utility.accuracy,
+        correct=correct,
+        records=records,
+        accuracy=correct / max(1, records),
         low=low,
         high=high,
         confidence=CONFIDENCE,

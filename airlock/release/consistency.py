@@ -15,7 +15,6 @@ from typing import Any
 from airlock._version import VERSION
 from airlock.accounting import from_json, spend
 from airlock.accounting.spend import Relation
-from airlock.channels.contract import Utility
 from airlock.channels.feature_set import Features
 from airlock.channels.features.bound import bound
 from airlock.data import feature_files
@@ -255,7 +254,7 @@ def _utility(card: Card) -> Defects:
     stated = card.utility
     if stated.correct > stated.records:
         return ["More test records are counted as correct than there are."]
-    known = usefulness(Utility(stated.correct, stated.records))
+    known = usefulness(stated.correct, stated.records)
     pairs = [(getattr(stated, key), getattr(known, key)) for key in ("accuracy", "low", "high", "confidence")]
     same = all(abs(a - b) <= SAME_VERSION for a, b in pairs)
     if same:

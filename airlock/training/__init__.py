@@ -5,7 +5,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
 
 from airlock.training.align import Aligned, align
 from airlock.training.ensemble import Ensemble, train_together
-from airlock.training.evaluate import count_correct, losses, predict
+from airlock.training.evaluate import count_correct, losses, outcomes_of, predict
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit
 from airlock.training.private import PrivateGradients
@@ -26,6 +26,7 @@ __all__ = [
     "count_correct",
     "fit",
     "losses",
+    "outcomes_of",
     "predict",
     "train_together",
 ]

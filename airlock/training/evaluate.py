@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.data import Records
+from airlock.training.outcomes import Outcomes
 from airlock.training.per_sample import outputs
 from airlock.training.resident import to_input
 
@@ -32,6 +33,11 @@ def predict(net: nn.Module, records: Records) -> Tensor:
 def count_correct(net: nn.Module, records: Records) -> int:
     """How many records the network classifies correctly."""
     return int((predict(net, records).argmax(1).numpy() == records.y).sum())
+
+
+def outcomes_of(net: nn.Module, records: Records) -> Outcomes:
+    """What becomes of every record; it stays inside."""
+    return Outcomes.of_logits(predict(net, records).numpy(), records.y)
 
 
 def losses(net: nn.Module, records: Records) -> NDArray[np.float64]:

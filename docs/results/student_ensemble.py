@@ -58,7 +58,7 @@ def measure(config: ReleaseConfig, split: Split, data_dir: Path | None) -> dict[
     return {
         "student": made.utility.accuracy,
         "public_alone": alone.utility.accuracy,
-        **{key: made.plan.details[key] for key in SHOWN if key in made.plan.details},
+        **{key: value for key, value in {**made.plan.details, **made.inside}.items() if key in SHOWN},
     }
 
 

@@ -72,7 +72,7 @@ def measure(config: ReleaseConfig, split: Split, data_dir: Path | None) -> dict[
         "delta": made.guarantee.delta,
         "student": accuracies(made.network.net, split.test, channel.unseen),
         "base": accuracies(base(channel, split, run), split.test, channel.unseen),
-        **{key: made.plan.details[key] for key in SHOWN},
+        **{key: {**made.plan.details, **made.inside}[key] for key in SHOWN},
     }
 
 

@@ -15,7 +15,6 @@ from airlock.audit.attacks.invert import InvertSettings
 from airlock.audit.feature_release import attack_features
 from airlock.audit.features import NO_POOL, QUICK
 from airlock.channels import Features, Release
-from airlock.channels.contract import Utility
 from airlock.channels.features.extracting import Extracting
 from airlock.channels.features.reopen import kept, reopen
 from airlock.config import ReleaseConfig, from_table
@@ -25,6 +24,7 @@ from airlock.mechanisms import Randomness
 from airlock.pipeline import audit_bundle, make_release
 from airlock.release.verify import verify
 from airlock.training import Run
+from airlock.training.outcomes import Outcomes
 
 SETTINGS = {
     "published": {"layers": 2, "channels": 4, "format": "npz"},
@@ -55,7 +55,7 @@ def released(request: pytest.FixtureRequest) -> tuple[ReleaseConfig, Release, Sp
     split = data.load(config)
     channel = channels.build(config, data.describe(config))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Extracting, "usefulness", lambda *_: Utility(1, 2))
+        patch.setattr(Extracting, "usefulness", lambda *_: Outcomes(np.array([0, 1]), np.array([0, 0])))
         return config, channel.release(split, Randomness.make(0, 1), Run()), split
 
 
@@ -97,7 +97,7 @@ def test_the_vault_is_enough_to_open_the_front_end_again(released: tuple[Release
 
 def test_a_bundle_is_released_audited_and_still_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
-    monkeypatch.setattr(Extracting, "usefulness", lambda *_: Utility(1, 2))
+    monkeypatch.setattr(Extracting, "usefulness", lambda *_: Outcomes(np.array([0, 1]), np.array([0, 0])))
     monkeypatch.setattr("airlock.audit.feature_release.QUICK", FAST)
     monkeypatch.setattr("airlock.pipeline.audit.FeatureSettings", lambda **_: FAST.model_copy(update={"shown": 2}))
     made = make_release(asked("published"), tmp_path / "bundle", accept_unproven=True, insecure_seed=1)

@@ -123,6 +123,9 @@ class Contract:
         assert 0 < released.utility.records <= len(split.test)
         assert released.utility.records == len(split.test) or isinstance(released.artefact, Interface)
         assert 0 <= released.utility.accuracy <= 1
+        assert "array" not in repr(released.utility)
+        assert not set(released.inside) & set(released.plan.details)
+        assert not [key for key in released.plan.details if "accuracy" in key]  # test records pay for no detail
         if isinstance(released.artefact, Interface):
             assert released.artefact.input_shape == split.facts.shape
             return

@@ -162,7 +162,7 @@ class TestPublished(ClaimContract):
         released = self.release(split, settings=settings)
         assert tried[0] == MeanLoss(0.001)
         assert tried[1:21] == [Convexified(a, "records", 0.001) for a in ALPHAS]
-        assert released.plan.details["alpha"] == f"{tried[21].alpha:g}; chosen by the private records, not protected"  # type: ignore[attr-defined]
+        assert released.inside["alpha_found"] == tried[21].alpha  # type: ignore[attr-defined]
         assert any("α was chosen" in sentence for sentence in released.guarantee.assumptions)
         assert not any("α was chosen" in sentence for sentence in self.build().plan().guarantee.assumptions)
 

@@ -166,7 +166,7 @@ class TestEnsemble(Resuming, Contract):
         settings = {**self.settings, "teacher": "rona-digits-teacher", "hint": "pool1", "hint_epochs": 1}
         released = self.release(split, settings=settings)
         assert released.plan.details["hint"] == "pool1"
-        assert 0 < float(released.plan.details["public_teacher_accuracy"]) <= 1
+        assert 0 < float(released.inside["public_teacher_accuracy"]) <= 1
 
     @pytest.mark.parametrize(
         ("change", "word"),

@@ -20,7 +20,7 @@ from airlock.data import Records, Split
 from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import Randomness
 from airlock.nets import create
-from airlock.training import Run
+from airlock.training import Run, outcomes_of
 from airlock.training.distil import Asked, MatchLoss, SoftLoss
 from tests.channels.contract import Contract
 from tests.channels.resuming import TEACHING, Resuming
@@ -71,7 +71,8 @@ class TestPrivateTeacher(Resuming, Contract):
     ) -> None:
         """Without steps of any size the teacher is the public one; and private records reach nothing else."""
         still = {**self.settings, "private": {**PRIVATE, "learning_rate": 1e-12}}
-        monkeypatch.setattr(private_teacher, "count_correct", lambda net, records: 0)
+        nobody = split.test.take(np.arange(0))
+        monkeypatch.setattr(private_teacher, "outcomes_of", lambda net, records: outcomes_of(net, nobody))
         half = replace(split, private=split.private.take(np.arange(0, len(split.private), 2)))
         students = [self.release(own, settings=still).network.net.state_dict() for own in (split, half)]
         assert all(torch.allclose(students[0][name], students[1][name], atol=1e-5) for name in students[0])
@@ -85,7 +86,7 @@ class TestPrivateTeacher(Resuming, Contract):
         assert details["labels"] == "the teacher's answers"
         own = data.load(self.config(split=fractions))
         assert not np.isin(own.public.y, (6, 9)).any()
-        found = channel.release(own, Randomness.make(0, 1), Run()).plan.details
+        found = channel.release(own, Randomness.make(0, 1), Run()).inside
         theirs, others = (
             float(found[f"accuracy_on_{name}"]) for name in ("classes_without_public_records", "the_other_classes")
         )

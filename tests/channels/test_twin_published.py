@@ -135,7 +135,7 @@ class TestPublished(ClaimContract):
 
         monkeypatch.setattr(published, "count_correct", correct)
         released = self.release(split, settings={**self.settings, "threshold": 0.5, "tries": 5})
-        assert released.plan.details["tries"] == 3
+        assert released.inside["tries"] == 3
         assert released.plan.details["most_tries"] == 5
         assert not torch.equal(seen[0], seen[1])
         assert not torch.equal(seen[1], seen[2])

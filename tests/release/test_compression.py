@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from airlock.channels.contract import Artefact, Plan, Release, Utility
+from airlock.channels.contract import Artefact, Plan, Release
 from airlock.cli import app
 from airlock.config import from_table
 from airlock.data import Records, Split
@@ -22,7 +22,7 @@ from airlock.nets import create
 from airlock.release import Bundle, Card, Vault, bundle, export, make_card, quantise, verify, write
 from airlock.release.compression import Compressed, compress, multiply_adds, report
 from airlock.release.page import smaller_words
-from tests.release.conftest import AUDIT, CLASSES, FACTS, SHAPE, guarantee, make_release
+from tests.release.conftest import AUDIT, CLASSES, FACTS, SHAPE, guarantee, make_release, outcomes
 
 RANDOM = np.random.default_rng(0)
 RECORDS = Records(RANDOM.integers(0, 256, (40, *SHAPE)).astype(np.uint8), RANDOM.integers(0, 10, 40))
@@ -46,7 +46,7 @@ def a_release() -> Release:
     plain = make_release(guarantee())
     details = {"net": "linear", "teacher": "mlp"}
     plan = Plan("student", "ensemble", "A student.", plain.guarantee, details)
-    return dataclasses.replace(plain, plan=plan, utility=Utility(4, 40))
+    return dataclasses.replace(plain, plan=plan, utility=outcomes(4, 40))
 
 
 @pytest.fixture(scope="module")

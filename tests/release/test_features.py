@@ -224,6 +224,6 @@ def test_from_config_to_bundle_with_an_interruption(
     assert card.audit.attacks[0].name == "likelihood ratio of features"
     assert list(vault.root.rglob("*features-*")) == []
     kept = vault.load(card.release_id)
-    assert set(kept) == {"front", "choices", "attack-scores", "contact-sheet"}
+    assert set(kept) == {"front", "choices", "attack-scores", "contact-sheet", "outcomes"}
     for file in out.iterdir():
         assert kept["front"]["2.weight"].tobytes() not in file.read_bytes()

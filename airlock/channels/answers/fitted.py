@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.accounting import Guarantee
-from airlock.channels.contract import Channel, Plan, Release, Secrets, Utility, refuse_net
+from airlock.channels.contract import Channel, Plan, Release, Secrets, refuse_net
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records
@@ -32,6 +32,7 @@ from airlock.nets.frontend import Framed, pretrain
 from airlock.nets.scattering import SMALLEST, dense
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
+from airlock.training.outcomes import Outcomes
 from airlock.training.resident import to_input
 
 ASSUMPTIONS = (
@@ -127,7 +128,7 @@ class Featured(Channel):
         plan: Plan,
         executed: dpa.DpEvent,
         interface: Interface,
-        utility: Utility,
+        utility: Outcomes,
         kept: Secrets,
         randomness: Randomness,
     ) -> Release:

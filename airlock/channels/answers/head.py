@@ -35,14 +35,13 @@ from airlock.channels.contract import (
     Disclosing,
     Plan,
     Release,
-    Utility,
     check_executed,
     weights_of,
 )  # fmt: skip
 from airlock.data import Split
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.nets.frontend import Framed
-from airlock.training import Run, count_correct
+from airlock.training import Run, outcomes_of
 
 
 class Head(Fitted):
@@ -101,7 +100,7 @@ class Head(Fitted):
         head = self.solve(net, split.private, noise_multiplier, run)
         executed = self.perturb(net, head, noise_multiplier, randomness.privacy.child("head"))
         check_executed(plan, executed)
-        utility = Utility(count_correct(net, split.test), len(split.test))
+        utility = outcomes_of(net, split.test)
         return Release(
             plan=plan,
             artefact=Artefact.leaving(net, self.net_name, self.facts),

@@ -24,8 +24,8 @@ from airlock.channels.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, 
 from airlock.channels.answers.noisy import Noise, Noisy, least_noise
 from airlock.channels.answers.planner import advise
 from airlock.channels.case import Case
-from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
-from airlock.channels.interface import ONE_ANSWER, Answerer, Interface, count_right
+from airlock.channels.contract import Plan, Release, Secrets, check_executed
+from airlock.channels.interface import ONE_ANSWER, Answerer, Interface, ask_all
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.mechanisms import Randomness
@@ -120,8 +120,8 @@ class PerQuery(Fitted):
         desk = Noisy(interface, kept)
         executed = repeat(repeat(desk.event, self.queries), self.config.tuning_runs)
         check_executed(plan, executed)
-        right = count_right(desk, split.test, randomness.privacy.child("utility"))
-        return self.leave(plan, executed, interface, Utility(right, len(split.test)), kept, randomness)
+        utility = ask_all(desk, split.test, randomness.privacy.child("utility"))
+        return self.leave(plan, executed, interface, utility, kept, randomness)
 
     def kept(self, net: Framed, split: Split, noise: Noise, run: Run) -> Secrets:
         """What stays in the vault: the head of these records, no longer than it may be, and the front end."""

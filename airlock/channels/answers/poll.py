@@ -33,8 +33,8 @@ from airlock.channels.answers.fitted import FrontSettings
 from airlock.channels.answers.noisy import Noise, least_noise
 from airlock.channels.answers.shards import FEWEST, Council, Sharded, ShardSettings
 from airlock.channels.case import Case
-from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
-from airlock.channels.interface import ONE_ANSWER, Answerer, Answers, Interface, count_right
+from airlock.channels.contract import Plan, Release, Secrets, check_executed
+from airlock.channels.interface import ONE_ANSWER, Answerer, Answers, Interface, ask_all
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError
@@ -136,8 +136,8 @@ class Poll(Sharded):
         desk = Counted(interface, kept)
         executed = self.course(desk.event).events()
         check_executed(plan, executed)
-        right = count_right(desk, split.test, randomness.privacy.child("utility"))
-        return self.leave(plan, executed, interface, Utility(right, len(split.test)), kept, randomness)
+        utility = ask_all(desk, split.test, randomness.privacy.child("utility"))
+        return self.leave(plan, executed, interface, utility, kept, randomness)
 
     def interface(self, noise: Noise) -> Interface:
         """What may be asked, and the figures that whoever answers needs."""

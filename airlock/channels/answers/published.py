@@ -34,7 +34,7 @@ from airlock.channels.answers.formulas import Sensitivities, gaussian_epsilon, n
 from airlock.channels.answers.neuron import NeuronAnswerer, NeuronNoise, keep
 from airlock.channels.answers.published_settings import ALPHAS, PublishedSettings, check
 from airlock.channels.case import Case
-from airlock.channels.contract import Channel, Details, Plan, Release, Secrets, Utility, check_executed
+from airlock.channels.contract import Channel, Plan, Release, Secrets, check_executed
 from airlock.channels.interface import MEASURED_BEYOND, Answerer, Interface
 from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
@@ -43,6 +43,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.nets import create
 from airlock.training import Recipe, Resident, Run, Shuffled, count_correct, fit
 from airlock.training.convexified import Convexified, MeanLoss, Objective, ObjectiveGradients, start_as_keras
+from airlock.training.outcomes import Outcomes
 from airlock.training.resident import to_input
 
 THEOREMS = {
@@ -170,9 +171,6 @@ class Published(Channel):
         net = self.train(split.private, self.objective(alpha), run)
         interface, kept = self.interface(), keep(net)
         check_executed(plan, self._events())
-        if self.alpha == "search":
-            told: Details = {"alpha": f"{alpha:g}; chosen by the private records, not protected"}
-            plan = replace(plan, details={**plan.details, **told})
         utility = measure(NeuronAnswerer(interface, kept), split.test, randomness.privacy.child("utility"))
         return Release(
             plan=plan,
@@ -182,6 +180,7 @@ class Published(Channel):
             secure_noise=randomness.privacy.secure,
             noise_made_on=("cpu",),  # by whoever answers, as for queries to come
             secrets=kept,
+            inside={"alpha_found": alpha} if self.alpha == "search" else {},
         )
 
     def objective(self, alpha: float) -> Objective:
@@ -253,10 +252,10 @@ class Published(Channel):
         return THEOREMS[self.settings.noise].format(why=why, queries=queries, one=one, total=total, delta=delta)
 
 
-def measure(answerer: Answerer, records: Records, stream: Stream) -> Utility:
-    """How many records get their own class, by one answer each."""
+def measure(answerer: Answerer, records: Records, stream: Stream) -> Outcomes:
+    """What every record is told about itself, by one answer each."""
     if not len(records):
-        return Utility(0, 0)
+        return Outcomes(records.y, records.y)
     x = to_input(torch.from_numpy(np.ascontiguousarray(records.x))).numpy()
     answers = answerer.answer(x, answerer.reserve(len(records)), stream)
-    return Utility(int((answers.labels == records.y).sum()), len(records))
+    return Outcomes(records.y, answers.labels.astype(np.int64))

@@ -23,13 +23,14 @@ from airlock.channels.answers.fitted import FrontSettings
 from airlock.channels.answers.shards import FEWEST, Sharded, ShardSettings
 from airlock.channels.answers.votes import NONE, Voters, course, rule_for
 from airlock.channels.case import Case
-from airlock.channels.contract import Plan, Release, Secrets, Utility, check_executed
+from airlock.channels.contract import Plan, Release, Secrets, check_executed
 from airlock.channels.interface import Answerer, Interface, as_queries
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import AboveThreshold, Randomness, Stream
 from airlock.training import Run
+from airlock.training.outcomes import Outcomes
 
 UNIT = "one question that is too close to call, or {queries:,} that are not"
 
@@ -112,14 +113,14 @@ class Savings(Sharded):
         utility = self.utility(desk, split.test, randomness.privacy.child("utility"))
         return self.leave(plan, executed, interface, utility, kept, randomness)
 
-    def utility(self, desk: Voters, test: Records, stream: Stream) -> Utility:
+    def utility(self, desk: Voters, test: Records, stream: Stream) -> Outcomes:
         """As many test records as one unit pays for at most, until all units are spent; no answer is a wrong one."""
         some = test.take(np.arange(min(len(test), self.asking.queries)))
         if not len(some):
-            return Utility(0, 0)
+            return Outcomes(some.y, some.y)
         labels = desk.answer(as_queries(some), desk.reserve(len(some)), stream).labels
         over = np.cumsum(labels == NONE) >= self.asking.unsure
-        return Utility(int(((labels == some.y) & ~over).sum()), len(some))
+        return Outcomes(some.y, np.where(over, NONE, labels).astype(np.int64))
 
     def interface(self, rule: AboveThreshold) -> Interface:
         """What may be asked, and the figures that whoever answers needs."""

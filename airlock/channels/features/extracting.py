@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock.channels.contract import Channel, Utility
+from airlock.channels.contract import Channel
 from airlock.channels.feature_set import Features
 from airlock.channels.features.front import FrontEnd, Whole, check_settings, outside
 from airlock.channels.features.settings import FeatureSettings
@@ -30,9 +30,10 @@ from airlock.mechanisms import LocalGaussian, Stream
 from airlock.training import Run
 from airlock.training.cloud import learn
 from airlock.training.distributed import digest
-from airlock.training.evaluate import count_correct
+from airlock.training.evaluate import outcomes_of
 from airlock.training.extract import Extraction, Ordered, Protect, extract, feature_shape
 from airlock.training.features import compute
+from airlock.training.outcomes import Outcomes
 
 FOLDER = "features"  # of a run's checkpoints
 MOST_BYTES = 1 << 30  # of features that the classifier learns from
@@ -104,8 +105,8 @@ class Extracting(Channel):
 
     def usefulness(
         self, front: nn.Module, clip: LocalGaussian | None, folder: Path, manifest: Manifest, test: Records, run: Run
-    ) -> Utility:
-        """How many test records a classifier gets right that was trained on the released features alone.
+    ) -> Outcomes:
+        """What a classifier says of every test record that was trained on the released features alone.
 
         Test records go through the same front end and the same clipping, without noise: as for a receiver who sends
         the classifier back.
@@ -116,7 +117,7 @@ class Extracting(Channel):
         blocks = [x.cpu() for _, x in compute(front, test, run, "features of test records")]
         features = torch.cat([torch.empty(0, *manifest.shape), *blocks])
         features = clip.clip(features).reshape(features.shape) if clip else features
-        return Utility(count_correct(net, Records(features.numpy(), test.y)), len(test))
+        return outcomes_of(net, Records(features.numpy(), test.y))
 
     def owned(self, features: Features, run: Run) -> Features:
         """A folder of its own goes when nobody holds the features any more."""

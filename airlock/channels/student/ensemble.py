@@ -45,7 +45,6 @@ from airlock.channels.contract import (
     Disclosing,
     Plan,
     Release,
-    Utility,
     check_executed,
 )
 from airlock.channels.student import ensemble_case
@@ -58,7 +57,7 @@ from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split, shard
 from airlock.errors import AirlockWarning, ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.training import Recipe, Run, checkpoint, count_correct
+from airlock.training import Recipe, Run, checkpoint, outcomes_of
 from airlock.training.chunks import read
 from airlock.training.distil import Asked, Cached, SoftLoss, at_places
 from airlock.training.distributed import digest
@@ -244,16 +243,15 @@ class Ensemble(Channel):
         check_executed(plan, executed)
         net = self._student(questions, noisy, split.public, seed, stages)
         stages.forget(_AUXILIARY, _REHEARSAL, _ANSWERS, HINTS)
-        utility = Utility(count_correct(net, split.test), len(split.test))
-        right = count_correct(questions.auxiliary, split.test)
-        known = {"public_teacher_accuracy": Utility(right, len(split.test)).accuracy}
+        utility, public = outcomes_of(net, split.test), outcomes_of(questions.auxiliary, split.test)
         return Release(
-            plan=replace(plan, details={**plan.details, **self._bounds(questions.bound), **known}),
+            plan=replace(plan, details={**plan.details, **self._bounds(questions.bound)}),
             artefact=Artefact.leaving(net, self.net_name, self.facts),
             guarantee=self._guarantee(executed),
             utility=utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
+            inside={"public_teacher_accuracy": public.accuracy},
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from airlock.channels import step_canaries, step_case
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import TEACHER, Artefact, Details, Plan, Release, Utility
+from airlock.channels.contract import TEACHER, Artefact, Details, Plan, Release
 from airlock.channels.dp_sgd import DpSgd
 from airlock.channels.noisy_settings import ONE_STEP, GaussianTraining
 from airlock.channels.noisy_training import ASSUMPTIONS
@@ -44,11 +44,12 @@ from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Place, Randomness
-from airlock.training import Resident, Run, checkpoint, count_correct, predict
+from airlock.training import Resident, Run, checkpoint, outcomes_of
 from airlock.training.chunks import read
 from airlock.training.distil import Asked, MatchLoss, Objective, SoftLoss
 from airlock.training.distributed import digest
 from airlock.training.gradients import Gradients
+from airlock.training.outcomes import Outcomes
 from airlock.training.rehearse import bearable
 from airlock.training.stages import Stages
 from airlock.training.variations import Balanced
@@ -180,15 +181,9 @@ class PrivateTeacher(DpSgd):
         net = self._student(teacher, split.public, randomness.seed, stages)
         stages.forget(_AUXILIARY, _TEACHER, HINTS)
         teachers = {"public_teacher_accuracy": auxiliary, "teacher_accuracy": teacher}
-        counts = {name: count_correct(own, split.test) for name, own in teachers.items()}
-        known = {name: Utility(right, len(split.test)).accuracy for name, right in counts.items()}
-        utility = Utility(count_correct(net, split.test), len(split.test))
-        more = {
-            "private_learning_rate": recipe.learning_rate,
-            **known,
-            **self.measured(gradients),
-            **self._of_unseen(net, split.test),
-        }
+        known = {name: outcomes_of(own, split.test).accuracy for name, own in teachers.items()}
+        utility = outcomes_of(net, split.test)
+        more = {"private_learning_rate": recipe.learning_rate, **self.measured(gradients)}
         return Release(
             plan=replace(plan, details={**plan.details, **more}),
             artefact=Artefact.leaving(net, self.net_name, self.facts),
@@ -197,6 +192,7 @@ class PrivateTeacher(DpSgd):
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
             secrets={TEACHER: for_vault(teacher)},
+            inside={**known, **self._of_unseen(utility)},
         )
 
     def assumptions(self) -> tuple[str, ...]:
@@ -290,12 +286,12 @@ class PrivateTeacher(DpSgd):
         school.take_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
         return net
 
-    def _of_unseen(self, net: nn.Module, test: Records) -> Details:
+    def _of_unseen(self, found: Outcomes) -> Details:
         """The accuracy on classes with and without public records, where there are both."""
-        theirs = np.isin(test.y, self.unseen)
+        theirs = np.isin(found.labels, self.unseen)
         if not theirs.any() or theirs.all():
             return {}
-        right = predict(net, test).argmax(1).numpy() == test.y
+        right = found.predicted == found.labels
         return {
             "accuracy_on_classes_without_public_records": float(right[theirs].mean()),
             "accuracy_on_the_other_classes": float(right[~theirs].mean()),

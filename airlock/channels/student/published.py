@@ -17,7 +17,6 @@ public records by the student amplifies nothing and costs nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -30,7 +29,7 @@ from airlock.accounting import Claim, Guarantee, repeat, spend
 from airlock.accounting.guarantee import Status
 from airlock.accounting.spend import LARGEST
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import TEACHER, Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.contract import TEACHER, Artefact, Channel, Details, Plan, Release, check_executed
 from airlock.channels.student import case
 from airlock.channels.student.learning import HINTS, School, check_split
 from airlock.channels.student.sanitise import Sanitise
@@ -40,7 +39,7 @@ from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.training import Run, count_correct
+from airlock.training import Run, outcomes_of
 from airlock.training.distil import Asked, HintLoss, Objective, SoftLoss
 from airlock.training.stages import Stages
 
@@ -194,16 +193,16 @@ class Published(Channel):
         stages.forget(*_KEPT)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         check_executed(plan, executed)
-        utility = Utility(count_correct(net, split.test), len(split.test))
-        measured = _measured(teacher, auxiliary, changes, split.test)
+        utility = outcomes_of(net, split.test)
         return Release(
-            plan=replace(plan, details={**plan.details, **measured}),
+            plan=plan,
             artefact=Artefact.leaving(net, self.net_name, self.facts),
             guarantee=self._guarantee(executed),
             utility=utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
             secrets={TEACHER: for_vault(teacher)},
+            inside=_measured(teacher, auxiliary, changes, split.test),
         )
 
     def teachers(self, split: Split, seed: int, stages: Stages) -> Teachers:
@@ -262,14 +261,12 @@ def _joined(private: Records, public: Records) -> Records:
 
 
 def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: Changes, test: Records) -> Details:
-    """Figures that are known after training; those of the teacher follow from the private records."""
-    private = "computed from the private records, not protected"
-    right, public = (Utility(count_correct(net, test), len(test)).accuracy for net in (teacher, auxiliary))
+    """Figures that are known after training; they follow from private and test records."""
     clipped = {f"clipped_share_{name}": change.share_clipped for name, change in changes.items()}
     return {
-        "teacher_accuracy": f"about {right:.3f}; {private}",
-        "public_teacher_accuracy": public,
-        **{name: f"about {share:.2f}; {private}" for name, share in clipped.items() if share is not None},
+        "teacher_accuracy": outcomes_of(teacher, test).accuracy,
+        "public_teacher_accuracy": outcomes_of(auxiliary, test).accuracy,
+        **{name: share for name, share in clipped.items() if share is not None},
     }
 
 

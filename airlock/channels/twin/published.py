@@ -25,7 +25,6 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,7 +36,7 @@ from torch import Tensor, nn
 from airlock.accounting import Claim, Guarantee, repeat, spend
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, Utility, check_executed
+from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, check_executed
 from airlock.channels.twin import case
 from airlock.channels.twin.generate import Generated, generate
 from airlock.channels.twin.groups import GroupSettings, check_sizes, publish_layers
@@ -48,7 +47,7 @@ from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
 from airlock.nets import check, create, default_name
-from airlock.training import Recipe, Resident, Run, count_correct
+from airlock.training import Recipe, Resident, Run, count_correct, outcomes_of
 from airlock.training.align import align
 from airlock.training.collection import Collection, Slices, collect
 from airlock.training.ensemble import makes
@@ -262,19 +261,16 @@ class Published(Channel):
             net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         check_executed(plan, executed)
-        measured: Details = {
-            "tries": tries,
-            "constant_slices": f"{made.constant}; computed from the private records, not protected",
-        }
-        utility = Utility(count_correct(net, split.test), len(split.test))  # before it leaves a GPU
+        utility = outcomes_of(net, split.test)  # before it leaves a GPU
         net = net.cpu().eval().requires_grad_(False)
         return Release(
-            plan=replace(plan, details={**plan.details, **measured}),
+            plan=plan,
             artefact=Artefact(net, self.net_name, self.facts.shape, self.facts.classes),
             guarantee=self._guarantee(executed, slices.parameters),
             utility=utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on,
+            inside={"tries": tries, "constant_slices": made.constant},
         )
 
     def collection(self, split: Split, run: Run, folder: Path, stages: Sequence[int] = ()) -> Collection:

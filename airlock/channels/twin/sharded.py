@@ -38,7 +38,6 @@ from airlock.channels.contract import (
     Disclosing,
     Plan,
     Release,
-    Utility,
     check_executed,
 )  # fmt: skip
 from airlock.channels.twin import shard_canaries, shard_case
@@ -49,7 +48,7 @@ from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Public, Records, Split, shard
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness, ShardMean, Stream
-from airlock.training import Run, count_correct
+from airlock.training import Run, outcomes_of
 from airlock.training.front import front_end
 from airlock.training.public import check_public, outside, planned_sentence, public_records, sentence
 
@@ -213,7 +212,7 @@ class OfShards(Channel):
         executed = repeat(event, self.config.tuning_runs)
         check_executed(plan, executed)
         self.learner.settle(net, vector)
-        utility = Utility(count_correct(net, split.test), len(split.test))  # before it leaves a GPU
+        utility = outcomes_of(net, split.test)  # before it leaves a GPU
         net = net.cpu().eval().requires_grad_(False)
         return Release(
             plan=replace(plan, details={**plan.details, "radius": radius, **_measured(public)}),

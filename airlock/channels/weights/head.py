@@ -45,7 +45,6 @@ from airlock.channels.contract import (
     Disclosing,
     Plan,
     Release,
-    Utility,
     check_executed,
     refuse_net,
     weights_of,
@@ -59,7 +58,7 @@ from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Split
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.nets.frontend import Framed
-from airlock.training import Poisson, PrivateGradients, Recipe, Run, count_correct, fit
+from airlock.training import Poisson, PrivateGradients, Recipe, Run, fit, outcomes_of
 from airlock.training.distributed import ALONE
 from airlock.training.front import front_end
 from airlock.training.public import (
@@ -169,7 +168,7 @@ class Head(Channel):
         run.group.spread(net.state_dict().values())  # what is public may come out otherwise on another machine
         executed = self.train(net, Features(net, split.private, run), noise, randomness, run)
         check_executed(plan, executed)
-        utility = Utility(count_correct(net, split.test), len(split.test))  # before it leaves a GPU
+        utility = outcomes_of(net, split.test)  # before it leaves a GPU
         net = net.cpu().eval().requires_grad_(False)
         return Release(
             plan=replace(plan, details={**plan.details, **_measured(net, public)}),

@@ -172,12 +172,12 @@ class Published(TrainedWeights):
             self.settings.sensitivity_from,
         )
 
-    def measured(self, gradients: Gradients) -> Details:
-        """The ε of the smallest noise of the run in every step, if w were public: a private figure, marked as such."""
+    def unpaid(self, gradients: Gradients) -> Details:
+        """The ε of the smallest noise of the run in every step, if w were public."""
         smallest = min(cast(OptimisedGradients, gradients).smallest, default=1.0)
         epsilon = self._epsilon(smallest * self.noise_multiplier())
         words = f"above {LARGEST:,.0f}" if math.isinf(epsilon) else f"about {epsilon:.2g}"
-        return {"smallest_noise_epsilon": f"{words}; computed from the private records, not protected"}
+        return {"smallest_noise_epsilon": words}
 
     def kept(self, gradients: Gradients) -> Secrets:
         """The smallest factor on equal noise, shape by shape."""
