@@ -11,6 +11,7 @@ from airlock.mechanisms.aggregate import (
 )
 from airlock.mechanisms.choice import Choice
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
+from airlock.mechanisms.counts import NoisyCounts
 from airlock.mechanisms.discrete import GridNoise
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.kmeans import PrivateKMeans
@@ -29,6 +30,7 @@ __all__ = [
     "GridNoise",
     "LaplaceNoise",
     "LocalGaussian",
+    "NoisyCounts",
     "Place",
     "PrivateKMeans",
     "QuantileBound",

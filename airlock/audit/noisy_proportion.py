@@ -1,0 +1,196 @@
+"""An interval for a proportion of which count and total are known with noise; it holds at every size.
+
+A ~ Binomial(N, p) records of N have a property. What is seen is A + U and N + M, where U and M are noise of a known law
+and independent of the records. The interval [low, high] for p contains both kinds of chance.
+
+Guarantee: P(low ≤ p ≤ high) ≥ the stated confidence, for every N and p.
+
+Proof. Let c be the ratio of what is seen, count over total, cut to [0, 1], where the total is positive; elsewhere the
+interval is [0, 1]. (1) For one N, an outcome has a ratio of at least c only if A − cN + V ≥ 0, where V = U − cM. As
+P(V ≥ s) falls in s, the probability π(p, N) of that rises in p (replace a record that has not got the property by one
+that has: A grows by one). It bounds the p-value of "so large a ratio or larger", so P(π(p, N) ≤ a) ≤ a for the true p
+and N, whatever a. (2) N lies in C = {the total as seen ± q} unless |M| > q, which has a probability of at most b. So
+with `low` at most the smallest p for which π(p, n) > a for some n in C (Berger and Boos 1994), p < low only if
+π(p, N) ≤ a or N is not in C; the same holds for `high`, with small ratios. Together that is 2a + b, the error. (3)
+Everything that is computed is an upper bound on π, which only widens the interval: V's law is taken in blocks, each at
+its far end; sizes n to n + m − 1 are taken together, the m − 1 further records all at the best they could add. ∎
+
+Without noise this is Clopper and Pearson's interval (1934).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+Floats = NDArray[np.floating]
+
+_SIZE_ERROR = 0.04  # the share of the error that the size may take
+_TAIL = 1e-6  # of the law of the noise; it is added to every probability
+_FINE = 0.05  # of the noise's scale: the blocks in which its law is taken
+_STEP = 1.0 / 16.0
+_TOGETHER = 0.1  # of the noise's scale: sizes that are taken together
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The law of the sum of one or two cells' two-sided geometric noise; of none it is 0.
+
+    Args:
+        epsilon: P(x) of a cell is in proportion to exp(−ε|x|).
+        cells: 1 or 2.
+    """
+
+    epsilon: float
+    cells: int
+
+    @property
+    def variance(self) -> float:
+        """Of the sum."""
+        return self.cells * 0.5 / math.sinh(self.epsilon / 2.0) ** 2
+
+    def at_least(self, values: Floats) -> Floats:
+        """P(noise ≥ value), for each."""
+        first = np.ceil(np.asarray(values, np.float64) - 1e-9)
+        beyond = self._beyond(np.where(first > 0, first, 1.0 - first))
+        return np.asarray(np.where(first > 0, beyond, 1.0 - beyond))
+
+    def reach(self, error: float) -> int:
+        """The smallest q with P(|noise| > q) ≤ error."""
+        high = 1
+        while 2.0 * self._beyond(np.array([high + 1.0]))[0] > error:
+            high *= 2
+        candidates = np.arange(high + 1)
+        return int(candidates[2.0 * self._beyond(candidates + 1.0) <= error][0])
+
+    def _beyond(self, first: Floats) -> Floats:
+        """P(noise ≥ m) for whole m ≥ 1: of one cell q^m/(1 + q), of two the sum of the convolution."""
+        q = math.exp(-self.epsilon)
+        power = np.exp(-self.epsilon * first)
+        if self.cells == 1:
+            return np.asarray(power / (1.0 + q))
+        both, outside = math.tanh(self.epsilon / 2.0) ** 2, 2.0 * q * q / -math.expm1(-2.0 * self.epsilon)
+        gap = -math.expm1(-self.epsilon)
+        return np.asarray(both * power * ((first + 1.0 + outside) / gap + q / gap**2))
+
+
+def noisy_interval(
+    count: int, total: int, parts: tuple[tuple[Noise, float, float], ...], size: Noise, confidence: float = 0.95
+) -> tuple[float, float]:
+    """The interval for p.
+
+    Args:
+        count: As seen, with noise.
+        total: As seen, with noise.
+        parts: The noise on count and total as independent parts, at most two: each with how often it is in the count
+            and how often in the total.
+        size: The noise on the total.
+        confidence: With which p is covered.
+    """
+    if total <= 0:
+        return 0.0, 1.0
+    ratio = max(0.0, min(1.0, count / total))
+    error = 1.0 - confidence
+    away = size.reach(_SIZE_ERROR * error)
+    law = _Law(tuple((noise, abs(in_count - ratio * in_total)) for noise, in_count, in_total in parts))
+    sizes = _Sizes(ratio, max(0, total - away), total + away, law)
+    each = (1.0 - _SIZE_ERROR) * error / 2.0
+    return min(ratio, sizes.lowest(each)), max(ratio, 1.0 - sizes.mirrored().lowest(each))
+
+
+class _Law:
+    """Upper bounds on P(V ≥ s) for V = Σ weight · noise, from a table of s."""
+
+    def __init__(self, parts: tuple[tuple[Noise, float], ...]) -> None:
+        used = [(noise, weight) for noise, weight in parts if weight > 1e-12]
+        self.scale = max((weight / noise.epsilon for noise, weight in used), default=0.0)
+        self.step = max(_STEP, _FINE * self.scale)
+        most = sum(weight * (noise.reach(_TAIL) + 1) for noise, weight in used) + 2 * self.step
+        self._first = -math.ceil(most / self.step)
+        places = np.arange(self._first, -self._first + 1) * self.step
+        self._table = np.minimum(1.0, self._above(places, used) + (_TAIL if used else 0.0))
+
+    def at_least(self, values: Floats) -> Floats:
+        """Rounded down to the table's next place; 1 before it, and beyond it what is left there."""
+        places = np.floor(values / self.step + 1e-9).astype(np.int64) - self._first
+        found = self._table[np.clip(places, 0, len(self._table) - 1)]
+        return np.asarray(np.where(places < 0, 1.0, found))
+
+    @staticmethod
+    def _above(places: Floats, used: list[tuple[Noise, float]]) -> Floats:
+        if not used:
+            return (places <= 0).astype(np.float64)
+        if len(used) == 1:
+            return used[0][0].at_least(places / used[0][1])
+        (first, one), (second, two) = used
+        far, width = first.reach(_TAIL), max(1, int(_FINE / first.epsilon))
+        edges = np.arange(-far, far + 1 + width, width, dtype=np.float64)
+        tails = first.at_least(edges)
+        masses = -np.diff(np.append(1.0, tails))  # of what lies before the first edge, and from each to the next
+        away = (places[:, None] - one * (edges - 1.0)[None, :]) / two
+        return np.asarray(second.at_least(away) @ masses + tails[-1])
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """All sizes that the total may really have, and what each says of p."""
+
+    ratio: float
+    least: int
+    most: int
+    law: _Law
+
+    def mirrored(self) -> _Sizes:
+        """Of the records that have not got the property."""
+        return _Sizes(1.0 - self.ratio, self.least, self.most, self.law)
+
+    def lowest(self, error: float) -> float:
+        """At most the smallest p for which some size gives a ratio as large with more than this probability."""
+        together = max(1, int(_TOGETHER * self.law.scale))
+        starts = np.arange(self.least, self.most + 1, together)
+        low, worst = 1.0, starts[:1]
+        for _ in range(8):
+            low = self._bisect(worst, together, error, low)
+            chances = self._chances(low, starts, together)
+            place = int(chances.argmax())
+            if low == 0.0 or chances[place] <= error:
+                return low
+            worst = starts[place : place + 1]
+        return self._bisect(starts, together, error, low)
+
+    def _bisect(self, starts: NDArray[np.int64], together: int, error: float, high: float) -> float:
+        """The largest p below `high`, to 1e-6, at which none of these sizes gives more than this probability."""
+        if self._chances(high, starts, together).max() <= error:
+            return high
+        low = 0.0
+        if self._chances(low, starts, together).max() > error:
+            return 0.0
+        while high - low > 1e-6:
+            middle = (low + high) / 2.0
+            above = self._chances(middle, starts, together).max() > error
+            low, high = (low, middle) if above else (middle, high)
+        return low
+
+    def _chances(self, p: float, starts: NDArray[np.int64], together: int) -> Floats:
+        """π(p, n) of the sizes from each of these to the one before the next."""
+        spread = 10.0 * math.sqrt(p * (1.0 - p) * int(starts[-1])) + 10.0
+        window = np.arange(-math.ceil(spread), math.ceil(spread) + 1)
+        counts = np.rint(starts[:, None] * p) + window[None, :]
+        counts = np.where((counts < 0) | (counts > starts[:, None]), -1.0, counts)
+        ahead = (together - 1) * (1.0 - self.ratio)
+        needed = self.ratio * starts[:, None] - counts - ahead
+        return np.asarray(np.sum(_binomial(counts, starts[:, None], p) * self.law.at_least(needed), axis=1))
+
+
+def _binomial(counts: Floats, sizes: NDArray[np.int64], p: float) -> Floats:
+    """P(Binomial(size, p) = count); 0 for a count below 0."""
+    there = counts >= 0
+    k = np.where(there, counts, 0.0)
+    logs = gammaln(sizes + 1.0) - gammaln(k + 1.0) - gammaln(sizes - k + 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs += np.where(k > 0, k * np.log(p), 0.0) + np.where(sizes > k, (sizes - k) * np.log1p(-p), 0.0)
+    return np.where(there, np.exp(logs), 0.0)
