@@ -104,7 +104,9 @@ def audit(
     vault: Place | None = None,
     **how: object,
 ) -> Audited:
-    """Attack what a bundle holds with everything that fits it; its card is written anew. The same as `airlock audit`.
+    """Attack what a bundle holds with everything that fits it. The same as `airlock audit`.
+
+    What was found is in the dossier, which stays in the vault; the bundle stays as it is.
 
     Args:
         bundle: What was released, or its folder.
@@ -114,7 +116,7 @@ def audit(
         seed: Of the attacks.
         device: Where to compute.
         resume: Go on with an interrupted audit.
-        vault: Where the scores of single records and unfinished work are kept.
+        vault: Where the dossier, the scores of single records and unfinished work are kept.
         how: How hard to attack, as in `AuditSettings`: `shadows=8`, `epochs=5`.
 
     Raises:

@@ -31,7 +31,20 @@ from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.release import Bundle, Card, Vault, bundle, card, compression, models, page, words
+from airlock.release import (
+    Bundle,
+    Card,
+    Dossier,
+    Vault,
+    bundle,
+    card,
+    compression,
+    dossier,
+    dossier_page,
+    models,
+    page,
+    words,
+)
 from airlock.release.interface import open_interface
 from airlock.release.verify import read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
@@ -46,10 +59,19 @@ NOT_ATTACKED = "All attacks: they could not be made here."
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """A finished release: the bundle on disk and the values it was made from."""
+    """A finished release: the bundle on disk, which may leave, and what stays.
+
+    Args:
+        bundle: With its card.
+        release: The values it was made from.
+        dossier: What the reviewer inside reads.
+        dossier_page: Where its page lies in the vault.
+    """
 
     bundle: Bundle
     release: Release
+    dossier: Dossier
+    dossier_page: Path
 
     def __repr__(self) -> str:
         return page.summary(self.bundle)
@@ -60,9 +82,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Outlook:
-    """A release that was made to be looked at, with the card it would have."""
+    """A release that was made to be looked at, with the card and the dossier it would have."""
 
     card: Card
+    dossier: Dossier
     release: Release
 
 
@@ -113,6 +136,7 @@ def make_release(
     composes_with: Sequence[Path] = (),
     insecure_seed: int | None = None,
     vault: Path | None = None,
+    followed: str = "",
     progress: Progress | None = None,
     group: Group = ALONE,
     workers: int = 0,
@@ -132,6 +156,7 @@ def make_release(
         composes_with: Bundles of earlier releases from the same data; the card gives the total.
         insecure_seed: Seed the privacy noise; for tests, and the card says so.
         vault: Where what must not leave is kept.
+        followed: What the release follows from, such as a comparison; for the dossier.
         progress: Called with a label, the steps done and the steps in all.
         group: The processes that train together, from `training.distributed.joined`.
         workers: Processes that compute features, where features leave; 0 computes them in this one.
@@ -163,11 +188,13 @@ def make_release(
     report, forms = small or (None, {})
     made = card.make(config, facts, release, attacked, compression=report, others=others)
     safe.store(made.release_id, {**release.secrets, OUTCOMES: release.utility.arrays()}, split.remarks)
+    inside = dossier.make(made, release, attacked, remarks=split.remarks, followed=followed)
+    page_inside = dossier_page.keep(safe, inside)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
     if isinstance(release.artefact, Features):
         release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
         safe.forget_checkpoint(_run_key(config, insecure_seed))
-    return Outcome(written, release)
+    return Outcome(written, release, inside, page_inside)
 
 
 def look_at(
@@ -187,7 +214,8 @@ def look_at(
     folder = Vault.open(vault).checkpoint_folder(_run_key(config, None))
     run = Run(device=choose_device(config.device), progress=progress, checkpoint=folder)
     release, attacked = _attacked(config, channel, split, None, run)
-    return Outlook(card.make(config, facts, release, attacked), release)
+    made = card.make(config, facts, release, attacked)
+    return Outlook(made, dossier.make(made, release, attacked, remarks=split.remarks), release)
 
 
 def _attacked(
@@ -210,16 +238,17 @@ def _attacked(
 
 @dataclass(frozen=True, repr=False)
 class Audited:
-    """A bundle after an audit.
+    """A bundle after an audit, which left it as it was.
 
     Args:
-        bundle: With what was found on its card.
-        teacher: What quick attacks find of the teacher of a student: it stays inside, follows from private records
-            without the student's guarantee, and stands on no card. None where none was kept.
+        bundle: As it leaves.
+        dossier: With what was found; it stays inside.
+        dossier_page: Where its page lies in the vault.
     """
 
     bundle: Bundle
-    teacher: audit.Audit | None = None
+    dossier: Dossier
+    dossier_page: Path
 
     def __repr__(self) -> str:
         return page.summary(self.bundle)
@@ -238,7 +267,7 @@ class Audited:
     @property
     def refuted(self) -> bool:
         """Whether an attack shows more than the stated ε."""
-        return self.stated is not None and words.measured(self.bundle.card.audit) > self.stated
+        return self.stated is not None and words.measured(self.dossier.audit) > self.stated
 
 
 def audit_bundle(
@@ -254,7 +283,7 @@ def audit_bundle(
     vault: Path | None = None,
     progress: Progress | None = None,
 ) -> Audited:
-    """Attack what a bundle holds with everything that fits it; its card, audit and figures are written anew.
+    """Attack what a bundle holds with everything that fits it; the vault gets a new dossier, the bundle stays as it is.
 
     Args:
         folder: The bundle; it must verify.
@@ -265,7 +294,7 @@ def audit_bundle(
         seed: Of the attacks.
         device: Where to compute.
         resume: Go on with an interrupted audit.
-        vault: Where the scores of single records and unfinished work are kept.
+        vault: Where the dossier, the scores of single records and unfinished work are kept.
         progress: Called with a label, the steps done and the steps in all.
 
     Raises:
@@ -298,9 +327,22 @@ def audit_bundle(
     beside, more = audit.attack_quickly(*teacher, split, config.split, seed) if teacher else (None, {})
     scores = {**scores, **{f"{TEACHER}-{name}": value for name, value in more.items()}}
     safe.store(f"{card_before.release_id}-audit-{secrets.token_hex(4)}", scores)
-    made = bundle.update(folder, card.with_audit(card_before, found))
+    before = dossier.find(safe, card_before.release_id) or _new_dossier(card_before, safe, split)
+    inside = dossier.with_audit(before, found, beside)
+    page_inside = dossier_page.keep(safe, inside)
     safe.forget_checkpoint(f"{card_before.release_id}-audit")
-    return Audited(made, beside)
+    return Audited(bundle.read(folder), inside, page_inside)
+
+
+def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
+    """Of a release whose vault is another one or was emptied: without figures that only it had."""
+    try:
+        kept_there = safe.load(made.release_id).get(OUTCOMES)
+    except FormatError:
+        kept_there = None
+    nobody = np.empty(0, np.int64)
+    found = Outcomes(nobody, nobody) if kept_there is None else Outcomes.of_arrays(kept_there)
+    return dossier.of_card(made, found, remarks=split.remarks)
 
 
 def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], float] | None:

@@ -20,7 +20,8 @@ from airlock.config import from_table
 from airlock.data import Records
 from airlock.errors import AirlockWarning, ConfigError, DataError, FormatError, Interrupted, OutputError, Refused
 from airlock.pipeline import audit_bundle, make_release, plan_release, tell_holder, train_openly
-from airlock.release import bundle
+from airlock.release import Vault, bundle, dossier, dossier_page
+from airlock.release.fields import Decision
 from airlock.release.verify import verify
 
 
@@ -75,8 +76,6 @@ def test_per_record_scores_go_to_the_vault_and_not_into_the_bundle(tmp_path: Pat
     stored = list((vault / outcome.bundle.card.release_id).glob("attack-scores*"))
     assert len(stored) == 1
     (tmp_path / "bundle" / "harmless.bin").write_bytes(stored[0].read_bytes())
-    from airlock.release import Vault
-
     verdict = verify(tmp_path / "bundle", vault=Vault.open(vault))
     assert not verdict.ok
     assert any("vault" in check.says and check.outcome == "failed" for check in verdict.checks)
@@ -174,25 +173,33 @@ def test_digits_at_epsilon_3_reaches_90_percent(tmp_path: Path) -> None:
 FEW = AuditSettings(shadows=4, epochs=1, queries=1)
 
 
-def test_an_audit_is_written_on_the_card_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_an_audit_writes_a_dossier_and_leaves_the_bundle_as_it_was(tmp_path: Path) -> None:
     folder, vault = tmp_path / "bundle", tmp_path / "vault"
-    before = make_release(config(), folder, vault=vault).bundle.card
-    model = (folder / "model.safetensors").read_bytes()
-    decided = {"decision": {"decision": "approve", "name": "A", "date": "2026-01-01", "remarks": ""}}
-    signed = type(before).model_validate(before.model_dump() | decided)
-    bundle.update(folder, signed)
+    made = make_release(config(), folder, vault=vault, followed="a comparison")
+    signed = made.dossier.model_copy(update={"decision": Decision(decision="approve", name="A")})
+    dossier_page.keep(Vault.open(vault), signed)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     done = audit_bundle(folder, FEW, vault=vault)
-    after = done.bundle.card
-    assert len(after.audit.attacks) > len(before.audit.attacks)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    after = done.dossier
+    assert after == dossier.read(Vault.open(vault), made.dossier.release_id)
+    assert len(after.audit.attacks) > len(made.dossier.audit.attacks)
     assert after.decision.decision is None
-    same = {"release_id", "created", "guarantee", "utility", "hashes", "details", "network", "data", "total"}
-    assert {key: getattr(after, key) for key in same} == {key: getattr(before, key) for key in same}
-    assert (folder / "model.safetensors").read_bytes() == model
-    assert verify(folder, gated=True).ok
+    same = {"release_id", "guarantee", "utility", "says", "remarks", "inside", "followed"}
+    assert {key: getattr(after, key) for key in same} == {key: getattr(made.dossier, key) for key in same}
+    assert len(list(done.dossier_page.parent.glob("dossier-*.json"))) == 2
+    assert verify(folder, Vault.open(vault), gated=True).ok
     stored = list(vault.glob(f"{after.release_id}-audit-*/attack-scores.safetensors"))
     assert len(stored) == 1
     assert not list((vault / "checkpoints").glob("*audit*"))
     assert not done.refuted
+
+
+def test_with_an_emptied_vault_an_audit_starts_a_dossier_without_exact_figures(made: Path, tmp_path: Path) -> None:
+    done = audit_bundle(made, FEW, vault=tmp_path / "other")
+    assert done.dossier.utility.records == 0
+    assert done.dossier.audit.attacks
+    assert done.dossier.says == done.bundle.card.headline
 
 
 def test_a_bundle_that_was_changed_is_not_audited(made: Path) -> None:
@@ -224,7 +231,7 @@ def test_a_head_on_a_front_end_is_audited_as_what_it_is(channel: str, method: st
     made = config(channel=channel, method=method, epsilon=8.0, settings={"features": "pixels"})
     make_release(made, tmp_path / "bundle", vault=tmp_path / "vault")
     done = audit_bundle(tmp_path / "bundle", FEW.model_copy(update={"like": "release"}), vault=tmp_path / "vault")
-    assert {"LiRA, online", "gradient norm"} <= {attack.name for attack in done.bundle.card.audit.attacks}
+    assert {"LiRA, online", "gradient norm"} <= {attack.name for attack in done.dossier.audit.attacks}
 
 
 def own_data(folder: Path, rows: int = 300) -> dict[str, Any]:

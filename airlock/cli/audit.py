@@ -1,8 +1,7 @@
-"""`airlock audit`: attack what a bundle holds, and write what was found on its card."""
+"""`airlock audit`: attack what a bundle holds, and write what was found into the dossier in the vault."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ def audit(
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Attack what leaves, as whoever receives it could.
+    """Attack what leaves, as whoever receives it could; the vault gets a new dossier, the bundle stays as it is.
 
     Exit codes: 0 no attack refutes the stated ε, 1 one does, 2 none could be made, or bad input.
     """
@@ -90,46 +89,47 @@ def audit(
 
 def could_refute(done: Audited) -> float:
     """The largest ε that one of the attacks could have refuted; 0 where none was made."""
-    return max((attack.could_refute for attack in done.bundle.card.audit.attacks), default=0.0)
+    return max((attack.could_refute for attack in done.dossier.audit.attacks), default=0.0)
 
 
 def summary(done: Audited, folder: Path) -> dict[str, Any]:
     """What `--json` prints."""
     from airlock.release.words import measured
 
-    card = done.bundle.card
+    found = done.dossier
     return {
         "bundle": str(folder),
+        "dossier": str(done.dossier_page.with_suffix(".json")),
         "stated_epsilon": done.stated,
-        "epsilon_lower_bound": measured(card.audit),
+        "epsilon_lower_bound": measured(found.audit),
         "refuted": done.refuted,
         "tried": could_refute(done) > 0,
-        "teacher_stays": None if done.teacher is None else [asdict(one) for one in done.teacher.attacks],
-        **card.audit.model_dump(mode="json"),
+        "teacher_stays": None
+        if found.teacher is None
+        else [one.model_dump(mode="json") for one in found.teacher.attacks],
+        **found.audit.model_dump(mode="json"),
     }
 
 
 def _print(done: Audited, folder: Path) -> None:
-    card = done.bundle.card
-    rates = any(rate.value is not None for attack in card.audit.attacks for rate in attack.rates)
+    found = done.dossier
+    rates = any(rate.value is not None for attack in found.audit.attacks for rate in attack.rates)
     columns = ["attack", "has", "AUC", *(["at 0.1%", "at 1%"] if rates else []), "ε above"]
-    rows = [_row(attack, rates) for attack in card.audit.attacks]
-    refusals = {rate.refused for attack in card.audit.attacks for rate in attack.rates if rate.refused}
-    notes = [card.headline, "AUC: 0.5 is guessing, 1 is certainty; 95% intervals."]
+    rows = [_row(attack, rates) for attack in found.audit.attacks]
+    refusals = {rate.refused for attack in found.audit.attacks for rate in attack.rates if rate.refused}
+    notes = [found.headline, "AUC: 0.5 is guessing, 1 is certainty; 95% intervals."]
     notes += [f"Members found at 0.1% and 1% false alarms: {words}" for words in sorted(refusals)]
-    notes += card.words.attacks_on_features
-    notes += [f"Not tested: {line}" for line in card.audit.not_tested]
-    if done.teacher is not None:
-        found = "; ".join(
-            f"{one.name}: {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in done.teacher.attacks
-        )
-        notes.append(f"AUC of the teacher, which stays inside and stands on no card: {found or 'not measured'}")
+    notes += found.on_features
+    notes += [f"Not tested: {line}" for line in found.audit.not_tested]
+    if found.teacher is not None:
+        areas = [f"{one.name}: {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in found.teacher.attacks]
+        notes.append(f"AUC of the teacher, which stays inside: {'; '.join(areas) or 'not measured'}")
     could = could_refute(done)
     if not could:
         notes.append("Not tried: no attack could be made, so that nothing speaks for or against an ε.")
     elif done.stated is not None and could < done.stated:
         notes.append(f"So few records could show ε = {could:.2f} at most, and {done.stated:.2f} is stated.")
-    notes.append(f"Written to {shown(folder / 'card.html')}; next: airlock gate {shown(folder)}")
+    notes.append(f"Dossier, which stays inside: {shown(done.dossier_page)}; next: airlock gate {shown(folder)}")
     print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))
 
 

@@ -22,15 +22,21 @@ def gate(
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
-    """Weigh a release as output checkers do: verify it, then list what speaks against it, for care, and for it."""
-    from airlock.release import Vault, read, verify
+    """Weigh a release as output checkers do: verify it, then list what speaks against it, for care, and for it.
+
+    What attacks found is read from the dossier in the vault; without it the list says that it was not seen.
+    """
+    from airlock.release import Vault, dossier, read, verify
     from airlock.release.gate import weigh
     from airlock.release.sacro import write_report
 
-    checks = verify(bundle, vault=Vault.open(vault)).checks
+    safe = Vault.open(vault)
+    checks = verify(bundle, vault=safe).checks
     defects = [check.says for check in checks if check.outcome == "failed"]
     readable = all(check.outcome != "failed" for check in checks if check.name == "card")
-    weighing = weigh(read(bundle).card if readable else None, defects)
+    card = read(bundle).card if readable else None
+    inside = dossier.find(safe, card.release_id) if card else None
+    weighing = weigh(card, defects, inside)
     if as_json:
         print_json(weighing.to_dict())
     else:
@@ -39,7 +45,8 @@ def gate(
     if sacro is not None:
         if defects:
             raise Refused("a bundle that verifies, to export its audit", "a defect", "Its figures may be wrong.")
-        write_report(sacro, read(bundle).card)
+        assert card is not None
+        write_report(sacro, card, dossier.read(safe, card.release_id))
     raise typer.Exit(0 if weighing.open else 1)
 
 

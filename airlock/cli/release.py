@@ -53,6 +53,9 @@ def release(
         help="Seed the privacy noise, for tests: the guarantee is void for whoever knows it.",
         show_default=False,
     ),
+    followed: str = typer.Option(
+        "", "--followed", help="What the release follows from, such as a comparison; for the dossier alone."
+    ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -78,6 +81,7 @@ def release(
             composes_with=composes_with,
             insecure_seed=insecure_seed,
             vault=vault,
+            followed=followed,
             progress=progress,
             group=group,
         )
@@ -92,6 +96,7 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
     card = outcome.bundle.card
     return {
         "bundle": str(out),
+        "dossier": str(outcome.dossier_page.with_suffix(".json")),
         "utility": {"accuracy": card.utility.accuracy, "low": card.utility.low, "high": card.utility.high},
         "guarantee": outcome.release.guarantee.to_dict(),
         "audit": [attack.model_dump() for attack in card.audit.attacks],
@@ -110,7 +115,8 @@ def print_summary(outcome: Outcome, out: Path) -> None:
         f"Released: {card.channel}/{card.method}",
         ["", ""],
         rows,
-        f"Bundle: {shown(out)}\nRead {shown(out / 'card.html')}, then: airlock verify {shown(out)}",
+        f"Bundle, which may leave: {shown(out)}\nDossier, which stays inside: {shown(outcome.dossier_page)}\n"
+        f"Read both, then: airlock gate {shown(out)}",
     )
 
 

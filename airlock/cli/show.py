@@ -1,4 +1,4 @@
-"""`airlock show`: the card in the terminal."""
+"""`airlock show`: the card in the terminal, or the dossier."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from airlock.cli.terminal import JsonOption, print_json, print_table, protects, translate_errors
+from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, protects, shown, translate_errors
 
 if TYPE_CHECKING:
+    from airlock.release.dossier import Dossier
     from airlock.release.fields import Attack, Compression
 
 
 @translate_errors
 def show(
-    bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False), as_json: bool = JsonOption
+    bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
+    dossier: bool = typer.Option(
+        False, "--dossier", help="The dossier instead, which stays inside: exact figures and attacks, from the vault."
+    ),
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
 ) -> None:
-    """Print a bundle's card; run `airlock verify` to know whether to believe it."""
-    from airlock.release import read
+    """Print a bundle's card, which may leave, or its dossier, which stays inside.
+
+    Run `airlock verify` to know whether to believe a card.
+    """
+    from airlock.release import Vault, dossier_page, read
+    from airlock.release import dossier as dossiers
     from airlock.release.page import smaller_words
 
     card = read(bundle).card
+    if dossier:
+        safe = Vault.open(vault)
+        _print_dossier(dossiers.read(safe, card.release_id), dossier_page.place(safe, card.release_id), as_json)
+        return
     if as_json:
         print_json(card.model_dump(mode="json"))
         return
@@ -45,9 +59,37 @@ def show(
     rows += [["attacks on features", sentence] for sentence in card.words.attacks_on_features]
     rows += [["not tested", sentence] for sentence in card.audit.not_tested]
     rows += [["assumes", sentence] for sentence in promise.assumptions]
-    print_table(f"Card of {card.channel}/{card.method}, {card.created}", ["", ""], rows)
+    print_table(f"Card of {card.channel}/{card.method}, {card.created}: it may leave", ["", ""], rows)
     if card.compression is not None:
         _print_sizes(card.compression)
+
+
+def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
+    """Everything that stays inside."""
+    from airlock.release.dossier import STAYS
+
+    if as_json:
+        print_json(made.model_dump(mode="json"))
+        return
+    use = made.utility
+    rows = [
+        ["STAYS INSIDE", STAYS],
+        ["in short", made.headline],
+        [
+            "exact accuracy",
+            f"{use.accuracy:.3f} (95% interval {use.low:.3f} to {use.high:.3f}, {use.records:,} records)",
+        ],
+    ]
+    rows += [[f"attack: {attack.name}", _attack(attack)] for attack in made.audit.attacks]
+    rows += [["attacks on features", sentence] for sentence in made.on_features]
+    rows += [["not tested", sentence] for sentence in made.audit.not_tested]
+    rows += [[f"teacher: {attack.name}", _attack(attack)] for attack in (made.teacher.attacks if made.teacher else ())]
+    rows += [["court", f"{trial.what} {trial.sentence}"] for trial in made.court]
+    rows += [["about the records", remark] for remark in made.remarks]
+    rows += [[key.replace("_", " "), str(value)] for key, value in made.inside.items()]
+    rows += [["followed", made.followed]] if made.followed else []
+    title = f"Dossier of {made.channel}/{made.method}, {made.created}: it stays inside"
+    print_table(title, ["", ""], rows, f"To read and sign: {shown(page)}")
 
 
 def _print_sizes(found: Compression) -> None:

@@ -11,6 +11,8 @@ from airlock.release.bundle import write as write
 from airlock.release.card import Card as Card
 from airlock.release.card import make as make_card
 from airlock.release.card import schema as card_schema
+from airlock.release.dossier import Dossier as Dossier
+from airlock.release.dossier import schema as dossier_schema
 from airlock.release.gate import Weighing as Weighing
 from airlock.release.gate import weigh as weigh
 from airlock.release.vault import Vault as Vault
@@ -23,10 +25,12 @@ __all__ = [
     "Bundle",
     "Card",
     "Check",
+    "Dossier",
     "Vault",
     "Verification",
     "Weighing",
     "card_schema",
+    "dossier_schema",
     "make_card",
     "read",
     "read_verified",

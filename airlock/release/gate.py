@@ -1,13 +1,14 @@
 """May it leave? Reasons to reject, for caution, and to release, as people who check outputs weigh them.
 
-In: a card, and what verification found wrong with its bundle. Out: a `Weighing`. Each reason is one plain sentence with
-its figure. A reason to reject closes the gate. No list decides for the reviewer: a gate that stands open says that
-nothing here speaks against the release, not that it is safe.
+In: a card, what verification found wrong with its bundle, and where the vault is at hand the dossier, which alone says
+what attacks found. Out: a `Weighing`. Each reason is one plain sentence with its figure. A reason to reject closes the
+gate. No list decides for the reviewer: a gate that stands open says that nothing here speaks against the release, not
+that it is safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,13 @@ from airlock.audit.fitting import missing
 from airlock.audit.metrics import FEWEST_NON_MEMBERS
 from airlock.release.card import Card
 from airlock.release.contents import Defects, Skip, Test
+from airlock.release.dossier import Dossier
 from airlock.release.feature_fields import OnFeatures
 from airlock.release.fields import Attack
 from airlock.release.figures import best_guess, epsilon_up, percent_up, short, size
 from airlock.release.words import MODERATE, STRONG, measured
 
+UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
 PUBLIC = "public"  # assumptions with this word are spelt out: what is called public may hold private records
 
 
@@ -41,32 +44,39 @@ class Weighing:
         return {"open": self.open, **{name: list(lines) for name, lines in vars(self).items()}}
 
 
-def weigh(card: Card | None, defects: Sequence[str]) -> Weighing:
+def weigh(card: Card | None, defects: Sequence[str], dossier: Dossier | None = None) -> Weighing:
     """Weigh a release.
 
     Args:
         card: Of the bundle; None if it has none that can be read.
         defects: What `verify` found wrong, one sentence each.
+        dossier: Of the release, where the vault is at hand.
     """
     broken = tuple(f"The bundle does not verify: {defect}" for defect in defects)
     if card is None:
         return Weighing((*broken, "There is no card that can be read."), (), ())
     return Weighing(
-        (*broken, *_against(card)),
-        tuple(_careful(card)),
-        (*(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)), *_for(card)),
+        (*broken, *_against(card, dossier)),
+        tuple(_careful(card, dossier)),
+        (*(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)), *_for(card, dossier)),
     )
 
 
-def tests(card: Card | None) -> list[Test]:
-    """The two checks of `airlock verify --gate`."""
+def tests(card: Card | None, dossier: Callable[[Card], Dossier | None]) -> list[Test]:
+    """The two checks of `airlock verify --gate`, with what finds the dossier of a card in the vault at hand."""
 
-    def on_card(test: Any) -> Any:
-        return lambda: test(card) if card is not None else _skip("There is no usable card.json to weigh.")
+    def weighed(test: Callable[[Card, Dossier], Defects]) -> Callable[[], Defects]:
+        def check() -> Defects:
+            if card is None:
+                return _skip("There is no usable card.json to weigh.")
+            found = dossier(card)
+            return _skip(UNSEEN) if found is None else test(card, found)
+
+        return check
 
     return [
-        ("measured", "No attack refutes the stated ε.", on_card(_contradicted)),
-        ("attacks", "Every attack that fits what leaves was made.", on_card(_unattacked)),
+        ("measured", "No attack and no trial refutes the stated ε.", weighed(_contradicted)),
+        ("attacks", "Every attack that fits what leaves was made.", weighed(_unattacked)),
     ]
 
 
@@ -82,23 +92,24 @@ def stated(card: Card) -> float | None:
     return promise.epsilon
 
 
-def _contradicted(card: Card) -> Defects:
-    said, found = stated(card), measured(card.audit)
+def _contradicted(card: Card, dossier: Dossier) -> Defects:
+    said, found = stated(card), measured(dossier.audit)
     if said is None:
         return _skip("The card states no ε that could be refuted.")
-    if found <= said:
-        return []
-    return [f"An attack shows that ε is at least {found:.2f}, and the card states {epsilon_up(said)}."]
+    defects = [f"The court refutes what was claimed: {one.sentence}" for one in dossier.court if one.refuted]
+    if found > said:
+        defects.append(f"An attack shows that ε is at least {found:.2f}, and the card states {epsilon_up(said)}.")
+    return defects
 
 
-def _unattacked(card: Card) -> Defects:
-    lacking = missing(card.channel, card.audit.made, card.method)
+def _unattacked(card: Card, dossier: Dossier) -> Defects:
+    lacking = missing(card.channel, dossier.audit.made, card.method)
     if lacking is None:
         return [f"It is not known which attacks fit the channel '{card.channel}', so none can be called enough."]
     return [f"What leaves was not attacked by {words}. `airlock audit` does it." for words in lacking]
 
 
-def _against(card: Card) -> Iterator[str]:
+def _against(card: Card, dossier: Dossier | None) -> Iterator[str]:
     promise, records = card.guarantee, card.data.records
     if promise.status != "proven":
         yield f"The privacy of {card.channel}/{card.method} is {promise.status}, not proven: nothing is promised."
@@ -110,25 +121,37 @@ def _against(card: Card) -> Iterator[str]:
         yield "The noise was made from a fixed seed and can be taken away by anyone who knows it: for tests only."
     if promise.delta * records >= 1:
         yield f"δ is {short(promise.delta)}, not below 1 / {records:,} records: publishing one whole would meet it."
+    if dossier is None:
+        return
     if stated(card) is not None:
-        yield from _contradicted(card)
-    yield from _unattacked(card)
+        yield from _contradicted(card, dossier)
+    yield from _unattacked(card, dossier)
 
 
-def _careful(card: Card) -> Iterator[str]:
+def _careful(card: Card, dossier: Dossier | None) -> Iterator[str]:
     promise = card.guarantee
     if promise.status == "proven" and promise.epsilon is not None and STRONG < promise.epsilon <= MODERATE:
         guess = percent_up(best_guess(promise.epsilon, promise.delta))
         yield f"ε is {epsilon_up(promise.epsilon)}: a guess about one record may be right up to {guess} of the time."
-    for attack in card.audit.attacks:
-        yield from _found(attack)
-    if card.audit.features:
-        yield from _told_by_features(card.audit.features)
-    yield from _power(card)
-    if card.audit.not_tested:
-        yield f"Kinds of attack that were not tried, named on the card: {len(card.audit.not_tested)}."
+    if dossier is None:
+        yield UNSEEN
+    else:
+        yield from _attacked(card, dossier)
     yield from _history(card)
-    yield "Accuracy and attack figures were computed from the records without noise; ε does not cover them."
+
+
+def _attacked(card: Card, dossier: Dossier) -> Iterator[str]:
+    """What attacks found that calls for care, and what they could not have seen."""
+    audit = dossier.audit
+    for attack in audit.attacks:
+        yield from _found(attack)
+    if audit.features:
+        yield from _told_by_features(audit.features)
+    yield from _power(audit.attacks, stated(card))
+    if audit.not_tested:
+        yield f"Kinds of attack that were not tried, named in the dossier: {len(audit.not_tested)}."
+    if dossier.remarks:
+        yield f"Remarks about the records, in the dossier: {len(dossier.remarks)}."
 
 
 def _found(attack: Attack) -> Iterator[str]:
@@ -164,9 +187,8 @@ def _told_by_features(found: OnFeatures) -> Iterator[str]:
             yield f"Features tell whether {told.attribute}: right {told.value:.1%}, {told.blind:.1%} without them."
 
 
-def _power(card: Card) -> Iterator[str]:
+def _power(attacks: Sequence[Attack], said: float | None) -> Iterator[str]:
     """What the attacks could not have seen."""
-    attacks, said = card.audit.attacks, stated(card)
     if not attacks:
         return
     fewest = min(attack.non_members for attack in attacks)
@@ -191,7 +213,7 @@ def _history(card: Card) -> Iterator[str]:
     yield from (f"Check that this is true: {line}" for line in promise.assumptions if PUBLIC in line.lower())
 
 
-def _for(card: Card) -> Iterator[str]:
+def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     promise, said = card.guarantee, stated(card)
     if card.verdict == "proven" and promise.epsilon is not None:
         guess = percent_up(best_guess(promise.epsilon, promise.delta))
@@ -199,13 +221,15 @@ def _for(card: Card) -> Iterator[str]:
         yield f"Proven: {stands}; a guess about one record is right at most {guess} of the time."
     if card.secure_noise and card.noise_made_on:
         yield "The noise is secret: its key came from the operating system."
-    for attack in card.audit.attacks:
+    attacks = dossier.audit.attacks if dossier else ()
+    for attack in attacks:
         if attack.low <= attack.chance:
             yield (
                 f"The attack '{attack.name}' does no better than chance: {attack.score} {attack.value:.3f}, "
                 f"{attack.low:.3f} to {attack.high:.3f}; from {attack.smallest_effect:.3f} on it would have shown."
             )
-    if said is not None and measured(card.audit) <= said < max((a.could_refute for a in card.audit.attacks), default=0):
+    could = max((attack.could_refute for attack in attacks), default=0.0)
+    if dossier and said is not None and measured(dossier.audit) <= said < could:
         yield f"The attacks could have refuted ε = {epsilon_up(said)} and did not."
     if card.tuning.runs > 1:
         yield f"{card.tuning.runs:,} runs were declared, and ε pays for all of them."

@@ -113,7 +113,7 @@ def render_readme(card: Card) -> str:
 
 
 def _render(template: str, card: Card, *, autoescape: bool) -> str:
-    page = _environment(autoescape).get_template(template)
+    page = environment(autoescape).get_template(template)
     return page.render(
         card=card,
         badge=BADGES[card.verdict],
@@ -131,13 +131,14 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
 
 
 @functools.cache
-def _environment(autoescape: bool) -> Environment:
-    environment = look.environment()
+def environment(autoescape: bool = True) -> Environment:
+    """Templates of this room with the filters of its documents."""
+    made = look.environment()
     if not autoescape:
-        environment.autoescape, environment.finalize = False, _markdown
-    environment.filters |= {"day": day, "figure": figure, "epsilon": epsilon, "percent": percent}
-    environment.filters |= {"pretty": _pretty, "tight": tight, "yaml": _yaml}
-    return environment
+        made.autoescape, made.finalize = False, _markdown
+    made.filters |= {"day": day, "figure": figure, "epsilon": epsilon, "percent": percent}
+    made.filters |= {"pretty": _pretty, "tight": tight, "yaml": _yaml}
+    return made
 
 
 def epsilon(value: float | None) -> str:

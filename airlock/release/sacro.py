@@ -1,10 +1,10 @@
 """The audit in the layout of SACRO-ML's report.json, so that a trusted research environment can take it in.
 
-In: a card. Out: `report.json` and `target.yaml` in a new folder. Names and nesting are those that SACRO-ML 2.0 writes
-and reads (`GenerateTextReport` takes both files). A figure that Airlock does not measure is left out, and nothing is
-said to have been made by SACRO-ML: `sacroml_version` is null. Theirs and ours differ in two points. `Advantage` there
-is a magnitude, without sign. `TPR@0.1%` there runs along the thresholds between two corners of the curve; ours is the
-corner itself.
+In: a card, and the dossier with its attacks. Out: `report.json` and `target.yaml` in a new folder. Names and nesting
+are those that SACRO-ML 2.0 writes and reads (`GenerateTextReport` takes both files). A figure that Airlock does not
+measure is left out, and nothing is said to have been made by SACRO-ML: `sacroml_version` is null. Theirs and ours
+differ in two points. `Advantage` there is a magnitude, without sign. `TPR@0.1%` there runs along the thresholds between
+two corners of the curve; ours is the corner itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from airlock._version import VERSION
 from airlock.audit.bounds import null_variance
 from airlock.errors import OutputError
 from airlock.release.card import Card
+from airlock.release.dossier import Dossier
 from airlock.release.fields import Attack
 from airlock.release.files import folder_aside, write_file
 
@@ -30,7 +31,7 @@ LAYOUT = "SACRO-ML 2.0.0"
 SIGNIFICANT = 0.05
 
 
-def write_report(folder: Path, card: Card) -> None:
+def write_report(folder: Path, card: Card, dossier: Dossier) -> None:
     """Write the report into a folder that does not exist yet, whole or not at all.
 
     Raises:
@@ -40,13 +41,13 @@ def write_report(folder: Path, card: Card) -> None:
     if os.path.lexists(folder):
         raise OutputError("a folder that does not exist yet", str(folder), do="Name another one.")
     with folder_aside(folder) as aside:
-        write_file(aside / REPORT, _json(report(card)))
+        write_file(aside / REPORT, _json(report(card, dossier)))
         write_file(aside / TARGET, _json(target(card)))  # JSON is YAML
 
 
-def report(card: Card) -> dict[str, Any]:
+def report(card: Card, dossier: Dossier) -> dict[str, Any]:
     """report.json: one entry an attack, named as SACRO-ML names them."""
-    entries = [_entry(card, attack) for attack in card.audit.attacks if attack.aim == "membership"]
+    entries = [_entry(card, attack) for attack in dossier.audit.attacks if attack.aim == "membership"]
     return {f"{entry['metadata']['attack_name']}_{entry['log_id']}": entry for entry in entries}
 
 

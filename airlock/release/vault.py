@@ -10,17 +10,23 @@ original is gone.
         <name>.safetensors      0600   arrays
         remarks.json            0600   what the holder should know of the records, if anything
         index.json              0600   SHA-256 of each
+        dossier/                0700   what the reviewer inside reads
+          dossier.json          0600   the newest; older ones are dossier-1.json, dossier-2.json, ...
+          dossier.html          0600   the same as a page
+          index.json            0600   SHA-256 of all of them
       checkpoints/<run key>/    0700   unfinished training
       marks/                    0700   how far the ledger of a service had come
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence, Set
+import uuid
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +52,11 @@ _REMARKS = "remarks.json"
 _ARRAYS = ".safetensors"
 _CHECKPOINTS = "checkpoints"
 _MARKS = "marks"
+_DOSSIER = "dossier"
+DOSSIER = "dossier.json"
+_DOSSIER_LIMIT = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NUMBERED = re.compile(r".+-([0-9]+)\.[a-z]+")
 _INDEX_LIMIT = 16 << 20
 
 
@@ -121,6 +131,50 @@ class Vault:
         file = self.root / _checked(release_id) / _REMARKS
         return tuple(parse_json(read_file(file, _INDEX_LIMIT))) if file.is_file() else ()
 
+    def store_dossier(self, release_id: str, files: Mapping[str, bytes]) -> Path:
+        """Write the dossier of a release, as files of one stem; older ones get a number. Returns the folder.
+
+        Raises:
+            OutputError: A name is not a plain file name, or writing failed; the older dossier is still there.
+        """
+        folder = self._prepare(_checked(release_id), _DOSSIER)
+        names = {name: Path(_checked(name)) for name in files}
+        try:
+            number = _next_number(folder)
+            for name, content in files.items():
+                aside = folder / f"{name}.{uuid.uuid4().hex[:8]}.part"
+                write_file(aside, content, 0o600)
+                if (folder / name).exists():
+                    (folder / name).rename(folder / f"{names[name].stem}-{number}{names[name].suffix}")
+                aside.rename(folder / name)
+            self._remember(folder, files)
+        except OSError as error:
+            raise output_error(error, folder) from error
+        return folder
+
+    def dossier_folder(self, release_id: str) -> Path:
+        """Where the dossiers of a release lie, if there are any."""
+        return self.root / _checked(release_id) / _DOSSIER
+
+    def load_dossier(self, release_id: str) -> bytes | None:
+        """The newest dossier of a release as it was written; None if this vault has none.
+
+        Raises:
+            FormatError: It is no plain file, or too large.
+        """
+        file = self.dossier_folder(release_id) / DOSSIER
+        return read_file(file, _DOSSIER_LIMIT) if os.path.lexists(file) else None
+
+    def _remember(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Add the files' hashes to the index of a folder, under names of their own."""
+        place = folder / _INDEX
+        index = parse_json(read_file(place, _INDEX_LIMIT)) if place.exists() else {}
+        shas = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        index |= {f"{sha[:8]}-{name}": sha for name, sha in shas.items()}
+        aside = folder / f"{_INDEX}.{uuid.uuid4().hex[:8]}.part"
+        write_file(aside, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
+        aside.replace(place)
+
     def checkpoint_folder(self, run_key: str) -> Path:
         """A folder for the checkpoints of one run, readable by its owner alone."""
         return self._prepare(_CHECKPOINTS, _checked(run_key))
@@ -177,6 +231,12 @@ class Vault:
         except OSError as error:
             raise output_error(error, folder) from error
         return folder
+
+
+def _next_number(folder: Path) -> int:
+    """One more than the largest number of an older file."""
+    numbers = [int(found[1]) for path in folder.iterdir() if (found := _NUMBERED.fullmatch(path.name))]
+    return max(numbers, default=0) + 1
 
 
 def _checked(name: str) -> str:

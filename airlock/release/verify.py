@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock.errors import AirlockError, FormatError, Refused
-from airlock.release import bundle, consistency, gate, models, smaller
+from airlock.release import bundle, consistency, dossier, gate, models, smaller
 from airlock.release.card import OLDEST, SCHEMA_VERSION, Card, schema
 from airlock.release.contents import Contents, Defects, Skip
 from airlock.release.files import parse_json
@@ -60,7 +60,7 @@ def verify(
         folder: The bundle.
         vault: Whose files must not be in it; the user's own when left out.
         net: For a bundle of the user's own network: that network, to compare its outputs with the ONNX file's.
-        gated: Also fail if an attack refutes the stated ε, or one that fits what leaves was not made.
+        gated: Also fail if by the dossier an attack refutes the stated ε, or one that fits what leaves was not made.
 
     Raises:
         FormatError: There is no such folder; everything else is a failed check.
@@ -68,11 +68,11 @@ def verify(
     folder = Path(folder).absolute()
     if folder.is_symlink() or not folder.is_dir():
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
-    files = Contents(folder)
+    files, safe = Contents(folder), vault or Vault.open()
     checks = [
         _run("files", "All files are there and nothing else.", lambda: _files(files)),
         _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
-        _run("vault", "It holds no file of the vault.", lambda: _vault(files, vault or Vault.open())),
+        _run("vault", "It holds no file of the vault.", lambda: _vault(files, safe)),
         _run("card", "The card follows its published schema.", lambda: _schema(files)),
     ]
     card = _card(files, checks[-1])
@@ -81,7 +81,7 @@ def verify(
         tests += models.tests(files, card.network if card else None, net)
     if card is not None and card.compression is not None:
         tests += smaller.tests(files, card, card.compression)
-    tests += gate.tests(card) if gated else []
+    tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
 
 

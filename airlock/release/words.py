@@ -41,6 +41,10 @@ DOUBT_HEADLINE = (
     "IN DOUBT: an attack measured ε of at least {bound}, more than the stated {size}; "
     "the implementation or an assumption is wrong, so do not release this before it is explained."
 )
+COURT_HEADLINE = (
+    "IN DOUBT: on made-up records the court measured ε of at least {bound} for this very configuration, and {size} is "
+    "stated; the implementation or an assumption is wrong, so do not release this before it is explained."
+)
 CLAIMED_HEADLINE = (
     "NOT proven: the method's paper claims {size}, but its proof is missing or does not hold; "
     "judge this release as if it promised nothing."
@@ -226,11 +230,23 @@ def _promised(promise: Promise, secure_noise: bool, audit: Attacks) -> str:
     epsilon = promise.epsilon if promise.epsilon is not None else math.inf
     stated = size(epsilon, promise.delta)
     if kind == "doubt":
-        return DOUBT_HEADLINE.format(bound=f"{measured(audit):.2f}", size=stated)
+        return doubt(promise, audit)
     if kind == "weak":
         return WEAK_HEADLINE.format(size=stated)
     text = STRONG_HEADLINE if epsilon <= STRONG else MODERATE_HEADLINE
     return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated)
+
+
+def doubt(promise: Promise, audit: Attacks) -> str:
+    """That an attack refutes the stated ε."""
+    stated = size(promise.epsilon if promise.epsilon is not None else math.inf, promise.delta)
+    return DOUBT_HEADLINE.format(bound=f"{measured(audit):.2f}", size=stated)
+
+
+def court_doubt(promise: Promise, bound: float) -> str:
+    """That the court refutes it."""
+    stated = size(promise.epsilon if promise.epsilon is not None else math.inf, promise.delta)
+    return COURT_HEADLINE.format(bound=f"{bound:.2f}", size=stated)
 
 
 def _unproven_headline(promise: Promise) -> str:

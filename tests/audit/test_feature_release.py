@@ -104,12 +104,14 @@ def test_a_bundle_is_released_audited_and_still_verifies(tmp_path: Path, monkeyp
     card = made.bundle.card
     assert "nothing hides that a record was used" in " ".join(card.words.attacks_on_features)
     assert "residual" not in card.to_json()  # the front end's name stays inside, whatever the attacks found
-    assert fitting.missing("features", card.audit.made) == ()
-    again = audit_bundle(tmp_path / "bundle").bundle.card
+    assert fitting.missing("features", made.dossier.audit.made) == ()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()}
+    again = audit_bundle(tmp_path / "bundle").dossier
+    assert {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()} == before
     assert again.audit.features is not None
     assert again.audit.features.identification is not None
     assert again.audit.attacks[0].value > 0.99
-    assert again.sheet != card.sheet
+    assert again.sheet != made.dossier.sheet
     assert [check.says for check in verify(tmp_path / "bundle").checks if check.outcome == "failed"] == []
 
 

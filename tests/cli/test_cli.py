@@ -57,7 +57,15 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     assert run("verify", out).exit_code == 0
     assert json.loads(run("verify", out, "--json").stdout)["ok"] is True
     assert "ε" in run("show", out).stdout
+    assert "it may leave" in run("show", out).stdout
     assert json.loads(run("show", out, "--json").stdout) == json.loads((out / "card.json").read_text())
+    inside = run("show", out, "--dossier").stdout
+    assert "STAYS INSIDE" in inside
+    assert "exact accuracy" in inside
+    kept = json.loads(Path(summary["dossier"]).read_text())
+    assert json.loads(run("show", out, "--dossier", "--json").stdout) == kept
+    missing = run("show", out, "--dossier", "--vault", tmp_path / "elsewhere")
+    assert (missing.exit_code, "--vault" in missing.stderr) == (2, True)
 
     result = run("gate", out, "--sacro", tmp_path / "sacro")
     assert result.exit_code == 0

@@ -21,7 +21,8 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts
 from airlock.mechanisms import Place
 from airlock.nets import build
-from airlock.release import Bundle, Card, Vault, make_card, write
+from airlock.release import Bundle, Card, Dossier, Vault, make_card, write
+from airlock.release.dossier import make as make_dossier
 from airlock.training.outcomes import Outcomes
 
 DAY = datetime.date(2026, 3, 9)
@@ -105,6 +106,11 @@ def release() -> Release:
 @pytest.fixture(scope="session")
 def card(config: ReleaseConfig, release: Release) -> Card:
     return make_card(config, FACTS, release, AUDIT, created=DAY)
+
+
+@pytest.fixture(scope="session")
+def dossier(release: Release, card: Card) -> Dossier:
+    return make_dossier(card, release, AUDIT)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from airlock.channels.contract import Release
 from airlock.config import ReleaseConfig
 from airlock.release import Bundle, Card, make_card, verify, write
 from airlock.release.card import with_audit
+from airlock.release.dossier import make as make_dossier
 from airlock.release.gate import weigh
 from tests.release.conftest import ATTACK, AUDIT, FACTS
 
@@ -94,11 +95,11 @@ def test_page_and_readme_show_figures_and_sheet(made: Path, attacked: Card) -> N
     assert (picture[:8, :8] == (ORIGINALS[0, 0] * 255).round().byte().numpy()).all()
 
 
-def test_it_verifies_and_the_gate_names_what_features_give_away(made: Path, attacked: Card) -> None:
+def test_it_verifies_and_the_gate_names_what_features_give_away(made: Path, attacked: Card, release: Release) -> None:
     checked = verify(made)
     assert [check.says for check in checked.checks if check.outcome == "failed"] == []
     assert "sheet" in {check.name for check in checked.checks}
-    careful = " ".join(weigh(attacked, ()).caution)
+    careful = " ".join(weigh(attacked, (), make_dossier(attacked, release, Audit((LOOKED,), (), FOUND))).caution)
     assert "'inversion' rebuilds pictures at 23.1 dB" in careful
     assert "'best linear guess'" not in careful
     assert "its secrecy is no protection" in careful

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import dp_accounting as dpa
@@ -12,18 +11,23 @@ import pytest
 from airlock.accounting import Claim
 from airlock.audit import Audit
 from airlock.audit.fitting import FITTING, missing
+from airlock.channels.contract import Release
 from airlock.config import ReleaseConfig
-from airlock.release import Bundle, Card, Weighing, make_card, verify, weigh
-from airlock.release.bundle import texts
+from airlock.release import Bundle, Card, Dossier, Vault, Weighing, make_card, verify, weigh
+from airlock.release.dossier import make as make_dossier
+from airlock.release.dossier import with_court
+from airlock.release.dossier_page import keep
 from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release
+from tests.release.test_dossier import TRIAL
 
 
-def card(config: ReleaseConfig, audit: Audit = AUDIT, secure_noise: bool = True, **promise: object) -> Card:
-    return make_card(config, FACTS, make_release(guarantee(**promise), secure_noise=secure_noise), audit)  # type: ignore[arg-type]
+def card(config: ReleaseConfig, secure_noise: bool = True, **promise: object) -> Card:
+    return make_card(config, FACTS, make_release(guarantee(**promise), secure_noise=secure_noise), AUDIT)  # type: ignore[arg-type]
 
 
 def judged(config: ReleaseConfig, audit: Audit = AUDIT, secure_noise: bool = True, **promise: object) -> Weighing:
-    return weigh(card(config, audit, secure_noise, **promise), ())
+    made = card(config, secure_noise, **promise)
+    return weigh(made, (), make_dossier(made, make_release(guarantee()), audit))
 
 
 def attacks(**changes: object) -> Audit:
@@ -76,7 +80,8 @@ def test_a_papers_claim_is_what_an_attack_has_to_exceed(config: ReleaseConfig):
 
 
 def test_a_defect_and_a_card_that_cannot_be_read_close_the_gate(config: ReleaseConfig):
-    found = weigh(card(config), ("model.onnx was changed.",))
+    made = card(config)
+    found = weigh(made, ("model.onnx was changed.",), make_dossier(made, make_release(guarantee()), AUDIT))
     assert found.reject == ("The bundle does not verify: model.onnx was changed.",)
     assert not says(found.release, "The bundle verifies")
     assert weigh(None, ("card.json is missing.",)).reject[-1] == "There is no card that can be read."
@@ -87,9 +92,8 @@ def test_a_defect_and_a_card_that_cannot_be_read_close_the_gate(config: ReleaseC
     [
         ({}, "ε is 2.37: a guess about one record may be right up to 91.5%"),
         ({}, "One run was declared"),
-        ({}, "not tried, named on the card: 2"),
+        ({}, "not tried, named in the dossier: 2"),
         ({}, "a person has to check: 2"),
-        ({}, "without noise; ε does not cover them"),
         ({"assumptions": ("The front end is public.",)}, "Check that this is true: The front end is public."),
         ({"audit": attacks(low=0.51)}, "'loss threshold' does better than chance: AUC 0.512, 0.510 to 0.569"),
         ({"audit": attacks(non_members=400)}, "400 non-members took part"),
@@ -138,17 +142,40 @@ def test_every_channel_has_its_attacks_and_an_unknown_one_none_that_are_enough(c
     assert len(missing("features", (ATTACK,)) or ()) == 3
     assert missing("smoke signals", (ATTACK,)) is None
     strange = card(config).model_copy(update={"channel": "smoke signals"})
-    assert says(weigh(strange, ()).reject, "not known which attacks fit")
+    inside = make_dossier(strange, make_release(guarantee()), AUDIT)
+    assert says(weigh(strange, (), inside).reject, "not known which attacks fit")
 
 
-def gated(folder: Path) -> dict[str, str]:
+def test_without_the_dossier_the_gate_says_that_attacks_were_not_seen(config: ReleaseConfig):
+    found = weigh(card(config), ())
+    assert found.open
+    assert says(found.caution, "in the holder's dossier, which is not in this vault")
+    assert not says(found.release, "attack")
+    assert not says(judged(config).caution, "was not seen")
+
+
+def test_what_the_court_refutes_closes_the_gate(config: ReleaseConfig):
+    made = card(config)
+    inside = with_court(make_dossier(made, make_release(guarantee()), AUDIT), [TRIAL])
+    assert says(weigh(made, (), inside).reject, "The court refutes what was claimed: Refuted: ε is above 3.10.")
+
+
+def test_remarks_about_the_records_call_for_care(config: ReleaseConfig):
+    made = card(config)
+    inside = make_dossier(made, make_release(guarantee()), AUDIT, remarks=("Row 7 was left out.",))
+    assert says(weigh(made, (), inside).caution, "Remarks about the records, in the dossier: 1")
+
+
+def gated(folder: Path, outcome: str = "failed") -> dict[str, str]:
     checks = verify(folder, gated=True).checks
     assert [check.name for check in checks][-2:] == ["measured", "attacks"]
-    return {check.name: check.says for check in checks if check.outcome == "failed"}
+    return {check.name: check.says for check in checks if check.outcome == outcome}
 
 
-def test_verify_passes_the_gate(original: Bundle):
+def test_verify_passes_the_gate(original: Bundle, dossier: Dossier, vault: Vault):
+    keep(vault, dossier)
     assert gated(original.folder) == {}
+    assert "measured" not in gated(original.folder, "skipped")
     assert "measured" not in {check.name for check in verify(original.folder).checks}
 
 
@@ -157,15 +184,16 @@ def test_verify_passes_the_gate(original: Bundle):
     [(attacks(epsilon_lower_bound=2.5), "measured"), (Audit((ATTACK,), ()), "attacks"), (Audit((), ()), "attacks")],
 )
 def test_verify_fails_at_the_gate_and_not_without_it(
-    folder: Path, reseal: Callable[[Path], None], config: ReleaseConfig, original: Bundle, audit: Audit, check: str
+    original: Bundle, release: Release, vault: Vault, audit: Audit, check: str
 ):
-    made = card(config, audit).model_copy(update={"hashes": original.card.hashes})
-    (folder / "roc.svg").unlink()
-    for name, text in texts(made).items():
-        (folder / name).write_text(text)
-    reseal(folder)
-    assert verify(folder).ok
-    assert gated(folder).keys() == {check}
+    keep(vault, make_dossier(original.card, release, audit))
+    assert verify(original.folder).ok
+    assert gated(original.folder).keys() == {check}
+
+
+def test_without_the_dossier_both_checks_of_the_gate_are_skipped(original: Bundle):
+    assert gated(original.folder) == {}
+    assert {"measured", "attacks"} <= gated(original.folder, "skipped").keys()
 
 
 def test_without_a_card_the_gate_is_skipped_and_the_bundle_fails_anyway(folder: Path):

@@ -22,6 +22,7 @@ from airlock.release import Bundle, Card, Vault, make_card, read, verify, weigh,
 from airlock.release.answering import open_answerer
 from airlock.release.bundle import required, texts, update
 from airlock.release.card import with_audit
+from airlock.release.dossier import make as make_dossier
 from airlock.release.gate import tests as gate_tests
 from airlock.release.interface import open_interface
 from airlock.release.sacro import report, target
@@ -169,10 +170,10 @@ def test_a_new_audit_leaves_the_rest_as_it_is(bundle: Bundle) -> None:
 def test_the_gate_asks_for_an_attack_through_the_interface(
     asking_config: ReleaseConfig, asking_release: Release, asking_card: Card
 ) -> None:
-    assert not weigh(asking_card, ()).reject
-    blind = make_card(asking_config, FACTS, asking_release, Audit((ATTACK,), ()))
-    assert any("through the noisy interface" in line for line in weigh(blind, ()).reject)
-    assert len(gate_tests(asking_card)) == 2
+    seen, blind = (make_dossier(asking_card, asking_release, Audit((one,), ())) for one in (ASKED, ATTACK))
+    assert not weigh(asking_card, (), seen).reject
+    assert any("through the noisy interface" in line for line in weigh(asking_card, (), blind).reject)
+    assert len(gate_tests(asking_card, lambda _: seen)) == 2
 
 
 def test_it_composes_with_a_network(
@@ -185,9 +186,9 @@ def test_it_composes_with_a_network(
     assert asking_card.total.epsilon == asking_card.guarantee.epsilon
 
 
-def test_the_report_for_others_names_no_network(asking_card: Card) -> None:
+def test_the_report_for_others_names_no_network(asking_card: Card, asking_release: Release) -> None:
     assert target(asking_card)["model_name"] == "answers/per-query, answers only"
-    assert report(asking_card)
+    assert report(asking_card, make_dossier(asking_card, asking_release, Audit((ASKED,), ())))
 
 
 def test_whoever_answers_comes_from_bundle_and_vault(bundle: Bundle, vault: Vault, toy: None) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from airlock.audit import Audit
-from airlock.config import ReleaseConfig
+from airlock.channels.contract import Release
 from airlock.errors import OutputError
-from airlock.release import Card, make_card
+from airlock.release import Card, Dossier
+from airlock.release.dossier import make as make_dossier
 from airlock.release.sacro import report, target, write_report
-from tests.release.conftest import ATTACK, FACTS, guarantee, make_release
+from tests.release.conftest import ATTACK
 
 # Noted from SACRO-ML 2.0.0 (commit a94060ce): what `Attack._make_report`, `metrics.get_metrics` and the reports write.
 TOP = {"log_id", "log_time", "metadata", "attack_experiment_logger"}
@@ -28,8 +29,8 @@ TARGET = {"dataset_name", "model_name", "model_params", "train_params", "safemod
 OURS = {"written_by", "layout", "release_id", "guarantee"}
 
 
-def test_names_and_nesting_are_sacro_mls(card: Card):
-    entries = report(card)
+def test_names_and_nesting_are_sacro_mls(card: Card, dossier: Dossier):
+    entries = report(card, dossier)
     assert len(entries) == 2
     for name, entry in entries.items():
         assert entry.keys() == TOP
@@ -43,8 +44,8 @@ def test_names_and_nesting_are_sacro_mls(card: Card):
     assert target(card).keys() == TARGET
 
 
-def test_figures_are_those_of_the_card_and_nobody_else_is_said_to_have_made_them(card: Card):
-    entry = next(iter(report(card).values()))
+def test_figures_are_those_of_the_card_and_nobody_else_is_said_to_have_made_them(card: Card, dossier: Dossier):
+    entry = next(iter(report(card, dossier).values()))
     found = entry["attack_experiment_logger"]["attack_instance_logger"]["instance_0"]
     assert entry["metadata"]["sacroml_version"] is None
     assert entry["metadata"]["written_by"].startswith("Airlock")
@@ -57,30 +58,29 @@ def test_figures_are_those_of_the_card_and_nobody_else_is_said_to_have_made_them
     assert entry["metadata"]["global_metrics"]["AUC_sig"] == "Not significant at p=0.05"
 
 
-def test_the_p_value_is_that_of_mann_and_whitney(config: ReleaseConfig):
+def test_the_p_value_is_that_of_mann_and_whitney(card: Card, release: Release):
     """For equal sides of 100, the AUC of a score that knows nothing has a deviation of 0.0409."""
     sides = {"members": 100, "non_members": 100, "value": 0.6}
     audit = Audit((dataclasses.replace(ATTACK, **sides),), ())  # type: ignore[arg-type]
-    entry = next(iter(report(make_card(config, FACTS, make_release(guarantee()), audit)).values()))
+    entry = next(iter(report(card, make_dossier(card, release, audit)).values()))
     found = entry["attack_experiment_logger"]["attack_instance_logger"]["instance_0"]
     assert found["P_HIGHER_AUC"] == pytest.approx(0.00729, rel=0.02)
     assert found["ACC"] == 0.505
     assert entry["metadata"]["global_metrics"]["AUC_sig"] == "Significant at p=0.05"
 
 
-def test_refused_figures_and_other_attacks_are_left_out(config: ReleaseConfig):
+def test_refused_figures_and_other_attacks_are_left_out(card: Card, release: Release):
     refused = dataclasses.replace(ATTACK.rates[0], value=None, low=None, high=None, refused="Too few.")
     bare = dataclasses.replace(ATTACK, rates=(refused,), advantage=None, curve=())
     other = dataclasses.replace(ATTACK, name="inversion", aim="inversion", view="features", score="SSIM")
-    made = make_card(config, FACTS, make_release(guarantee()), Audit((bare, other), ()))
-    (entry,) = report(made).values()
+    (entry,) = report(card, make_dossier(card, release, Audit((bare, other), ()))).values()
     found = entry["attack_experiment_logger"]["attack_instance_logger"]["instance_0"]
     assert found.keys() == {"AUC", "P_HIGHER_AUC", "n_pos_test_examples", "n_neg_test_examples"}
 
 
-def test_it_is_written_whole_and_over_nothing(card: Card, tmp_path: Path):
-    write_report(tmp_path / "sacro", card)
+def test_it_is_written_whole_and_over_nothing(card: Card, dossier: Dossier, tmp_path: Path):
+    write_report(tmp_path / "sacro", card, dossier)
     assert sorted(path.name for path in (tmp_path / "sacro").iterdir()) == ["report.json", "target.yaml"]
-    assert json.loads((tmp_path / "sacro/report.json").read_text()) == report(card)
+    assert json.loads((tmp_path / "sacro/report.json").read_text()) == report(card, dossier)
     with pytest.raises(OutputError, match="does not exist yet"):
-        write_report(tmp_path / "sacro", card)
+        write_report(tmp_path / "sacro", card, dossier)
