@@ -46,14 +46,14 @@ from airlock.release import (
     words,
 )
 from airlock.release.interface import open_interface
-from airlock.release.verify import read_verified
+from airlock.release.verify import OUTCOMES, read_verified
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.outcomes import Outcomes
 from airlock.training.resident import choose_device
 
-OUTCOMES = "outcomes"  # among the secrets in the vault: what became of every test record
+CARD = "card"  # the stream of the noise on what a card says
 NOT_ATTACKED = "All attacks: they could not be made here."
 
 
@@ -171,7 +171,7 @@ def make_release(
     channel, facts = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
-    channel.plan()
+    card.check_budget(config, channel.plan())
     split = _load(config, channel, data_dir)
     safe = Vault.open(vault)
     run = Run(
@@ -183,12 +183,13 @@ def make_release(
         workers=workers,
         engine=engine,
     )
-    release, attacked = _attacked(config, channel, split, insecure_seed, run)
+    randomness = Randomness.make(config.seed, insecure_seed)
+    release, attacked = _attacked(config, channel, split, randomness, run, insecure_seed)
     small = compression.compress(release, split)
-    report, forms = small or (None, {})
-    made = card.make(config, facts, release, attacked, compression=report, others=others)
+    report, forms, on_test = small or (None, {}, ())
+    made = card.make(config, facts, release, randomness.privacy.child(CARD), compression=report, others=others)
     safe.store(made.release_id, {**release.secrets, OUTCOMES: release.utility.arrays()}, split.remarks)
-    inside = dossier.make(made, release, attacked, remarks=split.remarks, followed=followed)
+    inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
     page_inside = dossier_page.keep(safe, inside)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
     if isinstance(release.artefact, Features):
@@ -209,23 +210,29 @@ def look_at(
         progress: Called with a label, the steps done and the steps in all.
     """
     channel, facts = _open(config, data_dir)
-    channel.plan()
+    card.check_budget(config, channel.plan())
     split = _load(config, channel, data_dir)
     folder = Vault.open(vault).checkpoint_folder(_run_key(config, None))
     run = Run(device=choose_device(config.device), progress=progress, checkpoint=folder)
-    release, attacked = _attacked(config, channel, split, None, run)
-    made = card.make(config, facts, release, attacked)
+    randomness = Randomness.make(config.seed)
+    release, attacked = _attacked(config, channel, split, randomness, run)
+    made = card.make(config, facts, release, randomness.privacy.child(CARD))
     return Outlook(made, dossier.make(made, release, attacked, remarks=split.remarks), release)
 
 
 def _attacked(
-    config: ReleaseConfig, channel: Channel, split: Split, insecure_seed: int | None, run: Run
+    config: ReleaseConfig,
+    channel: Channel,
+    split: Split,
+    randomness: Randomness,
+    run: Run,
+    insecure_seed: int | None = None,
 ) -> tuple[Release, audit.Audit]:
     """A release with what its attacks leave for the vault, and what they found.
 
     Attacks look at single records. That one cannot be made must not decide whether there is a release.
     """
-    release = _train(config, channel, split, insecure_seed, run)
+    release = _train(config, channel, split, randomness, run, insecure_seed)
     try:
         attacked, scores = audit.run(release, split, config.split, config.seed, run)
     except Interrupted:
@@ -438,7 +445,7 @@ def assist_release(
     _require_one_process(channel, group)
     split = _load(config, channel, data_dir)
     run = Run(device=group.device or choose_device(config.device), group=group)
-    _train(config, channel, split, insecure_seed, run)
+    _train(config, channel, split, Randomness.make(config.seed, insecure_seed), run, insecure_seed)
 
 
 def _load(config: ReleaseConfig, channel: Channel, data_dir: Path | None) -> Split:
@@ -463,7 +470,14 @@ def tell_holder(remarks: Sequence[str]) -> None:
                 warnings.warn(remark, AirlockWarning, stacklevel=3)
 
 
-def _train(config: ReleaseConfig, channel: Channel, split: Split, insecure_seed: int | None, run: Run) -> Release:
+def _train(
+    config: ReleaseConfig,
+    channel: Channel,
+    split: Split,
+    randomness: Randomness,
+    run: Run,
+    insecure_seed: int | None = None,
+) -> Release:
     """The release of one process, or of several that were seen to have the same task and the same records."""
     group = run.group
     task = config.model_dump(mode="json", exclude={"data": {"source", "test"}})
@@ -477,7 +491,7 @@ def _train(config: ReleaseConfig, channel: Channel, split: Split, insecure_seed:
         lambda: _fingerprint(split),
         "A record that stands elsewhere in another process could enter a step twice.",
     )
-    release = channel.release(split, Randomness.make(config.seed, insecure_seed), run)
+    release = channel.release(split, randomness, run)
     group.leave()
     if group.world == 1:
         return release

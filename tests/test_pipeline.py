@@ -18,9 +18,9 @@ from airlock.audit import AuditSettings
 from airlock.channels.weights.gaussian import Gaussian
 from airlock.config import from_table
 from airlock.data import Records
-from airlock.errors import AirlockWarning, ConfigError, DataError, FormatError, Interrupted, OutputError, Refused
+from airlock.errors import AirlockWarning, ConfigError, DataError, Interrupted, OutputError, Refused
 from airlock.pipeline import audit_bundle, make_release, plan_release, tell_holder, train_openly
-from airlock.release import Vault, bundle, dossier, dossier_page
+from airlock.release import Vault, dossier, dossier_page
 from airlock.release.fields import Decision
 from airlock.release.verify import verify
 
@@ -217,13 +217,6 @@ def test_an_audit_wants_the_very_records(made: Path, tmp_path: Path) -> None:
             FEW,
             overrides={"data.source": str(tmp_path / "other.npz"), "data.classes": 2, "data.records": 300},
         )
-
-
-def test_a_card_of_another_release_is_not_written_over_a_bundle(made: Path, tmp_path: Path) -> None:
-    make_release(config(seed=1), tmp_path / "other")
-    other = bundle.read(tmp_path / "other").card
-    with pytest.raises(FormatError):
-        bundle.update(made, other)
 
 
 @pytest.mark.parametrize(("channel", "method"), [("weights", "head"), ("twin", "sharded")])

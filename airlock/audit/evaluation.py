@@ -125,17 +125,18 @@ def event(epsilon: float, with_scores: bool, runs: int = 1) -> dpa.DpEvent:
 def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> float:
     """The ε of one evaluation, such that those of all runs cost a test record no more than the stated (ε, δ).
 
-    The accountant rounds up, so the quotient alone could come out a little above; what is too much is taken off.
+    The accountant rounds up to a grid, so the quotient alone could come out a little above. What is too much is taken
+    off, in steps that double: within one step of the grid ε does not move at all.
 
     Raises:
         ConfigError: So little is left for each run that its counts would be noise.
     """
     each = min(MOST, epsilon / runs)
-    for _ in range(20 if each >= LEAST else 0):
+    for turn in range(40 if each >= LEAST else 0):
         over = spend(event(each, with_scores, runs), delta).epsilon - epsilon
         if over <= 0:
             break
-        each -= 1.01 * over / runs
+        each -= 2**turn * over / runs
     if each < LEAST:
         raise ConfigError(
             f"an ε of at least {LEAST:g} for what each run's card says of test records",

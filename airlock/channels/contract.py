@@ -32,6 +32,7 @@ from airlock.training.outcomes import Outcomes
 Details = Mapping[str, str | int | float]
 Arrays = Mapping[str, NDArray[Any]]
 Secrets = Mapping[str, Arrays]
+NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked beside what leaves
 
 

@@ -26,10 +26,6 @@ Gives = Literal["logits", "probabilities", "label"]
 Figures = Mapping[str, str | int | float]
 
 _BLOCK = 1000  # queries at a time
-MEASURED_BEYOND = (
-    "NOT COVERED: the accuracy and the attack results on this card. They were measured by asking beyond the budget, "
-    "without a charge, so that they tell something of the private records that is not counted."
-)
 ONE_ANSWER = "one answer"  # the unit of an interface whose answers all cost the same
 
 

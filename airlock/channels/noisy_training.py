@@ -19,6 +19,7 @@ from torch import nn
 from airlock.accounting import Course, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
 from airlock.channels.contract import (
+    NOTHING_ELSE_LEAVES,
     Artefact,
     Channel,
     Details,
@@ -47,7 +48,7 @@ ASSUMPTIONS = (
     "The number of records stated on this card is public and was not derived from the private records.",
     "Network, settings and class names were chosen without looking at the private records.",
     "The random choices of lots, augmentation, dropout and noise stay secret and are not used again.",
-    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+    NOTHING_ELSE_LEAVES,
 )
 
 

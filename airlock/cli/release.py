@@ -97,20 +97,28 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
     return {
         "bundle": str(out),
         "dossier": str(outcome.dossier_page.with_suffix(".json")),
-        "utility": {"accuracy": card.utility.accuracy, "low": card.utility.low, "high": card.utility.high},
+        "utility": None if card.utility is None else card.utility.figures.accuracy.model_dump(),
         "guarantee": outcome.release.guarantee.to_dict(),
-        "audit": [attack.model_dump() for attack in card.audit.attacks],
+        "inside": {
+            "accuracy": outcome.dossier.utility.figures.accuracy.model_dump(),
+            "audit": [attack.model_dump() for attack in outcome.dossier.audit.attacks],
+        },
     }
 
 
 def print_summary(outcome: Outcome, out: Path) -> None:
     """The card in short."""
-    card = outcome.bundle.card
-    rows = [
-        ["guarantee", card.headline],
-        ["accuracy", _interval(card.utility.accuracy, card.utility.low, card.utility.high)],
+    card, inside = outcome.bundle.card, outcome.dossier
+    exact = inside.utility.figures.accuracy
+    rows = [["guarantee", card.headline]]
+    if card.utility is not None:
+        one = card.utility.figures.accuracy
+        rows.append(["accuracy, on the card", _interval(one.value, one.low, one.high)])
+    rows.append(["accuracy, exact, stays inside", _interval(exact.value, exact.low, exact.high)])
+    rows += [
+        [f"attack, stays inside: {a.name}", f"{a.score} {_interval(a.value, a.low, a.high)}"]
+        for a in inside.audit.attacks
     ]
-    rows += [[f"attack: {a.name}", f"{a.score} {_interval(a.value, a.low, a.high)}"] for a in card.audit.attacks]
     print_table(
         f"Released: {card.channel}/{card.method}",
         ["", ""],

@@ -10,6 +10,7 @@ import typer
 from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, protects, shown, translate_errors
 
 if TYPE_CHECKING:
+    from airlock.audit.evaluation import Figure
     from airlock.release.dossier import Dossier
     from airlock.release.fields import Attack, Compression
 
@@ -29,7 +30,7 @@ def show(
     """
     from airlock.release import Vault, dossier_page, read
     from airlock.release import dossier as dossiers
-    from airlock.release.page import smaller_words
+    from airlock.release.page import smaller_words, useful_rows
 
     card = read(bundle).card
     if dossier:
@@ -39,7 +40,7 @@ def show(
     if as_json:
         print_json(card.model_dump(mode="json"))
         return
-    promise, use = card.guarantee, card.utility
+    promise = card.guarantee
     epsilon = "no bound" if promise.epsilon is None else f"{promise.epsilon:.4f}"
     rows = [
         ["in short", card.headline],
@@ -48,16 +49,15 @@ def show(
         ["status", promise.status],
         ["protects", protects(promise.unit, promise.relation)],
         ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],
-        [
-            "accuracy",
-            f"{use.accuracy:.3f} (95% interval {use.low:.3f} to {use.high:.3f}, {use.records:,} test records)",
-        ],
     ]
+    rows += [[name, _figure(one)] for name, one in useful_rows(card)] or [["accuracy", card.words.utility]]
     if card.compression is not None:
         rows.append(["smaller, faster", smaller_words(card.compression)])
-    rows += [[f"attack: {attack.name}", _attack(attack)] for attack in card.audit.attacks]
-    rows += [["attacks on features", sentence] for sentence in card.words.attacks_on_features]
-    rows += [["not tested", sentence] for sentence in card.audit.not_tested]
+    rows += [
+        [f"attack: {one.name}", f"{one.view}: {one.score} {one.value:.3f} ({one.low:.3f} to {one.high:.3f})"]
+        for one in card.audit.attacks
+    ]
+    rows.append(["attacks", card.words.audit])
     rows += [["assumes", sentence] for sentence in promise.assumptions]
     print_table(f"Card of {card.channel}/{card.method}, {card.created}: it may leave", ["", ""], rows)
     if card.compression is not None:
@@ -67,6 +67,7 @@ def show(
 def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     """Everything that stays inside."""
     from airlock.release.dossier import STAYS
+    from airlock.release.page import rows_of
 
     if as_json:
         print_json(made.model_dump(mode="json"))
@@ -75,11 +76,9 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     rows = [
         ["STAYS INSIDE", STAYS],
         ["in short", made.headline],
-        [
-            "exact accuracy",
-            f"{use.accuracy:.3f} (95% interval {use.low:.3f} to {use.high:.3f}, {use.records:,} records)",
-        ],
+        ["exactly", f"{use.correct:,} of {use.records:,} test records were classified correctly"],
     ]
+    rows += [[name, _figure(one)] for name, one in rows_of(use.figures, ())]
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in made.audit.attacks]
     rows += [["attacks on features", sentence] for sentence in made.on_features]
     rows += [["not tested", sentence] for sentence in made.audit.not_tested]
@@ -96,7 +95,7 @@ def _print_sizes(found: Compression) -> None:
     """The table of sizes and times, and what is missing in it."""
     from airlock.release.page import size_rows
 
-    columns = ["network", "parameters", "multiply-adds", "file", f"{found.images} inputs", "accuracy", "same class"]
+    columns = ["network", "parameters", "multiply-adds", "file", f"{found.images} inputs", "same class"]
     rows = [
         [
             row.what,
@@ -104,7 +103,6 @@ def _print_sizes(found: Compression) -> None:
             row.multiply_adds,
             row.size,
             row.time,
-            row.accuracy,
             row.agrees,
         ]
         for row in size_rows(found)
@@ -112,6 +110,10 @@ def _print_sizes(found: Compression) -> None:
     print_table("Smaller and faster", columns, rows)
     for line in found.not_made:
         typer.echo(f"Not made or measured. {line}")
+
+
+def _figure(one: Figure) -> str:
+    return f"{one.value:.3f} (95% interval {one.low:.3f} to {one.high:.3f})"
 
 
 def _attack(attack: Attack) -> str:

@@ -1,14 +1,13 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of eight files, seven where answers leave and no network, seven
-and the shards where features leave; figures where the card has something to draw, and up to two smaller forms where a
-student leaves. No one has to execute any to inspect it.
+In: the config, the release and its card. Out: a folder of seven files, six where answers leave and no network, six and
+the shards where features leave, and up to two smaller forms where a student leaves. No one has to execute any to
+inspect it. All of it, card included, has the stated (ε, δ); what has not is in the vault.
 `docs/bundle.md` describes it; `verify.py` checks it.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -26,7 +25,7 @@ from airlock.channels.feature_set import Features
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, ReleaseConfig
 from airlock.data.feature_files import MANIFEST as MANIFEST
-from airlock.data.feature_files import NAME, parse_manifest
+from airlock.data.feature_files import NAME
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.release import export, page
@@ -34,13 +33,11 @@ from airlock.release.card import Card
 from airlock.release.fields import Hashes
 from airlock.release.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.release.quantise import FP16, INT8
-from airlock.release.roc import draw_roc, has_curve
 from airlock.release.vault import MARKER
 
 CARD, HTML, README = "card.json", "card.html", "README.md"
-SAFETENSORS, ONNX, CONFIG, AUDIT = "model.safetensors", "model.onnx", "config.toml", "audit.json"
-SUMS, ROC, INTERFACE = "SHA256SUMS", "roc.svg", "interface.json"
-SHEET = "sheet.png"
+SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
+SUMS, INTERFACE = "SHA256SUMS", "interface.json"
 SMALLER = (INT8, FP16)  # beside the network, where a student leaves
 # Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 LIMITS = {
@@ -50,16 +47,12 @@ LIMITS = {
     SAFETENSORS: 4 << 30,
     ONNX: 2 << 30,
     CONFIG: 4 << 20,
-    AUDIT: 16 << 20,
     INTERFACE: 16 << 20,
     MANIFEST: 16 << 20,
     SUMS: 64 << 10,
-    ROC: 1 << 20,
     INT8: 2 << 30,
     FP16: 2 << 30,
-    SHEET: 4 << 20,
 }
-FIGURES = (ROC, SHEET)  # there only where the card has something to draw
 MODELS = (SAFETENSORS, ONNX)  # of a network that leaves
 PATH_REMOVED = "(a path, removed)"
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
@@ -122,35 +115,16 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
 def required(answers: bool, features: bool = False) -> tuple[str, ...]:
     """The files of a bundle of answers, of features (their shards apart), or of a network.
 
-    Each may have figures beside, a network smaller forms.
+    A network may have smaller forms beside it.
     """
-    away = [*FIGURES, *SMALLER] if features else [*FIGURES, *SMALLER, MANIFEST]
+    away = [*SMALLER] if features else [*SMALLER, MANIFEST]
     away += [] if answers else [INTERFACE]
     away += MODELS if answers or features else []
     return tuple(name for name in LIMITS if name not in away)
 
 
-def update(folder: Path, card: Card) -> Bundle:
-    """Write the bundle anew with another card of the same release; the model files and the config stay as they are.
-
-    Raises:
-        FormatError: The files are not those that the card was made for.
-        OutputError: Writing failed; the bundle is as it was.
-    """
-    folder = Path(folder).absolute()
-    networks = (*MODELS, *smaller_of(card), CONFIG)
-    names = networks if card.network else (MANIFEST, CONFIG) if card.features else (CONFIG,)
-    kept = {name: read_file(folder / name, LIMITS[name]) for name in names}
-    if card.hashes != hashes(kept):
-        raise FormatError(
-            "the files that this card was made for", f"others in {folder}", "A card speaks of one release alone."
-        )
-    listed = parse_manifest(parse_json(kept[MANIFEST])).shards if card.features else ()
-    return _put(folder, kept, card, force=True, shards=[folder / one.name for one in listed])
-
-
 def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, shards: Sequence[Path] = ()) -> Bundle:
-    files = dict(kept) | {name: text.encode() for name, text in texts(card).items()} | pictures(card)
+    files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
     with folder_aside(folder) as aside:
         for name in sorted(files):
             write_file(aside / name, files[name])
@@ -206,16 +180,10 @@ def texts(card: Card) -> dict[str, str]:
         CARD: card.to_json(),
         HTML: page.render_html(card),
         README: page.render_readme(card),
-        AUDIT: audit_text(card),
     }
     if card.interface is not None:
         files[INTERFACE] = _json_text(card.interface)
-    return files | ({ROC: draw_roc(card.audit.attacks)} if has_curve(card.audit.attacks) else {})
-
-
-def pictures(card: Card) -> dict[str, bytes]:
-    """The contact sheet, as it stands on the card."""
-    return {SHEET: base64.b64decode(card.sheet.png)} if card.sheet is not None else {}
+    return files
 
 
 def read(folder: Path) -> Bundle:
@@ -253,11 +221,6 @@ def smaller_of(card: Card) -> dict[str, str]:
         return {}
     named = {INT8: card.hashes.model_int8_onnx, FP16: card.hashes.model_fp16_onnx}
     return {name: sha for name, sha in named.items() if sha is not None}
-
-
-def audit_text(card: Card) -> str:
-    """audit.json: the card's audit, for programs that want nothing else."""
-    return _json_text(card.audit)
 
 
 def _json_text(table: Frozen) -> str:
@@ -316,7 +279,7 @@ def _without_paths(value: Any) -> Any:
 
 
 def _check_same(card: Card, release: Release) -> None:
-    if card.guarantee.model_dump(mode="json") != json.loads(json.dumps(release.guarantee.to_dict())):
+    if card.guarantee.model_dump(mode="json", exclude={"parts"}) != json.loads(json.dumps(release.guarantee.to_dict())):
         raise OutputError("the card of this release", "the card of another one", "Its promise would not be this one's.")
 
 

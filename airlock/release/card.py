@@ -1,43 +1,52 @@
 """The card: what a reviewer reads and signs.
 
-In: the config, the public facts about the data, the release and its audit. Out: a frozen `Card`, which is strict JSON,
-has a published schema (`card.schema.json`), and is all that the page and the model card are made from. It holds public
-figures only: no records, no count of private records, no path, no host name, no user name.
+In: the config, the public facts about the data, and the release. Out: a frozen `Card`, which is strict JSON, has a
+published schema (`card.schema.json`), and is all that the page and the model card are made from. It holds figures that
+are public or paid for: no exact count of records, no attack that nobody paid for, no path, no host name, no user name.
+Everything else is in the dossier, which stays.
+
+Guarantee: the whole bundle, card included, has the stated (ε, δ) for every record of the file, whichever part it fell
+into, public ones excepted. Proof. A record is in one part, by a keyed hash of its own content (`data.split.divide`). If
+it is private, what leaves of it is what the method released under (ε, δ), and the counts on the card are a random
+function of that and of other records. If it is a test record, nothing but the counts depends on it, and those are
+ε'-DP with ε' ≤ ε (`audit.evaluation`). If it is in the holdout, nothing that leaves depends on it. All other fields
+follow from the config, from public facts and from what is named here; `docs/bundle.md` lists them. ∎
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime
+import itertools
 import json
+import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
+import dp_accounting as dpa
 from pydantic import model_validator
 
 from airlock._version import VERSION
-from airlock.accounting import compose, from_json, spend
-from airlock.audit.bounds import proportion_interval
-from airlock.audit.result import Audit
-from airlock.channels.contract import Artefact, Release
+from airlock.accounting import Guarantee, compose, from_json, spend, to_json
+from airlock.audit import evaluation
+from airlock.channels.contract import Artefact, Plan, Release
 from airlock.channels.feature_set import Features
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
+from airlock.mechanisms import Stream
 from airlock.release import words
-from airlock.release.feature_fields import ContactSheet
 from airlock.release.fields import (
     Asking,
-    Attacks,
     Compression,
     Data,
     Decision,
     Hashes,
     Network,
     OtherRelease,
+    PaidAttacks,
     Places,
     Promise,
     Recovered,
@@ -52,14 +61,14 @@ from airlock.release.fields import (
 from airlock.release.words import Verdict
 
 # 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked, 5 how small a student is, and
-# features
-SCHEMA_VERSION = 5
-SCHEMA_ID = "urn:airlock:card:5"
-OLDEST = 3  # of a network that leaves, format 3 says the same as formats 4 and 5
-_FIRST = {"interface": 4, "features": 5}  # the first format that has this field
-CONFIDENCE = 0.95
+# features; 6 holds nothing that is not paid for
+SCHEMA_VERSION = 6
+SCHEMA_ID = "urn:airlock:card:6"
+OLDEST = 6  # figures on older cards were not paid for
+_MANY = 3  # other releases, up to which every way in which a person can fall into parts is accounted for by itself
 
 Scalar = str | int | float
+NO_WORDS = Words(promise=(), noise="", utility="", audit="", others="", tuning="")  # until the figures are there
 
 
 class Card(Frozen):
@@ -83,18 +92,17 @@ class Card(Frozen):
         secure_noise: Whether the privacy noise came from the operating system.
         noise_made_on: Where the noise was computed, as observed; both where it was both, empty if there was none.
         details: Public figures of the plan.
-        utility: How useful the release is.
+        utility: How useful the release is; null where that was measured inside only.
         compression: How much smaller and faster a student is; null where none leaves.
-        audit: What attacks found and what was not tested.
+        audit: Attack figures that are paid for; all others are in the dossier.
         total: Other releases from the same data, and what all cost together.
         tuning: How many runs were paid for.
         words: The sentences.
         hashes: Of the files beside the card; null until the bundle is written.
         decision: For the reviewer.
-        sheet: Public pictures beside what attackers made of their features; null where there are none.
     """
 
-    schema_version: Literal[3, 4, 5]
+    schema_version: Literal[6]
     headline: str
     release_id: ReleaseId
     airlock_version: str
@@ -111,15 +119,14 @@ class Card(Frozen):
     secure_noise: bool
     noise_made_on: Places
     details: dict[str, Scalar]
-    utility: Usefulness
+    utility: Usefulness | None
     compression: Compression | None = None
-    audit: Attacks
+    audit: PaidAttacks
     total: Total
     tuning: Tuning
     words: Words
     hashes: Hashes | None
     decision: Decision
-    sheet: ContactSheet | None = None
 
     def to_json(self) -> str:
         """Strict JSON: no NaN, no infinity; a missing bound is null."""
@@ -128,7 +135,7 @@ class Card(Frozen):
     @model_validator(mode="after")
     def _one_thing_leaves(self) -> Self:
         there = [name for name in ("network", "interface", "features") if getattr(self, name) is not None]
-        if len(there) != 1 or _FIRST.get(there[0], OLDEST) > self.schema_version:
+        if len(there) != 1:
             raise ValueError("a card is of a network, of an interface or of features")
         return self
 
@@ -147,14 +154,14 @@ class Card(Frozen):
     @property
     def verdict(self) -> Verdict:
         """What kind of truth the headline tells."""
-        return words.verdict(self.guarantee, self.secure_noise, self.audit)
+        return words.verdict(self.guarantee, self.secure_noise)
 
 
 def make(
     config: ReleaseConfig,
     facts: Facts,
     release: Release,
-    audit: Audit,
+    stream: Stream,
     *,
     compression: Compression | None = None,
     others: Sequence[Card] = (),
@@ -165,23 +172,22 @@ def make(
     Args:
         config: What was asked for.
         facts: What is public about the data.
-        release: What leaves.
-        audit: What the attacks found.
+        release: What leaves, and what became of the test records.
+        stream: Privacy randomness for what the card says about test records; read here and nowhere else.
         compression: How much smaller and faster a student is.
         others: Cards of other releases from the same data; theirs are followed too.
         created: The day; today in UTC when left out.
 
     Raises:
-        ConfigError: Another release states its promise under another relation.
+        ConfigError: Another release states its promise under another relation, or test records have too little ε.
     """
-    promise = Promise.model_validate(release.guarantee.to_dict())
-    data, attacks, tuning = _data(facts), Attacks.model_validate(audit.to_dict()), Tuning(runs=config.tuning_runs)
-    utility, total = usefulness(release.utility.correct, release.utility.records), _total(promise, others)
+    utility = _usefulness(config, release, len(facts.classes), stream)
+    promise = _promise(config, release, utility)
+    data, attacks, tuning = _data(facts, config), PaidAttacks(share=0.0, attacks=()), Tuning(runs=config.tuning_runs)
     network, asking, rows = _leaving(release.artefact)
-    stays = asking or rows
-    return Card(
+    made = Card(
         schema_version=SCHEMA_VERSION,
-        headline=words.headline(promise, release.secure_noise, attacks, stays),
+        headline="",
         release_id=secrets.token_hex(16),
         airlock_version=VERSION,
         created=created or datetime.datetime.now(datetime.UTC).date(),
@@ -200,45 +206,83 @@ def make(
         utility=utility,
         compression=compression,
         audit=attacks,
-        total=total,
+        total=_total(promise, others),
         tuning=tuning,
-        words=words.write(
-            promise, release.secure_noise, release.noise_made_on, data, utility, attacks, total, tuning, stays
-        ),
+        words=NO_WORDS,
         hashes=None,
         decision=Decision(),
-        sheet=_sheet(audit),
     )
+    return made.model_copy(update={"headline": headline(made), "words": sentences(made)})
 
 
-def with_audit(card: Card, audit: Audit) -> Card:
-    """The card of the same release after another audit; a decision about the old card does not hold for the new one."""
-    attacks = Attacks.model_validate(audit.to_dict())
-    own = card.guarantee, card.secure_noise
-    sentences = words.write(
-        *own, card.noise_made_on, card.data, card.utility, attacks, card.total, card.tuning, card.stays
-    )
-    return card.model_copy(
-        update={
-            "schema_version": SCHEMA_VERSION,
-            "headline": words.headline(*own, attacks, card.stays),
-            "airlock_version": VERSION,
-            "audit": attacks,
-            "words": sentences,
-            "decision": Decision(),
-            "sheet": _sheet(audit),
-        }
-    )
+def headline(card: Card) -> str:
+    """The first line, which follows from the other fields."""
+    return words.headline(card.guarantee, card.secure_noise, card.data, card.stays)
 
 
-def _sheet(audit: Audit) -> ContactSheet | None:
-    made = audit.features.sheet if audit.features else None
-    if made is None:
+def sentences(card: Card) -> Words:
+    """All other sentences, which follow from the other fields too."""
+    return words.write(
+        card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility, card.audit, card.total,
+        card.tuning, card.stays,
+    )  # fmt: skip
+
+
+def stated_epsilon(config: ReleaseConfig, promise: Guarantee) -> float:
+    """What a test record may be charged: the ε that is proven for a private one, else the one that was asked for."""
+    proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
+    return promise.epsilon if proven else config.epsilon
+
+
+def check_budget(config: ReleaseConfig, plan: Plan) -> None:
+    """Refuse, before a record is read, a release whose card would not be covered by what it states.
+
+    Raises:
+        ConfigError: The stated ε is too small for so many runs; or a promise is about records that are replaced, who
+            could fall from one part into another and would have to be paid for in both.
+    """
+    if plan.guarantee.status == "proven" and plan.guarantee.relation != "add-remove":
+        raise ConfigError(
+            "a proven promise about a record that is added or removed",
+            f"'{plan.guarantee.relation}'",
+            "One that is replaced can fall from one part into another, and both would have to be paid for.",
+            "State the promise under add-remove.",
+        )
+    evaluation.budget(stated_epsilon(config, plan.guarantee), config.delta, True, config.tuning_runs)
+
+
+def _usefulness(config: ReleaseConfig, release: Release, classes: int, stream: Stream) -> Usefulness | None:
+    """The noisy counts; None where answers leave: those were measured by asking beyond the budget."""
+    if isinstance(release.artefact, Interface):
         return None
-    return ContactSheet(png=base64.b64encode(made.png).decode(), rows=made.rows, whose=made.whose)
+    found, stated = release.utility, stated_epsilon(config, release.guarantee)
+    epsilon = evaluation.budget(stated, config.delta, found.scores is not None, config.tuning_runs)
+    counts = evaluation.evaluate(found, classes, epsilon, stream)
+    return Usefulness(counts=counts, figures=evaluation.figures(counts))
 
 
-def _data(facts: Facts) -> Data:
+def _promise(config: ReleaseConfig, release: Release, utility: Usefulness | None) -> Promise:
+    """The guarantee with what each part pays."""
+    plain = release.guarantee.to_dict()
+    private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
+    test = paid_by_test(utility, config.tuning_runs)
+    parts = {"private": private, "test": _part(test, plain), "holdout": _part(compose([]), plain)}
+    return Promise.model_validate(plain | {"parts": parts})
+
+
+def paid_by_test(utility: Usefulness | None, runs: int) -> dpa.DpEvent:
+    """The events of the test part: counts on the card of each declared run."""
+    if utility is None:
+        return compose([])
+    return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, runs)
+
+
+def _part(events: dpa.DpEvent, plain: Mapping[str, Any]) -> dict[str, Any]:
+    spent = spend(events, plain["delta"], plain["relation"])
+    return {"epsilon": spent.epsilon, "accountant": spent.accountant, "events": to_json(events)}
+
+
+def _data(facts: Facts, config: ReleaseConfig) -> Data:
     return Data(
         name=facts.name,
         origin=facts.origin,
@@ -246,6 +290,7 @@ def _data(facts: Facts) -> Data:
         classes=facts.classes,
         records=facts.records,
         test_records=facts.test_records,
+        public_share=config.split.public,
     )
 
 
@@ -275,19 +320,6 @@ def rows(features: Features) -> Rows:
     )
 
 
-def usefulness(correct: int, records: int) -> Usefulness:
-    """Accuracy with its interval."""
-    low, high = proportion_interval(correct, records, CONFIDENCE) if records else (0.0, 1.0)
-    return Usefulness(
-        correct=correct,
-        records=records,
-        accuracy=correct / max(1, records),
-        low=low,
-        high=high,
-        confidence=CONFIDENCE,
-    )
-
-
 def _total(promise: Promise, others: Sequence[Card]) -> Total:
     releases = tuple(_follow(others))
     for card in others:
@@ -305,13 +337,20 @@ def _total(promise: Promise, others: Sequence[Card]) -> Total:
 def total_epsilon(
     promise: Promise, releases: Sequence[OtherRelease]
 ) -> tuple[float | None, Literal["PLD", "RDP"] | None]:
-    """The ε of this release and the others together, and its accountant; None where one has no bound for this unit."""
+    """The ε of this release and the others together, and its accountant; None where one has no bound for this unit.
+
+    A person may be private in one release and a test record in another. So the total is the largest over all ways to
+    fall into parts; where there are many releases, both parts of each are composed, which is no less.
+    """
     bounded = all(other.unit == promise.unit and other.epsilon is not None for other in releases)
     if promise.unit == "none" or promise.epsilon is None or not bounded:
         return None, None
-    events = compose([from_json(promise.events), *(from_json(other.events) for other in releases)])
-    spent = spend(events, promise.delta, promise.relation)
-    return spent.epsilon, spent.accountant
+    own = (promise.events, promise.parts.test.events)
+    paid = [own, *((other.events, other.test_events) for other in releases)]
+    ways = itertools.product(*paid) if len(releases) <= _MANY else [tuple(itertools.chain(*paid))]
+    spent = [spend(compose([from_json(one) for one in way]), promise.delta, promise.relation) for way in ways]
+    largest = max(spent, key=lambda one: one.epsilon)
+    return (largest.epsilon, largest.accountant) if math.isfinite(largest.epsilon) else (None, None)
 
 
 def _follow(others: Iterable[Card]) -> Iterable[OtherRelease]:
@@ -337,6 +376,7 @@ def _other(card: Card) -> OtherRelease:
         delta=card.guarantee.delta,
         accountant=card.guarantee.accountant,
         events=card.guarantee.events,
+        test_events=card.guarantee.parts.test.events,
     )
 
 

@@ -1,8 +1,9 @@
 """How much smaller and faster a student is than its teacher, and the smaller files that go with it.
 
-In: a release of a student, and the public and the test records. Out: the card's `Compression` and the files. What a
-network costs follows from its architecture alone, so the teacher is built anew from its public name with random
-weights: the one that was trained on private records never comes near an export.
+In: a release of a student, and the public and the test records. Out: the card's `Compression` and the files, of public
+records alone, and for the dossier how the files do on test records. What a network costs follows from its architecture
+alone, so the teacher is built anew from its public name with random weights: the one that was trained on private
+records never comes near an export.
 
 Multiply-adds are those of convolutions and dense layers for one record, each weight's use counted once; biases,
 activations, pools and averages are not counted. Time is that of ONNX Runtime on one thread, inputs one by one, all
@@ -28,11 +29,12 @@ from airlock.channels.contract import Artefact, Release
 from airlock.data import Records, Split
 from airlock.errors import NetError
 from airlock.release import export, quantise
-from airlock.release.fields import Compression, Cost, Form
+from airlock.release.fields import Compression, Cost, Form, OnTest
 from airlock.training.resident import to_input
 
 IMAGES, ROUNDS = 100, 7
 CALIBRATE = 512  # public records, at most
+COMPARED = 5000  # public records of which the files' answers are compared, at most
 ONNX = "model.onnx"
 _BLOCK = 256
 _COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -41,10 +43,11 @@ Floats = NDArray[np.float32]
 
 
 class Compressed(NamedTuple):
-    """What the card says, and the smaller files by name."""
+    """What the card says, the smaller files by name, and for the dossier what they do on test records."""
 
     report: Compression
     files: Mapping[str, bytes]
+    on_test: tuple[OnTest, ...]
 
 
 def compress(release: Release, split: Split) -> Compressed | None:
@@ -68,7 +71,7 @@ def report(teacher: nn.Module, name: str, student: Artefact, public: Records, te
         name: What it is called.
         student: The network that leaves.
         public: Public records, which give the ranges of 8-bit integers.
-        test: Records on which every file is measured.
+        test: Records on which every file is measured for the dossier; no figure for the card depends on them.
     """
     big = Artefact(teacher.cpu().eval(), name, student.input_shape, student.classes)
     content = export.to_onnx(student)
@@ -89,10 +92,10 @@ def report(teacher: nn.Module, name: str, student: Artefact, public: Records, te
         student=_cost(student, content, own[0]),
         images=IMAGES,
         rounds=ROUNDS,
-        forms=_forms(files, sessions, own, test),
+        forms=_forms(files, sessions, own, public.take(np.arange(len(public))[:COMPARED])),
         not_made=not_made,
     )
-    return Compressed(found, forms.files)
+    return Compressed(found, forms.files, _on_test(sessions, test))
 
 
 def multiply_adds(net: nn.Module, shape: tuple[int, ...]) -> int:
@@ -151,20 +154,34 @@ def _cost(artefact: Artefact, content: bytes | None, spent: float | None) -> Cos
 
 
 def _forms(
-    files: Mapping[str, bytes], sessions: Mapping[str, Any], spent: Sequence[float], test: Records
+    files: Mapping[str, bytes], sessions: Mapping[str, Any], spent: Sequence[float], public: Records
 ) -> tuple[Form, ...]:
-    x = _inputs(test)
+    x = _inputs(public)
     says = {file: _classes(session, x) for file, session in sessions.items()}
     return tuple(
         Form(
             file=file,
             bytes=len(content),
             milliseconds=_rounded(took),
-            correct=int((says[file] == test.y).sum()),
             agrees=int((says[file] == says[ONNX]).sum()),
-            records=len(test),
+            records=len(public),
         )
         for (file, content), took in zip(files.items(), spent, strict=True)
+    )
+
+
+def _on_test(sessions: Mapping[str, Any], test: Records) -> tuple[OnTest, ...]:
+    """How every file does on test records; it stays inside."""
+    x = _inputs(test)
+    says = {file: _classes(session, x) for file, session in sessions.items()}
+    return tuple(
+        OnTest(
+            file=file,
+            correct=int((own == test.y).sum()),
+            agrees=int((own == says[ONNX]).sum()),
+            records=len(test),
+        )
+        for file, own in says.items()
     )
 
 

@@ -1,6 +1,6 @@
 """Does the card agree with itself, and the files beside it with the card?
 
-Everything that can be computed again is: ε and the total from the recorded events, the interval from the counts, every
+Everything that can be computed again is: ε and the total from the recorded events, figures from noisy counts, every
 sentence from the figures, page and model card from the card. So an edited ε is found wherever it was edited, also when
 the checksums were written again.
 """
@@ -13,22 +13,21 @@ from collections.abc import Callable
 from typing import Any
 
 from airlock._version import VERSION
-from airlock.accounting import from_json, spend
+from airlock.accounting import compose, from_json, spend, to_json
 from airlock.accounting.spend import Relation
+from airlock.audit.evaluation import figures
 from airlock.channels.feature_set import Features
 from airlock.channels.features.bound import bound
 from airlock.data import feature_files
 from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
 from airlock.errors import FormatError
-from airlock.release import bundle, page, words
-from airlock.release.card import Card, rows, total_epsilon, usefulness
+from airlock.release import bundle, page
+from airlock.release.card import Card, headline, paid_by_test, rows, sentences, total_epsilon
 from airlock.release.contents import Contents, Defects, Skip, Test
-from airlock.release.fields import Attacks, OtherRelease, Promise
+from airlock.release.fields import OtherRelease, Promise
 from airlock.release.files import parse_json
-from airlock.release.roc import draw_roc, has_curve
 
-_PNG = b"\x89PNG\r\n\x1a\n"
 SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
 
 
@@ -46,12 +45,10 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
             ("features", "The shards hold what the card and features.json say.", on(lambda c: _features(files, c))),
             ("reconstruction", "The bound on reconstruction follows from the noise.", on(_reconstruction)),
         ]
-    if bundle.SHEET in files.names or (card is not None and card.sheet is not None):
-        says = "The contact sheet sheet.png is the one on the card, and nothing but a picture."
-        asked.append(("sheet", says, on(lambda c: _sheet(files, c))))
     return [
         *asked,
         ("epsilon", "The recorded events give the stated ε.", on(_epsilon)),
+        ("parts", "No part of the records pays more than the stated ε.", on(_parts)),
         ("total", "The events of all declared releases give the stated total.", on(_total)),
         ("words", "Headline and sentences follow from the figures.", on(_words)),
         (
@@ -64,9 +61,7 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
             "The model card README.md is what the card renders to.",
             on(lambda card: _rendered(files, card, bundle.README, page.render_readme)),
         ),
-        ("audit", "The audit in audit.json is the one on the card.", on(lambda card: _audit(files, card))),
-        ("figure", "The figure roc.svg is what the card draws.", on(lambda card: _figure(files, card))),
-        ("utility", "Accuracy and interval follow from the counts.", on(_utility)),
+        ("utility", "Accuracy and the like follow from the noisy counts.", on(_utility)),
         ("hashes", "The hashes on the card are those of the files.", on(lambda card: _hashes(files, card))),
         ("config", "The config agrees with the card and names no path.", on(lambda card: _config(files, card))),
     ]
@@ -84,6 +79,29 @@ def _epsilon(card: Card) -> Defects:
         defects.append(f"The proven ε is above the {page.figure(card.target.epsilon)} that was asked for.")
     if promise.status == "proven" and promise.epsilon and not card.noise_made_on:
         defects.append("A proven ε takes noise, and the card says that none was drawn.")
+    return defects
+
+
+def _parts(card: Card) -> Defects:
+    """Each part's ε follows from its events, these from what the card says, and none is above the stated one."""
+    promise, parts = card.guarantee, card.guarantee.parts
+    defects: list[str] = []
+    if (parts.private.events, parts.private.epsilon) != (promise.events, promise.epsilon):
+        defects.append("What the private part pays is not the guarantee.")
+    if bool(card.audit.attacks) != (card.audit.share > 0):
+        defects.append("A share of ε is set aside for attack figures exactly if there are some.")
+    wanted = {"test": paid_by_test(card.utility, card.tuning.runs), "holdout": compose([])}
+    for name, events in wanted.items():
+        part = getattr(parts, name)
+        if part.events != to_json(events):
+            defects.append(f"The events of the {name} part are not those of what the card says about it.")
+            continue
+        spent = spend(events, promise.delta, promise.relation, "pld" if part.accountant == "PLD" else "rdp")
+        same = spent.version == promise.accountant_version
+        defects += _differs(f"ε of the {name} part", part.epsilon, spent.epsilon, same)
+        most = promise.epsilon if promise.status == "proven" and promise.unit == "record" else card.target.epsilon
+        if most is not None and spent.epsilon > most * (1 + OTHER_VERSION * (not same)) + SAME_VERSION:
+            defects.append(f"The {name} part pays {_exact(spent.epsilon)}, more than the stated {_exact(most)}.")
     return defects
 
 
@@ -122,23 +140,13 @@ def _exact(value: float | None) -> str:
 
 
 def _words(card: Card) -> Defects:
-    written = words.write(
-        card.guarantee,
-        card.secure_noise,
-        card.noise_made_on,
-        card.data,
-        card.utility,
-        card.audit,
-        card.total,
-        card.tuning,
-        card.stays,
-    )
+    written = sentences(card)
     defects = [
         f"The sentences about '{name}' are not those that follow from the figures."
         for name in type(written).model_fields
         if getattr(written, name) != getattr(card.words, name)
     ]
-    if card.headline != words.headline(card.guarantee, card.secure_noise, card.audit, card.stays):
+    if card.headline != headline(card):
         defects.insert(0, "The headline is not the one that follows from the figures.")
     return _with_version(defects, card)
 
@@ -153,11 +161,6 @@ def _with_version(defects: list[str], card: Card) -> Defects:
     if defects and card.airlock_version != VERSION:
         defects.append(f"The card was written by Airlock {card.airlock_version}; compare with that version.")
     return defects
-
-
-def _audit(files: Contents, card: Card) -> Defects:
-    same = Attacks.model_validate(parse_json(files.read(bundle.AUDIT))) == card.audit
-    return [] if same else ["audit.json is not the audit on the card."]
 
 
 def _interface(files: Contents, card: Card) -> Defects:
@@ -216,50 +219,13 @@ def _multiplier(event: Any) -> float | None:
     return next((one for one in found if one is not None), None)
 
 
-def _figure(files: Contents, card: Card) -> Defects:
-    attacks, there = card.audit.attacks, bundle.ROC in files.names
-    if not has_curve(attacks):
-        if there:
-            return [f"{bundle.ROC} is there, and no attack on the card has a curve."]
-        raise Skip("No attack on the card has a curve to draw.")
-    if not there:
-        return [f"{bundle.ROC} is missing: the card has curves to draw."]
-    return _rendered(files, card, bundle.ROC, lambda card: draw_roc(card.audit.attacks))
-
-
-def _sheet(files: Contents, card: Card) -> Defects:
-    if card.sheet is None:
-        return [f"{bundle.SHEET} is there, and the card has no contact sheet."]
-    if bundle.SHEET not in files.names:
-        return [f"{bundle.SHEET} is missing: the card has a contact sheet."]
-    content = files.read(bundle.SHEET)
-    if content != bundle.pictures(card)[bundle.SHEET]:
-        return [f"{bundle.SHEET} is not the contact sheet on the card."]
-    return [] if _chunks(content) == {b"IHDR", b"IDAT", b"IEND"} else [f"{bundle.SHEET} holds more than a picture."]
-
-
-def _chunks(content: bytes) -> set[bytes]:
-    """The kinds of chunks of a PNG that ends where its last chunk does; empty for anything else."""
-    if not content.startswith(_PNG):
-        return set()
-    found, place = [b""], len(_PNG)
-    while place + 12 <= len(content) and found[-1] != b"IEND":
-        length = int.from_bytes(content[place : place + 4])
-        found.append(content[place + 4 : place + 8])
-        place += 12 + length
-    return set(found[1:]) if place == len(content) else set()
-
-
 def _utility(card: Card) -> Defects:
-    stated = card.utility
-    if stated.correct > stated.records:
-        return ["More test records are counted as correct than there are."]
-    known = usefulness(stated.correct, stated.records)
-    pairs = [(getattr(stated, key), getattr(known, key)) for key in ("accuracy", "low", "high", "confidence")]
-    same = all(abs(a - b) <= SAME_VERSION for a, b in pairs)
-    if same:
-        return []
-    return [f"{stated.correct} of {stated.records} correct is not the stated accuracy of {stated.accuracy:.4f}."]
+    if card.utility is None:
+        return [] if card.interface is not None else ["The card does not say how useful what leaves is."]
+    counts = card.utility.counts
+    if card.interface is not None or counts.classes != len(card.data.classes):
+        return ["The counts are not those of what leaves."]
+    return [] if figures(counts) == card.utility.figures else ["Accuracy and the like do not follow from the counts."]
 
 
 def _hashes(files: Contents, card: Card) -> Defects:

@@ -18,7 +18,8 @@ import numpy as np
 from pydantic import Field
 
 from airlock._version import VERSION
-from airlock.audit.bounds import proportion_interval
+from airlock.audit import evaluation
+from airlock.audit.evaluation import Figures
 from airlock.audit.result import Audit
 from airlock.channels.contract import Release
 from airlock.config import Frozen
@@ -26,7 +27,7 @@ from airlock.errors import FormatError
 from airlock.release import feature_words, words
 from airlock.release.card import Card
 from airlock.release.feature_fields import ContactSheet
-from airlock.release.fields import Attacks, Count, Decision, Delta, Epsilon, Promise, ReleaseId, Share
+from airlock.release.fields import Attacks, Count, Decision, Delta, Epsilon, OnTest, Promise, ReleaseId
 from airlock.release.files import parse_json
 from airlock.release.vault import Vault
 from airlock.release.words import Verdict
@@ -34,7 +35,6 @@ from airlock.training.outcomes import Outcomes
 
 DOSSIER_VERSION = 1
 SCHEMA_ID = "urn:airlock:dossier:1"
-CONFIDENCE = 0.95
 STAYS = "This dossier stays inside. Its figures follow from single records and no ε covers them."
 
 Scalar = str | int | float
@@ -47,19 +47,13 @@ class Exact(Frozen):
     Args:
         correct: How many correctly.
         records: Of how many.
-        accuracy: The share; 0 of none.
-        low: Lower end of Clopper and Pearson's interval.
-        high: Upper end.
-        confidence: Of the interval.
+        figures: Accuracy, recall of each class, AUC, calibration, each with its interval.
         confusion: One row for each true class; how often each class was named, and last how often none was.
     """
 
     correct: Count
     records: Count
-    accuracy: Share
-    low: Share
-    high: Share
-    confidence: Share
+    figures: Figures
     confusion: tuple[_Row, ...]
 
 
@@ -107,6 +101,7 @@ class Dossier(Frozen):
         secure_noise: Whether the privacy noise came from the operating system.
         utility: How the test records were classified.
         audit: All attacks, with all their figures.
+        smaller: How a student's files do on test records; empty where none leaves.
         sheet: Pictures beside what attackers made of their features; null where there are none.
         teacher: What quick attacks find of the teacher of a student, which stays; null where none was kept.
         remarks: What the holder was told about the records.
@@ -128,6 +123,7 @@ class Dossier(Frozen):
     secure_noise: bool
     utility: Exact
     audit: Attacks
+    smaller: Annotated[tuple[OnTest, ...], Field(max_length=3)] = ()
     sheet: ContactSheet | None = None
     teacher: Attacks | None = None
     remarks: tuple[str, ...] = ()
@@ -171,6 +167,7 @@ def make(
     release: Release,
     audit: Audit,
     *,
+    smaller: Sequence[OnTest] = (),
     remarks: Sequence[str] = (),
     followed: str = "",
 ) -> Dossier:
@@ -180,11 +177,12 @@ def make(
         card: What leaves about it.
         release: With what became of the test records.
         audit: What the attacks found.
+        smaller: How a student's files do on test records.
         remarks: What the holder was told about the records.
         followed: What the release followed from, such as a comparison.
     """
     made = of_card(card, release.utility, remarks=remarks, followed=followed)
-    return with_audit(made, audit).model_copy(update={"inside": dict(release.inside)})
+    return with_audit(made, audit).model_copy(update={"inside": dict(release.inside), "smaller": tuple(smaller)})
 
 
 def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), followed: str = "") -> Dossier:
@@ -267,17 +265,14 @@ def read(vault: Vault, release_id: str) -> Dossier:
 def exact(outcomes: Outcomes, classes: int) -> Exact:
     """Counts without noise."""
     correct, records = outcomes.correct, outcomes.records
-    low, high = proportion_interval(correct, records, CONFIDENCE) if records else (0.0, 1.0)
-    table = np.zeros((classes, classes + 1), np.int64)  # the last column: no class was named
     named = (outcomes.predicted >= 0) & (outcomes.predicted < classes)
-    np.add.at(table, (outcomes.labels, np.where(named, outcomes.predicted, classes)), 1)
+    known = (outcomes.labels >= 0) & (outcomes.labels < classes)
+    table = np.zeros((classes, classes + 1), np.int64)  # the last column: no class was named
+    np.add.at(table, (outcomes.labels[known], np.where(named, outcomes.predicted, classes)[known]), 1)
     return Exact(
         correct=correct,
         records=records,
-        accuracy=outcomes.accuracy,
-        low=low,
-        high=high,
-        confidence=CONFIDENCE,
+        figures=evaluation.exact(outcomes, classes),
         confusion=tuple(tuple(int(count) for count in row) for row in table),
     )
 

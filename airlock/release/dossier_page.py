@@ -27,6 +27,7 @@ def render(dossier: Dossier) -> str:
         views=page.VIEWS,
         roc=_curves(dossier),
         figures=figures,
+        rows=page.rows_of(dossier.utility.figures, ()),
     )
 
 

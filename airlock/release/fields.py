@@ -12,6 +12,7 @@ from pydantic import Field
 
 from airlock.accounting.guarantee import Status, Unit
 from airlock.accounting.spend import Relation
+from airlock.audit.evaluation import Evaluation, Figures
 from airlock.audit.fitting import Attacked
 from airlock.audit.result import Aim, View
 from airlock.channels.feature_set import LabelsLeave
@@ -119,6 +120,7 @@ class Data(Frozen):
         classes: The class names.
         records: The public number of records from which the training records were taken; need not be exact.
         test_records: The size of the official test set, if there is one.
+        public_share: The share of the records that the holder declared public; no promise is about them.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Data(Frozen):
     classes: tuple[str, ...]
     records: Count
     test_records: Count | None
+    public_share: Share
 
 
 class Claim(Frozen):
@@ -137,8 +140,33 @@ class Claim(Frozen):
     theorem: str
 
 
+class Part(Frozen):
+    """What one part of the records pays: its events, and their ε at the card's δ; null where there is no bound."""
+
+    epsilon: Epsilon | None
+    accountant: Literal["PLD", "RDP"]
+    events: dict[str, Any]
+
+
+class Parts(Frozen):
+    """Who pays for what. Every record is in one part, by a keyed hash of its own content, so costs do not add up.
+
+    Args:
+        private: The records that were trained on; its events are those of the guarantee.
+        test: Those on which the release was measured.
+        holdout: Those that were kept for attacks.
+    """
+
+    private: Part
+    test: Part
+    holdout: Part
+
+
 class Promise(Frozen):
-    """The guarantee: `airlock.accounting.Guarantee.to_dict()`, field by field; ε is null where there is no bound."""
+    """The guarantee: `airlock.accounting.Guarantee.to_dict()`, field by field; ε is null where there is no bound.
+
+    `epsilon` and `events` are those of the private part; no other part pays more (`parts`).
+    """
 
     status: Status
     unit: Unit
@@ -151,6 +179,7 @@ class Promise(Frozen):
     claim: Claim | None
     assumptions: tuple[str, ...]
     events: dict[str, Any]
+    parts: Parts
 
 
 class Target(Frozen):
@@ -161,14 +190,15 @@ class Target(Frozen):
 
 
 class Usefulness(Frozen):
-    """Accuracy on the test records, with Clopper and Pearson's interval; 0, and anything from 0 to 1, of none."""
+    """How useful the release is: counts of test records with noise, which are paid for, and what follows from them.
 
-    correct: Count
-    records: Count
-    accuracy: Share
-    low: Share
-    high: Share
-    confidence: Share
+    Args:
+        counts: The tables, and what they cost a test record.
+        figures: Accuracy and the like, with intervals that contain the noise.
+    """
+
+    counts: Evaluation
+    figures: Figures
 
 
 class Rate(Frozen):
@@ -241,8 +271,50 @@ class Attack(Frozen):
         return self.low > self.chance
 
 
+class PaidAttack(Frozen):
+    """One attack whose figure has noise and is paid for.
+
+    Args:
+        name: Short name.
+        question: What the attacker tries to find out.
+        score: The name of the score.
+        view: What the attacker has.
+        value: The score, with noise.
+        low: Lower end of its interval, in which chance and noise are both contained.
+        high: Upper end.
+        chance: What pure guessing scores.
+        members: How many records of the private part took part; a public figure.
+        non_members: How many of the holdout; a public figure.
+        epsilon: What the figure cost each of them.
+    """
+
+    name: str
+    question: str
+    score: str
+    view: View
+    value: Share
+    low: Share
+    high: Share
+    chance: Share
+    members: Annotated[int, Field(ge=1)]
+    non_members: Annotated[int, Field(ge=1)]
+    epsilon: Annotated[float, Field(gt=0)]
+
+
+class PaidAttacks(Frozen):
+    """What a card says about attacks: figures that an explicit share of ε pays for; all others are in the dossier.
+
+    Args:
+        share: Of the ε that was asked for.
+        attacks: What it pays for; empty where the share is 0.
+    """
+
+    share: Annotated[float, Field(ge=0, lt=1)]
+    attacks: Annotated[tuple[PaidAttack, ...], Field(max_length=8)]
+
+
 class Attacks(Frozen):
-    """The attacks that were run, and in plain words what was not tested; `audit.json` holds the same.
+    """The attacks that were run, and in plain words what was not tested; for the dossier.
 
     Args:
         attacks: On membership.
@@ -261,7 +333,7 @@ class Attacks(Frozen):
 
 
 class OtherRelease(Frozen):
-    """Another release from the same data, with the events that its guarantee was computed from."""
+    """Another release from the same data, with the events of its private part and those of its test part."""
 
     release_id: ReleaseId
     name: str
@@ -274,6 +346,7 @@ class OtherRelease(Frozen):
     delta: Delta
     accountant: Literal["PLD", "RDP"]
     events: dict[str, Any]
+    test_events: dict[str, Any]
 
 
 class Total(Frozen):
@@ -325,14 +398,21 @@ class Form(Frozen):
         file: Its name.
         bytes: Its size.
         milliseconds: As in `Cost`, from the same run.
-        correct: Test records that it classifies correctly.
-        agrees: Test records of which it says the same as model.onnx.
-        records: Test records.
+        agrees: Public records of which it says the same as model.onnx.
+        records: Public records that both were asked about.
     """
 
     file: Literal["model.onnx", "model.int8.onnx", "model.fp16.onnx"]
     bytes: Count
     milliseconds: Time
+    agrees: Count
+    records: Count
+
+
+class OnTest(Frozen):
+    """How one ONNX file does on the test records, counted without noise; for the dossier."""
+
+    file: Literal["model.onnx", "model.int8.onnx", "model.fp16.onnx"]
     correct: Count
     agrees: Count
     records: Count
@@ -393,4 +473,3 @@ class Words(Frozen):
     audit: str
     others: str
     tuning: str
-    attacks_on_features: tuple[str, ...] = ()

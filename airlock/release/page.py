@@ -10,12 +10,14 @@ import datetime
 import functools
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from airlock.audit.evaluation import Figure, Figures
 from airlock.release import figures, look
 from airlock.release.card import Card
 from airlock.release.fields import Compression, OtherRelease
@@ -52,6 +54,8 @@ GIVES = {
     "probabilities": "one noisy probability a class",
     "label": "a class and nothing else",
 }
+WIDE = 0.8  # an interval that says nothing
+FEW_CLASSES = 20  # up to which every recall has a row
 SAME_SPEED = 1.05  # what two measurements of one network may differ by
 FORMS = {"model.int8.onnx": "8-bit integers", "model.fp16.onnx": "16-bit floats"}
 MONTHS = (
@@ -85,18 +89,14 @@ def render_html(card: Card) -> str:
 
 
 def summary(bundle: Bundle) -> str:
-    """A release in one line: the card's first sentence, the strongest attack, how useful it is, where it lies."""
+    """A release in one line, of what may leave alone: the card's first sentence, how useful it is, where it lies."""
     card = bundle.card
-    strongest = max(card.audit.attacks, key=lambda attack: attack.low, default=None)
-    found = (
-        "No attack was made"
-        if strongest is None
-        else (f"The attack “{strongest.name}” scores {strongest.value:.2f}, chance {strongest.chance:.2f}")
+    useful = (
+        "How useful it is stands in the dossier"
+        if card.utility is None
+        else (f"About {percent(card.utility.figures.accuracy.value)} of the test records are right")
     )
-    return (
-        f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {found}; "
-        f"{percent(card.utility.accuracy)} of the test records are right. In {bundle.folder}."
-    )
+    return f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {useful}. In {bundle.folder}."
 
 
 def in_notebook(said: str, page: str) -> str:
@@ -126,6 +126,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         code=_code,
         figures=figures,
         size_rows=size_rows,
+        useful_rows=useful_rows,
         smaller_words=smaller_words,
     )
 
@@ -157,6 +158,28 @@ def figure(value: object) -> str:
     return str(value)
 
 
+def useful_rows(card: Card) -> list[tuple[str, Figure]]:
+    """Every figure about test records with its name; the recall of each class where there are few."""
+    return [] if card.utility is None else rows_of(card.utility.figures, card.data.classes)
+
+
+def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
+    """Every figure with its name; of each class too, by its name or its number, where there are few.
+
+    A recall whose interval is almost all of 0 to 1 has no row; it is among the figures all the same.
+    """
+    rows = [("accuracy", found.accuracy), ("share of the largest class", found.majority)]
+    rows.append(("mean recall of the classes", found.balanced_accuracy))
+    if found.auc is not None:
+        rows.append(("AUC", found.auc))
+    if found.calibration_error is not None:
+        rows.append(("expected calibration error", found.calibration_error))
+    names = list(classes) or [str(number) for number in range(len(found.recalls))]
+    recalls = [(f"recall of {name}", one) for name, one in zip(names, found.recalls, strict=True)]
+    told = [(name, one) for name, one in recalls if one.high - one.low < WIDE]
+    return rows + (told if len(recalls) <= FEW_CLASSES else [])
+
+
 @dataclass(frozen=True)
 class SizeRow:
     """One line of "Smaller and faster", as text; what is not known is a dash."""
@@ -167,7 +190,6 @@ class SizeRow:
     multiply_adds: str
     size: str
     time: str
-    accuracy: str
     agrees: str
 
 
@@ -176,14 +198,14 @@ def size_rows(found: Compression) -> list[SizeRow]:
     big, small, whole = found.teacher, found.student, found.forms[0]
     rows = [
         SizeRow("teacher, stays", "", f"{big.parameters:,}", _short_count(big.multiply_adds),
-                file_size(big.onnx_bytes), _time(big.milliseconds), "", ""),
+                file_size(big.onnx_bytes), _time(big.milliseconds), ""),
         SizeRow("student", whole.file, f"{small.parameters:,}", _short_count(small.multiply_adds),
-                file_size(whole.bytes), _time(whole.milliseconds), percent(whole.correct / max(1, whole.records)), ""),
+                file_size(whole.bytes), _time(whole.milliseconds), ""),
     ]  # fmt: skip
     for form in found.forms[1:]:
         rows.append(
             SizeRow(f"in {FORMS[form.file]}", form.file, "", "", file_size(form.bytes), _time(form.milliseconds),
-                    percent(form.correct / max(1, form.records)), percent(form.agrees / max(1, form.records)))
+                    percent(form.agrees / max(1, form.records)))
         )  # fmt: skip
     return rows
 

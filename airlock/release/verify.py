@@ -15,12 +15,17 @@ import jsonschema
 from pydantic import ValidationError
 from torch import nn
 
+from airlock.audit.evaluation import far
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.release import bundle, consistency, dossier, gate, models, smaller
 from airlock.release.card import OLDEST, SCHEMA_VERSION, Card, schema
 from airlock.release.contents import Contents, Defects, Skip
 from airlock.release.files import parse_json
 from airlock.release.vault import MARKER, Vault
+from airlock.training.outcomes import Outcomes
+
+OUTCOMES = "outcomes"  # what became of every test record, among the arrays in the vault
+IMPROBABLE = 1e-9  # noise that lies as far from the exact counts as this seldom happens is no noise of the stated size
 
 Outcome = Literal["ok", "failed", "skipped"]
 
@@ -81,6 +86,7 @@ def verify(
         tests += models.tests(files, card.network if card else None, net)
     if card is not None and card.compression is not None:
         tests += smaller.tests(files, card, card.compression)
+    tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
     tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
 
@@ -122,7 +128,7 @@ def _files(files: Contents) -> Defects:
     listed = consistency.listed(files) if features else ()
     missing += [f"{name} is missing." for name in listed if name not in files.names]
     forms = () if features or bundle.INTERFACE in files.names else bundle.SMALLER
-    known = (*known, *bundle.FIGURES, *listed, *forms)
+    known = (*known, *listed, *forms)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 
@@ -153,6 +159,22 @@ def _vault(files: Contents, vault: Vault) -> Defects:
     return defects
 
 
+def _counts(card: Card | None, vault: Vault) -> Defects:
+    """Whether the card's counts are those of the release in the vault, with noise of the stated size."""
+    if card is None or card.utility is None:
+        raise Skip("The card has no counts of test records.")
+    try:
+        kept = vault.load(card.release_id).get(OUTCOMES)
+    except FormatError as error:
+        raise Skip("This vault does not hold this release, or not as it was: its counts cannot be compared.") from error
+    if kept is None:
+        raise Skip("The vault does not hold what became of the test records.")
+    probability = far(card.utility.counts, Outcomes.of_arrays(kept))
+    if probability >= IMPROBABLE:
+        return []
+    return ["The counts on the card are not those of the vault with noise of the stated size."]
+
+
 def _schema(files: Contents) -> Defects:
     try:
         table = parse_json(files.read(bundle.CARD))
@@ -173,8 +195,10 @@ def _format(table: object) -> list[str]:
     written = table.get("schema_version") if isinstance(table, dict) else None
     if written not in range(1, OLDEST):
         return []
-    reads = f"{OLDEST} to {SCHEMA_VERSION}"
-    return [f"card.json has format {written} and this Airlock reads {reads}: verify it with the one it names."]
+    return [
+        f"card.json has format {written} and this Airlock reads {SCHEMA_VERSION}: verify it with the one it names. "
+        f"Figures on cards before format {OLDEST} were not paid for."
+    ]
 
 
 def _defect(where: Iterable[str | int], what: str) -> str:

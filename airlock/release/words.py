@@ -11,11 +11,23 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from airlock.audit.evaluation import CONFIDENCE
 from airlock.channels.interface import ONE_ANSWER
 from airlock.mechanisms import Place
-from airlock.release import feature_words
-from airlock.release.fields import Asking, Attacks, Data, Promise, Rows, Stays, Total, Tuning, Usefulness, Words
-from airlock.release.figures import best_guess, one_in, percent_up, size, times
+from airlock.release.fields import (
+    Asking,
+    Attacks,
+    Data,
+    PaidAttacks,
+    Promise,
+    Rows,
+    Stays,
+    Total,
+    Tuning,
+    Usefulness,
+    Words,
+)
+from airlock.release.figures import best_guess, epsilon_up, one_in, percent_up, size, times
 
 Verdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
 
@@ -55,7 +67,7 @@ CLAIMED_NO_FIGURE = (
 )
 EMPIRICAL_HEADLINE = (
     "NOT proven: no mathematical guarantee stands behind this release; "
-    "all that is known is what the attacks found, and other attacks may find more."
+    "all that is known is what attacks found inside, and other attacks may find more."
 )
 NO_UNIT_HEADLINE = "NOT proven: nothing limits what this release may tell about any one record."
 MODEL_HEADLINE = (
@@ -100,6 +112,8 @@ GUESS = {
     ),
 }
 PROMISE_SCOPE = (
+    "It holds for every record, whether the model learnt from it or was only measured on it: the bundle, this card "
+    "included, is all that it is about.",
     "This holds against everyone, also against someone who knows every other record, and whatever is done with the "
     "release later.",
     "It covers one record. Where one person has several records, ε counts once for each of them.",
@@ -109,14 +123,13 @@ PROMISE_SCOPE = (
 WEAK_SCOPE = (
     "Take any one record. Had it been different, this same release could still have come out, but perhaps {odds} times "
     "more or less likely. That is so much that a guess about one record may be right almost every time.",
-    "An ε above 10 is weak or no protection by itself. Whether this may leave has to rest on other grounds: the attack "
-    "results, and who receives it.",
+    "An ε above 10 is weak or no protection by itself. Whether this may leave has to rest on other grounds: what the "
+    "dossier says about attacks, and who receives it.",
 )
 LARGE_DELTA = (
     "δ is not small for about {records} records: a method that publishes a whole record at random could meet it. "
     "It should be well below 1 / {records}."
 )
-DOUBT_SCOPE = "An attack contradicts the promise below, so do not rely on it until that is explained."
 INSECURE_SCOPE = (
     "Nothing is promised against anyone who knows or guesses the seed of the noise.",
     "With secret noise the same release would promise {size}.",
@@ -142,27 +155,28 @@ WHERE: dict[frozenset[Place], str] = {
     frozenset({"cpu", "gpu"}): "partly on the CPU and partly on the GPU",
 }
 UTILITY = (
-    "{correct} of {records} test records were classified correctly. With {confidence} confidence the accuracy on "
-    "records of this kind lies between {low} and {high} (Clopper–Pearson). The test records are not covered by the "
-    "guarantee: this figure was computed from them without noise."
+    "About {records} test records were asked about. With {confidence} confidence the accuracy on records of this kind "
+    "lies between {low} and {high}. The counts behind this have noise, which the interval contains; they cost a test "
+    "record ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
 )
-ASKED = (
-    " Every one was asked about once, through the interface and with its noise, apart from its budget. What got no "
-    "answer counts as wrong."
+COVERED = ", so that the guarantee is about test records too"
+MEASURED_INSIDE = (
+    "How useful the answers are was measured by asking beyond the budget, which nothing pays for. So the figure is not "
+    "here but in the dossier, which stays with whoever made this release."
 )
 LEARNT = (
     " The classifier learnt from the released numbers and labels alone. Those of test records have no noise, as for "
     "someone who sends the classifier back to where the records are."
 )
 AUDIT = (
-    "The attack figures were computed with private records, are rounded, and are not covered by the guarantee. An "
-    "attack that finds nothing proves nothing: a better one may find more."
+    "These figures have noise, for which {share} of the ε that was asked for was set aside: they are covered by the "
+    "guarantee. All other attacks are in the dossier, which stays with whoever made this release. An attack that finds "
+    "nothing proves nothing: a better one may find more."
 )
-AUDIT_ASKED = (
-    " The attacker asked through the interface and saw what a client sees: answers with noise of their own. About one "
-    "record it asked no more often than the whole budget allows; about all of them together, more often."
+NO_AUDIT = (
+    "What attacks found is in the dossier, which stays with whoever made this release: it follows from single records, "
+    "and no part of ε was set aside for attack figures here. What is proven holds against every attack."
 )
-NO_AUDIT = "No attack was run on this release."
 NO_OTHERS = (
     "No other release from the same data was declared. If there is one, the promises add up and the total is larger "
     "than what stands here: declare it with --composes-with."
@@ -179,25 +193,31 @@ ONE_RUN = (
 )
 MANY_RUNS = (
     "{runs} runs were declared before one result was picked, and all of them are paid for: the recorded events, and so "
-    "ε, contain every run."
+    "ε, contain every run. So do those of the test part, if the pick was made by what the runs' cards say."
 )
+PUBLIC_PART = " It is not about the {share} of the records that the holder declared public."
 
 
-def verdict(promise: Promise, secure_noise: bool, audit: Attacks) -> Verdict:
-    """The one word that decides badge and first line."""
+def verdict(promise: Promise, secure_noise: bool, audit: Attacks | None = None) -> Verdict:
+    """The one word that decides badge and first line; "doubt" only where it is known what attacks found."""
     if not secure_noise:
         return "insecure"
     if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
         return "unproven"
-    if measured(audit) > promise.epsilon:
+    if audit is not None and measured(audit) > promise.epsilon:
         return "doubt"
     return "weak" if promise.epsilon > MODERATE else "proven"
 
 
-def headline(promise: Promise, secure_noise: bool, audit: Attacks, stays: Stays = None) -> str:
-    """The truth in one sentence, which stands first on everything that is printed; where no model leaves, in two."""
+def headline(promise: Promise, secure_noise: bool, data: Data, stays: Stays = None) -> str:
+    """The truth in one sentence, which stands first on everything that is printed.
+
+    Where no model leaves, or some records were declared public, there is one more.
+    """
     more = _answers(promise, stays) if isinstance(stays, Asking) else _rows(stays) if stays else ""
-    return _promised(promise, secure_noise, audit) + more
+    about = verdict(promise, secure_noise) in ("proven", "weak") and data.public_share > 0
+    public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%") if about else ""
+    return _promised(promise, secure_noise) + public + more
 
 
 def _rows(rows: Rows) -> str:
@@ -221,16 +241,14 @@ def _answers(promise: Promise, asking: Asking) -> str:
     return NO_MODEL.format(count=count, cost=cost)
 
 
-def _promised(promise: Promise, secure_noise: bool, audit: Attacks) -> str:
-    kind = verdict(promise, secure_noise, audit)
+def _promised(promise: Promise, secure_noise: bool) -> str:
+    kind = verdict(promise, secure_noise)
     if kind == "insecure":
         return INSECURE if promise.status == "proven" else f"{INSECURE} Even with secret noise it would be NOT proven."
     if kind == "unproven":
         return _unproven_headline(promise)
     epsilon = promise.epsilon if promise.epsilon is not None else math.inf
     stated = size(epsilon, promise.delta)
-    if kind == "doubt":
-        return doubt(promise, audit)
     if kind == "weak":
         return WEAK_HEADLINE.format(size=stated)
     text = STRONG_HEADLINE if epsilon <= STRONG else MODERATE_HEADLINE
@@ -272,29 +290,36 @@ def write(
     secure_noise: bool,
     noise_made_on: Sequence[Place],
     data: Data,
-    utility: Usefulness,
-    audit: Attacks,
+    utility: Usefulness | None,
+    audit: PaidAttacks,
     total: Total,
     tuning: Tuning,
     stays: Stays = None,
 ) -> Words:
     """Every sentence below the headline."""
-    asking, rows = isinstance(stays, Asking), stays if isinstance(stays, Rows) else None
+    rows = stays if isinstance(stays, Rows) else None
     return Words(
-        promise=_promise(promise, data.records, verdict(promise, secure_noise, audit), rows),
+        promise=_promise(promise, data.records, verdict(promise, secure_noise), rows),
         noise=_noise(secure_noise, noise_made_on),
-        utility=UTILITY.format(
-            correct=f"{utility.correct:,}",
-            records=f"{utility.records:,}",
-            low=f"{utility.low:.1%}",
-            high=f"{utility.high:.1%}",
-            confidence=f"{utility.confidence:.0%}",
-        )
-        + (ASKED if asking else LEARNT if rows else ""),
-        audit=AUDIT + (AUDIT_ASKED if asking else "") if audit.attacks else NO_AUDIT,
+        utility=_useful(utility, promise) + (LEARNT if rows else ""),
+        audit=AUDIT.format(share=f"{100 * audit.share:.3g}%") if audit.attacks else NO_AUDIT,
         others=_others(promise, secure_noise, total),
         tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
-        attacks_on_features=feature_words.write(audit.features),
+    )
+
+
+def _useful(utility: Usefulness | None, promise: Promise) -> str:
+    """What the counts say, and that they are paid for."""
+    if utility is None:
+        return MEASURED_INSIDE
+    found = utility.figures
+    return UTILITY.format(
+        records=f"{found.records:,}",
+        low=f"{found.accuracy.low:.1%}",
+        high=f"{found.accuracy.high:.1%}",
+        confidence=f"{CONFIDENCE:.0%}",
+        epsilon=epsilon_up(utility.counts.epsilon),
+        covered=COVERED if promise.status == "proven" and promise.unit == "record" else "",
     )
 
 
@@ -306,8 +331,7 @@ def _promise(promise: Promise, records: int, kind: Verdict, rows: Rows | None = 
     if kind == "weak":
         lines = [line.format(odds=times(promise.epsilon)) for line in WEAK_SCOPE]
     else:
-        lines = [DOUBT_SCOPE] if kind == "doubt" else []
-        lines += _odds(promise, promise.epsilon)
+        lines = _odds(promise, promise.epsilon)
     lines += PROMISE_SCOPE
     if rows is not None:
         lines = [*([LABELS_SCOPE] if rows.labels == "clear" else []), *lines, *_recovery(rows)]

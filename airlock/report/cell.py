@@ -142,14 +142,14 @@ def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
 
 def from_outlook(task: Task, outlook: Outlook, seconds: float) -> Cell:
     """The figures of a finished release; ε is that of the executed events, and stands only where it is proven."""
-    made, release = outlook.card, outlook.release
+    inside, release = outlook.dossier, outlook.release
     promise = release.guarantee
     proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
     queries = questions(release)
     return Cell(
         **_about(task) | {"protects": protects(promise, queries)},
-        **_use(made.utility.correct, made.utility.records),
-        **_attacked(made.audit.attacks, made.audit.not_tested),
+        **_use(inside.utility.correct, inside.utility.records),
+        **_attacked(inside.audit.attacks, inside.audit.not_tested),
         epsilon=promise.epsilon if proven and release.secure_noise else None,
         seconds=seconds,
         bytes=_bytes(release),

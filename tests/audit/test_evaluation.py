@@ -208,3 +208,13 @@ def test_counts_too_far_or_too_near_are_not_believed() -> None:
     assert far(made.model_copy(update={"epsilon": 20.0}), outcomes) < 1e-9  # noise of another ε
     assert far(made, world(400, 3, 2)) < 1e-9  # of other records
     assert far(made, labels_only(outcomes)) == 0.0
+
+
+@pytest.mark.parametrize("stated", [7.991650157889394, 0.1, 0.99999, 3.0000001, 12.3456789])
+@pytest.mark.parametrize("runs", [1, 7])
+def test_the_budget_is_never_exceeded_however_the_accountant_rounds(stated: float, runs: int) -> None:
+    """At the first of these the accountant's grid swallowed steps that were as small as what was too much."""
+    each = budget(stated, 1e-4, True, runs)
+    spent = spend(event(each, True, runs), 1e-4).epsilon
+    assert 0.998 * stated < spent <= stated or each * runs > 0.998 * stated
+    assert spent <= stated

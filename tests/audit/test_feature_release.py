@@ -102,7 +102,7 @@ def test_a_bundle_is_released_audited_and_still_verifies(tmp_path: Path, monkeyp
     monkeypatch.setattr("airlock.pipeline.audit.FeatureSettings", lambda **_: FAST.model_copy(update={"shown": 2}))
     made = make_release(asked("published"), tmp_path / "bundle", accept_unproven=True, insecure_seed=1)
     card = made.bundle.card
-    assert "nothing hides that a record was used" in " ".join(card.words.attacks_on_features)
+    assert "nothing hides that a record was used" in " ".join(made.dossier.on_features)
     assert "residual" not in card.to_json()  # the front end's name stays inside, whatever the attacks found
     assert fitting.missing("features", made.dossier.audit.made) == ()
     before = {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()}

@@ -25,7 +25,7 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError, Interrupted, NetError, Refused
 from airlock.mechanisms import Stream
-from airlock.release import Vault, card
+from airlock.release import Vault, card, dossier
 from airlock.training import count_correct
 from airlock.training.distil import Cached, HintLoss
 from airlock.training.loop import Progress
@@ -122,7 +122,7 @@ class TestPublished(ClaimContract):
     ) -> None:
         safe, config = Vault.open(tmp_path), self.config()
         found, _ = audit.run(released, split, config.split, 0)
-        made = card.make(config, data.describe(config), released, found)
+        made = card.make(config, data.describe(config), released, Stream.from_seed(0))
         assert pipeline._teacher(made, safe) is None  # another vault has no teacher
         safe.store(made.release_id, released.secrets)
         teacher = pipeline._teacher(made, safe)
@@ -133,7 +133,9 @@ class TestPublished(ClaimContract):
         assert [one.name for one in beside.attacks] == [one.name for one in found.attacks]
         assert [one.value for one in beside.attacks] != [one.value for one in found.attacks]
         assert scores
-        assert "teacher" not in made.audit.model_dump_json()
+        inside = dossier.with_audit(dossier.make(made, released, found), found, beside)
+        assert inside.teacher is not None
+        assert [one.value for one in inside.teacher.attacks] != [one.value for one in inside.audit.attacks]
 
     @pytest.mark.parametrize("name", ["random", "margin", "diverse"])
     def test_every_selection_gives_a_student(self, split: Split, name: str) -> None:

@@ -51,7 +51,7 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
     assert summary["bundle"] == str(out)
-    assert 0 <= summary["utility"]["accuracy"] <= 1
+    assert 0 <= summary["utility"]["low"] <= summary["utility"]["value"] <= summary["utility"]["high"] <= 1
     assert summary["guarantee"]["status"] == "proven"
     assert summary["guarantee"]["epsilon"] <= 3.0
     assert run("verify", out).exit_code == 0
@@ -61,7 +61,7 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     assert json.loads(run("show", out, "--json").stdout) == json.loads((out / "card.json").read_text())
     inside = run("show", out, "--dossier").stdout
     assert "STAYS INSIDE" in inside
-    assert "exact accuracy" in inside
+    assert "exactly" in inside
     kept = json.loads(Path(summary["dossier"]).read_text())
     assert json.loads(run("show", out, "--dossier", "--json").stdout) == kept
     missing = run("show", out, "--dossier", "--vault", tmp_path / "elsewhere")
@@ -231,7 +231,7 @@ def test_the_users_own_csv_and_net_end_to_end(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     result = run("release", "ward.toml", "--out", "bundle", "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["utility"]["accuracy"] > 0.8
+    assert json.loads(result.stdout)["inside"]["accuracy"]["value"] > 0.8
     checks = {check["name"]: check for check in json.loads(run("verify", "bundle", "--json").stdout)["checks"]}
     assert checks["outputs"]["outcome"] == "skipped"
     result = run("verify", "bundle", "--net", "ward_nets:net", "--json")
@@ -402,7 +402,7 @@ def test_features_are_extracted_and_trained_on(tmp_path: Path, monkeypatch: pyte
     own = ("--set", "settings.front=tests.channels.test_features:own_front", "--set", "settings.layers=2")
     result = run("features", "extract", config, "--out", tmp_path / "b", "--format", "npz", *own, "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["utility"]["accuracy"] > 0.2
+    assert json.loads(result.stdout)["inside"]["accuracy"]["value"] > 0.2
     assert (tmp_path / "b/features-00000.npz").exists()
     result = run("features", "train", tmp_path / "b", "--json")
     assert json.loads(result.stdout)["net"] == "nearest-mean"

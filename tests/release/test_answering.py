@@ -19,7 +19,7 @@ from airlock.mechanisms import Stream
 from airlock.release import make_card, write
 from airlock.release.answering import NetAnswerer, open_answerer
 from airlock.release.models import open_net
-from tests.release.conftest import AUDIT, CLASSES, FACTS, SHAPE, guarantee, make_release
+from tests.release.conftest import CLASSES, FACTS, SHAPE, guarantee, make_release, noise
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def random_net(tmp_path_factory: pytest.TempPathFactory, config: ReleaseConfig) 
     artefact = Artefact(net.eval().requires_grad_(False), "linear", SHAPE, CLASSES)
     release = dataclasses.replace(make_release(guarantee()), artefact=artefact)
     folder = tmp_path_factory.mktemp("answering") / "bundle"
-    return write(folder, config, release, make_card(config, FACTS, release, AUDIT)).folder
+    return write(folder, config, release, make_card(config, FACTS, release, noise())).folder
 
 
 def test_a_network_answers_for_nothing(random_net: Path) -> None:

@@ -14,7 +14,7 @@ from airlock.channels.contract import Release
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import FormatError, OutputError
 from airlock.release import Bundle, Card, Vault, read, write
-from airlock.release.bundle import LIMITS, PATH_REMOVED, ROC, config_text, required
+from airlock.release.bundle import LIMITS, PATH_REMOVED, config_text, required
 
 pytestmark = pytest.mark.usefixtures("fast_export")
 
@@ -23,10 +23,10 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-ALL = sorted([*required(answers=False), ROC])
+ALL = sorted(required(answers=False))
 
 
-def test_a_bundle_is_its_eight_files_and_the_figure(original: Bundle):
+def test_a_bundle_is_its_seven_files(original: Bundle):
     assert entries(original.folder) == ALL
     assert read(original.folder) == original
     assert original.card.hashes is not None
@@ -35,7 +35,7 @@ def test_a_bundle_is_its_eight_files_and_the_figure(original: Bundle):
 def test_sha256sum_takes_the_checksums(original: Bundle):
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=original.folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count(": OK") == 8
+    assert done.stdout.count(": OK") == 6
 
 
 def test_existing_folder_is_refused(folder: Path, config: ReleaseConfig, release: Release, card: Card):

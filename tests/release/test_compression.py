@@ -19,10 +19,23 @@ from airlock.cli import app
 from airlock.config import from_table
 from airlock.data import Records, Split
 from airlock.nets import create
-from airlock.release import Bundle, Card, Vault, bundle, export, make_card, quantise, verify, write
+from airlock.release import (
+    Bundle,
+    Card,
+    Vault,
+    bundle,
+    compression,
+    dossier_page,
+    export,
+    make_card,
+    quantise,
+    verify,
+    write,
+)
 from airlock.release.compression import Compressed, compress, multiply_adds, report
+from airlock.release.dossier import make as make_dossier
 from airlock.release.page import smaller_words
-from tests.release.conftest import AUDIT, CLASSES, FACTS, SHAPE, guarantee, make_release, outcomes
+from tests.release.conftest import AUDIT, CLASSES, FACTS, SHAPE, guarantee, make_release, noise, outcomes
 
 RANDOM = np.random.default_rng(0)
 RECORDS = Records(RANDOM.integers(0, 256, (40, *SHAPE)).astype(np.uint8), RANDOM.integers(0, 10, 40))
@@ -60,7 +73,7 @@ def small() -> Compressed:
 def made(tmp_path_factory: pytest.TempPathFactory, small: Compressed) -> Bundle:
     release = a_release()
     config = from_table({"channel": "student", "data": "digits", "epsilon": 3.0, "delta": 1e-4, "method": "ensemble"})
-    card = make_card(config, FACTS, release, AUDIT, compression=small.report)
+    card = make_card(config, FACTS, release, noise(), compression=small.report)
     return write(tmp_path_factory.mktemp("student") / "bundle", config, release, card, smaller=small.files)
 
 
@@ -138,10 +151,21 @@ def test_the_bundle_verifies_and_is_shown(made: Bundle) -> None:
         assert "Smaller and faster" in (made.folder / file).read_text()
 
 
-def test_another_audit_keeps_the_smaller_files(copy: Path) -> None:
-    again = bundle.update(copy, bundle.read(copy).card)
-    assert (again.folder / "model.int8.onnx").is_file()
-    assert not failed(copy)
+def test_the_card_speaks_of_public_records_and_the_dossier_of_test_records(
+    small: Compressed, made: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the card says about files stays the same whoever the test records are."""
+    nobody = SPLIT.test.take(np.arange(0))
+    monkeypatch.setattr(compression, "milliseconds", lambda sessions, shape: [1.0] * len(sessions))
+    first, second = (compress(a_release(), dataclasses.replace(SPLIT, test=own)) for own in (SPLIT.test, nobody))
+    assert first is not None
+    assert second is not None
+    assert first.report == second.report
+    assert first.files == second.files
+    assert [one.records for one in first.on_test] == [40, 40, 40]
+    assert [one.records for one in second.on_test] == [0, 0, 0]
+    inside = make_dossier(made.card, a_release(), AUDIT, smaller=small.on_test)
+    assert "model.int8.onnx" in dossier_page.render(inside)
 
 
 def test_another_network_in_a_smaller_file_is_found(copy: Path, reseal: Callable[[Path], None]) -> None:

@@ -20,7 +20,7 @@ from airlock.release import Card, Dossier, Vault, dossier, dossier_page, dossier
 from airlock.release.dossier import Trial
 from airlock.release.fields import Decision
 from airlock.training.outcomes import Outcomes
-from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release
+from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise
 
 TRIAL = Trial(
     what="This very configuration.", claim_epsilon=2.37, claim_delta=1e-4, refuted=True, lower_bound=3.1,
@@ -45,7 +45,10 @@ def test_published_schema_is_the_generated_one(made: Dossier):
 def test_it_has_what_the_reviewer_inside_asks_for(made: Dossier, card: Card):
     assert (made.release_id, made.says) == (card.release_id, card.headline)
     assert (made.utility.correct, made.utility.records) == (331, 360)
-    assert made.utility.low < 331 / 360 < made.utility.high
+    accuracy = made.utility.figures.accuracy
+    assert accuracy.low < accuracy.value == 331 / 360 < accuracy.high
+    assert len(made.utility.figures.recalls) == 10
+    assert made.utility.figures.calibration_error is not None
     assert [attack.name for attack in made.audit.attacks] == ["loss threshold", "gradient norm"]
     assert made.audit.attacks[0].per_class
     assert made.audit.attacks[0].stability is not None
@@ -60,12 +63,14 @@ def test_the_confusion_matrix_counts_every_record_once():
     assert found.confusion == ((1, 0, 1, 0), (0, 1, 0, 0), (0, 0, 1, 1))
     assert (found.correct, found.records) == (3, 5)
     nobody = dossier.exact(Outcomes(labels[:0], named[:0]), 3)
-    assert (nobody.accuracy, nobody.low, nobody.high) == (0.0, 0.0, 1.0)
+    assert (nobody.figures.accuracy.low, nobody.figures.accuracy.high) == (0.0, 1.0)
+    strange = dossier.exact(Outcomes(np.array([7, 1]), np.array([7, 1])), 3)  # a label that is no class
+    assert strange.confusion == ((0, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 0))
 
 
 def test_an_attack_that_refutes_epsilon_is_said_first(config: ReleaseConfig, release: Release):
     strong = Audit((dataclasses.replace(ATTACK, epsilon_lower_bound=2.5), INSIDE), ())
-    made = dossier.make(make_card(config, FACTS, release, AUDIT), release, strong)
+    made = dossier.make(make_card(config, FACTS, release, noise()), release, strong)
     assert made.verdict == "doubt"
     assert made.headline.startswith("IN DOUBT: an attack measured ε of at least 2.50")
     assert "In doubt" in dossier_page.render(made)
@@ -85,7 +90,7 @@ def test_the_court_is_added_later_and_what_it_refutes_is_said_first(made: Dossie
 
 def test_an_unproven_release_stays_unproven_whatever_the_court_says(config: ReleaseConfig):
     release = make_release(guarantee(status="empirical"))
-    made = dossier.make(make_card(config, FACTS, release, AUDIT), release, AUDIT)
+    made = dossier.make(make_card(config, FACTS, release, noise()), release, AUDIT)
     assert dossier.with_court(made, [TRIAL]).verdict == "unproven"
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airlock.audit.result import Audit
 from airlock.channels import Features, Release
 from airlock.channels.feature_set import Recovery
 from airlock.channels.features.bound import bound
@@ -19,14 +18,13 @@ from airlock.data.feature_files import Layout, ShardWriter, describe_shard, make
 from airlock.errors import ConfigError, Interrupted, OutputError, Refused
 from airlock.pipeline import make_release as make
 from airlock.release import Bundle, Card, Vault, make_card, read, verify, write
-from airlock.release.bundle import check_output, required, texts, update
-from airlock.release.card import with_audit
+from airlock.release.bundle import check_output, required, texts
 from airlock.release.export import open_onnx
 from airlock.release.interface import open_interface
 from airlock.release.receive import train_on
 from airlock.training import extract
 from tests.channels.test_features import own_front
-from tests.release.conftest import CLASSES, DAY, FACTS, guarantee, make_release
+from tests.release.conftest import CLASSES, DAY, FACTS, guarantee, make_release, noise
 
 Seal = Callable[[Path], None]
 SHARDS = ["features-00000.parquet", "features-00001.parquet"]
@@ -73,7 +71,7 @@ def feature_release(tmp_path: Path) -> Release:
 
 @pytest.fixture
 def feature_card(feature_config: ReleaseConfig, feature_release: Release) -> Card:
-    return make_card(feature_config, FACTS, feature_release, Audit((), ("All.",)), created=DAY)
+    return make_card(feature_config, FACTS, feature_release, noise(), created=DAY)
 
 
 @pytest.fixture
@@ -120,7 +118,7 @@ def test_without_noise_it_says_so(feature_config: ReleaseConfig, feature_release
     assert isinstance(features, Features)
     bare = replace(features, manifest=replace(features.manifest, noise=None), prior="", recovery=())
     other = replace(feature_release, artefact=bare, guarantee=guarantee(status="empirical", relation="replace-one"))
-    made = make_card(feature_config, FACTS, other, Audit((), ()))
+    made = make_card(feature_config, FACTS, other, noise())
     assert made.headline.startswith("NOT proven: no mathematical guarantee")
     assert "WITHOUT any noise" in made.headline
 
@@ -162,12 +160,8 @@ def test_a_shard_beside_a_network_does_not_belong(original: Bundle, folder: Path
     assert failed(folder) == {"files": f"{SHARDS[0]} does not belong to a bundle."}
 
 
-def test_another_audit_leaves_the_shards_as_they_are(bundle: Bundle) -> None:
-    before = [(bundle.folder / name).read_bytes() for name in SHARDS]
-    update(bundle.folder, with_audit(bundle.card, Audit((), ("Nothing.",))))
-    assert [(bundle.folder / name).read_bytes() for name in SHARDS] == before
-    assert verify(bundle.folder).ok
-    check_output(bundle.folder, force=True)  # it may be replaced
+def test_a_bundle_of_features_may_be_replaced(bundle: Bundle) -> None:
+    check_output(bundle.folder, force=True)
 
 
 def test_nobody_answers_for_features(bundle: Bundle, vault: Vault) -> None:
@@ -220,8 +214,8 @@ def test_from_config_to_bundle_with_an_interruption(
     outcome = make(config, out, resume=True)
     assert verify(out, vault).ok, failed(out)
     card = outcome.bundle.card
-    assert card.utility.accuracy > 0.5
-    assert card.audit.attacks[0].name == "likelihood ratio of features"
+    assert outcome.release.utility.accuracy > 0.5
+    assert outcome.dossier.audit.attacks[0].name == "likelihood ratio of features"
     assert list(vault.root.rglob("*features-*")) == []
     kept = vault.load(card.release_id)
     assert set(kept) == {"front", "choices", "attack-scores", "contact-sheet", "outcomes"}

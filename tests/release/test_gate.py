@@ -17,12 +17,12 @@ from airlock.release import Bundle, Card, Dossier, Vault, Weighing, make_card, v
 from airlock.release.dossier import make as make_dossier
 from airlock.release.dossier import with_court
 from airlock.release.dossier_page import keep
-from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release
+from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise
 from tests.release.test_dossier import TRIAL
 
 
 def card(config: ReleaseConfig, secure_noise: bool = True, **promise: object) -> Card:
-    return make_card(config, FACTS, make_release(guarantee(**promise), secure_noise=secure_noise), AUDIT)  # type: ignore[arg-type]
+    return make_card(config, FACTS, make_release(guarantee(**promise), secure_noise=secure_noise), noise())  # type: ignore[arg-type]
 
 
 def judged(config: ReleaseConfig, audit: Audit = AUDIT, secure_noise: bool = True, **promise: object) -> Weighing:
@@ -120,12 +120,12 @@ def test_a_strong_guarantee_is_no_reason_for_caution(config: ReleaseConfig):
 
 def test_other_releases_and_paid_runs_are_weighed(config: ReleaseConfig):
     others = (card(config),)
-    several = make_card(config, FACTS, make_release(guarantee(2.0)), AUDIT, others=others)
+    several = make_card(config, FACTS, make_release(guarantee(2.0)), noise(), others=others)
     assert says(weigh(several, ()).caution, "from the same data (1) the total is ε = ")
     bare = card(config, unit="none", status="empirical", events=dpa.NonPrivateDpEvent())
-    without = make_card(config, FACTS, make_release(guarantee()), AUDIT, others=(bare,))
+    without = make_card(config, FACTS, make_release(guarantee()), noise(), others=(bare,))
     assert says(weigh(without, ()).caution, "there is no total ε")
-    paid = make_card(config.model_copy(update={"tuning_runs": 5}), FACTS, make_release(guarantee()), AUDIT)
+    paid = make_card(config.model_copy(update={"tuning_runs": 5}), FACTS, make_release(guarantee()), noise())
     assert says(weigh(paid, ()).release, "5 runs were declared")
     assert not says(weigh(paid, ()).caution, "One run")
 

@@ -20,13 +20,13 @@ from airlock.errors import DataError, FormatError, Refused
 from airlock.mechanisms import Stream
 from airlock.release import Bundle, Card, Vault, make_card, read, verify, weigh, write
 from airlock.release.answering import open_answerer
-from airlock.release.bundle import required, texts, update
-from airlock.release.card import with_audit
+from airlock.release.bundle import required, texts
 from airlock.release.dossier import make as make_dossier
 from airlock.release.gate import tests as gate_tests
 from airlock.release.interface import open_interface
+from airlock.release.page import render_readme
 from airlock.release.sacro import report, target
-from tests.release.conftest import ATTACK, CLASSES, DAY, FACTS, SHAPE, guarantee, make_release
+from tests.release.conftest import ATTACK, CLASSES, DAY, FACTS, SHAPE, guarantee, make_release, noise
 
 INTERFACE = Interface("logits", SHAPE, CLASSES, 1000, ONE_ANSWER, {"noise": 0.25, "net": "pixels-linear"})
 ASKED = replace(ATTACK, view="interface", curve=())
@@ -68,7 +68,7 @@ def asking_release() -> Release:
 
 @pytest.fixture
 def asking_card(asking_config: ReleaseConfig, asking_release: Release) -> Card:
-    return make_card(asking_config, FACTS, asking_release, Audit((ASKED,), ("Others.",)), created=DAY)
+    return make_card(asking_config, FACTS, asking_release, noise(), created=DAY)
 
 
 @pytest.fixture
@@ -115,13 +115,13 @@ def test_other_budgets_are_said_too(
     asking_config: ReleaseConfig, asking_release: Release, units: int | None, unit: str, says: str
 ) -> None:
     other = replace(asking_release, artefact=replace(INTERFACE, units=units, unit=unit))
-    assert says in make_card(asking_config, FACTS, other, Audit((), ())).headline
+    assert says in make_card(asking_config, FACTS, other, noise()).headline
 
 
 def test_without_a_proof_no_total_is_said(asking_config: ReleaseConfig, asking_release: Release) -> None:
     for status in ("claimed", "empirical"):
         other = replace(asking_release, guarantee=guarantee(status=status))
-        headline = make_card(asking_config, FACTS, other, Audit((), ())).headline
+        headline = make_card(asking_config, FACTS, other, noise()).headline
         assert headline.startswith("NOT proven")
         assert "with no bound on what all of them tell" in headline
         assert "in all" not in headline
@@ -149,22 +149,13 @@ def test_a_card_of_both_or_of_neither_is_none(bundle: Bundle, reseal: Seal) -> N
         assert "card" in failed(bundle.folder)
 
 
-def test_a_network_of_format_3_still_verifies(original: Bundle, folder: Path, reseal: Seal) -> None:
-    table = json.loads((folder / "card.json").read_text()) | {"schema_version": 3}
-    del table["interface"]
-    old = Card.model_validate(table)
-    for name, text in texts(old).items():
-        (folder / name).write_text(text)
-    (folder / "card.json").write_text(json.dumps(table))
-    reseal(folder)
-    assert verify(folder).ok, failed(folder)
-    assert with_audit(old, Audit((ATTACK,), ())).schema_version == 5
-
-
-def test_a_new_audit_leaves_the_rest_as_it_is(bundle: Bundle) -> None:
-    again = update(bundle.folder, with_audit(bundle.card, Audit((replace(ASKED, value=0.6),), ())))
-    assert verify(again.folder).ok
-    assert again.card.interface == bundle.card.interface
+def test_how_useful_answers_are_stays_inside(asking_card: Card, asking_release: Release) -> None:
+    assert asking_card.utility is None
+    assert asking_card.guarantee.parts.test.epsilon == 0
+    assert "asking beyond the budget" in asking_card.words.utility
+    inside = make_dossier(asking_card, asking_release, Audit((ASKED,), ()))
+    assert inside.utility.records == asking_release.utility.records > 0
+    assert "model-index" not in render_readme(asking_card)
 
 
 def test_the_gate_asks_for_an_attack_through_the_interface(
@@ -179,7 +170,7 @@ def test_the_gate_asks_for_an_attack_through_the_interface(
 def test_it_composes_with_a_network(
     asking_config: ReleaseConfig, asking_release: Release, asking_card: Card, original: Bundle
 ) -> None:
-    both = make_card(asking_config, FACTS, asking_release, Audit((ASKED,), ()), others=(original.card,))
+    both = make_card(asking_config, FACTS, asking_release, noise(), others=(original.card,))
     assert both.total.epsilon is not None
     assert both.guarantee.epsilon is not None
     assert both.total.epsilon > both.guarantee.epsilon

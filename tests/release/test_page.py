@@ -8,11 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 
+from airlock.audit import Audit
 from airlock.channels.contract import Release
 from airlock.config import ReleaseConfig
-from airlock.release import Bundle, Card, make_card
+from airlock.release import Bundle, Card, dossier_page, make_card
+from airlock.release.dossier import make as make_dossier
 from airlock.release.page import render_html, render_readme, scale
-from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE
+from tests.release.conftest import ATTACK, AUDIT, FACTS, INSIDE, noise
 
 HOSTILE = "<script>alert(1)</script> **bold** | [x](http://x) `code`\n# heading"
 
@@ -21,7 +23,7 @@ HOSTILE = "<script>alert(1)</script> **bold** | [x](http://x) `code`\n# heading"
 def hostile(config: ReleaseConfig, release: Release) -> Card:
     facts = dataclasses.replace(FACTS, name=HOSTILE, origin=HOSTILE)
     plan = dataclasses.replace(release.plan, leaves=HOSTILE, details={HOSTILE: HOSTILE})
-    return make_card(config, facts, dataclasses.replace(release, plan=plan), AUDIT)
+    return make_card(config, facts, dataclasses.replace(release, plan=plan), noise())
 
 
 class Tags(HTMLParser):
@@ -56,7 +58,7 @@ def test_page_has_a_tick_box_for_each_assumption_and_a_place_to_sign(original: B
     html = render_html(original.card)
     assert html.count('type="checkbox"') == len(original.card.guarantee.assumptions) + 1
     assert html.count('type="radio"') == 3
-    for word in ("Approve with conditions", "Signature", "What was not tested", original.card.release_id):
+    for word in ("Approve with conditions", "Signature", "What attacks found", original.card.release_id):
         assert word in html
 
 
@@ -98,30 +100,38 @@ def words_of(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
-def test_what_attackers_find_is_said_in_plain_words_or_why_not(config: ReleaseConfig, release: Release):
-    card = make_card(config, FACTS, release, dataclasses.replace(AUDIT, attacks=(ATTACK,)))
-    text = words_of(render_html(card))
+def test_what_attackers_find_is_said_in_plain_words_or_why_not(card: Card, release: Release):
+    text = words_of(told(card, release, dataclasses.replace(AUDIT, attacks=(ATTACK,))))
     assert "it finds 0.12% of those who were (0.03% to 0.32%). Guessing finds 0.1%." in text
     assert "it is right 50.5% of the time, where a coin is right 50%" in text
     assert "attacks were made" not in text
-    for private in ("0.81", "stability", "rank correlation"):  # in audit.json, not on the page
-        assert private not in text
-    assert "it finds 0.12% of those who were" in render_readme(card)
+    for single in ("0.81", "rank correlation"):  # in dossier.json, not on the page
+        assert single not in text
 
 
-def test_a_figure_that_is_refused_says_why(config: ReleaseConfig, release: Release):
+def told(card: Card, release: Release, audit: Audit) -> str:
+    return dossier_page.render(make_dossier(card, release, audit))
+
+
+def test_the_card_says_nothing_that_is_not_paid_for(card: Card, release: Release):
+    for text in (card.to_json(), render_html(card), render_readme(card)):
+        for single in ("0.5123", "loss threshold", "gradient norm", "0.456"):
+            assert single not in text, single
+    assert "This card and its bundle may leave" in render_html(card)
+
+
+def test_a_figure_that_is_refused_says_why(card: Card, release: Release):
     refused = dataclasses.replace(ATTACK.rates[0], value=None, low=None, high=None, refused="No figure: too few.")
     audit = dataclasses.replace(AUDIT, attacks=(dataclasses.replace(INSIDE, rates=(refused,)),))
-    text = words_of(render_html(make_card(config, FACTS, release, audit)))
+    text = words_of(told(card, release, audit))
     assert "of those who were not used: No figure: too few." in text
     assert "The attacker holds the model with all its weights." in text
 
 
-def test_of_several_attacks_the_one_that_came_furthest_is_told_in_full(config: ReleaseConfig, release: Release):
+def test_of_several_attacks_the_one_that_came_furthest_is_told_in_full(card: Card, release: Release):
     strong = dataclasses.replace(ATTACK, name="strong one", value=0.8, low=0.7, high=0.9, question="Strong?")
     weak = dataclasses.replace(INSIDE, name="weak one", value=0.5, low=0.4, high=0.6, question="Weak?")
-    card = make_card(config, FACTS, release, dataclasses.replace(AUDIT, attacks=(weak, strong)))
-    text = words_of(render_html(card))
+    text = words_of(told(card, release, dataclasses.replace(AUDIT, attacks=(weak, strong))))
     assert "2 attacks were made, and 1 did better than chance: strong one." in text
     assert "Strong?" in text
     assert "Weak?" not in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import dp_accounting as dpa
@@ -11,22 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlock.accounting import Claim
-from airlock.audit.result import Audit
 from airlock.config import ReleaseConfig
 from airlock.mechanisms import Place
 from airlock.release import Card, make_card
 from airlock.release.figures import best_guess, epsilon_up, one_in, percent_up, short, times
-from tests.release.conftest import ATTACK, AUDIT, FACTS, guarantee, make_release
+from tests.release.conftest import FACTS, guarantee, make_release, noise
 
 CLAIM = Claim(1.0, 1e-5, "theorem 2")
 
 
-def make(config: ReleaseConfig, audit: Audit = AUDIT, secure_noise: bool = True, **promise: object) -> Card:
-    return make_card(config, FACTS, make_release(guarantee(**promise), secure_noise=secure_noise), audit)  # type: ignore[arg-type]
+def make(config: ReleaseConfig, secure_noise: bool = True, **promise: object) -> Card:
+    return make_card(config, FACTS, make_release(guarantee(**promise), secure_noise=secure_noise), noise())  # type: ignore[arg-type]
 
 
 def test_strong_moderate_and_weak_are_told_apart(config: ReleaseConfig):
-    strong, moderate, weak = (make(config, noise=noise) for noise in (6.0, 1.5, 0.3))
+    strong, moderate, weak = (make(config, noise=sigma) for sigma in (6.0, 1.5, 0.3))
     assert strong.headline.startswith("Proven, strong: anyone who studies this release learns almost the same")
     assert moderate.headline.startswith("Proven, moderate")
     assert weak.headline.startswith("Proven, but weak")
@@ -66,24 +64,19 @@ def test_insecure_noise_comes_before_everything(config: ReleaseConfig):
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_the_card_says_where_the_noise_was_computed(config: ReleaseConfig, secure: bool):
-    def noise(*places: Place) -> str:
+    def says(*places: Place) -> str:
         release = make_release(guarantee(), secure_noise=secure, noise_made_on=places)
-        return make_card(config, FACTS, release, AUDIT).words.noise
+        return make_card(config, FACTS, release, noise()).words.noise
 
-    assert "computed on the CPU." in noise("cpu")
-    assert "computed on the GPU." in noise("gpu")
-    assert "computed partly on the CPU and partly on the GPU." in noise("cpu", "gpu")
-    assert ("keyed by the operating system" in noise("gpu")) == secure
-    assert noise() == "No privacy noise was drawn."
-
-
-def test_an_attack_that_contradicts_the_promise_is_the_headline(config: ReleaseConfig):
-    strong = Audit((dataclasses.replace(ATTACK, epsilon_lower_bound=2.9),), ())
-    assert make(config, strong).headline.startswith("IN DOUBT: an attack measured ε of at least 2.90")
+    assert "computed on the CPU." in says("cpu")
+    assert "computed on the GPU." in says("gpu")
+    assert "computed partly on the CPU and partly on the GPU." in says("cpu", "gpu")
+    assert ("keyed by the operating system" in says("gpu")) == secure
+    assert says() == "No privacy noise was drawn."
 
 
-def test_no_attack_is_said(config: ReleaseConfig):
-    assert make(config, Audit((), ())).words.audit == "No attack was run on this release."
+def test_the_card_says_where_attacks_are(config: ReleaseConfig):
+    assert make(config).words.audit.startswith("What attacks found is in the dossier")
 
 
 def test_large_delta_is_said(config: ReleaseConfig):

@@ -14,7 +14,7 @@ from airlock.release import make_card
 from airlock.release.page import render_html
 from airlock.serve import Spend, digest
 from airlock.serve.service import Service
-from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
+from tests.release.conftest import FACTS, guarantee, make_release, noise
 from tests.release.test_browser import browser as browser
 from tests.release.test_browser import contrast
 from tests.serve.selling import Priced, make, running
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Service]]:
     config = from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
-    card = make_card(config, FACTS, make_release(guarantee()), AUDIT)
+    card = make_card(config, FACTS, make_release(guarantee()), noise())
     service = make(tmp_path_factory.mktemp("pages"), Priced(5000))
     service = replace(service, card=render_html(card).encode(), headline=card.headline, verdict=card.verdict)
     with service.ledger, running(service) as where:

@@ -19,7 +19,7 @@ from airlock.cli import app
 from airlock.release import Vault, make_card, write
 from airlock.serve import KeyStore, Ledger, Verdict
 from airlock.serve.places import ledger_place, terms_of
-from tests.release.conftest import AUDIT, FACTS, guarantee, make_release
+from tests.release.conftest import FACTS, guarantee, make_release, noise
 from tests.serve.selling import RELEASE, Nursery, Priced, ask, connect, question, started
 from tests.waiting import LONG, wait_until
 
@@ -143,7 +143,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
     release = make_release(guarantee())
     return write(
-        tmp_path_factory.mktemp("b") / "digits", config, release, make_card(config, FACTS, release, AUDIT)
+        tmp_path_factory.mktemp("b") / "digits", config, release, make_card(config, FACTS, release, noise())
     ).folder
 
 

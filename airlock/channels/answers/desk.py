@@ -18,7 +18,7 @@ from torch import Tensor
 
 from airlock.channels.answers.fitted import embed_queries, front_of
 from airlock.channels.contract import Secrets
-from airlock.channels.interface import MEASURED_BEYOND, Answerer, Answers, Interface, Reservation
+from airlock.channels.interface import Answerer, Answers, Interface, Reservation
 from airlock.errors import DataError, Refused
 from airlock.mechanisms import Stream
 from airlock.nets import build_front
@@ -28,7 +28,6 @@ from airlock.training.convex import LogisticHead
 FRONT, HEAD = "front", "head"  # files in the vault
 INSIDE = (
     "Every answer is paid for in one ledger: whoever answers without it, or from two of them, gives away more.",
-    MEASURED_BEYOND,
 )  # assumptions of every method whose model stays
 
 

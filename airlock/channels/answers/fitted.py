@@ -21,7 +21,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.accounting import Guarantee
-from airlock.channels.contract import Channel, Plan, Release, Secrets, refuse_net
+from airlock.channels.contract import (
+    NOTHING_ELSE_LEAVES,
+    Channel,
+    Plan,
+    Release,
+    Secrets,
+    refuse_net,
+)
 from airlock.channels.interface import Interface
 from airlock.config import Frozen, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records
@@ -40,7 +47,7 @@ ASSUMPTIONS = (
     "The number of records stated on this card is public and was not derived from the private records.",
     "Settings and class names were chosen without looking at the private records.",
     "The noise stays secret and is not used again.",
-    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+    NOTHING_ELSE_LEAVES,
     "The front end is public: it was neither trained nor chosen on the private records.",
 )
 _TIMES = 10  # as many records as are declared may be there, and heads are still certified

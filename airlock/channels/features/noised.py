@@ -35,7 +35,12 @@ from torch import Tensor, nn
 from airlock.accounting import Guarantee, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Case
-from airlock.channels.contract import Plan, Release, check_executed
+from airlock.channels.contract import (
+    NOTHING_ELSE_LEAVES,
+    Plan,
+    Release,
+    check_executed,
+)
 from airlock.channels.feature_set import Features, Recovery
 from airlock.channels.features import bound, case
 from airlock.channels.features.extracting import Extracting
@@ -69,7 +74,7 @@ ASSUMPTIONS = (
     "Settings and class names were chosen without looking at the private records.",
     "The front end, its projection and the clip norm are public: none of them was chosen on the private records.",
     "The noise stays secret and is not used again.",
-    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+    NOTHING_ELSE_LEAVES,
 )
 INDEPENDENT = (
     "The bound on reconstruction holds for pictures drawn like {prior}, each independently of the others, with 95% "

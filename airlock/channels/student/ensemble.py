@@ -38,6 +38,7 @@ from airlock.accounting import Course, Guarantee, calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Case
 from airlock.channels.contract import (
+    NOTHING_ELSE_LEAVES,
     Artefact,
     Channel,
     Details,
@@ -72,7 +73,7 @@ ASSUMPTIONS = (
     "The public records may be known to everyone: they are used without protection.",
     "Networks, settings and class names were chosen without looking at the private records.",
     "The noise stays secret and is not used again.",
-    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+    NOTHING_ELSE_LEAVES,
 )
 RULE = "the median over teachers that learn from public records in the same way"
 _AUXILIARY, _REHEARSAL, _ANSWERS = "auxiliary", "rehearsal", "answers"

@@ -36,7 +36,15 @@ from torch import Tensor, nn
 from airlock.accounting import Claim, Guarantee, repeat, spend
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
-from airlock.channels.contract import Artefact, Channel, Details, Plan, Release, check_executed
+from airlock.channels.contract import (
+    NOTHING_ELSE_LEAVES,
+    Artefact,
+    Channel,
+    Details,
+    Plan,
+    Release,
+    check_executed,
+)
 from airlock.channels.twin import case
 from airlock.channels.twin.generate import Generated, generate
 from airlock.channels.twin.groups import GroupSettings, check_sizes, publish_layers
@@ -79,7 +87,7 @@ NOT_ALIGNED = "NOT TRUE of aligned models: the order of their units is public. I
 ASSUMPTIONS = (
     "Network, settings and class names were chosen without looking at the private records.",
     "The random choices of the twin's parameters stay secret and are not used again.",
-    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+    NOTHING_ELSE_LEAVES,
 )
 JUDGED_ON_TEST = "The twin was chosen by its accuracy on the test records, so that its accuracy there is flattering."
 _NO_MODEL_LEVEL = {"model_level_epsilon": "none: what is significant is published without noise"}

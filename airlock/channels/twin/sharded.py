@@ -31,6 +31,7 @@ from airlock.accounting import Guarantee, calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.channels.case import Canaries, Case
 from airlock.channels.contract import (
+    NOTHING_ELSE_LEAVES,
     Artefact,
     Channel,
     Details,
@@ -58,7 +59,7 @@ ASSUMPTIONS = (
     "Network, settings and class names were chosen without looking at the private records.",
     "What all shards start from is public: it was neither trained nor chosen on the private records.",
     "The noise stays secret and is not used again.",
-    "Test and holdout records are not covered: accuracy and attack results are published without noise.",
+    NOTHING_ELSE_LEAVES,
 )
 _WISHED = 0.3  # of the radius: noise that hardly shows
 _WARNED = 1.0
