@@ -39,6 +39,8 @@ CONFIDENCE = 0.95
 SHARES = (0.6, 0.2, 0.2)  # of ε: right and wrong, by class, by score
 SHARES_OF_LABELS = (0.75, 0.25)  # where there are no scores
 LEAST, MOST = 1e-4, 100.0  # of ε: with less the noise says nothing, and with more there is none
+_KNOWN = 0.8  # the width of an interval that says something
+_SIZE_ERROR = 0.01  # with which a total is off by more than is allowed for
 MIDDLES = (np.arange(BINS) + 0.5) / BINS
 
 Whole = NDArray[np.int64]
@@ -201,16 +203,18 @@ def figures(evaluation: Evaluation) -> Figures:
     by_class = np.array(evaluation.by_class, np.int64)
     bins = None if evaluation.bins is None else np.array(evaluation.bins, np.float64)
     cell = evaluation.noises[2].variance if bins is not None else 0.0
+    away = Noise(one.epsilon, 2).reach(_SIZE_ERROR)
+    recalls = tuple(_noisy(int(hit), int(miss), each) for hit, miss in by_class)
     return Figures(
         records=max(0, right + wrong),
         accuracy=_noisy(right, wrong, one),
-        recalls=tuple(_noisy(int(hit), int(miss), each) for hit, miss in by_class),
+        recalls=recalls,
         majority=_majority(by_class, right + wrong, Noise(one.epsilon, 2), Noise(each.epsilon, 2)),
-        balanced_accuracy=_balanced(by_class, each.variance),
+        balanced_accuracy=_balanced(recalls),
         auc=None if bins is None or evaluation.classes != 2 else _auc(bins, cell),
         calibration_error=None
         if bins is None
-        else _calibration(_hits_last(bins, evaluation.classes), MIDDLES, right + wrong, cell),
+        else _calibration(_hits_last(bins, evaluation.classes), MIDDLES, right + wrong, away, cell),
     )
 
 
@@ -220,16 +224,17 @@ def exact(outcomes: Outcomes, classes: int) -> Figures:
     total = int(right.sum())
     largest = int(by_class.sum(1).max())
     bins = binned[0].astype(np.float64) if binned else None
+    recalls = tuple(_plain(int(pair[0]), int(pair.sum())) for pair in by_class)
     return Figures(
         records=total,
         accuracy=_plain(int(right[0]), total),
-        recalls=tuple(_plain(int(pair[0]), int(pair.sum())) for pair in by_class),
+        recalls=recalls,
         majority=_plain(largest, total),
-        balanced_accuracy=_balanced(by_class, 0.0),
+        balanced_accuracy=_balanced(recalls),
         auc=_exact_auc(outcomes) if classes == 2 else None,
         calibration_error=None
         if outcomes.scores is None or bins is None
-        else _calibration(_hits_last(bins, classes), _means(outcomes.scores), total, 0.0),
+        else _calibration(_hits_last(bins, classes), _means(outcomes.scores), total, 0, 0.0),
     )
 
 
@@ -291,15 +296,24 @@ def _majority(by_class: Whole, total: int, size: Noise, cells: Noise) -> Figure:
     return Figure(value=_ratio(most, total), low=low, high=high)
 
 
-def _balanced(by_class: Whole, cell: float) -> Figure:
-    """The mean recall by the delta method, each proportion drawn a little to one half so that none has no variance."""
-    hits, totals = by_class[:, 0].astype(float), by_class.sum(1).astype(float)
-    value = float(np.mean([_ratio(int(hit), int(total)) for hit, total in zip(hits, totals, strict=True)]))
-    totals = np.maximum(totals, 0.0) + 4.0
-    recalls = np.clip((hits + 2.0) / totals, 0.0, 1.0)
-    noise = cell * (recalls**2 + (1.0 - recalls) ** 2) / totals**2
-    variance = float(np.minimum(recalls * (1.0 - recalls) / totals + noise, 0.25).sum()) / len(totals) ** 2
-    return _about(value, math.sqrt(variance))
+def _balanced(recalls: tuple[Figure, ...]) -> Figure:
+    """The mean of the recalls, whose errors are independent.
+
+    Each interval's reach to either side is taken for so many deviations of its error, and deviations add up in squares
+    (Zou and Donner 2008): near the ends of [0, 1] and with few records intervals are lopsided, and so is this one.
+    Of a recall that nothing is known about, the reach is no deviation; those add up as they are.
+    """
+    value = sum(one.value for one in recalls) / len(recalls)
+    down, up = (
+        _together([(abs(end - one.value), one) for end, one in zip(ends, recalls, strict=True)]) / len(recalls)
+        for ends in ([one.low for one in recalls], [one.high for one in recalls])
+    )
+    return Figure(value=value, low=max(0.0, value - down), high=min(1.0, value + up))
+
+
+def _together(reaches: list[tuple[float, Figure]]) -> float:
+    squares = sum(reach**2 for reach, one in reaches if one.high - one.low < _KNOWN)
+    return math.sqrt(squares) + sum(reach for reach, one in reaches if one.high - one.low >= _KNOWN)
 
 
 def _auc(bins: Floats, cell: float) -> Figure:
@@ -333,15 +347,13 @@ def _exact_auc(outcomes: Outcomes) -> Figure | None:
     return Figure(value=value, low=low, high=high)
 
 
-def _calibration(bins: Floats, means: Floats, total: int, cell: float) -> Figure:
-    """Σ over bins of |E[1(in the bin)(hit − score)]|, for rows of misses and hits.
+def _calibration(bins: Floats, means: Floats, total: int, away: int, cell: float) -> Figure:
+    """Σ over bins of |E[1(in the bin)(hit − score)]|, for rows of misses and hits and a total that is off by `away`.
 
     The sum of a bin is off by an error of variance σ², from chance and noise, and |Σ|a + e| − Σ|a|| ≤ Σ|e|. That sum
     has the mean Σ σ√(2/π) and the variance Σ σ²(1 − 2/π) where errors are normal; its quantile is the interval's reach.
     The estimate is Σ √(d² − σ²) of what is seen, because noise alone would look like an error of calibration.
     """
-    if total <= 0:
-        return Figure(value=0.0, low=0.0, high=1.0)
     misses, hits = bins
     sums = np.abs(hits * (1.0 - means) - misses * means)
     up, down = (1.0 - means) ** 2, means**2
@@ -349,8 +361,10 @@ def _calibration(bins: Floats, means: Floats, total: int, cell: float) -> Figure
     mean, rest = float(np.sqrt(variances).sum()) * math.sqrt(2.0 / math.pi), float(variances.sum()) * (1 - 2 / math.pi)
     reach = mean + float(norm.ppf(CONFIDENCE)) * math.sqrt(rest)
     seen, value = float(sums.sum()), float(np.sqrt(np.clip(sums**2 - variances, 0.0, None)).sum())
-    low, middle, high = (min(1.0, max(0.0, number / total)) for number in (seen - reach, value, seen + reach))
-    return Figure(value=middle, low=min(low, middle), high=high)
+    middle = min(1.0, value / total) if total > 0 else 0.0
+    low = (seen - reach) / (total + away) if total + away > 0 else 0.0
+    high = (seen + reach) / (total - away) if total > away else 1.0
+    return Figure(value=middle, low=max(0.0, min(low, middle)), high=min(1.0, max(high, middle)))
 
 
 def _hits_last(bins: Floats, classes: int) -> Floats:
@@ -366,9 +380,18 @@ def _means(scores: Floats) -> Floats:
 
 
 def _about(value: float, deviation: float) -> Figure:
+    """A normal interval; where it lies inside (0, 1) also that of the logit, because the first is too short inwards."""
     value = min(1.0, max(0.0, value))
     reach = float(norm.ppf(0.5 + CONFIDENCE / 2.0)) * deviation
-    return Figure(value=value, low=max(0.0, value - reach), high=min(1.0, value + reach))
+    low, high = value - reach, value + reach
+    if low > 0.0 and high < 1.0:
+        odds, spread = math.log(value / (1.0 - value)), reach / (value * (1.0 - value))
+        low, high = min(low, _logistic(odds - spread)), max(high, _logistic(odds + spread))
+    return Figure(value=value, low=max(0.0, low), high=min(1.0, high))
+
+
+def _logistic(odds: float) -> float:
+    return 0.5 * (1.0 + math.tanh(odds / 2.0))
 
 
 def _ratio(part: int, whole: int) -> float:
