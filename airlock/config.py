@@ -165,6 +165,7 @@ class ReleaseConfig(Frozen):
         split: The fractions of public, test and holdout records.
         accountant: Which accountant bounds ε; "auto" takes PLD and falls back to RDP.
         tuning_runs: How often this release is run in all before one result is picked; each run is paid for.
+        attack_share: Of ε, for attack figures on the card; the method gets the rest. At 0 the dossier alone has them.
         device: Where to compute; "auto" takes the GPU if there is one.
         settings: The method's own settings.
     """
@@ -179,6 +180,7 @@ class ReleaseConfig(Frozen):
     split: SplitConfig = SplitConfig()
     accountant: Accounting = "auto"
     tuning_runs: Annotated[int, Field(ge=1, le=10_000)] = 1
+    attack_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     device: Device = "auto"
     settings: dict[str, Any] = Field(default_factory=dict)
 

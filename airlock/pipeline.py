@@ -21,6 +21,7 @@ from torch import nn
 import airlock.audit as audit  # as an attribute of `airlock` it is a verb
 from airlock import channels, data, nets
 from airlock._version import VERSION
+from airlock.audit import paid_attacks
 from airlock.audit.trial import CONFIDENCE, PAIRS, SECONDS
 from airlock.channels import Channel, Features, Plan, Release
 from airlock.channels.config_case import of_config
@@ -53,7 +54,7 @@ from airlock.training.loop import Progress
 from airlock.training.outcomes import Outcomes
 from airlock.training.resident import choose_device
 
-CARD = "card"  # the stream of the noise on what a card says
+CARD, ATTACKS = "card", "attacks"  # streams of the noise on what a card says
 NOT_ATTACKED = "All attacks: they could not be made here."
 
 
@@ -91,7 +92,8 @@ class Outlook:
 
 def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
     """What would be released and what it costs; reads no record."""
-    return _open(config, data_dir)[0].plan()
+    channel, facts = _open(config, data_dir)
+    return paid_attacks.planned(config, facts, channel.plan())
 
 
 def try_config(
@@ -171,7 +173,7 @@ def make_release(
     channel, facts = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
-    card.check_budget(config, channel.plan())
+    card.check_budget(config, paid_attacks.planned(config, facts, channel.plan()))
     split = _load(config, channel, data_dir)
     safe = Vault.open(vault)
     run = Run(
@@ -185,9 +187,12 @@ def make_release(
     )
     randomness = Randomness.make(config.seed, insecure_seed)
     release, attacked = _attacked(config, channel, split, randomness, run, insecure_seed)
+    release, paid = paid_attacks.attack(config, release, split, randomness.privacy.child(ATTACKS))
     small = compression.compress(release, split)
     report, forms, on_test = small or (None, {}, ())
-    made = card.make(config, facts, release, randomness.privacy.child(CARD), compression=report, others=others)
+    made = card.make(
+        config, facts, release, randomness.privacy.child(CARD), attacks=paid, compression=report, others=others
+    )
     safe.store(made.release_id, {**release.secrets, OUTCOMES: release.utility.arrays()}, split.remarks)
     inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
     page_inside = dossier_page.keep(safe, inside)
@@ -210,13 +215,14 @@ def look_at(
         progress: Called with a label, the steps done and the steps in all.
     """
     channel, facts = _open(config, data_dir)
-    card.check_budget(config, channel.plan())
+    card.check_budget(config, paid_attacks.planned(config, facts, channel.plan()))
     split = _load(config, channel, data_dir)
     folder = Vault.open(vault).checkpoint_folder(_run_key(config, None))
     run = Run(device=choose_device(config.device), progress=progress, checkpoint=folder)
     randomness = Randomness.make(config.seed)
     release, attacked = _attacked(config, channel, split, randomness, run)
-    made = card.make(config, facts, release, randomness.privacy.child(CARD))
+    release, paid = paid_attacks.attack(config, release, split, randomness.privacy.child(ATTACKS))
+    made = card.make(config, facts, release, randomness.privacy.child(CARD), attacks=paid)
     return Outlook(made, dossier.make(made, release, attacked, remarks=split.remarks), release)
 
 
@@ -576,7 +582,7 @@ def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]
             AirlockWarning,
             stacklevel=3,
         )
-    channel = channels.build(config, facts)
+    channel = channels.build(paid_attacks.for_method(config), facts)
     if channel.public:
         data.describe_public(channel.public, config, facts, data_dir)
     return channel, facts

@@ -8,9 +8,10 @@ Everything else is in the dossier, which stays.
 Guarantee: the whole bundle, card included, has the stated (ε, δ) for every record of the file, whichever part it fell
 into, public ones excepted. Proof. A record is in one part, by a keyed hash of its own content (`data.split.divide`). If
 it is private, what leaves of it is what the method released under (ε, δ), and the counts on the card are a random
-function of that and of other records. If it is a test record, nothing but the counts depends on it, and those are
-ε'-DP with ε' ≤ ε (`audit.evaluation`). If it is in the holdout, nothing that leaves depends on it. All other fields
-follow from the config, from public facts and from what is named here; `docs/bundle.md` lists them. ∎
+function of that and of other records. If it is a test record, nothing but the counts depends on it, and those are ε'-DP
+with ε' ≤ ε (`audit.evaluation`). If it is in the holdout, nothing but paid attack figures depends on it, which the
+private part pays for too (`audit.paid_attacks`). All other fields follow from the config, from public facts and from
+what is named here; `docs/bundle.md` lists them. ∎
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from pydantic import model_validator
 
 from airlock._version import VERSION
 from airlock.accounting import Guarantee, compose, from_json, spend, to_json
-from airlock.audit import evaluation
+from airlock.audit import evaluation, paid_attacks
+from airlock.audit.attacks.signals import QUESTION
+from airlock.audit.paid import PaidFigure
+from airlock.audit.result import View
 from airlock.channels.contract import Artefact, Plan, Release
 from airlock.channels.feature_set import Features
 from airlock.channels.interface import Interface
@@ -46,6 +50,7 @@ from airlock.release.fields import (
     Hashes,
     Network,
     OtherRelease,
+    PaidAttack,
     PaidAttacks,
     Places,
     Promise,
@@ -163,6 +168,7 @@ def make(
     release: Release,
     stream: Stream,
     *,
+    attacks: Sequence[PaidFigure] = (),
     compression: Compression | None = None,
     others: Sequence[Card] = (),
     created: datetime.date | None = None,
@@ -174,6 +180,7 @@ def make(
         facts: What is public about the data.
         release: What leaves, and what became of the test records.
         stream: Privacy randomness for what the card says about test records; read here and nowhere else.
+        attacks: Figures of attacks that `config.attack_share` pays for; the release's guarantee contains them.
         compression: How much smaller and faster a student is.
         others: Cards of other releases from the same data; theirs are followed too.
         created: The day; today in UTC when left out.
@@ -182,8 +189,9 @@ def make(
         ConfigError: Another release states its promise under another relation, or test records have too little ε.
     """
     utility = _usefulness(config, release, len(facts.classes), stream)
-    promise = _promise(config, release, utility)
-    data, attacks, tuning = _data(facts, config), PaidAttacks(share=0.0, attacks=()), Tuning(runs=config.tuning_runs)
+    found = PaidAttacks(share=config.attack_share, attacks=tuple(_paid(one) for one in attacks))
+    promise = _promise(config, release, utility, found)
+    data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
     network, asking, rows = _leaving(release.artefact)
     made = Card(
         schema_version=SCHEMA_VERSION,
@@ -205,7 +213,7 @@ def make(
         details=dict(release.plan.details),
         utility=utility,
         compression=compression,
-        audit=attacks,
+        audit=found,
         total=_total(promise, others),
         tuning=tuning,
         words=NO_WORDS,
@@ -261,12 +269,22 @@ def _usefulness(config: ReleaseConfig, release: Release, classes: int, stream: S
     return Usefulness(counts=counts, figures=evaluation.figures(counts))
 
 
-def _promise(config: ReleaseConfig, release: Release, utility: Usefulness | None) -> Promise:
+def _paid(figure: PaidFigure) -> PaidAttack:
+    view: View = "white-box" if figure.name == "gradient norm" else "black-box"
+    table = figure.model_dump() | {"question": QUESTION, "score": "AUC", "view": view, "chance": 0.5}
+    return PaidAttack.model_validate(table)
+
+
+def _promise(config: ReleaseConfig, release: Release, utility: Usefulness | None, attacks: PaidAttacks) -> Promise:
     """The guarantee with what each part pays."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
     test = paid_by_test(utility, config.tuning_runs)
-    parts = {"private": private, "test": _part(test, plain), "holdout": _part(compose([]), plain)}
+    parts = {
+        "private": private,
+        "test": _part(test, plain),
+        "holdout": _part(paid_by_holdout(attacks, config.tuning_runs), plain),
+    }
     return Promise.model_validate(plain | {"parts": parts})
 
 
@@ -275,6 +293,13 @@ def paid_by_test(utility: Usefulness | None, runs: int) -> dpa.DpEvent:
     if utility is None:
         return compose([])
     return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, runs)
+
+
+def paid_by_holdout(attacks: PaidAttacks, runs: int) -> dpa.DpEvent:
+    """The events of the holdout, which the private part has beside the method's: paid attacks of each declared run."""
+    if not attacks.attacks:
+        return compose([])
+    return paid_attacks.events(attacks.attacks[0].epsilon, runs, len(attacks.attacks))
 
 
 def _part(events: dpa.DpEvent, plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airlock._version import VERSION
-from airlock.accounting import compose, from_json, spend, to_json
+from airlock.accounting import from_json, spend, to_json
 from airlock.accounting.spend import Relation
 from airlock.audit.evaluation import figures
 from airlock.channels.feature_set import Features
@@ -23,7 +23,7 @@ from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
 from airlock.errors import FormatError
 from airlock.release import bundle, page
-from airlock.release.card import Card, headline, paid_by_test, rows, sentences, total_epsilon
+from airlock.release.card import Card, headline, paid_by_holdout, paid_by_test, rows, sentences, total_epsilon
 from airlock.release.contents import Contents, Defects, Skip, Test
 from airlock.release.fields import OtherRelease, Promise
 from airlock.release.files import parse_json
@@ -90,7 +90,13 @@ def _parts(card: Card) -> Defects:
         defects.append("What the private part pays is not the guarantee.")
     if bool(card.audit.attacks) != (card.audit.share > 0):
         defects.append("A share of ε is set aside for attack figures exactly if there are some.")
-    wanted = {"test": paid_by_test(card.utility, card.tuning.runs), "holdout": compose([])}
+    holdout = paid_by_holdout(card.audit, card.tuning.runs)
+    if card.audit.attacks:
+        if len({one.epsilon for one in card.audit.attacks}) > 1:
+            defects.append("Attack figures have one ε each, and it is the same.")
+        if (promise.events.get("events") or [None])[-1] != to_json(holdout):
+            defects.append("The private part does not pay for the attack figures on the card.")
+    wanted = {"test": paid_by_test(card.utility, card.tuning.runs), "holdout": holdout}
     for name, events in wanted.items():
         part = getattr(parts, name)
         if part.events != to_json(events):
@@ -263,6 +269,7 @@ def _config(files: Contents, card: Card) -> Defects:
         "epsilon": card.target.epsilon,
         "delta": card.target.delta,
         "tuning_runs": card.tuning.runs,
+        "attack_share": card.audit.share,
     }
     if card.network is not None:
         wanted["net"] = card.network.name

@@ -25,7 +25,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
-from airlock.release.bundle import read
+from airlock.release import Vault
 from airlock.release.gate import weigh
 from airlock.release.verify import verify
 from airlock.training import Run
@@ -100,12 +100,11 @@ class TestHead(Contract):
         assert torch.isfinite(head).all()
 
     def test_a_bundle_verifies_and_its_weights_were_attacked(self, tmp_path: Path) -> None:
-        make_release(self.config(), tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
-        verdict = verify(tmp_path / "bundle")
+        made = make_release(self.config(), tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
+        verdict = verify(tmp_path / "bundle", Vault.open(tmp_path / "vault"))
         assert all(check.outcome == "ok" for check in verdict.checks), verdict
-        made = read(tmp_path / "bundle").card
-        assert missing("answers", made.audit.attacks, "head") == ()
-        assert [line for line in weigh(made, ()).reject if "fixed seed" not in line] == []
+        assert missing("answers", made.dossier.audit.attacks, "head") == ()
+        assert [line for line in weigh(made.bundle.card, (), made.dossier).reject if "fixed seed" not in line] == []
 
     def test_no_records_at_all_give_noise(self) -> None:
         channel = self.head()
