@@ -55,6 +55,8 @@ from airlock.training.outcomes import Outcomes
 from airlock.training.resident import choose_device
 
 CARD, ATTACKS = "card", "attacks"  # streams of the noise on what a card says
+COURT_SECONDS = 10.0  # of the short trial in every release of a network of the user's own
+_SHORT_PAIRS, _SHORT_CONFIDENCE = 200, 0.999  # a true promise is refused once in a thousand releases
 NOT_ATTACKED = "All attacks: they could not be made here."
 
 
@@ -123,8 +125,55 @@ def try_config(
         Refused: Releases of this method cannot be made small enough to be tried so.
     """
     channel, facts = _open(config, data_dir)
-    case = of_config(channels.build, config, facts, Run(device=choose_device(config.device)))
-    return f"{channel.channel}/{channel.method}", audit.judge(case, stream, pairs, confidence, seconds, progress)
+    return _named(channel), _judged(config, facts, stream, pairs, confidence, seconds, progress)
+
+
+def _named(channel: Channel) -> str:
+    return f"{channel.channel}/{channel.method}"
+
+
+def _judged(
+    config: ReleaseConfig, facts: Facts, stream: Stream, pairs: int, confidence: float, seconds: float,
+    progress: Progress | None,
+) -> audit.Verdict:  # fmt: skip
+    device = Run(device=choose_device(config.device))
+    case = of_config(channels.build, paid_attacks.for_method(config), facts, device)
+    return audit.judge(case, stream, pairs, confidence, seconds, progress)
+
+
+def _short_court(
+    config: ReleaseConfig, channel: Channel, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
+) -> tuple[dossier.Trial, ...]:
+    """A short trial of a configuration with the user's own network, before a record is read; none for built-in ones.
+
+    Raises:
+        Refused: The court refutes what the configuration promises.
+    """
+    if not (own_networks(config) and seconds > 0):
+        return ()
+    name, promised = _named(channel), channel.plan().guarantee
+    try:
+        found = _judged(config, facts, stream, _SHORT_PAIRS, _SHORT_CONFIDENCE, seconds, progress)
+    except Interrupted:
+        raise
+    except (AirlockError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
+        sentence = "Not tried: no release of this configuration could be made small enough for the court."
+        return (dossier.untried(name, promised, sentence, str(error)),)
+    if found.refuted:
+        raise Refused(
+            "a configuration that stands in court",
+            found.sentence(name),
+            "Made-up records show more of one of them than the promise allows, so no bundle may state it. No record "
+            "was read.",
+            "Look for what your network does beside its layers, and see more with: airlock court --config FILE",
+        )
+    return (dossier.tried(name, found),)
+
+
+def own_networks(config: ReleaseConfig) -> tuple[str, ...]:
+    """The networks of the user's own that a configuration names, as `package.module:function`."""
+    named = [config.net, *(config.settings.get(key) for key in ("teacher", "features", "front"))]
+    return tuple(name for name in named if isinstance(name, str) and ":" in name)
 
 
 def make_release(
@@ -139,6 +188,7 @@ def make_release(
     insecure_seed: int | None = None,
     vault: Path | None = None,
     followed: str = "",
+    court_seconds: float = COURT_SECONDS,
     progress: Progress | None = None,
     group: Group = ALONE,
     workers: int = 0,
@@ -159,13 +209,15 @@ def make_release(
         insecure_seed: Seed the privacy noise; for tests, and the card says so.
         vault: Where what must not leave is kept.
         followed: What the release follows from, such as a comparison; for the dossier.
+        court_seconds: How long the court tries a configuration with a network of the user's own at most; 0 for not at
+            all, and the dossier shows no trial.
         progress: Called with a label, the steps done and the steps in all.
         group: The processes that train together, from `training.distributed.joined`.
         workers: Processes that compute features, where features leave; 0 computes them in this one.
         engine: Who computes features: this machine, or a Ray cluster.
 
     Raises:
-        Refused: The method is not proven and `accept_unproven` is false.
+        Refused: The method is not proven and `accept_unproven` is false; or the court refutes the configuration.
     """
     _require_lead(group)
     bundle.check_output(out, force=force)
@@ -174,6 +226,8 @@ def make_release(
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
     card.check_budget(config, paid_attacks.planned(config, facts, channel.plan()))
+    randomness = Randomness.make(config.seed, insecure_seed)
+    trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
     split = _load(config, channel, data_dir)
     safe = Vault.open(vault)
     run = Run(
@@ -185,7 +239,6 @@ def make_release(
         workers=workers,
         engine=engine,
     )
-    randomness = Randomness.make(config.seed, insecure_seed)
     release, attacked = _attacked(config, channel, split, randomness, run, insecure_seed)
     release, paid = paid_attacks.attack(config, release, split, randomness.privacy.child(ATTACKS))
     small = compression.compress(release, split)
@@ -195,6 +248,7 @@ def make_release(
     )
     safe.store(made.release_id, {**release.secrets, OUTCOMES: release.utility.arrays()}, split.remarks)
     inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
+    inside = dossier.with_court(inside, trials)
     page_inside = dossier_page.keep(safe, inside)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
     if isinstance(release.artefact, Features):

@@ -20,9 +20,10 @@ from airlock.config import from_table
 from airlock.data import Records
 from airlock.errors import AirlockWarning, ConfigError, DataError, Interrupted, OutputError, Refused
 from airlock.pipeline import audit_bundle, make_release, plan_release, tell_holder, train_openly
-from airlock.release import Vault, dossier, dossier_page
+from airlock.release import Vault, bundle, dossier, dossier_page
 from airlock.release.fields import Decision
 from airlock.release.verify import verify
+from tests.channels.test_cases import noise_over
 
 
 def config(**changes: Any) -> airlock.ReleaseConfig:
@@ -285,3 +286,36 @@ def test_an_attack_that_cannot_be_made_ends_no_release(
         make_release(config(), tmp_path / "bundle", vault=tmp_path / "vault")
     assert verify(tmp_path / "bundle").ok
     assert "NaN" not in (tmp_path / "bundle" / "card.json").read_text()
+
+
+def plain_net(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
+
+
+def test_a_network_of_the_users_own_is_tried_in_court_before_a_record_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = config(net=f"{__name__}:plain_net")
+    outcome = make_release(own, tmp_path / "b", insecure_seed=1, vault=tmp_path / "v", court_seconds=1e9)
+    (trial,) = outcome.dossier.court
+    assert not trial.refuted
+    assert trial.error is None
+    assert trial.pairs == 200
+    assert "made-up records" in trial.what
+    assert not make_release(config(), tmp_path / "c", insecure_seed=1, vault=tmp_path / "v").dossier.court
+
+    noise_over(20.0)(monkeypatch)
+    monkeypatch.setattr("airlock.pipeline._load", None)  # whoever reads a record fails
+    with pytest.raises(Refused, match="stands in court.*No record was read"):
+        make_release(own, tmp_path / "d", insecure_seed=1, vault=tmp_path / "v", court_seconds=1e9)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_bundle_of_an_earlier_format_is_replaced_if_asked(made: Path, tmp_path: Path) -> None:
+    card = json.loads((made / "card.json").read_text())
+    (made / "card.json").write_text(json.dumps({**card, "schema_version": 5}))
+    (made / "audit.json").write_text("{}")
+    bundle.check_output(made, force=True)
+    (made / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError):
+        bundle.check_output(made, force=True)

@@ -95,15 +95,12 @@ def _over(own: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _flat(small: Mapping[str, Any]) -> list[tuple[str, object]]:
-    found: list[tuple[str, object]] = []
-    for key, value in small.items():
-        found += _flat(value) if isinstance(value, Mapping) else [(key, value)]
-    return found
+def _keys(small: Mapping[str, Any]) -> list[str]:
+    return [name for key, value in small.items() for name in (_keys(value) if isinstance(value, Mapping) else [key])]
 
 
 def _in_words(small: Mapping[str, Any]) -> str:
-    return " (" + ", ".join(f"{key} = {value}" for key, value in _flat(small)) + ")" if small else ""
+    return f" ({', '.join(_keys(small))} are the court's)" if small else ""
 
 
 def _facts(facts: Facts, config: ReleaseConfig) -> Facts:

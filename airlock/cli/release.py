@@ -56,6 +56,9 @@ def release(
     followed: str = typer.Option(
         "", "--followed", help="What the release follows from, such as a comparison; for the dossier alone."
     ),
+    court_seconds: float = typer.Option(
+        10.0, "--court-seconds", help="How long the court tries a network of your own at most, before a record is read."
+    ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -81,6 +84,7 @@ def release(
             composes_with=composes_with,
             insecure_seed=insecure_seed,
             vault=vault,
+            court_seconds=court_seconds,
             followed=followed,
             progress=progress,
             group=group,

@@ -29,7 +29,7 @@ from airlock.data.feature_files import NAME
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.release import export, page
-from airlock.release.card import Card
+from airlock.release.card import OLDEST, Card
 from airlock.release.fields import Hashes
 from airlock.release.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.release.quantise import FP16, INT8
@@ -40,6 +40,7 @@ SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
 SUMS, INTERFACE = "SHA256SUMS", "interface.json"
 SMALLER = (INT8, FP16)  # beside the network, where a student leaves
 # Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
+_FORMERLY = ("audit.json", "roc.svg", "sheet.png")  # files of earlier formats
 LIMITS = {
     CARD: 16 << 20,
     HTML: 32 << 20,
@@ -293,14 +294,24 @@ def _replaceable(folder: Path) -> bool:
         raise output_error(error, folder) from error
     if not entries:
         return True
-    known = [entry.name in LIMITS or NAME.fullmatch(entry.name) for entry in entries]
+    known = [entry.name in LIMITS or entry.name in _FORMERLY or NAME.fullmatch(entry.name) for entry in entries]
     if not all(known) or not all(entry.is_file(follow_symlinks=False) for entry in entries):
         return False
     try:
         read(folder)
     except FormatError:
-        return False
+        return _older(folder)
     return True
+
+
+def _older(folder: Path) -> bool:
+    """Whether this is a bundle of an earlier format, which nothing but a new one may take the place of."""
+    try:
+        found = json.loads((folder / CARD).read_bytes())
+    except (OSError, ValueError):
+        return False
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    return isinstance(version, int) and 0 < version < OLDEST
 
 
 def _sha(content: bytes) -> str:

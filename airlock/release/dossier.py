@@ -18,9 +18,11 @@ import numpy as np
 from pydantic import Field
 
 from airlock._version import VERSION
+from airlock.accounting import Guarantee
 from airlock.audit import evaluation
 from airlock.audit.evaluation import Figures
 from airlock.audit.result import Audit
+from airlock.audit.trial import Verdict as CourtVerdict
 from airlock.channels.contract import Release
 from airlock.config import Frozen
 from airlock.errors import FormatError
@@ -212,6 +214,38 @@ def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> 
         audit=Attacks.model_validate(audit.to_dict()),
         sheet=_sheet(audit),
         teacher=None if teacher is None else Attacks.model_validate(teacher.to_dict()),
+    )
+
+
+def tried(name: str, verdict: CourtVerdict) -> Trial:
+    """A verdict of the court on the claim of so named a method."""
+    claim = verdict.case.claim
+    return Trial(
+        what=verdict.case.pair,
+        claim_epsilon=claim.epsilon,
+        claim_delta=claim.delta,
+        refuted=verdict.refuted,
+        lower_bound=verdict.epsilon_lower_bound,
+        would_show=verdict.would_show,
+        pairs=verdict.pairs,
+        seconds=round(verdict.seconds, 1),
+        sentence=verdict.sentence(name),
+    )
+
+
+def untried(name: str, promised: Guarantee, sentence: str, error: str) -> Trial:
+    """That there was no verdict, and why."""
+    claimed = promised.epsilon if promised.epsilon is not None else promised.claim.epsilon if promised.claim else 0.0
+    return Trial(
+        what=f"{name}, this configuration",
+        claim_epsilon=claimed,
+        claim_delta=promised.delta,
+        refuted=False,
+        lower_bound=0.0,
+        pairs=0,
+        seconds=0.0,
+        sentence=sentence,
+        error=error,
     )
 
 
