@@ -1,4 +1,4 @@
-"""card.html in Chromium: light and dark, on a phone and on a desk."""
+"""card.html and dossier.html in Chromium: light and dark, on a phone and on a desk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airlock.release import Bundle
+from airlock.release import Bundle, Dossier, Vault, dossier_page
 from tests.waiting import LONG
 
 pytestmark = pytest.mark.browser
@@ -88,3 +88,24 @@ def luminance(colour: str) -> float:
     parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_dossier_says_first_and_large_that_it_stays(
+    browser: Any, dossier: Dossier, vault: Vault, scheme: str, width: int
+):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    requests: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    url = dossier_page.keep(vault, dossier).as_uri()
+    page.goto(url)
+    assert page.inner_text("body").upper().startswith("STAYS INSIDE")
+    sizes = [float(page.evaluate(f"parseFloat(getComputedStyle(document.querySelector('{what}')).fontSize)"))
+             for what in (".stays", "h1")]  # fmt: skip
+    assert sizes[0] > sizes[1]
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert [request for request in requests if not request.startswith("data:")] == [url]
+    assert complaints == []
