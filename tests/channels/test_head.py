@@ -22,6 +22,7 @@ from airlock.errors import ConfigError, Interrupted, NetError
 from airlock.mechanisms import Randomness
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
+from airlock.release import Vault
 from airlock.release.verify import verify
 from airlock.training import Run
 from tests.channels.contract import Contract
@@ -133,7 +134,7 @@ class TestHead(Contract):
     def test_a_bundle_verifies(self, features: str, tmp_path: Path) -> None:
         asked = self.config(settings={"steps": 3, "features": features})
         make_release(asked, tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
-        verdict = verify(tmp_path / "bundle")
+        verdict = verify(tmp_path / "bundle", Vault.open(tmp_path / "vault"))
         assert all(check.outcome == "ok" for check in verdict.checks), verdict
 
     def test_a_users_frozen_front_end_may_hold_batchnorm(self, own: str, tmp_path: Path) -> None:

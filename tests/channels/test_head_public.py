@@ -18,6 +18,7 @@ from airlock.mechanisms import Randomness
 from airlock.nets.frontend import whitening
 from airlock.nets.synthetic import draw_classes
 from airlock.pipeline import make_release, plan_release
+from airlock.release import Vault
 from airlock.release.verify import verify
 from airlock.training import Run
 from airlock.training import public as public_module
@@ -56,7 +57,7 @@ class TestTrainedOnSyntheticImages(Contract):
             vault=tmp_path / "vault",
             progress=lambda label, done, total: labels.append(label),
         )
-        verdict = verify(tmp_path / "bundle")
+        verdict = verify(tmp_path / "bundle", Vault.open(tmp_path / "vault"))
         assert all(check.outcome == "ok" for check in verdict.checks), verdict
         assert outcome.release.network.net_name == "trained-16-mirror-white-linear"
         details = outcome.release.plan.details

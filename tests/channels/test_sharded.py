@@ -22,6 +22,7 @@ from airlock.errors import AirlockWarning, ConfigError, NetError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
+from airlock.release import Vault
 from airlock.release.verify import verify
 from airlock.training import Run
 from tests.channels.contract import Contract
@@ -75,7 +76,7 @@ class OfShardsContract(Contract):
 
     def test_a_bundle_verifies(self, tmp_path: Path) -> None:
         make_release(self.config(), tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
-        verdict = verify(tmp_path / "bundle")
+        verdict = verify(tmp_path / "bundle", Vault.open(tmp_path / "vault"))
         assert all(check.outcome == "ok" for check in verdict.checks), verdict
 
 
