@@ -39,8 +39,8 @@ CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
 SUMS, INTERFACE = "SHA256SUMS", "interface.json"
 SMALLER = (INT8, FP16)  # beside the network, where a student leaves
-# Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 _FORMERLY = ("audit.json", "roc.svg", "sheet.png")  # files of earlier formats
+# Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
 LIMITS = {
     CARD: 16 << 20,
     HTML: 32 << 20,
