@@ -33,6 +33,7 @@ _SIZE_ERROR = 0.04  # the share of the error that the size may take
 _TAIL = 1e-6  # of the law of the noise; it is added to every probability
 _FINE = 0.05  # of the noise's scale: the blocks in which its law is taken
 _STEP = 1.0 / 16.0
+_OUTSIDE = 1e-12  # counts further than ten deviations away, and rounding
 _TOGETHER = 0.1  # of the noise's scale: sizes that are taken together
 
 
@@ -183,7 +184,7 @@ class _Sizes:
         counts = np.where((counts < 0) | (counts > starts[:, None]), -1.0, counts)
         ahead = (together - 1) * (1.0 - self.ratio)
         needed = self.ratio * starts[:, None] - counts - ahead
-        return np.asarray(np.sum(_binomial(counts, starts[:, None], p) * self.law.at_least(needed), axis=1))
+        return np.asarray(np.sum(_binomial(counts, starts[:, None], p) * self.law.at_least(needed), axis=1) + _OUTSIDE)
 
 
 def _binomial(counts: Floats, sizes: NDArray[np.int64], p: float) -> Floats:

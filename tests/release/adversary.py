@@ -1,9 +1,10 @@
 """An adversary who knows everybody but one, and holds a whole bundle: was that person in the file?
 
 He knows all other records, the person's own, the config and its public seed, and computes what he can: the figures of
-the card with her and without; how probable its noisy counts are with her and without; how probable the weights are
-after one step of noisy training; and where all of that says nothing, how well the model knows her. By differential
-privacy he is right at most (e^ε + δ)/(1 + e^ε) of the time, whichever part of the split she falls into.
+the card with her and without; what else differs between releases that he makes himself, with her and without; how
+probable its noisy counts are; how probable the weights are after one step of noisy training; and where all of that says
+nothing, how well the model knows her. By differential privacy he is right at most (e^ε + δ)/(1 + e^ε) of the time,
+whichever part of the split she falls into.
 
 A `Maker` makes the bundle, so that any card can be tried: that of the pipeline, and faulty ones.
 """
@@ -176,10 +177,10 @@ def exact_figures(net: nn.Module, split: Split) -> Iterator[tuple[str, Any]]:
 
 def from_noisy_counts(world: World, card: Table, net: nn.Module) -> float:
     """The noise that leads from the exact counts to what is seen is exp(−ε|x|), with her or without."""
-    table = card.get("utility") or {}
-    if "by_class" not in table:
+    counts = (card.get("utility") or {}).get("counts")
+    if counts is None:
         return 0.0
-    made = Evaluation.model_validate({name: table[name] for name in Evaluation.model_fields if name in table})
+    made = Evaluation.model_validate(counts)
     seen = (made.right, made.by_class, made.bins)
     away = {}
     for there, split in world.splits.items():
@@ -211,24 +212,82 @@ def from_loss(world: World, card: Table, net: nn.Module) -> float:
 
 
 EVIDENCE = (from_exact_figures, from_noisy_counts, from_weights, from_loss)
+# Read by evidence of its own, or different between any two releases.
+READ = {"utility", "audit", "words", "release_id", "created", "hashes", "compression"}
+Facets = dict[str, object]
 
 
-def belief(world: World, bundle: Path) -> float:
+def facets(bundle: Path) -> Facets:
+    """Every other single thing that a bundle shows: names and sizes of files, the config, all that the card says."""
+    found: Facets = {f"size of {path.name}": path.stat().st_size for path in bundle.iterdir() if path.suffix in SIZED}
+    found["files"] = sorted(path.name for path in bundle.iterdir())
+    found |= dict(leaves(tomllib.loads((bundle / "config.toml").read_text(encoding="utf-8")), "config"))
+    card = json.loads((bundle / "card.json").read_text(encoding="utf-8"))
+    return found | dict(leaves({key: value for key, value in card.items() if key not in READ}, "card"))
+
+
+SIZED = {".safetensors", ".toml", ".onnx", ".txt"}
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, object]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inner is None:
+        yield path, value
+        return
+    for name, below in inner:
+        yield from leaves(below, f"{path}.{name}")
+
+
+@dataclass(frozen=True)
+class References:
+    """Releases that he makes himself, two with her and two without: what is alike in two and differs from the others.
+
+    He holds a bundle against them. A facet that noise moves is hardly ever twice the same; one that a record decides
+    about always is.
+    """
+
+    with_her: tuple[Facets, Facets]
+    without: tuple[Facets, Facets]
+
+    @classmethod
+    def made(cls, world: World, maker: Maker) -> References:
+        first, second, third, fourth = (
+            facets(make(world, maker, there, f"own-{number}"))
+            for number, there in enumerate((True, True, False, False))
+        )
+        return cls((first, second), (third, fourth))
+
+    def belief(self, seen: Facets) -> float:
+        names = {name for facets in (*self.with_her, *self.without) for name in facets}
+        votes = 0
+        for name in names:
+            one, again = (facets.get(name) for facets in self.with_her)
+            other, once_more = (facets.get(name) for facets in self.without)
+            if one == again and other == once_more and one != other:
+                votes += (seen.get(name) == one) - (seen.get(name) == other)
+        return math.copysign(math.inf, votes) if votes else 0.0
+
+
+def belief(world: World, bundle: Path, own: References) -> float:
     """How much more probable the whole bundle is with her than without, as far as he can compute it; a logarithm."""
     card = json.loads((bundle / "card.json").read_text(encoding="utf-8"))
-    assert tomllib.loads((bundle / "config.toml").read_text(encoding="utf-8"))["seed"] == SEED
     net = open_net(bundle, Network.model_validate(card["network"]))
-    beliefs = [evidence(world, card, net) for evidence in EVIDENCE]
+    beliefs = [own.belief(facets(bundle)), *(evidence(world, card, net) for evidence in EVIDENCE)]
     return next((one for one in beliefs if math.isinf(one)), sum(beliefs))
+
+
+def make(world: World, maker: Maker, there: bool, name: str) -> Path:
+    world.file(there)
+    return maker(world.config(there), world.folder / name)
 
 
 def guesses(world: World, maker: Maker, trials: int, seed: int = 0) -> int:
     """How often he is right: a fair coin says each time whether she is there."""
     coins, right = np.random.default_rng(seed).integers(0, 2, trials), 0
+    own = References.made(world, maker) if trials else None
     for trial, coin in enumerate(coins):
-        world.file(bool(coin))
-        bundle = maker(world.config(bool(coin)), world.folder / f"bundle-{trial}")
-        right += (belief(world, bundle) > 0) == bool(coin)
+        assert own is not None
+        right += (belief(world, make(world, maker, bool(coin), f"bundle-{trial}"), own) > 0) == bool(coin)
     return right
 
 
@@ -257,13 +316,22 @@ def with_exact_figures(config: ReleaseConfig, folder: Path) -> Path:
     return rewritten(by_pipeline(config, folder), config, rewrite)
 
 
+def with_a_count(config: ReleaseConfig, folder: Path) -> Path:
+    """A fault: somewhere among the details stands how many records a part has."""
+
+    def rewrite(card: Table, net: nn.Module, split: Split) -> None:
+        card["details"]["trained_on"] = len(split.private)
+
+    return rewritten(by_pipeline(config, folder), config, rewrite)
+
+
 def with_paid_counts(config: ReleaseConfig, folder: Path, fault: float = 1.0) -> Path:
     """A card with noisy counts and nothing else of test records or attacks; a fault takes some of the noise away."""
 
     def rewrite(card: Table, net: nn.Module, split: Split) -> None:
         outcomes = Outcomes.of_logits(predict(net, split.test), split.test.y)
         made = evaluate(outcomes, CLASSES, fault * config.epsilon, Stream.from_system())
-        card["utility"], card["audit"] = made.model_dump(mode="json"), {"attacks": []}
+        card["utility"], card["audit"] = {"counts": made.model_dump(mode="json")}, {"attacks": []}
 
     return rewritten(by_pipeline(config, folder), config, rewrite)
 

@@ -20,6 +20,7 @@ from tests.release.adversary import (
     allowed,
     by_pipeline,
     guesses,
+    with_a_count,
     with_exact_figures,
     with_paid_counts,
 )
@@ -80,3 +81,8 @@ def test_counts_with_too_little_noise_are_noticed(tmp_path: Path) -> None:
     maker = partial(with_paid_counts, fault=300.0)
     right = tried(maker, "answers/head", tmp_path, {"test": 20})["test"]
     assert right > allowed(20, EPSILON, 1e-3)
+
+
+def test_a_count_among_the_details_is_noticed(tmp_path: Path) -> None:
+    trials = {"private": 6}
+    assert tried(with_a_count, "twin/sharded", tmp_path, trials)["private"] == 6
