@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from airlock.release import export
-from airlock.release.card import SCHEMA_VERSION
 from tests.release.adversary import (
     METHODS,
     PARTS,
@@ -28,7 +27,6 @@ from tests.release.adversary import (
 pytestmark = pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")  # of so much noise
 EPSILON = 0.1
 TRIALS = {"private": 23, "test": 23, "holdout": 22}  # of each method
-paid_for = pytest.mark.skipif(SCHEMA_VERSION < 6, reason="cards up to format 5 have figures that nothing paid for")
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +54,6 @@ def test_there_are_two_hundred_trials() -> None:
     assert len(METHODS) * sum(TRIALS.values()) >= 200
 
 
-@paid_for
 @pytest.mark.parametrize("method", METHODS)
 def test_the_adversary_is_right_no_more_often_than_is_stated(method: str, tmp_path: Path) -> None:
     """Nor wrong more often: then he would be right by saying the opposite."""
