@@ -83,7 +83,7 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     rows += [["attacks on features", sentence] for sentence in made.on_features]
     rows += [["not tested", sentence] for sentence in made.audit.not_tested]
     rows += [[f"teacher: {attack.name}", _attack(attack)] for attack in (made.teacher.attacks if made.teacher else ())]
-    rows += [["court", f"{trial.sentence}\nWhat was run: {trial.what}; {trial.pairs} pairs of runs."] for trial in made.court]
+    rows += [["court", f"{one.sentence}\nWhat was run: {one.what}; {one.pairs} pairs of runs."] for one in made.court]
     rows += [["about the records", remark] for remark in made.remarks]
     rows += [[key.replace("_", " "), str(value)] for key, value in made.inside.items()]
     rows += [["followed", made.followed]] if made.followed else []
