@@ -1,0 +1,166 @@
+"""Every answer is paid for: what a method says its answers cost is what the ledger loses, through the code that sells.
+
+For every method that answers instead of leaving: a real release, its own answerer from the interface and the vault, a
+real ledger with the interface's units as its cap, and the sale that the service makes, in requests of several rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from airlock import channels
+from airlock.channels import Interface, Release
+from airlock.channels.answers.votes import NONE
+from airlock.channels.interface import ONE_ANSWER, Answerer, as_queries
+from airlock.data import divide
+from airlock.errors import AirlockWarning, Exhausted
+from airlock.mechanisms import Randomness
+from airlock.serve import Ledger
+from airlock.serve.places import terms_of
+from airlock.serve.protocol import LABEL, Query
+from airlock.serve.sale import Sale
+from airlock.training import Run
+from tests.channels.test_missing_records import FACTS, NAMES, config, digits
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "answers/per-query": {"queries": 12},
+    "answers/per-query, labels": {"queries": 12, "gives": "label"},
+    "answers/poll": {"queries": 12},
+    "answers/published": {"queries": 12},
+    "answers/savings": {"queries": 4, "unsure": 6, "heads": 40},
+}
+EPSILON = {"answers/savings": 300.0}  # so that some votes are sure
+BY_THE_SESSION = {"answers/savings"}  # where an answer may be free
+FIXED = [name for name in SETTINGS if name not in BY_THE_SESSION]
+REQUESTS = (1, 3, 2, 4)
+
+
+@cache
+def released(name: str) -> Release:
+    """Made once, before any fault is planted under what sells its answers."""
+    asked = config(name.split(",")[0], **SETTINGS[name])
+    asked = asked.model_copy(update={"epsilon": EPSILON.get(name, asked.epsilon)})
+    split = divide(FACTS, digits(), None, asked.split, asked.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AirlockWarning)
+        return channels.build(asked, FACTS).release(split, Randomness.make(0, insecure_seed=1), Run())
+
+
+def opened(name: str) -> Answerer:
+    """Whoever answers, as the service opens it."""
+    made = released(name)
+    assert isinstance(made.artefact, Interface)
+    return channels.named(name.split(",")[0]).answerer(made.artefact, made.secrets)
+
+
+class Shop:
+    """Sells the answers of one answerer to two clients, against a ledger of its own."""
+
+    def __init__(self, answerer: Answerer, folder: Path) -> None:
+        self.answerer = answerer
+        self.ledger = Ledger.open(folder / "ledger.db", folder / "mark", terms_of("a-release", answerer.interface))
+        self.ledger.set_quota("ann", None)
+        self.ledger.set_quota("bob", None)
+
+    def __enter__(self) -> Shop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ledger.close()
+
+    @property
+    def spent(self) -> int:
+        return self.ledger.balance().spent
+
+    def sell(self, rows: int, client: str = "ann", key: str | None = None) -> NDArray[np.int64]:
+        """The labels of one request, as they leave."""
+        return asyncio.run(self._sell(as_queries(digits().take(np.arange(rows))), client, key))
+
+    async def _sell(self, x: NDArray[np.float32], client: str, key: str | None) -> NDArray[np.int64]:
+        sale = Sale(self.answerer, self.ledger)
+        try:
+            sold = await sale.sell(client, Query(x, (LABEL,), None, f"{len(x):064x}"), key)
+        finally:
+            sale.close()
+        found = {one["name"]: one["data"] for one in json.loads(sold.outputs)}
+        return np.array(found[LABEL], np.int64)
+
+
+def every_answer_is_charged(name: str, requests: Sequence[int] = REQUESTS) -> None:
+    """A fixed price: n answers cost n units, the next n cost as much again, and when all are spent none is given."""
+    with tempfile.TemporaryDirectory() as folder, Shop(opened(name), Path(folder)) as shop:
+        desk, paid = shop.answerer, 0
+        for rows in requests:
+            shop.sell(rows, ("ann", "bob")[rows % 2])
+            paid += rows
+            assert shop.spent == paid, f"{paid} answers were given and {shop.spent} were charged"
+            asked = desk.reserve(rows)
+            assert asked.units == rows, f"{rows} more answers would cost {asked.units}"
+            desk.cancel(asked)
+        units = desk.interface.units
+        assert units is not None
+        with pytest.raises(Exhausted):
+            shop.sell(units - paid + 1)
+        shop.sell(units - paid)
+        with pytest.raises(Exhausted):
+            shop.sell(1)
+        assert shop.spent == units
+
+
+def every_session_ends(name: str) -> None:
+    """A session is spent by its first unsure answer, or when it is full; and after all of them nothing is answered."""
+    desk = opened(name)
+    units, most = desk.interface.units, int(desk.interface.figures["queries"])
+    assert units is not None
+    with tempfile.TemporaryDirectory() as folder, Shop(desk, Path(folder)) as shop:
+        ended = used = given = sure = 0
+        for rows in 50 * REQUESTS:
+            try:
+                labels = shop.sell(rows)
+            except Exhausted:
+                break
+            given, sure = given + rows, sure + int((labels != NONE).sum())
+            for label in labels.tolist():
+                used += 1
+                if label == NONE or used == most:
+                    ended, used = ended + 1, 0
+            assert ended <= shop.spent, f"{ended} sessions ended and {shop.spent} units were charged"
+            left = desk.reserve(10**6)
+            assert shop.spent - left.held == ended, f"{shop.spent - left.held} units were used for {ended} sessions"
+            desk.cancel(left)
+        else:
+            raise AssertionError(f"{given} answers were given for {units} units, and it goes on")
+        assert 0 < sure < given  # both kinds of answers were tried
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_answers_of_a_fixed_price_are_charged_one_by_one_and_end_with_the_budget(name: str) -> None:
+    every_answer_is_charged(name)
+
+
+@pytest.mark.parametrize("name", sorted(BY_THE_SESSION))
+def test_a_session_is_charged_when_it_ends_and_all_end_with_the_budget(name: str) -> None:
+    every_session_ends(name)
+
+
+def test_every_method_that_answers_is_tried() -> None:
+    for name in NAMES:
+        channel = channels.named(name)
+        if "answerer" in vars(channel):
+            assert name in SETTINGS, f"{name} answers: add it to SETTINGS"
+    for name in SETTINGS:
+        artefact = released(name).artefact
+        assert isinstance(artefact, Interface)
+        fixed = artefact.unit == ONE_ANSWER or name == "answers/published"
+        assert fixed == (name in FIXED)
