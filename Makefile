@@ -12,13 +12,17 @@ export UV_FIND_LINKS ?= $(wildcard $(PIP_FIND_LINKS))
 export PYTHONDONTWRITEBYTECODE =
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test fuzz lint types check-browser bench clean
+.PHONY: demo test faults fuzz lint types check-browser bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/airlock demo --out $(OUT) $(DEMO)
 
 test: lint check-browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Every planted fault (tests/faults/table.py) and whoever must catch it; prints the table, and fails if one is not caught.
+faults: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/faults -n 2 --dist worksteal -m "long or not long"
 
 # New random examples for the property tests, in FUZZ=tests/mechanisms or everywhere. AIRLOCK_FUZZ_EXAMPLES (3000) is
 # how many a test tries that asks for no number of its own, 100 of them in `make test`; the others grow with it.

@@ -7,10 +7,11 @@ real ledger with the interface's units as its cap, and the sale that the service
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from numpy.typing import NDArray
 from airlock import channels
 from airlock.channels import Interface, Release
 from airlock.channels.answers.votes import NONE
-from airlock.channels.interface import ONE_ANSWER, Answerer, as_queries
+from airlock.channels.interface import ONE_ANSWER, Answerer, Answers, Reservation, as_queries
 from airlock.data import divide
-from airlock.errors import AirlockWarning, Exhausted
-from airlock.mechanisms import Randomness
+from airlock.errors import AirlockWarning, Exhausted, Refused
+from airlock.mechanisms import AboveThreshold, Randomness, Stream
 from airlock.serve import Ledger
+from airlock.serve.gather import Gatherer
 from airlock.serve.places import terms_of
 from airlock.serve.protocol import LABEL, Query
 from airlock.serve.sale import Sale
@@ -34,16 +36,16 @@ from airlock.training import Run
 from tests.channels.test_missing_records import FACTS, NAMES, config, digits
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "answers/per-query": {"queries": 12},
-    "answers/per-query, labels": {"queries": 12, "gives": "label"},
-    "answers/poll": {"queries": 12},
-    "answers/published": {"queries": 12},
-    "answers/savings": {"queries": 4, "unsure": 6, "heads": 40},
+    "answers/per-query": {"queries": 15},
+    "answers/per-query, labels": {"queries": 15, "gives": "label"},
+    "answers/poll": {"queries": 15},
+    "answers/published": {"queries": 15},
+    "answers/savings": {"queries": 2, "unsure": 6, "heads": 40},
 }
 EPSILON = {"answers/savings": 300.0}  # so that some votes are sure
 BY_THE_SESSION = {"answers/savings"}  # where an answer may be free
 FIXED = [name for name in SETTINGS if name not in BY_THE_SESSION]
-REQUESTS = (1, 3, 2, 4)
+REQUESTS = ((1, "ann", None), (3, "bob", None), (3, "ann", None), (2, "ann", "a key"), (2, "bob", "a key"))
 
 
 @cache
@@ -72,6 +74,19 @@ class Shop:
         self.ledger = Ledger.open(folder / "ledger.db", folder / "mark", terms_of("a-release", answerer.interface))
         self.ledger.set_quota("ann", None)
         self.ledger.set_quota("bob", None)
+        self.given, self.unpaid = 0, 0
+        self._watch()
+
+    def _watch(self) -> None:
+        """Count what is answered, and what was not on the ledger when its noise was drawn."""
+        answer = self.answerer.answer
+
+        def watched(x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
+            self.given += len(x)
+            self.unpaid = max(self.unpaid, self.given - self.spent)
+            return answer(x, reservation, stream)
+
+        self.answerer.answer = watched  # type: ignore[method-assign]
 
     def __enter__(self) -> Shop:
         return self
@@ -97,25 +112,63 @@ class Shop:
         return np.array(found[LABEL], np.int64)
 
 
-def every_answer_is_charged(name: str, requests: Sequence[int] = REQUESTS) -> None:
+def every_answer_is_charged(name: str, requests: Sequence[tuple[int, str, str | None]] = REQUESTS) -> None:
     """A fixed price: n answers cost n units, the next n cost as much again, and when all are spent none is given."""
     with tempfile.TemporaryDirectory() as folder, Shop(opened(name), Path(folder)) as shop:
         desk, paid = shop.answerer, 0
-        for rows in requests:
-            shop.sell(rows, ("ann", "bob")[rows % 2])
+        for rows, client, key in requests:
+            shop.sell(rows, client, key)
             paid += rows
-            assert shop.spent == paid, f"{paid} answers were given and {shop.spent} were charged"
+            assert shop.spent == paid, f"{shop.spent} units were charged for {paid} answers"
+            assert not shop.unpaid, f"noise was drawn for {shop.unpaid} answers before they were charged"
             asked = desk.reserve(rows)
             assert asked.units == rows, f"{rows} more answers would cost {asked.units}"
             desk.cancel(asked)
         units = desk.interface.units
         assert units is not None
+        assert shop.sell(*requests[-1]).shape == (requests[-1][0],)  # again, by the same key: the same answer
+        assert (shop.given, shop.spent) == (paid, paid), "an answer that is given again is drawn or charged again"
         with pytest.raises(Exhausted):
             shop.sell(units - paid + 1)
         shop.sell(units - paid)
         with pytest.raises(Exhausted):
             shop.sell(1)
-        assert shop.spent == units
+        assert shop.given == shop.spent == units
+
+
+@contextlib.contextmanager
+def watched_levels(levels: set[float]) -> Iterator[None]:
+    """Note every noisy threshold that numbers are compared with."""
+    passed = AboveThreshold.passed
+
+    def watched(self: AboveThreshold, level: float, numbers: NDArray[np.int64], stream: Stream) -> int:
+        levels.add(level)
+        return passed(self, level, numbers, stream)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AboveThreshold, "passed", watched)
+        yield
+
+
+def answers_have_noise_of_their_own(name: str) -> None:
+    """The same question, several times in one request and in several requests: as many noises."""
+    desk, found = opened(name), []
+    seller = Gatherer(desk)
+    for _ in range(2):
+        answers = seller._one(np.repeat(as_queries(digits().take(np.arange(1))), 3, 0), desk.reserve(3))
+        assert isinstance(answers, Answers), answers
+        assert answers.values is not None
+        found.append(answers.values)
+    assert len(np.unique(np.concatenate(found), axis=0)) == 6, "answers to the same question share their noise"
+
+
+def a_reservation_is_answered_once(name: str) -> None:
+    """Noise is drawn once for what was paid once."""
+    desk, x = opened(name), as_queries(digits().take(np.arange(2)))
+    paid = desk.reserve(2)
+    desk.answer(x, paid, Stream.from_seed(1))
+    with pytest.raises(Refused):
+        desk.answer(x, paid, Stream.from_seed(2))
 
 
 def every_session_ends(name: str) -> None:
@@ -123,30 +176,41 @@ def every_session_ends(name: str) -> None:
     desk = opened(name)
     units, most = desk.interface.units, int(desk.interface.figures["queries"])
     assert units is not None
-    with tempfile.TemporaryDirectory() as folder, Shop(desk, Path(folder)) as shop:
-        ended = used = given = sure = 0
-        for rows in 50 * REQUESTS:
+    levels: set[float] = set()  # noisy thresholds
+    with tempfile.TemporaryDirectory() as folder, Shop(desk, Path(folder)) as shop, watched_levels(levels):
+        ended = used = given = full = 0
+        for rows in 50 * (1, 3, 2, 4):
             try:
                 labels = shop.sell(rows)
             except Exhausted:
                 break
-            given, sure = given + rows, sure + int((labels != NONE).sum())
+            given += rows
             for label in labels.tolist():
                 used += 1
                 if label == NONE or used == most:
-                    ended, used = ended + 1, 0
+                    ended, full, used = ended + 1, full + (label != NONE), 0
             assert ended <= shop.spent, f"{ended} sessions ended and {shop.spent} units were charged"
             left = desk.reserve(10**6)
             assert shop.spent - left.held == ended, f"{shop.spent - left.held} units were used for {ended} sessions"
             desk.cancel(left)
+            assert len(levels) == ended + (used > 0), f"{len(levels)} noisy thresholds for {ended} sessions"
         else:
             raise AssertionError(f"{given} answers were given for {units} units, and it goes on")
-        assert 0 < sure < given  # both kinds of answers were tried
+        assert 0 < full < ended  # it was tried either way
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_answers_of_a_fixed_price_are_charged_one_by_one_and_end_with_the_budget(name: str) -> None:
     every_answer_is_charged(name)
+
+
+@pytest.mark.parametrize("name", ["answers/per-query", "answers/poll"])
+def test_a_reservation_is_answered_once(name: str) -> None:
+    a_reservation_is_answered_once(name)
+
+
+def test_every_answer_has_noise_of_its_own() -> None:
+    answers_have_noise_of_their_own("answers/per-query")
 
 
 @pytest.mark.parametrize("name", sorted(BY_THE_SESSION))

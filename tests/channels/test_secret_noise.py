@@ -12,6 +12,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,11 @@ from tests.channels.test_missing_records import FACTS, NAMES, config, digits
 WITHOUT_NOISE = {"features/published"}  # which claims nothing
 # Without records nothing is trained, or all votes agree.
 WITH_RECORDS = {"twin/published", "student/published", "answers/poll", "answers/savings"}
-MORE = {"student/ensemble": {"shrink": False}}  # else what is all noise is shrunk to nothing
+MORE: dict[str, dict[str, Any]] = {
+    "student/ensemble": {"shrink": False},  # else what is all noise is shrunk to nothing
+    "weights/gaussian": {"lot_size": 50},  # so that lots are drawn
+}
+PUBLIC = {"features/noised": 1}  # which channels its public front end keeps is drawn by the public seed
 # No noise reaches that student, which its card says; and those votes are never sure, so that no answer is given.
 NOT_SEEN = {"student/published", "answers/savings"}
 QUESTIONS = 5
@@ -40,9 +45,10 @@ QUESTIONS = 5
 
 @dataclass
 class Read:
-    """What was read of secret streams, and whether noise came from others."""
+    """What was read of secret streams, how often others were read, and whether noise came from one of them."""
 
     secret: set[bytes] = field(default_factory=set)
+    seeded: int = 0
     noise_from_a_seed: bool = False
 
 
@@ -55,6 +61,7 @@ def reading() -> Iterator[Read]:
         spend(self)
         if self.secure:
             seen.secret.add(self._key)
+        seen.seeded += not self.secure
 
     def noted(self: Stream, *places: object) -> None:
         seen.noise_from_a_seed |= not self.secure
@@ -99,6 +106,7 @@ def noise_is_the_systems(name: str) -> None:
     _, again, _ = released(name, "one")
     assert made.secure_noise
     assert not read.noise_from_a_seed, "noise of a secure release came from a seed"
+    assert read.seeded == PUBLIC.get(name, 0), "what a secure release draws by chance came from a seed"
     assert read.secret, "nothing secret was read"
     assert not read.secret & read_other.secret, "a key is the same whatever the system gives"
     assert all(np.array_equal(first[key], again[key]) for key in first), "something else than the system decides"

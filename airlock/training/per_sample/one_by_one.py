@@ -46,7 +46,7 @@ class OneByOne:
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
     ) -> tuple[Named, Tensor]:
         """The sum over the records with mask 1 in float64; all are fit to be summed, because others are left out."""
-        copies, counted = len(x) // len(y), mask.tolist()
+        copies, counted = len(x) // max(1, len(y)), mask.tolist()  # a Poisson lot may be empty
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in self.trainable.items()}
         balance = torch.zeros((), dtype=torch.float64, device=x.device)
         self.dropped = 0

@@ -50,6 +50,12 @@ class Recorded(BookKeeper):
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[Graphs, Recorded]]:
+    return standing_in(monkeypatch)
+
+
+def standing_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[Graphs, Recorded]]:
+    """Makes graphs of a network without a GPU."""
+
     def make(case: str) -> tuple[Graphs, Recorded]:
         torch.manual_seed(0)
         keeper = Recorded(CASES[case][0]().eval())

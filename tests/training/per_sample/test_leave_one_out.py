@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock.errors import AirlockWarning, TrainingError
-from airlock.mechanisms import Clip
+from airlock.mechanisms import BALANCE, Clip
 from airlock.nets import build
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
@@ -126,6 +126,17 @@ def test_a_record_that_spoils_its_gradient_moves_nothing(bad: float) -> None:
         own = copy.deepcopy(net)
         use_of(own, x, 1, LOT).engine = make(own) if name != "one" else OneByOne(own)
         assert moved(own, x, y, Clip(CLIP)) <= 1
+
+
+@pytest.mark.parametrize("by", sorted(ENGINES))
+def test_an_empty_lot_is_a_sum_of_zeros(by: str) -> None:
+    """Poisson lots may be empty; a network that is trained one record at a time took that for an error."""
+    net = nn.Linear(6, 3)
+    use_of(net, vectors(1), 1, LOT).engine = ENGINES[by](net)
+    total, dropped = clipped_sum(net, vectors(0), torch.zeros(0, dtype=torch.int64), Clip(1.0, counting=True), LOT)
+    assert dropped == 0
+    assert set(total) == {"weight", "bias", BALANCE}
+    assert not any(bool(g.any()) for g in total.values())
 
 
 class FailsOn(nn.Module):

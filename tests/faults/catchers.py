@@ -1,0 +1,124 @@
+"""Who catches: the court on a method's own case, one run with its canaries, a test by its name, or a check."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, is_hypothesis_test, settings
+
+from airlock import channels
+from airlock.audit import judge, judge_one_run
+from airlock.channels import Canaries, Case
+from airlock.channels.student import ensemble, ensemble_case
+from airlock.mechanisms import Stream
+from airlock.threads import one_thread
+from tests.channels import test_charging as charging
+from tests.faults import checks
+from tests.faults.fault import Catcher
+from tests.training.per_sample import test_graphs
+
+EPSILON, DELTA = 1.0, 1e-5
+CANARIES = 400
+_QUICK = ("answers/per-query", "answers/head", "features/noised", "twin/sharded")  # 3000 pairs in a second or two
+
+
+def _tried(pairs: int) -> Callable[[Case, Path], str | None]:
+    def look(case: Case, folder: Path) -> str | None:
+        with one_thread():
+            verdict = judge(case, Stream.from_seed(1), pairs, seconds=1e9)
+        return f"refuted at {verdict.refuted_at} after {verdict.pairs} pairs" if verdict.refuted else None
+
+    return look
+
+
+@cache
+def court(name: str, pairs: int = 6000) -> Catcher:
+    """The court, on the method's own case, in at most so many pairs of runs."""
+    return Catcher(
+        f"court {name}", _tried(pairs), lambda: channels.open_case(name, EPSILON, DELTA), long=name not in _QUICK
+    )
+
+
+@cache
+def court_of_votes() -> Catcher:
+    """The court on the answers of `student`/`ensemble` where they are counts of votes."""
+
+    def opened() -> Case:
+        made = ensemble.Ensemble(ensemble_case.config_for(EPSILON, DELTA, "votes"), ensemble_case.FACTS)
+        return ensemble_case.of_answers(made)
+
+    return Catcher("court student/ensemble, votes", _tried(6000), opened, long=True)
+
+
+@cache
+def one_run(name: str) -> Catcher:
+    """The court, on one whole release with canaries."""
+
+    def look(canaries: Canaries, folder: Path) -> str | None:
+        with one_thread():
+            verdict = judge_one_run(canaries, Stream.from_seed(1))
+        right = verdict.looks[0].correct
+        return f"refuted, {right} of {CANARIES} guesses are right" if verdict.refuted else None
+
+    return Catcher(f"one run {name}", look, lambda: channels.open_canaries(name, EPSILON, DELTA, CANARIES))
+
+
+@cache
+def called(function: Callable[..., Any], *arguments: object, long: bool = False) -> Catcher:
+    """A test or a check by its name; a method is called on a new object of its class."""
+    inner = function.hypothesis.inner_test if is_hypothesis_test(function) else function  # type: ignore[attr-defined]
+    module, owner = sys.modules[inner.__module__], inner.__qualname__.rpartition(".")[0]
+    given = f"[{', '.join(map(str, arguments))}]" if arguments else ""
+
+    def look(prepared: object, folder: Path) -> None:
+        with _first_example(function):
+            function(*([getattr(module, owner)()] if owner else []), *arguments)
+
+    return Catcher(f"{inner.__module__.split('.')[-1]}.{inner.__qualname__}{given}", look, long=long)
+
+
+@contextlib.contextmanager
+def _first_example(function: Callable[..., Any]) -> Iterator[None]:
+    """A property is content with the first example that breaks it, however large: to make it small takes minutes."""
+    if not is_hypothesis_test(function):
+        yield
+        return
+    place = "_hypothesis_internal_use_settings"
+    quick = settings(getattr(function, place), phases=(Phase.explicit, Phase.generate), report_multiple_bugs=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(function, place, quick)
+        yield
+
+
+@cache
+def sold(function: Callable[[str], None], name: str) -> Catcher:
+    """A check of the sale of a method's answers, whose release was made before."""
+    return replace(called(function, name), prepare=lambda: charging.released(name))
+
+
+@cache
+def with_folder(function: Callable[..., Any], *arguments: object) -> Catcher:
+    """A test whose first argument is an empty folder."""
+    name = f"{function.__module__.split('.')[-1]}.{function.__qualname__}"
+    return Catcher(f"{name}[{', '.join(map(str, arguments))}]", lambda _, folder: function(folder, *arguments))
+
+
+@cache
+def with_graphs(function: Callable[..., Any], *arguments: object) -> Catcher:
+    """A test of CUDA graphs, with a stand-in for the GPU."""
+
+    def look(prepared: None, folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            function(test_graphs.standing_in(patch), *arguments)
+
+    return Catcher(f"test_graphs.{function.__qualname__}", look)
+
+
+RELEASED = Catcher("check_executed, in a release", lambda _, folder: checks.released("weights/gaussian") and None)

@@ -1,0 +1,783 @@
+"""The faults themselves: each patches the code that a release or a service runs, and nothing that tests it.
+
+By room: mechanisms, the engine and training, accounting, records, channels, the sale of answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from airlock.accounting import Course, events
+from airlock.channels import dp_sgd
+from airlock.channels.answers import shards, votes_case
+from airlock.channels.answers.noisy import Noisy
+from airlock.channels.answers.poll import Counted
+from airlock.channels.answers.votes import NONE, Voters
+from airlock.channels.features import case as features_case
+from airlock.channels.features import rows
+from airlock.channels.interface import Answers, Reservation
+from airlock.channels.student import ensemble, ensemble_case, teachers
+from airlock.channels.twin import shard_case, sharded
+from airlock.channels.weights.head import Head
+from airlock.data import Records, Split
+from airlock.data import shards as data_shards
+from airlock.data import split as data_split
+from airlock.mechanisms import (
+    AboveThreshold,
+    Choice,
+    Clip,
+    GaussianNoise,
+    GridNoise,
+    LocalGaussian,
+    QuantileBound,
+    RandomisedResponse,
+    Randomness,
+    ShardDensity,
+    Stream,
+    aggregate,
+    clipping,
+    discrete,
+)
+from airlock.serve import sale
+from airlock.serve.books import Books
+from airlock.serve.gather import Gatherer
+from airlock.serve.orders import Charge, Replay, Spend
+from airlock.training import Poisson, PrivateGradients, convex, loop, private
+from airlock.training.convex import LogisticHead
+from airlock.training.distributed import Group
+from airlock.training.extract import NOBODY
+from airlock.training.per_sample import clipped_sum, layers
+from airlock.training.per_sample.graphs import _Graph
+from airlock.training.per_sample.sealed import Sealed
+from tests.faults.fault import Patch, Plant
+
+spend_module: Any = importlib.import_module("airlock.accounting.spend")
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+
+def everywhere(patch: Patch, function: Callable[..., Any], instead: Callable[..., Any]) -> None:
+    """In every module that has taken the function by its name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("airlock.", "tests.")) and not name.startswith("tests.faults"):
+            for attribute, value in list(vars(module).items()):
+                if value is function:
+                    patch.setattr(module, attribute, instead)
+
+
+# Mechanisms
+
+
+def noise_over(divisor: float) -> Plant:
+    def plant(patch: Patch) -> None:
+        scale = GaussianNoise.scale
+        patch.setattr(GaussianNoise, "scale", lambda self, dimension: scale(self, dimension) / divisor)
+
+    return plant
+
+
+def no_noise(patch: Patch) -> None:
+    def exact(self: GaussianNoise, total: Tensor, divisor: float, *_: object) -> Tensor:
+        return total / divisor
+
+    patch.setattr(GaussianNoise, "add_and_divide", exact)
+    patch.setattr(GaussianNoise, "add", lambda self, total, *_: total)
+
+
+def grid_noise_over(divisor: int) -> Plant:
+    def plant(patch: Patch) -> None:
+        for mechanism in (GridNoise, Choice):
+            scale = mechanism.scale.fget  # type: ignore[attr-defined]
+            patch.setattr(mechanism, "scale", property(lambda self, scale=scale: max(1, scale(self) // divisor)))
+
+    return plant
+
+
+def noise_off_the_grid(patch: Patch) -> None:
+    """Floating point, whose low bits tell where the value lay."""
+
+    def plain(self: GaussianNoise, room: Tensor, value: Tensor, unit: float, stream: Stream, shape: Any) -> None:
+        for start, noise in stream.normal_blocks(value.numel(), self.scale(value.numel())):
+            where = slice(start, start + len(noise))
+            room[where] = (noise.float() + value[where].float()) * (unit / self.grid)
+
+    patch.setattr(GaussianNoise, "_fill", plain)
+
+
+def noise_on_one_side(patch: Patch) -> None:
+    attempt = discrete._attempt
+    patch.setattr(discrete, "_attempt", lambda *arguments: np.abs(attempt(*arguments)))
+
+
+def half_the_spread(patch: Patch) -> None:
+    """The exponential mechanism weighs scores as if one record moved them half as far."""
+    scale = Choice.scale.fget  # type: ignore[attr-defined]
+    patch.setattr(Choice, "scale", property(lambda self: scale(self) // 2))
+
+
+def one_noise_for_all_rows(patch: Patch) -> None:
+    noisy = GridNoise._noisy
+
+    def repeated(self: GridNoise, value: Floats, stream: Stream) -> Floats:
+        if value.ndim < 2:
+            return noisy(self, value, stream)
+        return value + noisy(self, np.zeros_like(value[:1]), stream)
+
+    patch.setattr(GridNoise, "_noisy", repeated)
+
+
+def no_noise_on_the_threshold(patch: Patch) -> None:
+    patch.setattr(AboveThreshold, "start_many", lambda self, count, stream: np.full(count, float(self.threshold)))
+
+
+def noise_on_the_numbers_for_a_move_of_one(patch: Patch) -> None:
+    """Number and threshold may move against each other, by two."""
+    patch.setattr(AboveThreshold, "_each", property(lambda self: GridNoise("laplace", 1.0, 1 / self.second)))
+
+
+def no_noise_on_the_count(patch: Patch) -> None:
+    """The clip norm follows the records themselves."""
+    patch.setattr(QuantileBound, "share", lambda self, balance, lot, stream: balance / lot + 0.5)
+
+
+def labels_stay_twice_as_surely(patch: Patch) -> None:
+    kept = RandomisedResponse.kept.fget  # type: ignore[attr-defined]
+    twice = property(lambda self: kept(replace(self, epsilon=2 * self.epsilon)))
+    patch.setattr(RandomisedResponse, "kept", twice)
+
+
+def vectors_not_clipped(patch: Patch) -> None:
+    patch.setattr(aggregate, "bounded", lambda vectors, radius: vectors.double())
+
+
+def published_sensitivity(patch: Patch) -> None:
+    patch.setattr(ShardDensity, "sensitivity", property(lambda self: 1.0 / (self.shards * (self.shards - 1))))
+
+
+def no_chance_in_every_other_coordinate(patch: Patch) -> None:
+    """The likeliest point of the grid, always."""
+    sample = ShardDensity.sample
+
+    def drawn(self: ShardDensity, log_probabilities: Tensor, stream: Stream) -> Floats:
+        found = sample(self, log_probabilities, stream)
+        found[::2] = self.grid[log_probabilities[::2].argmax(1).cpu()].numpy()
+        return found
+
+    patch.setattr(ShardDensity, "sample", drawn)
+
+
+def votes_without_noise(patch: Patch) -> None:
+    def exact(self: aggregate.ShardVotes, votes: Tensor, stream: Stream) -> Floats:
+        return np.asarray(torch.bincount(votes.clamp(0, self.classes - 1), minlength=self.classes).double().numpy())
+
+    patch.setattr(aggregate.ShardVotes, "release", exact)
+
+
+def a_look_without_noise(patch: Patch) -> None:
+    def release(self: aggregate.SureVotes, votes: Tensor, stream: Stream) -> Floats:
+        most = int(torch.bincount(votes.clamp(0, self.classes - 1), minlength=self.classes).max())
+        counts = aggregate.ShardVotes(self.classes, self.noise_multiplier).release(votes, stream.child("votes"))
+        return counts if most >= self.threshold else np.full(self.classes, np.nan)
+
+    patch.setattr(aggregate.SureVotes, "release", release)
+
+
+# Secret randomness
+
+
+def _of_seed(seed: int, *more: object) -> Stream:
+    return Stream(hashlib.sha256(repr((seed, *more)).encode()).digest(), secure=True)
+
+
+def the_key_follows_from_the_public_seed(patch: Patch) -> None:
+    """And the stream still says that it is secure."""
+    patch.setattr(Randomness, "make", classmethod(lambda cls, seed, insecure_seed=None: cls(seed, _of_seed(seed))))
+
+
+def the_key_is_the_public_seed_and_a_counter(patch: Patch) -> None:
+    """Two releases of one process differ; whoever starts another process has the first one's noise again."""
+    count = itertools.count()
+
+    def make(cls: type[Randomness], seed: int, insecure_seed: int | None = None) -> Randomness:
+        return cls(seed, _of_seed(seed, next(count)))
+
+    patch.setattr(Randomness, "make", classmethod(make))
+
+
+def the_systems_key_is_a_constant(patch: Patch) -> None:
+    patch.setattr(Stream, "from_system", classmethod(lambda cls: _of_seed(0)))
+
+
+def gradients_take_their_noise_from_the_seed(patch: Patch) -> None:
+    """Lots stay secret, and the release says of its noise that it is."""
+
+    def make(*arguments: Any, **more: Any) -> PrivateGradients:
+        clip, noise, lot, stream, *rest = arguments
+        stream.note_drawn("cpu")
+        return PrivateGradients(clip, noise, lot, Stream.from_seed(0), *rest, **more)
+
+    patch.setattr(dp_sgd, "PrivateGradients", make)
+
+
+def lots_are_drawn_by_the_seed(patch: Patch) -> None:
+    """Whoever knows who was drawn has none of the amplification that is accounted for."""
+    init = Poisson.__init__
+    patch.setattr(Poisson, "__init__", lambda self, q, stream: init(self, q, Stream.from_seed(0)))
+
+
+def every_child_is_the_same(patch: Patch) -> None:
+    patch.setattr(Stream, "child", lambda self, *label: Stream(self._key, self.secure, self._drawn))
+
+
+def noise_may_be_read_twice(patch: Patch) -> None:
+    patch.setattr(Stream, "_spend", lambda self: None)
+
+
+# The engine and training
+
+
+def _changed_factors(change: Callable[[str, Tensor, Tensor], Tensor]) -> Plant:
+    def plant(patch: Patch) -> None:
+        factors = Clip.factors
+
+        def changed(self: Clip, squares: Mapping[str, Tensor], norm: Tensor | None = None) -> dict[str, Tensor]:
+            found = factors(self, squares, norm)
+            return {name: change(name, value.clone(), torch.ones_like(value)) for name, value in found.items()}
+
+        patch.setattr(Clip, "factors", changed)
+
+    return plant
+
+
+def _one_at(place: int) -> Callable[[str, Tensor, Tensor], Tensor]:
+    def change(name: str, found: Tensor, ones: Tensor) -> Tensor:
+        if len(found) > abs(place):
+            found[place] = 1.0
+        return found
+
+    return change
+
+
+no_clipping = _changed_factors(lambda name, found, ones: ones)
+biases_not_clipped = _changed_factors(lambda name, found, ones: ones if name.endswith("bias") else found)
+the_last_row_of_a_block_not_clipped = _changed_factors(_one_at(-1))
+one_record_not_clipped = _changed_factors(_one_at(1))
+
+
+def the_largest_tensor_for_the_norm(patch: Patch) -> None:
+    """The largest of the tensors' norms in place of the L2 norm of all together."""
+    patch.setattr(clipping, "_together", lambda squares: torch.stack(list(squares.values())).amax(0).sqrt())
+
+
+def norms_without_cross_terms(patch: Patch) -> None:
+    def squares(a: Tensor, b: Tensor, *_: object) -> Tensor:
+        return (a.double().square().sum(2) * b.double().square().sum(2)).sum(1)
+
+    patch.setattr(layers, "product_squares", squares)
+
+
+def copies_counted_as_records(patch: Patch) -> None:
+    """Each copy that augmentation makes of a record is clipped by itself."""
+    right = clipped_sum
+
+    def apart(net: Any, x: Tensor, y: Tensor, *more: Any) -> Any:
+        return right(net, x, y.repeat_interleave(max(1, len(x) // max(1, len(y)))), *more)
+
+    everywhere(patch, right, apart)
+
+
+def nothing_is_put_back(patch: Patch) -> None:
+    """What a network remembers of a record stays in buffers, frozen parameters and attributes."""
+    patch.setattr(Sealed, "restore", lambda self, tensors=True: None)
+
+
+def a_graph_replays_its_first_lot(patch: Patch) -> None:
+    def replay(self: _Graph, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> Any:
+        self.norm.fill_(clip.norm)
+        self.graph.replay()
+        return self.total, self.finite
+
+    patch.setattr(_Graph, "replay", replay)
+
+
+def a_graph_keeps_its_first_bound(patch: Patch) -> None:
+    def replay(self: _Graph, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> Any:
+        self.x.copy_(x)
+        self.y.copy_(y)
+        self.mask.copy_(mask)
+        self.graph.replay()
+        return self.total, self.finite
+
+    patch.setattr(_Graph, "replay", replay)
+
+
+def noise_missing_on(first: int, last: int) -> Plant:
+    """On some coordinates: those of a tensor, or of a class."""
+
+    def plant(patch: Patch) -> None:
+        noisy = PrivateGradients._noisy
+
+        def forgetful(self: PrivateGradients, total: Tensor, step: int) -> Tensor:
+            exact = total[first:last] / self.expected_lot
+            made = noisy(self, total, step)
+            made[first:last] = exact
+            return made
+
+        patch.setattr(PrivateGradients, "_noisy", forgetful)
+
+    return plant
+
+
+def tensors_share_their_noise(patch: Patch) -> None:
+    """The second half of the coordinates gets that of the first."""
+    noisy = PrivateGradients._noisy
+
+    def shared(self: PrivateGradients, total: Tensor, step: int) -> Tensor:
+        half = len(total) // 2
+        noise = noisy(self, torch.zeros_like(total), step)
+        noise[half : 2 * half] = noise[:half]
+        return total.to(noise.dtype) / self.expected_lot + noise
+
+    patch.setattr(PrivateGradients, "_noisy", shared)
+
+
+def steps_share_their_noise(patch: Patch) -> None:
+    """Every other step gets the noise of the one before."""
+    noisy, kept = PrivateGradients._noisy, {}
+
+    def again(self: PrivateGradients, total: Tensor, step: int) -> Tensor:
+        if step % 2 == 0 or id(self) not in kept:
+            kept[id(self)] = noisy(self, torch.zeros_like(total), step)
+        return total.to(torch.float32) / self.expected_lot + kept[id(self)]
+
+    patch.setattr(PrivateGradients, "_noisy", again)
+
+
+def a_resumed_run_begins_with_the_first_noise(patch: Patch) -> None:
+    """Noise goes by how many steps this process has made, not by the step's number."""
+    noisy, made = PrivateGradients._noisy, {}
+
+    def counted(self: PrivateGradients, total: Tensor, step: int) -> Tensor:
+        made[id(self)] = made.get(id(self), -1) + 1
+        return noisy(self, total, made[id(self)])
+
+    patch.setattr(PrivateGradients, "_noisy", counted)
+
+
+def _by_the_lot(change: Callable[[PrivateGradients, int], None]) -> Plant:
+    def plant(patch: Patch) -> None:
+        call = PrivateGradients.__call__
+
+        def changed(self: PrivateGradients, net: Any, x: Tensor, y: Tensor, step: int) -> None:
+            change(self, len(y))
+            call(self, net, x, y, step)
+
+        patch.setattr(PrivateGradients, "__call__", changed)
+
+    return plant
+
+
+def _divide_all(self: PrivateGradients, lot: int) -> None:
+    self.expected_lot = max(1, lot)
+
+
+a_noisy_sum_over_the_lot_that_was_drawn = _by_the_lot(_divide_all)
+
+
+def a_mean_over_the_lot_that_was_drawn(patch: Patch) -> None:
+    """The clipped mean of the lot, times the expected one: a record counts for more in a small lot."""
+    right = private.clipped_sum
+
+    def mean(net: Any, x: Tensor, y: Tensor, clip: Clip, lot: float, *more: Any) -> Any:
+        total, dropped = right(net, x, y, clip, lot, *more)
+        return {name: value * (lot / max(1, len(y))) for name, value in total.items()}, dropped
+
+    patch.setattr(private, "clipped_sum", mean)
+
+
+def isotropic_clipping(patch: Patch) -> None:
+    """The noise keeps its shape, the clipping does not follow it."""
+    patch.setattr(private, "clipped_sum", lambda net, x, y, clip, *more: clipped_sum(net, x, y, Clip(0.5), *more))
+
+
+def twice_the_sampling_rate(patch: Patch) -> None:
+    draw = Poisson.draw
+    patch.setattr(
+        Poisson, "draw", lambda self, step, n: draw(Poisson(2 * self.sampling_probability, self.stream), step, n)
+    )
+
+
+def lots_of_fixed_size(patch: Patch) -> None:
+    """Accounted as Poisson lots."""
+
+    def draw(self: Poisson, step: int, records: int) -> Whole:
+        chance = self.stream.child("lot", step).uniform(records)
+        return np.sort(np.argsort(chance)[: round(self.sampling_probability * records)]).astype(np.int64)
+
+    patch.setattr(Poisson, "draw", draw)
+
+
+def one_step_more(patch: Patch) -> None:
+    finish = loop._Session.finish
+
+    def once_more(self: loop._Session) -> None:
+        self.advance(self.recipe.steps)
+        finish(self)
+
+    patch.setattr(loop._Session, "finish", once_more)
+
+
+def half_of_the_planned_noise(patch: Patch) -> None:
+    """What is executed says so itself."""
+    init = PrivateGradients.__init__
+    patch.setattr(
+        PrivateGradients,
+        "__init__",
+        lambda self, clip, noise, *more, **named: init(self, clip, noise / 2, *more, **named),
+    )
+
+
+def chance_by_the_public_seed(patch: Patch) -> None:
+    """Dropout and augmentation, which tell who is in a lot."""
+    patch.setattr(loop._Session, "_chance", lambda self, step: loop.mix(self.seed, step))
+
+
+def no_process_adds_the_noise(patch: Patch) -> None:
+    """In a group each takes another for the one that does."""
+    once = Group.once
+
+    def forgotten(self: Group, values: Tensor, dropped: int, mechanism: Any) -> tuple[Tensor, int]:
+        return once(self, values, dropped, mechanism if self.world == 1 else lambda whole: whole)
+
+    patch.setattr(Group, "once", forgotten)
+
+
+# Accounting
+
+
+def epsilon_at_a_hundred_times_delta(patch: Patch) -> None:
+    spent = spend_module._spent
+    patch.setattr(spend_module, "_spent", lambda content, delta, how: spent(content, 100 * delta, how))
+
+
+def tuning_runs_are_free(patch: Patch) -> None:
+    events_of = Course.events
+    patch.setattr(Course, "events", lambda self: events_of(replace(self, runs=1)))
+
+
+def the_last_step_is_free(patch: Patch) -> None:
+    repeat = events.repeat
+    everywhere(patch, repeat, lambda event, count: repeat(event, max(1, count - 1)))
+
+
+def only_the_first_event_is_composed(patch: Patch) -> None:
+    compose = events.compose
+    everywhere(patch, compose, lambda all_of_them: compose(list(all_of_them)[:1]))
+
+
+def renyi_without_delta(patch: Patch) -> None:
+    """The divergence of the best order, without what δ costs at that order."""
+
+    def epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None = None) -> float:
+        with spend_module._quiet():
+            accountant = spend_module.rdp.RdpAccountant(orders)
+            accountant.compose(event)
+            return float(np.min(accountant._rdp[1:] if len(accountant._rdp) > 1 else accountant._rdp))
+
+    patch.setattr(spend_module, "_rdp_epsilon", epsilon)
+
+
+def sampling_under_replace_one(patch: Patch) -> None:
+    """A replaced record is accounted for as one more or less."""
+    everywhere(patch, events.contains_sampling, lambda event: False)
+
+
+def failures_cost_nothing(patch: Patch) -> None:
+    right = events.without_failure
+    everywhere(patch, right, lambda event: (right(event)[0], 0.0))
+
+
+# Records
+
+
+def _by_place(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, list[bytes]]:
+    count = len(records)
+    return np.arange(count) / max(1, count), [place.to_bytes(16, "big") for place in range(count)]
+
+
+def shards_by_position(patch: Patch) -> None:
+    patch.setattr(data_shards, "positions", _by_place)
+
+
+def parts_by_position(patch: Patch) -> None:
+    patch.setattr(data_split, "positions", _by_place)
+
+
+def holdout_records_are_private_too(patch: Patch) -> None:
+    """They are trained on, and attacked as if they were not."""
+    divide = data_split.divide
+
+    def joined(*arguments: Any) -> Split:
+        found = divide(*arguments)
+        both = (found.private, found.holdout)
+        return replace(found, private=Records(np.concatenate([r.x for r in both]), np.concatenate([r.y for r in both])))
+
+    everywhere(patch, divide, joined)
+
+
+def _with_the_next(own: Sequence[Whole]) -> list[Whole]:
+    return [np.concatenate([own[i], own[(i + 1) % len(own)]]) for i in range(len(own))]
+
+
+def shards_hold_the_next_one_too(patch: Patch) -> None:
+    shard = data_shards.shard
+    everywhere(patch, shard, lambda records, count, seed: _with_the_next(shard(records, count, seed)))
+
+
+def every_teacher_sees_the_next_shard(patch: Patch) -> None:
+    ask = teachers.ask_shards
+
+    def asked(start: Any, records: Records, shards: Sequence[Whole], *more: Any) -> Tensor:
+        return ask(start, records, _with_the_next(shards), *more)
+
+    everywhere(patch, ask, asked)
+
+
+def _doubled_in(module: Any, with_it: int) -> Plant:
+    """The record that differs, wherever it is, enters the next shard as well."""
+
+    def plant(patch: Patch) -> None:
+        divide = module.shard
+
+        def doubled(records: Records, count: int, seed: int) -> list[Whole]:
+            own: list[Whole] = divide(records, count, seed)
+            if len(records) == with_it:
+                own[1] = np.append(own[1], with_it - 1)
+            return own
+
+        patch.setattr(module, "shard", doubled)
+
+    return plant
+
+
+def a_record_in_two_shards(patch: Patch) -> None:
+    _doubled_in(sharded, len(shard_case.neighbours(0)[0]))(patch)
+
+
+def a_record_with_two_teachers(patch: Patch) -> None:
+    _doubled_in(ensemble, len(ensemble_case.neighbours(0)[0]))(patch)
+
+
+def a_vote_in_two_shards(patch: Patch) -> None:
+    """The record that differs, which has a shard of its own, enters another empty one as well."""
+    divide = shards.shard
+
+    def doubled(records: Records, count: int, seed: int) -> list[Whole]:
+        own, last = divide(records, count, seed), len(records) - 1
+        if any(list(places) == [last] for places in own) and len(records) % votes_case.PER_HEAD == 1:
+            own[[len(places) for places in own].index(0)] = np.array([last])
+        return own
+
+    patch.setattr(shards, "shard", doubled)
+
+
+# Channels
+
+
+def the_mean_has_no_noise(patch: Patch) -> None:
+    """Of `weights`/`head`; its steps have theirs, and the mean is accounted for."""
+
+    def centre(self: Head, net: Any, data: Any, noise: float, stream: Stream, run: Any) -> list[dpa.DpEvent]:
+        with torch.no_grad():
+            net.centre.mean.copy_(torch.from_numpy(np.asarray(data.total())) / self.records)
+        return [self._mean_noise(noise).event]
+
+    patch.setattr(Head, "_centre", centre)
+
+
+def the_mean_is_not_counted(patch: Patch) -> None:
+    """Neither in the plan nor in what was executed, so that the two agree."""
+    centre, planned = Head._centre, Head._planned
+    patch.setattr(Head, "_centre", lambda self, *more: centre(self, *more) and [])
+    patch.setattr(Head, "_planned", lambda self, noise: replace(planned(self, noise), before=None))
+
+
+def longer_features(patch: Patch) -> None:
+    """Features of norm 3 where 1 is accounted for."""
+    patch.setattr(LogisticHead, "bounded", lambda self, features: 3 * features.double())
+
+
+def mean_over_the_real_number(patch: Patch) -> None:
+    """The objective divides by the records that are there, not by the public figure."""
+
+    def gradient(self: convex._Heads, heads: Tensor) -> Tensor:
+        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.there)
+        return (residual.mT @ self.x) / self.longest + self.objective.regularisation * heads
+
+    patch.setattr(convex._Heads, "gradient", gradient)
+
+
+def rows_not_clipped(patch: Patch) -> None:
+    patch.setattr(LocalGaussian, "clip", lambda self, rows: rows.flatten(1).float())
+
+
+def records_taken_for_half_as_far_apart(patch: Patch) -> None:
+    """Noise for a distance of R, as from the centre, where two records are 2R apart."""
+    patch.setattr(LocalGaussian, "noise", property(lambda self: GaussianNoise(self.clip_norm, self.noise_multiplier)))
+
+
+def rows_share_their_noise(patch: Patch) -> None:
+    def add(self: LocalGaussian, found: Tensor, stream: Stream) -> Floats:
+        clipped = self.clip(found).cpu().numpy()
+        return np.asarray(clipped + self.noise.add(np.zeros_like(clipped[:1]), stream))
+
+    patch.setattr(LocalGaussian, "add", add)
+
+
+def _rows_drawn(instead: Callable[[Records, int, Stream], Whole]) -> Plant:
+    def plant(patch: Patch) -> None:
+        everywhere(patch, rows.draw_rows, instead)
+
+    return plant
+
+
+def _as_there_are(records: Records, count: int, choices: Stream) -> Whole:
+    return rows.permutation(len(records), choices.child("order"))
+
+
+def _in_the_order_of_the_file(records: Records, count: int, choices: Stream) -> Whole:
+    kept = rows.keep(records, count, choices.child("kept").take_key())
+    return np.append(np.sort(kept), np.full(count - len(kept), NOBODY, np.int64))
+
+
+def _anybody_left_out(records: Records, count: int, choices: Stream) -> Whole:
+    """Who is left out is drawn anew for every set: one record more may change all rows."""
+    drawn = rows.permutation(len(records), choices.child("order"))[:count]
+    return np.append(drawn, np.full(count - len(drawn), NOBODY, np.int64))
+
+
+as_many_rows_as_records = _rows_drawn(_as_there_are)
+rows_in_the_order_of_the_file = _rows_drawn(_in_the_order_of_the_file)
+anybody_is_left_out = _rows_drawn(_anybody_left_out)
+
+
+def rows_are_counted_in_the_case(patch: Patch) -> None:
+    """The number of rows is counted, not declared."""
+    patch.setattr(features_case, "draw_rows", lambda records, count, choices: np.arange(len(records)))
+
+
+# The sale of answers
+
+
+def _free(desk: type[Noisy] | type[Counted]) -> Plant:
+    def plant(patch: Patch) -> None:
+        decide = desk._decide
+        patch.setattr(
+            desk, "_decide", lambda self, features, units, stream: (decide(self, features, units, stream)[0], units)
+        )
+
+    return plant
+
+
+poll_never_charges = _free(Counted)
+per_query_never_charges = _free(Noisy)
+
+
+def _sessions(spends: Callable[[bool, bool], bool], closes: Callable[[bool, bool], bool]) -> Plant:
+    """Sessions that spend a unit, and end, after a no or when they are full; each as is said."""
+
+    def decide(self: Voters, features: Tensor, units: int, stream: Stream) -> tuple[Answers, int]:
+        winners, sure = self.tally(features)
+        labels, place = np.full(len(winners), NONE, np.int64), 0
+        while place < len(winners):
+            if self._level is None:
+                self._level, self._used = self.rule.start(stream.child("threshold", place)), 0
+            passed = self.rule.passed(self._level, sure[place : place + 1], stream.child("numbers", place))
+            labels[place : place + passed] = winners[place : place + passed]
+            place, self._used = place + 1, self._used + 1
+            no, full = not passed, self._used >= self._most
+            units -= spends(no, full)
+            if closes(no, full):
+                self._level = None
+        return Answers(labels), units
+
+    return lambda patch: patch.setattr(Voters, "_decide", decide)
+
+
+a_session_never_ends = _sessions(lambda no, full: False, lambda no, full: False)
+an_unsure_answer_is_free = _sessions(lambda no, full: full, lambda no, full: no or full)
+a_full_session_goes_on = _sessions(lambda no, full: no, lambda no, full: no)
+
+
+def sessions_share_a_threshold(patch: Patch) -> None:
+    start, kept = AboveThreshold.start, {}
+    patch.setattr(AboveThreshold, "start", lambda self, stream: kept.setdefault(self, start(self, stream)))
+
+
+def a_request_is_charged_as_one_row(patch: Patch) -> None:
+    def spend(client: str, reservation: Reservation, query: Any, key: str | None) -> Spend:
+        return Spend(client, 1, query.digest, 1, key)
+
+    patch.setattr(sale, "_spend", spend)
+
+
+def charged_after_the_answer(patch: Patch) -> None:
+    async def sell(self: sale.Sale, client: str, query: Any, key: str | None) -> sale.Sold:
+        reservation = self._answerer.reserve(len(query.x))
+        outputs = await self._answer(query, reservation)
+        outcome = await self._pay(client, reservation, query, key)
+        assert isinstance(outcome, Charge)
+        return sale.Sold(outputs, outcome.units, outcome.left)
+
+    patch.setattr(sale.Sale, "sell", sell)
+
+
+def an_answer_serves_every_client(patch: Patch) -> None:
+    """What somebody has paid for is kept for whoever asks the same: the charge is missing, the noise is another's."""
+    right, kept = sale.Sale.sell, {}
+
+    async def sell(self: sale.Sale, client: str, query: Any, key: str | None) -> sale.Sold:
+        if query.digest not in kept:
+            kept[query.digest] = await right(self, client, query, key)
+        return kept[query.digest]
+
+    patch.setattr(sale.Sale, "sell", sell)
+
+
+def the_budget_has_no_end(patch: Patch) -> None:
+    charge = Books.charge
+
+    def charged(self: Books, spend: Spend) -> Charge | Replay:
+        cap, self.cap = self.cap, 10**9
+        try:
+            return charge(self, spend)
+        finally:
+            self.cap = cap
+
+    patch.setattr(Books, "charge", charged)
+
+
+def a_reservation_can_be_answered_again(patch: Patch) -> None:
+    for desk in (Noisy, Counted):
+        patch.setattr(desk, "_close", lambda self, reservation: None)
+
+
+def all_requests_share_their_noise(patch: Patch) -> None:
+    """One stream for the whole session of a service."""
+
+    def one(self: Gatherer, x: NDArray[np.float32], reservation: Reservation) -> Answers | Exception:
+        return self._answerer.answer(x, reservation, _of_seed(1))
+
+    patch.setattr(Gatherer, "_one", one)

@@ -1,0 +1,182 @@
+"""The table: every fault that is planted, where, and what must catch it. One a line; `make faults` prints it.
+
+A new mechanism adds its faults here: at least that its noise is half of what is accounted for, that one record moves
+its value further than the sensitivity, that its noise is used twice and, where it is sold, that it is not charged.
+"""
+
+from __future__ import annotations
+
+from tests.accounting import test_events, test_spend
+from tests.channels import test_charging as charging
+from tests.channels import test_feature_rows as feature_rows
+from tests.channels import test_secret_noise as secret_noise
+from tests.channels import test_student_ensemble as of_ensemble
+from tests.channels.test_gaussian import TestGaussian
+from tests.channels.test_head import TestHead
+from tests.data import test_shards, test_split
+from tests.faults import checks, plants
+from tests.faults.catchers import RELEASED, called, court, court_of_votes, one_run, sold, with_folder, with_graphs
+from tests.faults.fault import Catcher, Fault, Patch
+from tests.mechanisms import test_aggregate, test_choice, test_discrete, test_local, test_randomness
+from tests.mechanisms import test_gaussian as of_gaussian
+from tests.training import test_loop, test_moving, test_private, test_sampling
+from tests.training.per_sample import test_copies, test_graphs, test_sealed
+
+SYSTEM = secret_noise.noise_is_the_systems
+CHARGED, ENDS = charging.every_answer_is_charged, charging.every_session_ends
+BLOCK = called(checks.one_record_moves_a_full_block_by_its_bound)
+ENGINE = called(checks.the_engine_trusts_its_book_keeping)
+FOLLOWS = called(checks.noise_is_independent_between_coordinates_and_steps)
+POLL = court("answers/poll", 20_000)
+SAVINGS = court("answers/savings", 20_000)
+PER_QUERY = court("answers/per-query", 20_000)
+GAUSSIAN, SHAPED, HEAD = court("weights/gaussian"), court("weights/shaped"), court("weights/head")
+SHARDED, DENSITY = court("twin/sharded"), court("twin/kde-sharded")
+ENSEMBLE, TEACHER = court("student/ensemble"), court("student/private-teacher")
+NOISED, ANSWERS = court("features/noised"), court("answers/head")
+
+
+def _in_processes(patch: Patch) -> None:
+    patch.setattr(checks, "in_every_process", plants.no_process_adds_the_noise)
+
+
+def _long(name: str, where: str, plant: object, caught_by: Catcher) -> Fault:
+    return Fault(name, where, plant, caught_by, long=True)  # type: ignore[arg-type]
+
+
+def _made_up(name: str, where: str, plant: object, caught_by: Catcher) -> Fault:
+    return Fault(name, where, plant, caught_by, accounting=True)  # type: ignore[arg-type]
+
+
+# fmt: off
+FAULTS: tuple[Fault, ...] = (
+    # Noise
+    Fault("noise over 1.3", "GaussianNoise", plants.noise_over(1.3), called(of_gaussian.test_the_noise_has_the_scale_that_is_accounted_for, 1.0, 1.0)),
+    _long("noise over 2", "GaussianNoise", plants.noise_over(2.0), GAUSSIAN),
+    Fault("noise over 10", "GaussianNoise", plants.noise_over(10.0), GAUSSIAN),
+    Fault("noise in floating point, off the grid", "GaussianNoise", plants.noise_off_the_grid, called(of_gaussian.test_every_output_lies_on_the_public_grid)),
+    Fault("no noise on one class", "PrivateGradients", plants.noise_missing_on(2100, 2400), called(test_private.test_every_coordinate_gets_noise_of_the_accounted_scale, 0)),
+    Fault("no noise on the first tensor", "PrivateGradients", plants.noise_missing_on(0, 24), GAUSSIAN),
+    Fault("no noise on the last tensor", "PrivateGradients", plants.noise_missing_on(24, 32), GAUSSIAN),
+    Fault("tensors share their noise", "PrivateGradients", plants.tensors_share_their_noise, FOLLOWS),
+    Fault("steps share their noise", "PrivateGradients", plants.steps_share_their_noise, FOLLOWS),
+    Fault("every child of a stream is the same", "Stream", plants.every_child_is_the_same, FOLLOWS),
+    Fault("a resumed run begins with the first noise", "PrivateGradients", plants.a_resumed_run_begins_with_the_first_noise, with_folder(test_loop.test_a_resumed_run_ends_in_the_same_bits, "sgd", True)),
+    Fault("noise may be read twice", "Stream", plants.noise_may_be_read_twice, called(test_randomness.test_a_leaf_is_read_once_and_a_label_opened_once)),
+    Fault("half of the planned noise", "PrivateGradients", plants.half_of_the_planned_noise, RELEASED),
+    Fault("discrete noise on one side", "discrete", plants.noise_on_one_side, called(test_discrete.test_the_distribution_is_the_stated_one_and_half_the_noise_is_noticed, "laplace", 7)),
+    Fault("the exponential mechanism takes half the spread", "Choice", plants.half_the_spread, called(test_choice.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
+    Fault("no noise on the count of an adaptive clip norm", "QuantileBound", plants.no_noise_on_the_count, called(test_moving.test_the_count_gets_noise_of_the_accounted_scale, 5)),
+    Fault("labels stay as with twice the epsilon", "RandomisedResponse", plants.labels_stay_twice_as_surely, called(test_local.test_a_label_stays_as_often_as_stated_and_moves_anywhere_else_alike)),
+    _long("two processes, and none adds the noise", "Group", _in_processes, called(checks.two_processes_add_the_noise_once, long=True)),
+    # Secrecy
+    Fault("the secret key follows from the public seed, marked secure", "Randomness", plants.the_key_follows_from_the_public_seed, called(SYSTEM, "weights/gaussian")),
+    Fault("the same, for answers", "Randomness", plants.the_key_follows_from_the_public_seed, called(SYSTEM, "answers/head")),
+    Fault("the secret key is the public seed and a counter", "Randomness", plants.the_key_is_the_public_seed_and_a_counter, called(SYSTEM, "answers/head")),
+    Fault("the system's key is a constant", "Stream", plants.the_systems_key_is_a_constant, called(SYSTEM, "answers/per-query")),
+    Fault("gradients take their noise from the seed, marked secure", "DpSgd", plants.gradients_take_their_noise_from_the_seed, called(SYSTEM, "weights/gaussian")),
+    Fault("lots are drawn by the seed", "Poisson", plants.lots_are_drawn_by_the_seed, called(SYSTEM, "weights/gaussian")),
+    Fault("dropout and augmentation by the public seed", "loop", plants.chance_by_the_public_seed, called(test_moving.test_what_chance_does_to_records_is_secret)),
+    # Sensitivity
+    Fault("no clipping", "Clip", plants.no_clipping, GAUSSIAN),
+    Fault("clip skipped for biases", "Clip", plants.biases_not_clipped, BLOCK),
+    Fault("clip skipped for the last row of a block", "Clip", plants.the_last_row_of_a_block_not_clipped, ENGINE),
+    Fault("clip skipped for one record", "Clip", plants.one_record_not_clipped, BLOCK),
+    Fault("the largest tensor's norm for the L2 norm", "Clip", plants.the_largest_tensor_for_the_norm, BLOCK),
+    Fault("Gram norms without cross terms", "per_sample.layers", plants.norms_without_cross_terms, ENGINE),
+    Fault("copies of a record counted as records", "per_sample.engine", plants.copies_counted_as_records, called(test_copies.test_one_record_moves_the_sum_by_at_most_the_bound)),
+    Fault("a frozen parameter keeps what a record wrote", "per_sample.sealed", plants.nothing_is_put_back, called(test_sealed.test_training_leaves_nothing_of_a_record_in_the_network, "writes a frozen parameter")),
+    Fault("buffers and attributes keep what a record wrote", "per_sample.sealed", plants.nothing_is_put_back, called(test_sealed.test_everything_is_put_back)),
+    Fault("a CUDA graph replays its first lot", "per_sample.graphs", plants.a_graph_replays_its_first_lot, with_graphs(test_graphs.test_one_graph_serves_every_bound, "conv2d", "flat", 1)),
+    Fault("a CUDA graph keeps its first bound", "per_sample.graphs", plants.a_graph_keeps_its_first_bound, with_graphs(test_graphs.test_a_bound_that_comes_back_is_written_again)),
+    Fault("a mean over the lot that was drawn", "private", plants.a_mean_over_the_lot_that_was_drawn, GAUSSIAN),
+    Fault("the noisy sum over the lot that was drawn", "PrivateGradients", plants.a_noisy_sum_over_the_lot_that_was_drawn, GAUSSIAN),
+    _long("twice the accounted sampling rate", "Poisson", plants.twice_the_sampling_rate, GAUSSIAN),
+    Fault("lots of fixed size, accounted as Poisson", "Poisson", plants.lots_of_fixed_size, called(test_sampling.test_poisson_draws_each_record_with_the_same_probability)),
+    Fault("one step more than accounted", "loop", plants.one_step_more, called(checks.as_many_noisy_steps_as_accounted)),
+    # Accounting
+    _made_up("epsilon read at 100 delta", "spend", plants.epsilon_at_a_hundred_times_delta, called(test_spend.test_one_gaussian_meets_the_exact_curve)),
+    _made_up("Rényi divergence without what delta costs", "spend", plants.renyi_without_delta, called(test_spend.test_known_answers)),
+    _made_up("a failure's probability is not taken off delta", "events", plants.failures_cost_nothing, called(test_events.test_a_failure_below_a_sampled_event_is_refused)),
+    _made_up("only the first event is composed", "events", plants.only_the_first_event_is_composed, called(test_events.test_small_compositions_stay_simple)),
+    _made_up("the last step is free", "events", plants.the_last_step_is_free, called(TestGaussian.test_the_event_is_that_of_dp_sgd)),
+    _made_up("tuning runs are free", "Course", plants.tuning_runs_are_free, called(TestGaussian.test_tuning_runs_repeat_the_whole_event)),
+    _made_up("sampling under replace-one, accounted as add-remove", "events", plants.sampling_under_replace_one, called(test_spend.test_sampling_under_replace_one_is_refused)),
+    # Records
+    Fault("shards by position", "data.shards", plants.shards_by_position, called(test_shards.test_one_record_less_changes_one_shard)),
+    Fault("a shard holds the next one too", "data.shards", plants.shards_hold_the_next_one_too, called(test_shards.test_every_record_lies_in_one_shard_and_equal_ones_in_the_same)),
+    Fault("parts by position", "data.split", plants.parts_by_position, called(test_split.test_adding_a_record_changes_one_part_by_it_alone)),
+    Fault("holdout records are trained on", "data.split", plants.holdout_records_are_private_too, called(test_split.test_parts_are_disjoint_and_complete)),
+    # weights
+    Fault("shaped: isotropic clipping", "private", plants.isotropic_clipping, SHAPED),
+    _long("shaped: noise over 2", "GaussianNoise", plants.noise_over(2.0), SHAPED),
+    _long("head: noise over 2", "GaussianNoise", plants.noise_over(2.0), HEAD),
+    Fault("head: no clipping", "Clip", plants.no_clipping, HEAD),
+    Fault("head: the mean has no noise", "weights.head", plants.the_mean_has_no_noise, HEAD),
+    _made_up("head: the mean is not counted", "weights.head", plants.the_mean_is_not_counted, called(TestHead.test_the_event_is_the_mean_and_every_step)),
+    # twin
+    Fault("sharded: noise over 2", "GaussianNoise", plants.noise_over(2.0), SHARDED),
+    Fault("sharded: no clipping", "aggregate", plants.vectors_not_clipped, SHARDED),
+    Fault("sharded: a record in two shards", "twin.sharded", plants.a_record_in_two_shards, SHARDED),
+    Fault("kde-sharded: the paper's sensitivity", "ShardDensity", plants.published_sensitivity, DENSITY),
+    Fault("kde-sharded: no chance in every other coordinate", "ShardDensity", plants.no_chance_in_every_other_coordinate, called(test_aggregate.test_points_are_drawn_with_their_probabilities)),
+    # student
+    _long("ensemble: noise over 2", "GaussianNoise", plants.noise_over(2.0), ENSEMBLE),
+    Fault("ensemble: no clipping", "aggregate", plants.vectors_not_clipped, ENSEMBLE),
+    _long("ensemble: a record with two teachers", "student.ensemble", plants.a_record_with_two_teachers, ENSEMBLE),
+    _long("ensemble: every teacher sees the next shard", "student.teachers", plants.every_teacher_sees_the_next_shard, ENSEMBLE),
+    Fault("ensemble: votes without noise", "ShardVotes", plants.votes_without_noise, court_of_votes()),
+    Fault("ensemble: a look without noise", "SureVotes", plants.a_look_without_noise, called(of_ensemble.test_the_look_before_votes_has_noise_of_its_own_size)),
+    _long("private-teacher: noise over 2", "GaussianNoise", plants.noise_over(2.0), TEACHER),
+    Fault("private-teacher: no clipping", "Clip", plants.no_clipping, TEACHER),
+    # features
+    _long("noised: noise over 2", "GaussianNoise", plants.noise_over(2.0), NOISED),
+    Fault("noised: rows not clipped", "LocalGaussian", plants.rows_not_clipped, NOISED),
+    _long("noised: a replaced record taken for one more or less", "LocalGaussian", plants.records_taken_for_half_as_far_apart, NOISED),
+    Fault("noised: rows share their noise", "LocalGaussian", plants.rows_share_their_noise, called(checks.every_row_has_noise_of_its_own)),
+    Fault("noised: as many rows as records", "features.rows", plants.rows_are_counted_in_the_case, NOISED),
+    Fault("noised: as many rows as records, in a release", "features.rows", plants.as_many_rows_as_records, called(feature_rows.as_many_as_declared)),
+    Fault("noised: rows in the order of the file", "features.rows", plants.rows_in_the_order_of_the_file, called(feature_rows.any_order_is_as_likely)),
+    Fault("noised: rows of nobody at the end", "features.rows", plants.anybody_is_left_out, called(feature_rows.any_order_is_as_likely)),
+    Fault("noised: who is left out follows from their number", "features.rows", plants.anybody_is_left_out, called(feature_rows.many_records_changed)),
+    # answers
+    Fault("head: noise over 2 (answers)", "GaussianNoise", plants.noise_over(2.0), ANSWERS),
+    _long("head: longer features (answers)", "convex", plants.longer_features, ANSWERS),
+    Fault("head: a mean over the real number of records (answers)", "convex", plants.mean_over_the_real_number, ANSWERS),
+    Fault("per-query: noise over 2", "GridNoise", plants.grid_noise_over(2), PER_QUERY),
+    Fault("per-query: longer features", "convex", plants.longer_features, PER_QUERY),
+    Fault("per-query: noise re-used in a call", "GridNoise", plants.one_noise_for_all_rows, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
+    Fault("per-query: noise re-used in a session", "serve.gather", plants.all_requests_share_their_noise, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
+    _long("poll: noise over 2", "GridNoise", plants.grid_noise_over(2), POLL),
+    _long("poll: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, POLL),
+    _long("savings: noise over 2", "GridNoise", plants.grid_noise_over(2), SAVINGS),
+    _long("savings: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, SAVINGS),
+    _long("savings: no noise on the threshold", "AboveThreshold", plants.no_noise_on_the_threshold, SAVINGS),
+    Fault("savings: noise for numbers that move by one", "AboveThreshold", plants.noise_on_the_numbers_for_a_move_of_one, SAVINGS),
+    # What is paid
+    Fault("poll never charges", "answers.poll", plants.poll_never_charges, sold(CHARGED, "answers/poll")),
+    Fault("per-query never charges", "answers.noisy", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
+    Fault("a request is charged as one row", "serve.sale", plants.a_request_is_charged_as_one_row, sold(CHARGED, "answers/poll")),
+    Fault("charged after the answer", "serve.sale", plants.charged_after_the_answer, sold(CHARGED, "answers/poll")),
+    Fault("an answer serves every client", "serve.sale", plants.an_answer_serves_every_client, sold(CHARGED, "answers/poll")),
+    Fault("the budget has no end", "serve.books", plants.the_budget_has_no_end, sold(CHARGED, "answers/per-query")),
+    Fault("a reservation can be answered again", "answers.desk", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/poll")),
+    Fault("a session never ends", "answers.votes", plants.a_session_never_ends, sold(ENDS, "answers/savings")),
+    Fault("an unsure answer is free", "answers.votes", plants.an_unsure_answer_is_free, sold(ENDS, "answers/savings")),
+    Fault("a full session goes on", "answers.votes", plants.a_full_session_goes_on, sold(ENDS, "answers/savings")),
+    Fault("sessions share a noisy threshold", "AboveThreshold", plants.sessions_share_a_threshold, sold(ENDS, "answers/savings")),
+    # One run
+    Fault("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
+    Fault("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),
+    Fault("one run: no clipping", "Clip", plants.no_clipping, one_run("weights/gaussian")),
+    Fault("one run: shaped, noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/shaped")),
+    Fault("one run: head, no noise", "GaussianNoise", plants.no_noise, one_run("weights/head")),
+    Fault("one run: head, noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/head")),
+    Fault("one run: head, no clipping", "Clip", plants.no_clipping, one_run("weights/head")),
+    Fault("one run: sharded, no noise", "GaussianNoise", plants.no_noise, one_run("twin/sharded")),
+    Fault("one run: sharded, noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("twin/sharded")),
+    Fault("one run: answers, no noise", "GaussianNoise", plants.no_noise, one_run("answers/head")),
+    Fault("one run: answers, noise over 20", "GaussianNoise", plants.noise_over(20.0), one_run("answers/head")),
+)
+# fmt: on
+CATCHERS = tuple(dict.fromkeys(fault.caught_by for fault in FAULTS))
