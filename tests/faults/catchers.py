@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from tests.training.per_sample import test_graphs
 
 EPSILON, DELTA = 1.0, 1e-5
 CANARIES = 400
-_QUICK = ("answers/per-query", "answers/head", "features/noised", "twin/sharded")  # 3000 pairs in a second or two
+# Whose trials take a second or two where nothing is wrong.
+_COURT, _ONE_RUN = ("answers/per-query",), ("answers/head", "twin/sharded")
 
 
 def _tried(pairs: int) -> Callable[[Case, Path], str | None]:
@@ -39,22 +40,22 @@ def _tried(pairs: int) -> Callable[[Case, Path], str | None]:
 
 
 @cache
-def court(name: str, pairs: int = 6000) -> Catcher:
+def court(name: str, pairs: int) -> Catcher:
     """The court, on the method's own case, in at most so many pairs of runs."""
     return Catcher(
-        f"court {name}", _tried(pairs), lambda: channels.open_case(name, EPSILON, DELTA), long=name not in _QUICK
+        f"court {name}", _tried(pairs), lambda: channels.open_case(name, EPSILON, DELTA), long=name not in _COURT
     )
 
 
 @cache
-def court_of_votes() -> Catcher:
+def court_of_votes(pairs: int) -> Catcher:
     """The court on the answers of `student`/`ensemble` where they are counts of votes."""
 
     def opened() -> Case:
         made = ensemble.Ensemble(ensemble_case.config_for(EPSILON, DELTA, "votes"), ensemble_case.FACTS)
         return ensemble_case.of_answers(made)
 
-    return Catcher("court student/ensemble, votes", _tried(6000), opened, long=True)
+    return Catcher("court student/ensemble, votes", _tried(pairs), opened, long=True)
 
 
 @cache
@@ -67,7 +68,8 @@ def one_run(name: str) -> Catcher:
         right = verdict.looks[0].correct
         return f"refuted, {right} of {CANARIES} guesses are right" if verdict.refuted else None
 
-    return Catcher(f"one run {name}", look, lambda: channels.open_canaries(name, EPSILON, DELTA, CANARIES))
+    opened = partial(channels.open_canaries, name, EPSILON, DELTA, CANARIES)
+    return Catcher(f"one run {name}", look, opened, long=name not in _ONE_RUN)
 
 
 @cache
