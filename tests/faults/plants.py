@@ -25,7 +25,6 @@ from airlock.channels.answers import shards, votes_case
 from airlock.channels.answers.noisy import Noisy
 from airlock.channels.answers.poll import Counted
 from airlock.channels.answers.votes import NONE, Voters
-from airlock.channels.features import case as features_case
 from airlock.channels.features import rows
 from airlock.channels.interface import Answers, Reservation
 from airlock.channels.student import ensemble, ensemble_case, teachers
@@ -671,11 +670,6 @@ def _anybody_left_out(records: Records, count: int, choices: Stream) -> Whole:
 as_many_rows_as_records = _rows_drawn(_as_there_are)
 rows_in_the_order_of_the_file = _rows_drawn(_in_the_order_of_the_file)
 anybody_is_left_out = _rows_drawn(_anybody_left_out)
-
-
-def rows_are_counted_in_the_case(patch: Patch) -> None:
-    """The number of rows is counted, not declared."""
-    patch.setattr(features_case, "draw_rows", lambda records, count, choices: np.arange(len(records)))
 
 
 # The sale of answers

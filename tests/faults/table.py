@@ -6,6 +6,8 @@ its value further than the sensitivity, that its noise is used twice and, where 
 
 from __future__ import annotations
 
+import dp_accounting as dpa
+
 from tests.accounting import test_events, test_spend
 from tests.channels import test_charging as charging
 from tests.channels import test_feature_rows as feature_rows
@@ -100,7 +102,7 @@ FAULTS: tuple[Fault, ...] = (
     # Accounting
     _made_up("epsilon read at 100 delta", "spend", plants.epsilon_at_a_hundred_times_delta, called(test_spend.test_one_gaussian_meets_the_exact_curve)),
     _made_up("Rényi divergence without what delta costs", "spend", plants.renyi_without_delta, called(test_spend.test_known_answers)),
-    _made_up("a failure's probability is not taken off delta", "events", plants.failures_cost_nothing, called(test_events.test_a_failure_below_a_sampled_event_is_refused)),
+    _made_up("a failure's probability is not taken off delta", "events", plants.failures_cost_nothing, called(test_events.test_a_failure_is_taken_off_delta_wherever_it_stands, dpa.GaussianDpEvent(2.0))),
     _made_up("only the first event is composed", "events", plants.only_the_first_event_is_composed, called(test_events.test_small_compositions_stay_simple)),
     _made_up("the last step is free", "events", plants.the_last_step_is_free, called(TestGaussian.test_the_event_is_that_of_dp_sgd)),
     _made_up("tuning runs are free", "Course", plants.tuning_runs_are_free, called(TestGaussian.test_tuning_runs_repeat_the_whole_event)),
@@ -137,7 +139,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("noised: rows not clipped", "LocalGaussian", plants.rows_not_clipped, NOISED),
     _long("noised: a replaced record taken for one more or less", "LocalGaussian", plants.records_taken_for_half_as_far_apart, NOISED),
     Fault("noised: rows share their noise", "LocalGaussian", plants.rows_share_their_noise, called(checks.every_row_has_noise_of_its_own)),
-    Fault("noised: as many rows as records", "features.rows", plants.rows_are_counted_in_the_case, NOISED),
+    Fault("noised: as many rows as records", "features.rows", plants.as_many_rows_as_records, NOISED),
     Fault("noised: as many rows as records, in a release", "features.rows", plants.as_many_rows_as_records, called(feature_rows.as_many_as_declared)),
     Fault("noised: rows in the order of the file", "features.rows", plants.rows_in_the_order_of_the_file, called(feature_rows.any_order_is_as_likely)),
     Fault("noised: rows of nobody at the end", "features.rows", plants.anybody_is_left_out, called(feature_rows.any_order_is_as_likely)),
