@@ -157,7 +157,7 @@ FAULTS: tuple[Fault, ...] = (
     _long("savings: noise over 2", "GridNoise", plants.grid_noise_over(2), SAVINGS),
     _long("savings: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, SAVINGS),
     _long("savings: no noise on the threshold", "AboveThreshold", plants.no_noise_on_the_threshold, SAVINGS),
-    Fault("savings: noise for numbers that move by one", "AboveThreshold", plants.noise_on_the_numbers_for_a_move_of_one, SAVINGS),
+    _long("savings: noise for numbers that move by one", "AboveThreshold", plants.noise_on_the_numbers_for_a_move_of_one, SAVINGS),
     # What is paid
     Fault("poll never charges", "answers.poll", plants.poll_never_charges, sold(CHARGED, "answers/poll")),
     Fault("per-query never charges", "answers.noisy", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
