@@ -23,7 +23,7 @@ from airlock.pipeline import audit_bundle, make_release, plan_release, tell_hold
 from airlock.release import Vault, bundle, dossier, dossier_page
 from airlock.release.fields import Decision
 from airlock.release.verify import verify
-from tests.channels.test_cases import noise_over
+from tests.faults.plants import noise_over
 
 
 def config(**changes: Any) -> airlock.ReleaseConfig:

@@ -26,7 +26,7 @@ from airlock.mechanisms import Clip, GaussianNoise, Stream
 from airlock.threads import one_thread
 from airlock.training import Run, private
 from airlock.training.gradients import Named
-from tests.channels.test_cases import noise_over
+from tests.faults.plants import noise_over
 from tests.training.per_sample import odd_nets
 
 FACTS = Facts("mine", (1, 8, 8), ("0", "1", "2"), 1000, None, "declared")
