@@ -162,7 +162,7 @@ def _short_court(
     if found.refuted:
         raise Refused(
             "a configuration that stands in court",
-            found.sentence(name),
+            found.sentence(name).rstrip("."),
             "Made-up records show more of one of them than the promise allows, so no bundle may state it. No record "
             "was read.",
             "Look for what your network does beside its layers, and see more with: airlock court --config FILE",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,19 +30,22 @@ from numpy.typing import NDArray
 
 from airlock.accounting import Claim, to_json
 from airlock.channels.case import Case, Scores, curve_of, less_noise
-from airlock.channels.contract import Arrays, Channel
+from airlock.channels.contract import Arrays, Channel, Disclosing
 from airlock.channels.interface import Answerer, Interface, as_queries
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.data.split import share
 from airlock.errors import Refused
 from airlock.mechanisms import Randomness, Stream
+from airlock.nets.chance import seed_torch
 from airlock.training import Run
+from airlock.training.loop import forked_generator
 
 PRIVATE, PUBLIC = 24, 24  # made-up records, as declared to the method
 _ALIKE = 6  # pairs of releases that draw the same noise
 _SHOWN = 6  # arrays with a score of their own
 _BLOCK = 3  # rows in a question
+_SEED = 0
 PAIR = (
     "{others} made-up records in the declared shape, with and without one more, through whole releases of this "
     "configuration, made small{small}"
@@ -133,7 +137,7 @@ class _Subject:
         self._channel, self._planned = channel, to_json(channel.plan().guarantee.events)
         both, less = neighbours(channel.facts, channel.config.seed)
         self._record = both.private.take(np.array([PRIVATE - 1]))
-        self._releases = {True: channel.disclosing(both, run), False: channel.disclosing(less, run)}
+        self._releases = {True: _begun(channel, both, run), False: _begun(channel, less, run)}
         self._desks: dict[bool, tuple[Answerer, Answerer]] = {}
         self._learn_direction()
 
@@ -204,6 +208,20 @@ class _Subject:
         parts = {name: float(value @ self._direction[name]) for name, value in found.items()}
         size = sum(float(value @ value) for value in found.values())
         return np.array([sum(parts.values()), *(parts[name] for name in self._shown), size])
+
+
+def _begun(channel: Channel, side: Split, run: Run) -> Disclosing:
+    """What a side's releases let out; a front end that its function draws without a seed is the same on both sides."""
+    here, there = random.getstate(), np.random.get_state()
+    with forked_generator(run.device):
+        seed_torch(_SEED, run.device)
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        try:
+            return channel.disclosing(side, run)
+        finally:
+            random.setstate(here)
+            np.random.set_state(there)
 
 
 def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -64,7 +65,7 @@ class Trial(Frozen):
 
     Args:
         what: What was tried, in one sentence.
-        claim_epsilon: The ε that was tried.
+        claim_epsilon: The ε that was tried; null where none is stated.
         claim_delta: Its δ.
         refuted: Whether the claim is false, with 95% confidence.
         lower_bound: ε is above this, with the same confidence; 0 if nothing was shown.
@@ -76,7 +77,7 @@ class Trial(Frozen):
     """
 
     what: str
-    claim_epsilon: Epsilon
+    claim_epsilon: Epsilon | None
     claim_delta: Delta
     refuted: bool
     lower_bound: Epsilon
@@ -235,10 +236,10 @@ def tried(name: str, verdict: CourtVerdict) -> Trial:
 
 def untried(name: str, promised: Guarantee, sentence: str, error: str) -> Trial:
     """That there was no verdict, and why."""
-    claimed = promised.epsilon if promised.epsilon is not None else promised.claim.epsilon if promised.claim else 0.0
+    stated = promised.epsilon if math.isfinite(promised.epsilon) else promised.claim and promised.claim.epsilon
     return Trial(
         what=f"{name}, this configuration",
-        claim_epsilon=claimed,
+        claim_epsilon=stated,
         claim_delta=promised.delta,
         refuted=False,
         lower_bound=0.0,

@@ -24,7 +24,7 @@ from airlock.channels.interface import Answers, as_queries
 from airlock.data import divide
 from airlock.data.feature_files import load
 from airlock.errors import AirlockWarning
-from airlock.mechanisms import Stream
+from airlock.mechanisms import Randomness, Stream
 from airlock.serve.gather import Gatherer
 from airlock.training import Run
 from tests import chance
@@ -81,7 +81,7 @@ def released(name: str, system: str) -> tuple[Release, dict[str, NDArray[np.gene
         split = replace(split, private=split.private.take(np.arange(0)))
     with warnings.catch_warnings(), chance.own_chance("public"), chance.seeded_system(system), reading() as seen:
         warnings.simplefilter("ignore", AirlockWarning)  # of plans, about noise
-        made = pipeline._train(asked, channels.build(asked, FACTS), split, None, Run())
+        made = pipeline._train(asked, channels.build(asked, FACTS), split, Randomness.make(asked.seed), Run())
         return made, leaving(name, made), seen
 
 
