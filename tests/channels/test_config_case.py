@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,11 @@ from airlock.cli import app
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts
 from airlock.errors import Refused
-from airlock.mechanisms import Clip, GaussianNoise, Stream
+from airlock.mechanisms import GaussianNoise, Stream
 from airlock.threads import one_thread
-from airlock.training import Run, private
-from airlock.training.gradients import Named
-from tests.faults.plants import noise_over
+from airlock.training import Run
+from tests.faults import plants
+from tests.faults.fault import Plant
 from tests.training.per_sample import odd_nets
 
 FACTS = Facts("mine", (1, 8, 8), ("0", "1", "2"), 1000, None, "declared")
@@ -96,38 +96,6 @@ def test_how_far_a_record_may_move_an_event() -> None:
     assert separation(channels.build(config("weights/gaussian"), FACTS).plan().guarantee.events) is None  # sampled
 
 
-def views_alone(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, *_: object) -> tuple[Named, int]:
-    """The fault that was there: each view of a record is clipped as if it were a record."""
-    rolled = [torch.roll(x, (i, j), (2, 3)) for i in range(2) for j in range(4)]
-    was, total = net.training, {name: torch.zeros_like(p, dtype=torch.float64) for name, p in net.named_parameters()}
-    net.eval()
-    for view in rolled:
-        for one, label in zip(view, y, strict=True):
-            net.zero_grad()
-            nn.functional.cross_entropy(net(one[None]), label[None]).backward()
-            found = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
-            whole = torch.stack([g.norm() for g in found.values()]).norm()
-            for name, g in found.items():
-                total[name] += g.double() * min(1.0, clip.norm / float(whole))
-    net.train(was)
-    return total, 0
-
-
-def in_the_batch(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, *_: object) -> tuple[Named, int]:
-    """The other: a record's gradient is taken among the others, so that they matter to it."""
-    parameters = dict(net.named_parameters())
-    losses = nn.functional.cross_entropy(net(x), y, reduction="none")
-    total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-    for loss in losses:
-        found = dict(
-            zip(parameters, torch.autograd.grad(loss, list(parameters.values()), retain_graph=True), strict=True)
-        )
-        whole = torch.stack([g.norm() for g in found.values()]).norm()
-        for name, g in found.items():
-            total[name] += g.double() * min(1.0, clip.norm / float(whole))
-    return total, 0
-
-
 class Gated(nn.Module):
     """Turns all records round where one is all white, which no record was in a trial."""
 
@@ -150,13 +118,19 @@ def gated(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")  # slow networks, and noise on so few records
 @pytest.mark.parametrize(
-    ("net", "fault"), [("multi_crop", None), ("multi_crop", views_alone), ("gated", None), ("gated", in_the_batch)]
+    ("net", "fault"),
+    [
+        ("multi_crop", None),
+        ("multi_crop", plants.views_are_clipped_alone),
+        ("gated", None),
+        ("gated", plants.records_meet_in_a_batch),
+    ],
 )
 def test_the_users_network_goes_through_the_engine_that_releases(
-    net: str, fault: Callable[..., tuple[Named, int]] | None, monkeypatch: Patch
+    net: str, fault: Plant | None, monkeypatch: Patch
 ) -> None:
     if fault is not None:
-        monkeypatch.setattr(private, "clipped_sum", fault)
+        fault(monkeypatch)
     verdict = tried("weights/gaussian", 400 if fault else 80, net=f"{__name__}:{net}", settings={"clip_norm": 0.1})
     assert verdict.refuted == (fault is not None), verdict.to_dict()
 
@@ -164,7 +138,7 @@ def test_the_users_network_goes_through_the_engine_that_releases(
 @pytest.mark.parametrize("name", ["weights/gaussian", "twin/sharded", "answers/head"])
 @pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")
 def test_too_little_noise_is_seen(name: str, monkeypatch: Patch) -> None:
-    noise_over(20.0)(monkeypatch)
+    plants.noise_over(20.0)(monkeypatch)
     assert tried(name, 300).refuted
 
 

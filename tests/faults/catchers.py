@@ -20,6 +20,7 @@ from airlock.channels.student import ensemble, ensemble_case
 from airlock.mechanisms import Stream
 from airlock.threads import one_thread
 from tests.channels import test_charging as charging
+from tests.channels import test_config_case as of_config
 from tests.faults import checks
 from tests.faults.fault import Catcher
 from tests.training.per_sample import test_graphs
@@ -56,6 +57,18 @@ def court_of_votes(pairs: int) -> Catcher:
         return ensemble_case.of_answers(made)
 
     return Catcher("court student/ensemble, votes", _tried(pairs), opened, long=True)
+
+
+@cache
+def court_of_config(net: str, pairs: int) -> Catcher:
+    """The court on a configuration with a network of the user's own."""
+
+    def look(prepared: object, folder: Path) -> str | None:
+        made = f"{of_config.__name__}:{net}"
+        verdict = of_config.tried("weights/gaussian", pairs, net=made, settings={"clip_norm": 0.1})
+        return f"refuted at {verdict.refuted_at} after {verdict.pairs} pairs" if verdict.refuted else None
+
+    return Catcher(f"court --config, the network {net}", look, long=True)
 
 
 @cache

@@ -17,9 +17,10 @@ import dp_accounting as dpa
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from airlock.accounting import Course, events
+from airlock.audit import evaluation
 from airlock.channels import dp_sgd
 from airlock.channels.answers import shards, votes_case
 from airlock.channels.answers.noisy import Noisy
@@ -40,6 +41,7 @@ from airlock.mechanisms import (
     GaussianNoise,
     GridNoise,
     LocalGaussian,
+    NoisyCounts,
     QuantileBound,
     RandomisedResponse,
     Randomness,
@@ -57,6 +59,7 @@ from airlock.training import Poisson, PrivateGradients, convex, loop, private
 from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
 from airlock.training.extract import NOBODY
+from airlock.training.gradients import Named
 from airlock.training.per_sample import clipped_sum, layers
 from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.sealed import Sealed
@@ -775,3 +778,61 @@ def all_requests_share_their_noise(patch: Patch) -> None:
         return self._answerer.answer(x, reservation, _of_seed(1))
 
     patch.setattr(Gatherer, "_one", one)
+
+
+def half_the_noise_on_counts(patch: Patch) -> None:
+    """A card says more of test records than it states."""
+    noise = NoisyCounts._noise
+    patch.setattr(NoisyCounts, "_noise", lambda self, cells, stream: noise(self, cells, stream) // 2)
+
+
+def no_noise_on_counts(patch: Patch) -> None:
+    """A card says of test records what is true."""
+    patch.setattr(NoisyCounts, "_noise", lambda self, cells, stream: np.zeros(cells, np.int64))
+
+
+def tables_cost_twice_what_is_stated(patch: Patch) -> None:
+    """The shares of a card's tables add up to two."""
+    patch.setattr(evaluation, "SHARES", (1.0, 0.5, 0.5))
+
+
+def _views_alone(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, *_: object) -> tuple[Named, int]:
+    """Each view of a record is clipped as if it were a record."""
+    rolled = [torch.roll(x, (i, j), (2, 3)) for i in range(2) for j in range(4)]
+    was, total = net.training, {name: torch.zeros_like(p, dtype=torch.float64) for name, p in net.named_parameters()}
+    net.eval()
+    for view in rolled:
+        for one, label in zip(view, y, strict=True):
+            net.zero_grad()
+            nn.functional.cross_entropy(net(one[None]), label[None]).backward()
+            found = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+            whole = torch.stack([g.norm() for g in found.values()]).norm()
+            for name, g in found.items():
+                total[name] += g.double() * min(1.0, clip.norm / float(whole))
+    net.train(was)
+    return total, 0
+
+
+def _in_the_batch(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, *_: object) -> tuple[Named, int]:
+    """A record's gradient is taken among the others, so that they matter to it."""
+    parameters = dict(net.named_parameters())
+    losses = nn.functional.cross_entropy(net(x), y, reduction="none")
+    total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
+    for loss in losses:
+        found = dict(
+            zip(parameters, torch.autograd.grad(loss, list(parameters.values()), retain_graph=True), strict=True)
+        )
+        whole = torch.stack([g.norm() for g in found.values()]).norm()
+        for name, g in found.items():
+            total[name] += g.double() * min(1.0, clip.norm / float(whole))
+    return total, 0
+
+
+def views_are_clipped_alone(patch: Patch) -> None:
+    """What a network makes of one record is clipped piece by piece."""
+    patch.setattr(private, "clipped_sum", _views_alone)
+
+
+def records_meet_in_a_batch(patch: Patch) -> None:
+    """A record's gradient is taken among the others."""
+    patch.setattr(private, "clipped_sum", _in_the_batch)

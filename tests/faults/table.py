@@ -9,6 +9,7 @@ from __future__ import annotations
 import dp_accounting as dpa
 
 from tests.accounting import test_events, test_spend
+from tests.audit import test_evaluation
 from tests.channels import test_charging as charging
 from tests.channels import test_feature_rows as feature_rows
 from tests.channels import test_secret_noise as secret_noise
@@ -17,9 +18,19 @@ from tests.channels.test_gaussian import TestGaussian
 from tests.channels.test_head import TestHead
 from tests.data import test_shards, test_split
 from tests.faults import checks, plants
-from tests.faults.catchers import RELEASED, called, court, court_of_votes, one_run, sold, with_folder, with_graphs
+from tests.faults.catchers import (
+    RELEASED,
+    called,
+    court,
+    court_of_config,
+    court_of_votes,
+    one_run,
+    sold,
+    with_folder,
+    with_graphs,
+)
 from tests.faults.fault import Catcher, Fault, Patch
-from tests.mechanisms import test_aggregate, test_choice, test_discrete, test_local, test_randomness
+from tests.mechanisms import test_aggregate, test_choice, test_counts, test_discrete, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.training import test_loop, test_moving, test_private, test_sampling
 from tests.training.per_sample import test_copies, test_graphs, test_sealed
@@ -158,6 +169,13 @@ FAULTS: tuple[Fault, ...] = (
     _long("savings: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, SAVINGS),
     _long("savings: no noise on the threshold", "AboveThreshold", plants.no_noise_on_the_threshold, SAVINGS),
     _long("savings: noise for numbers that move by one", "AboveThreshold", plants.noise_on_the_numbers_for_a_move_of_one, SAVINGS),
+    # A network of the user's own
+    _long("views of a record are clipped one by one", "private", plants.views_are_clipped_alone, court_of_config("multi_crop", 400)),
+    _long("records meet in a batch, now and then", "private", plants.records_meet_in_a_batch, court_of_config("gated", 400)),
+    # The card
+    Fault("counts on the card: half the noise", "NoisyCounts", plants.half_the_noise_on_counts, called(test_counts.test_the_noise_is_two_sided_geometric, 1.0)),
+    Fault("counts on the card: no noise", "NoisyCounts", plants.no_noise_on_counts, called(test_evaluation.test_noise_of_the_stated_size_is_believed)),
+    Fault("counts on the card: tables cost twice what is stated", "audit.evaluation", plants.tables_cost_twice_what_is_stated, called(test_evaluation.test_shares_add_up_and_the_event_is_theirs, True)),
     # What is paid
     Fault("poll never charges", "answers.poll", plants.poll_never_charges, sold(CHARGED, "answers/poll")),
     Fault("per-query never charges", "answers.noisy", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
