@@ -1,0 +1,78 @@
+"""Which engine is taken: right in plain float32 on every record, and in the precision in use on most."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from airlock.nets import create
+from airlock.training.gradients import Named
+from airlock.training.per_sample import self_check
+from airlock.training.per_sample.bookkeeping import BookKeeper
+from airlock.training.per_sample.one_by_one import OneByOne
+
+Patch = pytest.MonkeyPatch
+LIKE = torch.zeros(1, 1, 8, 8)
+
+
+def chosen(bf16: bool, size: int = 8) -> tuple[str, str]:
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
+        engine, reason, _ = self_check.choose(create("mlp", (1, 8, 8), 3, 0), LIKE, 1, size)
+    return type(engine).__name__, reason
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_book_keeping_takes_an_ordinary_network(bf16: bool) -> None:
+    assert chosen(bf16) == ("BookKeeper", "")
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_what_bf16_would_hide_is_found_in_plain_float32(bf16: bool, monkeypatch: Patch) -> None:
+    """Norms that are all 5% too large: within what bf16 may be off, not within what float32 may."""
+    squares = BookKeeper.squares
+
+    def larger(self: BookKeeper, x: Tensor, y: Tensor, exact: bool = True) -> Named:
+        return {name: 1.05**2 * s for name, s in squares(self, x, y, exact).items()}
+
+    monkeypatch.setattr(BookKeeper, "squares", larger)
+    engine, reason = chosen(bf16)
+    assert engine != "BookKeeper"
+    assert "not that of an ordinary backward pass" in reason
+
+
+def tip(records: set[int], monkeypatch: Patch) -> None:
+    """In autocast the ordinary gradient of some records is another one, as where rounding tips a ReLU over."""
+    gradient, x = OneByOne.gradient, self_check.made_up(LIKE, 8, 1, 1)
+
+    def tipped(self: OneByOne, row: Tensor, label: Tensor) -> Named | None:
+        found = gradient(self, row, label)
+        here = next(i for i in range(8) if torch.equal(x[i : i + 1], row))
+        if found is None or here not in records or not torch.is_autocast_enabled("cpu"):
+            return found
+        return {name: g.flip(0) for name, g in found.items()}
+
+    monkeypatch.setattr(OneByOne, "gradient", tipped)
+
+
+@pytest.mark.parametrize(("records", "engine"), [({0}, "BookKeeper"), ({0, 7}, "BookKeeper"), ({0, 2, 7}, "OneByOne")])
+def test_one_tipped_record_is_rounding_and_most_of_them_are_a_fault(
+    records: set[int], engine: str, monkeypatch: Patch
+) -> None:
+    tip(records, monkeypatch)
+    assert chosen(bf16=True)[0] == engine
+
+
+def test_plain_means_no_autocast_and_no_tf32_and_both_come_back() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            with self_check.plainly(torch.device("cpu")):
+                assert not torch.is_autocast_enabled("cpu")
+                assert not torch.backends.cuda.matmul.allow_tf32
+                assert not torch.backends.cudnn.allow_tf32
+            assert torch.is_autocast_enabled("cpu")
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert torch.backends.cudnn.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
