@@ -6,6 +6,7 @@ takes longer to import than most of them to run.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -77,19 +78,21 @@ def test_the_python(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_make_demo(tmp_path: Path) -> None:
-    """`make demo` with this very environment, so that nothing is installed again."""
+    """`make demo` with this very environment, so that nothing is installed again, and with time for its first cells."""
     assert "make demo" in commands()
     prefix = Path(sys.prefix)
     if not (prefix / ".run").exists() or shutil.which("make") is None:
         pytest.skip("not in an environment that make has installed")
     # However new pyproject.toml is: a test must not install another checkout into an environment that others use too.
-    line = ["make", "-o", f"{prefix}/.run", "demo", f"VENV={prefix}"]
-    line += [f"OUT={tmp_path / 'demo'}", "DEMO=--minutes 0.05 --jobs 1"]
+    line = ["make", "-s", "-o", f"{prefix}/.run", "demo", f"VENV={prefix}"]
+    line += [f"OUT={tmp_path / 'demo'}", "DEMO=--minutes 0.05 --jobs 1 --json"]
     run = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    # Three seconds are enough for the first cell on a fast machine; on a busy one it is named as dropped.
-    assert "no privacy" in run.stdout
+    found = json.loads(run.stdout)
+    assert "no privacy" in run.stderr, "the first cell, run or named as dropped"
+    assert found["dropped"]
     assert (tmp_path / "demo/report.html").exists()
+    assert found["bundle"] is None or CliRunner().invoke(app, ["verify", found["bundle"]]).exit_code == 0
 
 
 def test_make_test_is_what_ci_runs() -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from airlock.audit import one_run
-from airlock.audit.court import randomised_response
 from airlock.audit.one_run import Look
-from airlock.audit.trial import in_words
+from airlock.audit.trial import in_words, power
 from airlock.channels.case import Canaries
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Stream
@@ -33,19 +33,36 @@ class OneRunVerdict:
         looks: The numbers of guesses, the right ones among them, and what each number shows by itself.
         confidence: Of everything in this verdict together.
         seconds: How long the run took.
-        could_refute: The largest claim that so many canaries could have refuted at all, with every guess right.
-        would_show: From which real ε on this claim is refuted in about half of all trials; None if from none. Of this
-            mechanism with less noise; of one that answers every coin with its ε where the noise is not known.
-        less_noise: By what its noise is divided there; None where it is not known.
     """
 
     canaries: Canaries
     looks: tuple[Look, ...]
     confidence: float
     seconds: float
-    could_refute: float
-    would_show: float | None
-    less_noise: float | None = None
+
+    @property
+    def would_show(self) -> float | None:
+        """From which real ε on this claim is refuted in about half of all trials; None if from none.
+
+        Of this mechanism with less noise; of one that answers every coin with its ε where the noise is not known.
+        """
+        return self._power[0]
+
+    @property
+    def less_noise(self) -> float | None:
+        """By what the mechanism's noise is divided there; None where it is not known."""
+        return self._power[1]
+
+    @cached_property
+    def could_refute(self) -> float:
+        """The largest claim that so many canaries could have refuted at all, with every guess right."""
+        return one_run.could_refute(self.canaries.count, self.canaries.claim.delta, self.confidence)
+
+    @cached_property
+    def _power(self) -> tuple[float | None, float | None]:
+        claim, count = self.canaries.claim, self.canaries.count
+        find = partial(one_run.would_show, count, claim.epsilon, claim.delta, self.confidence)
+        return power(claim.epsilon, self.canaries.family, find)
 
     @property
     def best(self) -> Look:
@@ -130,27 +147,8 @@ def judge_one_run(
         raise Refused(f"a score for each of {count} canaries", f"an array of shape {scores.shape}")
     if progress:
         progress("runs", 1, 1)
-    shown, divisor = _power(canaries, confidence)
-    return OneRunVerdict(
-        canaries,
-        one_run.looks(scores, coins, claim.delta, confidence),
-        confidence,
-        time.monotonic() - begin,
-        one_run.could_refute(count, claim.delta, confidence),
-        shown,
-        divisor,
-    )
-
-
-def _power(canaries: Canaries, confidence: float) -> tuple[float | None, float | None]:
-    """From which ε on the claim would be expected to be refuted, and by what the noise is divided there."""
-    claim, family = canaries.claim, canaries.family
-    numbers = canaries.count, claim.epsilon, claim.delta, confidence
-    if family is None:
-        found = one_run.would_show(*numbers, lambda x: randomised_response(x * claim.epsilon))
-        return (None if found is None else found * claim.epsilon), None
-    divisor = one_run.would_show(*numbers, lambda r: family.at(r).chances)
-    return (None, None) if divisor is None else (family.at(divisor).epsilon, divisor)
+    looks = one_run.looks(scores, coins, claim.delta, confidence)
+    return OneRunVerdict(canaries, looks, confidence, time.monotonic() - begin)
 
 
 def check_count(count: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,6 @@ class Verdict:
         confidence: Of everything in this verdict together.
         pairs: How many pairs of runs were made.
         seconds: How long they took.
-        could_refute: The largest claim that so many pairs could have refuted at all.
-        would_show: From which real ε on they would refute this claim in about half of all trials; None if from none. Of
-            this mechanism with less noise; of randomised response where its noise is not known.
-        less_noise: By what its noise is divided there; None where it is not known.
     """
 
     case: Case
@@ -60,9 +57,34 @@ class Verdict:
     confidence: float
     pairs: int
     seconds: float
-    could_refute: float
-    would_show: float | None
-    less_noise: float | None = None
+
+    @property
+    def would_show(self) -> float | None:
+        """From which real ε on so many pairs would refute this claim in about half of all trials; None if from none.
+
+        Of this mechanism with less noise; of randomised response where its noise is not known.
+        """
+        return self._power[0]
+
+    @property
+    def less_noise(self) -> float | None:
+        """By what the mechanism's noise is divided there; None where it is not known."""
+        return self._power[1]
+
+    @property
+    def could_refute(self) -> float:
+        """The largest claim that so many pairs could have refuted at all."""
+        share = (1.0 - self.confidence) / 2 / len(self.case.points)
+        return could_refute(self._bets, self.case.claim.delta, share)
+
+    @property
+    def _bets(self) -> int:
+        return max(0, self.pairs - FIRST)
+
+    @cached_property
+    def _power(self) -> tuple[float | None, float | None]:
+        find = partial(would_show, self._bets, self.case.points, (1.0 - self.confidence) / 2)
+        return power(self.case.claim.epsilon, self.case.family, find)
 
     @property
     def refuted(self) -> bool:
@@ -206,19 +228,29 @@ class _Trial:
             refuted_at = stated
         if refuted_at == stated:  # ε is above what was refuted
             bound = max(bound, claim.epsilon)
-        bets = max(0, self.pairs - FIRST)
-        shown, divisor = self._power(bets)
-        possible = could_refute(bets, claim.delta, self._beta / 2 / len(self.case.points))
-        return Verdict(self.case, refuted_at, bound, confidence, self.pairs, seconds, possible, shown, divisor)
+        return Verdict(self.case, refuted_at, bound, confidence, self.pairs, seconds)
 
-    def _power(self, bets: int) -> tuple[float | None, float | None]:
-        """From which ε on so many bets would be expected to refute the claim, and the divisor of the noise there."""
-        claim, family, points = self.case.claim, self.case.family, self.case.points
-        if family is None:
-            found = would_show(bets, points, self._beta / 2, lambda x: randomised_response(x * claim.epsilon))
-            return (None if found is None else found * claim.epsilon), None
-        divisor = would_show(bets, points, self._beta / 2, lambda r: family.at(r).chances)
-        return (None, None) if divisor is None else (family.at(divisor).epsilon, divisor)
+
+Chances = Callable[[float], tuple[Floats, Floats]]
+
+
+def power(
+    epsilon: float, family: LessNoise | None, find: Callable[[Chances], float | None]
+) -> tuple[float | None, float | None]:
+    """From which real ε on a claim would be refuted about every other time, and by what the noise is divided there.
+
+    Computed when it is asked for: it takes longer than many a trial.
+
+    Args:
+        epsilon: The claim's.
+        family: The mechanism with less noise; without it, randomised response stands in.
+        find: Which member of a family is the first to be refuted; None if none is.
+    """
+    if family is None:
+        found = find(lambda x: randomised_response(x * epsilon))
+        return (None if found is None else found * epsilon), None
+    divisor = find(lambda r: family.at(r).chances)
+    return (None, None) if divisor is None else (family.at(divisor).epsilon, divisor)
 
 
 def in_words(family: LessNoise | None, divisor: float | None) -> str:

@@ -112,17 +112,6 @@ def test_audit_in_words_and_in_json(digits_config: Path, tmp_path: Path) -> None
     assert "even" in bad.stderr
 
 
-def test_demo_in_json(tmp_path: Path) -> None:
-    """With time for its first cells alone; the rest is dropped and named."""
-    result = run("demo", "--out", tmp_path / "demo", "--minutes", 0.02, "--jobs", 1, "--json")
-    assert result.exit_code == 0, result.output
-    summary = json.loads(result.stdout)
-    assert summary["dropped"]
-    assert (tmp_path / "demo/report.html").exists()
-    bundle = summary["bundle"]
-    assert bundle is None or run("verify", bundle).exit_code == 0
-
-
 def test_datasets(tmp_path: Path) -> None:
     result = run("datasets", "--data-dir", tmp_path, "--json")
     assert result.exit_code == 0
@@ -322,7 +311,7 @@ def test_court_says_so_when_another_point_of_the_proof_falls() -> None:
     from airlock.cli.court import in_words
 
     case = Case(Claim(1.0, 1e-5, "a theorem"), "a pair", ("a score",), lambda *_: np.zeros((0, 1)), ((0.0, 0.08),))
-    words = [in_words("a/b", Verdict(case, at, 0.3, 0.95, 99, 1.0, 3.0, 1.2)) for at in (*case.points, None)]
+    words = [in_words("a/b", Verdict(case, at, 0.3, 0.95, 99, 1.0)) for at in (*case.points, None)]
     assert [text.split(":")[0] for text in words] == ["Refuted", "Refuted", "Not refuted"]
     assert "(1, 1e-05), and that is false" in words[0]
     assert "proof that fails" in words[1]
