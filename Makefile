@@ -12,13 +12,18 @@ export UV_FIND_LINKS ?= $(wildcard $(PIP_FIND_LINKS))
 export PYTHONDONTWRITEBYTECODE =
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test faults fuzz lint types check-browser bench clean
+.PHONY: demo test test-full faults fuzz lint types check-browser bench clean
 
 demo: $(VENV)/.run
 	$(BIN)/airlock demo --out $(OUT) $(DEMO)
 
 test: lint check-browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# What `make test` leaves out because it is slow by nature (marked `long`): the whole trials of the adversary and of the
+# court's power, every point of every curve, and the planted faults that take seconds to catch.
+test-full: lint check-browser
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long or not long"
 
 # Every planted fault (tests/faults/table.py) and whoever must catch it; prints the table, and fails if one is not caught.
 faults: $(VENV)/.dev

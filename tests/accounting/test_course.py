@@ -47,7 +47,7 @@ def on_the_way(course: Course, steps: int) -> dpa.DpEvent:
     st.sampled_from([None, 2.0, 30.0]),
 )
 @example(1.0, 1.0, 38, 1, 30.0)
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_every_point_agrees_with_direct_accounting(q: float, z: float, k: int, runs: int, first: float | None) -> None:
     course = Course(step(q, z), k, dpa.GaussianDpEvent(first) if first else None, runs, "epochs", q)
     guarantee = promise(course)

@@ -328,7 +328,7 @@ def less_noisy(divisor: float) -> Case:
     return replace(case, family=less_noise(dpa.GaussianDpEvent(noise), 1e-5))
 
 
-@pytest.mark.parametrize("pairs", [1000, 4000])
+@pytest.mark.parametrize("pairs", [1000, pytest.param(4000, marks=pytest.mark.long)])
 def test_what_would_show_of_the_noise_itself_does(pairs: int) -> None:
     """At the printed ε about half of all trials refute, at 1.3 times the excess most do; of the true noise none."""
     stands = judge(less_noisy(1.0), Stream.from_seed(0), pairs, seconds=600)

@@ -73,15 +73,16 @@ def test_the_curve_of_a_proven_method_is_that_of_its_events(name: str) -> None:
     assert all(a[1] > b[1] > 1e-5 for a, b in pairwise(curve))
 
 
+@pytest.mark.parametrize("pairs", [500, pytest.param(1200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_method_stands(name: str) -> None:
-    verdict = tried(name, 1200)
+def test_a_sound_method_stands(name: str, pairs: int) -> None:
+    verdict = tried(name, pairs)
     assert not verdict.refuted, verdict.to_dict()
     assert verdict.epsilon_lower_bound < verdict.case.claim.epsilon < float(verdict.would_show or 0)
 
 
 def test_the_published_method_is_refuted_within_a_few_hundred_pairs() -> None:
-    for seed in range(3):
+    for seed in range(2):
         verdict = tried("weights/published", 1000, seed)
         assert verdict.refuted
         assert verdict.refuted_at == (1.0, 1e-5)
@@ -116,11 +117,13 @@ def test_the_published_student_is_refuted_within_a_hundred_pairs() -> None:
     assert verdict.pairs < 100
 
 
+@pytest.mark.long
 def test_the_published_student_would_stand_if_its_teacher_had_seen_public_records_alone(monkeypatch: Patch) -> None:
     monkeypatch.setattr(student_published, "_joined", lambda private, public: public)
     assert not tried("student/published", 100).refuted
 
 
+@pytest.mark.long
 def test_the_published_student_is_refuted_with_a_million_times_the_noise_as_well(monkeypatch: Patch) -> None:
     opened("student/published")
     monkeypatch.setattr(student_published.Published, "noise_scale", property(lambda self: 1e6))

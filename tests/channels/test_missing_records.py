@@ -110,9 +110,11 @@ MISSING = {
     "all holdout": without("holdout"),
     "everything but public": lambda split: without("holdout")(without("test")(without("private")(split))),
 }
+WORST = ("a class in private", "all private", "everything but public")  # the others are left to `make test-full`
 CASES = [(name, missing, {}) for name in NAMES for missing in MISSING]
 CASES += [(name, missing, more) for name, ways in MORE.items() for more in ways
           for missing in ("a class in private", "all private", "a class in public")]  # fmt: skip
+MARKED = [pytest.param(*case, marks=() if case[1] in WORST else pytest.mark.long) for case in CASES]
 
 
 def release(name: str, split: Split, more: dict[str, Any]) -> Release:
@@ -129,7 +131,7 @@ def test_every_method_is_tried() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")
-@pytest.mark.parametrize(("name", "missing", "more"), CASES, ids=str)
+@pytest.mark.parametrize(("name", "missing", "more"), MARKED, ids=str)
 def test_a_release_is_made_and_spends_what_was_planned(name: str, missing: str, more: dict[str, Any]) -> None:
     asked = config(name, **more)
     split = MISSING[missing](divide(FACTS, digits(), None, asked.split, asked.seed))

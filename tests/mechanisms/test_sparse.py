@@ -39,7 +39,7 @@ def yeses_then_no(session: AboveThreshold, values: list[int], coarse: int = 4) -
     return np.array([*chances, float(going.sum())])
 
 
-@pytest.mark.parametrize("offset", [-3, 0, 4])
+@pytest.mark.parametrize("offset", [-3, *(pytest.param(offset, marks=pytest.mark.long) for offset in (0, 4))])
 def test_sessions_end_as_often_as_they_should_and_half_the_noise_is_noticed(offset: int) -> None:
     session, values = AboveThreshold(50, 0.4, 0.6), np.full(6, 50 + offset)
     counts = np.zeros(7)

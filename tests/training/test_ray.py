@@ -231,6 +231,7 @@ def alive(process: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_models_that_end_every_worker_are_given_up(ray: Any, tmp_path: Path) -> None:
     driver, whole = os.getpid(), dropping()
 
@@ -430,6 +431,7 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_named_is_joined_by_who_knows_its_secret(ray: Any) -> None:
     address = ray.get_runtime_context().gcs_address
     friend = run_script(JOIN, RAY_ADDRESS=address)

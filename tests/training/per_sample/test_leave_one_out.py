@@ -53,8 +53,10 @@ def moved(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, lot: float = LOT, pl
     return worst
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "mode"),
+    [("fp32", "train"), ("bf16", "train"), ("fp32", "eval"), pytest.param("bf16", "eval", marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("name", sorted(NETS))
 def test_one_record_moves_the_sum_by_at_most_the_bound(name: str, precision: str, mode: str) -> None:
     make, draw = NETS[name]
