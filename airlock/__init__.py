@@ -1,7 +1,6 @@
 """Airlock: release models trained on sensitive data, each with a true guarantee, an attack result and a card.
 
-The front door: explicit re-exports, loaded when they are first used. `release` and `audit` are packages that can also
-be called (`_verbs`).
+The front door: explicit re-exports, loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -18,39 +17,39 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee
-    from airlock.audit import Audit
-    from airlock.channels import Plan, Release
+    from airlock.auditing import Audit
+    from airlock.bundle import Bundle, Card
+    from airlock.bundle.verify import verify as verify_bundle
+    from airlock.comparison import Comparison
     from airlock.config import ReleaseConfig
     from airlock.config import from_table as make_config
     from airlock.config import load as load_config
     from airlock.data import Split
     from airlock.errors import AirlockError
+    from airlock.methods import Plan, Release
     from airlock.notebook import audit, compare, release
     from airlock.pipeline import audit_bundle, make_release, plan_release
-    from airlock.release import Bundle, Card
-    from airlock.release.verify import verify as verify_bundle
-    from airlock.report import Comparison
 
 _WHERE = {
     "AirlockError": "airlock.errors:AirlockError",
-    "Audit": "airlock.audit:Audit",
-    "Bundle": "airlock.release:Bundle",
-    "Card": "airlock.release:Card",
-    "Comparison": "airlock.report:Comparison",
+    "Audit": "airlock.auditing:Audit",
+    "Bundle": "airlock.bundle:Bundle",
+    "Card": "airlock.bundle:Card",
+    "Comparison": "airlock.comparison:Comparison",
     "Guarantee": "airlock.accounting:Guarantee",
-    "Plan": "airlock.channels:Plan",
-    "Release": "airlock.channels:Release",
+    "Plan": "airlock.methods:Plan",
+    "Release": "airlock.methods:Release",
     "ReleaseConfig": "airlock.config:ReleaseConfig",
     "Split": "airlock.data:Split",
-    "audit": "airlock.audit:",
+    "audit": "airlock.notebook:audit",
     "audit_bundle": "airlock.pipeline:audit_bundle",
     "compare": "airlock.notebook:compare",
     "load_config": "airlock.config:load",
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
     "plan_release": "airlock.pipeline:plan_release",
-    "release": "airlock.release:",
-    "verify_bundle": "airlock.release.verify:verify",
+    "release": "airlock.notebook:release",
+    "verify_bundle": "airlock.bundle.verify:verify",
 }
 
 __all__ = [
@@ -81,8 +80,7 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'airlock' has no attribute '{name}'")
     module, _, attribute = _WHERE[name].partition(":")
-    opened = importlib.import_module(module)
-    return getattr(opened, attribute) if attribute else opened
+    return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

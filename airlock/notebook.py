@@ -21,14 +21,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from airlock import config as configs
 from airlock import pipeline
-from airlock.audit import AuditSettings
+from airlock.auditing import AuditSettings
+from airlock.bundle import Bundle
+from airlock.comparison import Comparison, settings
+from airlock.comparison.run import Moment
+from airlock.comparison.run import compare as run_comparison
+from airlock.comparison.settings import CompareConfig
 from airlock.config import ReleaseConfig, parse
 from airlock.pipeline import Audited, Outcome
-from airlock.release import Bundle
-from airlock.report import Comparison, settings
-from airlock.report.run import Moment
-from airlock.report.run import compare as run_comparison
-from airlock.report.settings import CompareConfig
 
 if TYPE_CHECKING:
     from airlock.config import Frozen

@@ -18,36 +18,24 @@ import numpy as np
 import torch
 from torch import nn
 
-import airlock.audit as audit  # as an attribute of `airlock` it is a verb
-from airlock import channels, data, nets
+import airlock.auditing as audit  # as an attribute of `airlock` it is a verb
+from airlock import data, methods, nets
 from airlock._version import VERSION
-from airlock.audit import paid_attacks
-from airlock.audit.trial import CONFIDENCE, PAIRS, SECONDS
-from airlock.channels import Channel, Features, Plan, Release
-from airlock.channels.config_case import of_config
-from airlock.channels.contract import TEACHER, Secrets
-from airlock.channels.features.reopen import kept
+from airlock.auditing import paid_attacks
+from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
+from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier, models
+from airlock.bundle.interface import open_interface
+from airlock.bundle.rendering import dossier_page, page, text
+from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.release import (
-    Bundle,
-    Card,
-    Dossier,
-    Vault,
-    bundle,
-    card,
-    compression,
-    dossier,
-    dossier_page,
-    models,
-    page,
-    words,
-)
-from airlock.release.interface import open_interface
-from airlock.release.verify import OUTCOMES, read_verified
+from airlock.methods import Channel, Features, Plan, Release
+from airlock.methods.config_case import of_config
+from airlock.methods.contract import TEACHER, Secrets
+from airlock.methods.features.reopen import kept
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
@@ -137,7 +125,7 @@ def _judged(
     progress: Progress | None,
 ) -> audit.Verdict:  # fmt: skip
     device = Run(device=choose_device(config.device))
-    case = of_config(channels.build, paid_attacks.for_method(config), facts, device)
+    case = of_config(methods.build, paid_attacks.for_method(config), facts, device)
     return audit.judge(case, stream, pairs, confidence, seconds, progress)
 
 
@@ -334,7 +322,7 @@ class Audited:
     @property
     def refuted(self) -> bool:
         """Whether an attack shows more than the stated ε."""
-        return self.stated is not None and words.measured(self.dossier.audit) > self.stated
+        return self.stated is not None and text.measured(self.dossier.audit) > self.stated
 
 
 def audit_bundle(
@@ -627,7 +615,7 @@ def train_openly(
 
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:
-    channels.find(config)  # an unknown channel is said before the data is looked for
+    methods.find(config)  # an unknown channel is said before the data is looked for
     facts = data.describe(config, data_dir)
     if config.delta * facts.expected("private", config.split) >= 1:
         warnings.warn(
@@ -636,7 +624,7 @@ def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]
             AirlockWarning,
             stacklevel=3,
         )
-    channel = channels.build(paid_attacks.for_method(config), facts)
+    channel = methods.build(paid_attacks.for_method(config), facts)
     if channel.public:
         data.describe_public(channel.public, config, facts, data_dir)
     return channel, facts
@@ -675,5 +663,5 @@ def _require_one_process(channel: Channel, group: Group) -> None:
 
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     """Names a run for its checkpoint: the same config finds it again."""
-    text = json.dumps([config.model_dump(mode="json"), insecure_seed], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    asked = json.dumps([config.model_dump(mode="json"), insecure_seed], sort_keys=True)
+    return hashlib.sha256(asked.encode()).hexdigest()[:24]

@@ -21,7 +21,7 @@ from torch import nn
 from airlock.data import Records
 from airlock.data.sources import SOURCES, data_folder
 from airlock.training import Ensemble, Recipe, Resident, Run, align, train_together
-from airlock.training.ensemble import Make, makes
+from airlock.training.ensembles.ensemble import Make, makes
 from airlock.training.gradients import Named
 
 SEED, PAIRS, POINTS = 3, 4, 9

@@ -20,7 +20,7 @@ from torch import nn
 
 from airlock.data import Records
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
-from airlock.training.ensemble import Make, makes, model_seed
+from airlock.training.ensembles.ensemble import Make, makes, model_seed
 from airlock.training.loop import mix
 from airlock.training.sampling import order
 

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock.channels.features.rows import permutation
 from airlock.data import Records
 from airlock.data.feature_files import Layout
 from airlock.mechanisms import LocalGaussian, Stream
+from airlock.methods.features.rows import permutation
 from airlock.nets.prefix import narrow, open_prefix
 from airlock.training import Run
-from airlock.training.extract import Extraction, extract, feature_shape
-from airlock.training.features import compute
+from airlock.training.front_ends.extract import Extraction, extract, feature_shape
+from airlock.training.front_ends.features import compute
 from airlock.training.resident import choose_device
 
 SHAPE, CHANNELS, ROUNDS = (3, 32, 32), 8, 3

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from airlock.serve import Ledger, Spend, Terms, digest
+from airlock.ledger import Ledger, Spend, Terms, digest
 
 CALLERS, ROUNDS = 32, 5
 SPENDS = {256: 1600, 1: 160}

@@ -28,16 +28,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from airlock.audit.attacks import Answers, Shadows, ShadowSettings, balanced, rmia, shadow_attack
-from airlock.audit.attacks.lira import from_signals
-from airlock.audit.attacks.shadow import train_attack
-from airlock.audit.attacks.signals import Mask, as_scores, loss, scaled_logit
-from airlock.audit.bounds import auc_interval
-from airlock.audit.scores import Scores
+from airlock.auditing.attacks import Answers, Shadows, ShadowSettings, balanced, rmia, shadow_attack
+from airlock.auditing.attacks.lira import from_signals
+from airlock.auditing.attacks.shadow import train_attack
+from airlock.auditing.attacks.signals import Mask, as_scores, loss, scaled_logit
+from airlock.auditing.bounds import auc_interval
+from airlock.auditing.scores import Scores
 from airlock.data import Records
 from airlock.data.sources import named
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
-from airlock.training.ensemble import makes
+from airlock.training.ensembles.ensemble import makes
 from airlock.training.resident import choose_device
 
 SEED = 11

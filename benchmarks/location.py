@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from airlock.audit.attacks import (
+from airlock.auditing.attacks import (
     Answers,
     LabelSettings,
     Shadows,
@@ -34,15 +34,15 @@ from airlock.audit.attacks import (
     shadow_attack,
     subsets,
 )
-from airlock.audit.attacks.label_only import labels_of
-from airlock.audit.attacks.signals import Mask, as_scores, loss
-from airlock.audit.bounds import auc_interval
-from airlock.audit.scores import Scores
+from airlock.auditing.attacks.label_only import labels_of
+from airlock.auditing.attacks.signals import Mask, as_scores, loss
+from airlock.auditing.bounds import auc_interval
+from airlock.auditing.scores import Scores
 from airlock.data import Records
 from airlock.data.sources import named
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
 from airlock.training.convexified import Convexified
-from airlock.training.ensemble import makes
+from airlock.training.ensembles.ensemble import makes
 from airlock.training.resident import choose_device
 
 TRAINED, SHADOWS, EPOCHS, BATCH, SEEDS = 1200, 30, 100, 100, (0, 1, 2)

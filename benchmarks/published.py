@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from airlock.channels.weights.optimised import Solver, solve
-from airlock.channels.weights.optimised_gradients import OptimisedGradients, mean_gradient, sensitivity
 from airlock.data import Records
 from airlock.mechanisms import GaussianNoise, Stream
+from airlock.methods.weights.optimised import Solver, solve
+from airlock.methods.weights.optimised_gradients import OptimisedGradients, mean_gradient, sensitivity
 from airlock.nets import build
 from airlock.training import PrivateGradients, Resident
 

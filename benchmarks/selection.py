@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from airlock.training.selection import Name, k_centre, select
+from airlock.training.distillation.selection import Name, k_centre, select
 
 SAMPLES, QUERIES, CLASSES = 40_000, 8_000, 10
 NAMES: tuple[Name, ...] = ("k-centre", "random", "margin", "diverse")

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.channels.interface import Answerer, Answers, Interface, Reservation
+from airlock.ledger import Charge, KeyStore, Ledger, Replay, Spend
 from airlock.mechanisms import Stream
 from airlock.mechanisms.discrete import GridNoise
-from airlock.serve import Charge, KeyStore, Ledger, Replay, Spend
-from airlock.serve.places import terms_of
+from airlock.methods.interface import Answerer, Answers, Interface, Reservation
+from airlock.serve.ledger_paths import terms_of
 from airlock.serve.run import address, bind, serve
 from airlock.serve.service import Service
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from airlock.nets import create
-from airlock.training.stacked import Dropouts, Looped, Vmapped, choose, stack
+from airlock.training.ensembles.stacked import Dropouts, Looped, Vmapped, choose, stack
 
 # network, shape, classes
 CASES = [

@@ -19,9 +19,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from airlock.channels.twin.generate import DensitySettings, draw
 from airlock.mechanisms import Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, silverman
+from airlock.methods.twin.generate import DensitySettings, draw
 
 PARAMETERS, MODELS, POINTS = 1_199_882, 50, 256
 SCIPY, DIRECT = 2000, 2048

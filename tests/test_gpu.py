@@ -12,12 +12,12 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from airlock.audit.attackers import Attackers
-from airlock.audit.attacks.invert import InvertSettings
-from airlock.audit.attacks.reconstruct import ReconstructSettings
-from airlock.audit.blind import hits_at_most
-from airlock.audit.images import psnr
-from airlock.audit.passage import Passage, push
+from airlock.auditing.attacks.invert import InvertSettings
+from airlock.auditing.attacks.reconstruct import ReconstructSettings
+from airlock.auditing.features.attackers import Attackers
+from airlock.auditing.features.feature_pipeline import Passage, push
+from airlock.auditing.features.images import psnr
+from airlock.auditing.features.prior_baseline import hits_at_most
 from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sheather_jones, silverman
@@ -37,15 +37,15 @@ from airlock.training import (
     train_together,
 )
 from airlock.training.capture import capture
-from airlock.training.characterise import Effort, Learning, Point, characterise
-from airlock.training.collection import Slices, collect
-from airlock.training.ensemble import makes, model_seed
+from airlock.training.ensembles.checkpoint_store import Slices, collect
+from airlock.training.ensembles.ensemble import makes, model_seed
+from airlock.training.ensembles.stacked import Dropouts, Looped, Vmapped, choose, stack
+from airlock.training.front_ends.characterise import Effort, Learning, Point, characterise
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs
 from airlock.training.per_sample.self_check import still
-from airlock.training.stacked import Dropouts, Looped, Vmapped, choose, stack
-from tests.audit.attacks.toy_features import conv_front, pictures
+from tests.auditing.attacks.toy_features import conv_front, pictures
 from tests.mechanisms.test_gaussian import has_scale
 from tests.training.per_sample.test_copies import by_loop as by_copies
 from tests.training.per_sample.test_layers import CASES, by_loop, clips, engine_for, nearness, summed
@@ -409,7 +409,7 @@ def test_features_are_rebuilt_on_a_gpu_as_on_a_cpu(exact: None) -> None:
 
 @pytest.mark.parametrize("few", [0, 10**9])
 def test_front_ends_are_characterised_as_on_a_cpu(few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airlock.training.judges._FEW", few)
+    monkeypatch.setattr("airlock.training.front_ends.probe_networks._FEW", few)
     images, labels = draw_classes(160, (3, 8, 8), 3, 0)
     public, fronts = Records(images.numpy(), labels.numpy()), {3: open_prefix("vgg16", 3, (3, 8, 8))}
     effort = Effort(

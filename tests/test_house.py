@@ -11,16 +11,16 @@ import airlock
 ROOT = Path(__file__).resolve().parents[1]
 # Lower floors first; a module imports from its own floor (its own room) or from below.
 FLOORS = [
-    ["_version", "_verbs", "threads"],
+    ["_version", "threads"],
     ["errors"],
-    ["config"],
+    ["config", "ledger"],
     ["data", "nets", "mechanisms", "accounting"],
     ["training"],
-    ["channels"],
-    ["audit"],
-    ["release"],
+    ["methods"],
+    ["auditing"],
+    ["bundle"],
     ["pipeline", "serve"],
-    ["report"],
+    ["comparison"],
     ["notebook"],
     ["cli"],
     ["__main__"],
@@ -50,14 +50,14 @@ def test_imports_point_down_the_house() -> None:
             assert allowed, f"{path.relative_to(ROOT)} in '{room}' imports '{other}'"
 
 
-def test_channels_do_not_import_each_other() -> None:
-    folders = [p for p in (ROOT / "airlock/channels").iterdir() if p.is_dir() and p.name != "__pycache__"]
+def test_methods_of_different_channels_do_not_import_each_other() -> None:
+    folders = [p for p in (ROOT / "airlock/methods").iterdir() if p.is_dir() and p.name != "__pycache__"]
     assert folders
     for folder in folders:
         for path in folder.rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             for other in folders:
-                assert other == folder or f"channels.{other.name}" not in text
+                assert other == folder or f"methods.{other.name}" not in text
 
 
 def test_the_front_door_opens_every_name_it_lists() -> None:
@@ -97,11 +97,12 @@ def test_every_room_lists_what_it_exports() -> None:
         "mechanisms",
         "accounting",
         "training",
-        "channels",
-        "audit",
-        "release",
+        "methods",
+        "auditing",
+        "bundle",
+        "ledger",
         "serve",
-        "report",
+        "comparison",
     ):
         module = importlib.import_module(f"airlock.{room}")
         assert sorted(module.__all__) == sorted(set(module.__all__))

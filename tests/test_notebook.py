@@ -1,4 +1,4 @@
-"""The verbs of a notebook: as docs/python.md and the docstrings show them, beside the packages of their names."""
+"""The verbs of a notebook: as docs/python.md and the docstrings show them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 import airlock
 from airlock import notebook
+from airlock.bundle.rendering.page import in_notebook
 from airlock.errors import ConfigError
-from airlock.release.page import in_notebook
-from tests.report.example import comparison
+from tests.comparison.example import comparison
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs/python.md").read_text(encoding="utf-8")
 
@@ -45,28 +45,13 @@ def test_the_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert found.failed == 0
 
 
-@pytest.mark.parametrize("name", ["release", "audit"])
-def test_verbs_and_packages_share_their_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = importlib.import_module(f"airlock.{name}")
-    assert getattr(airlock, name) is package
-    monkeypatch.delattr(airlock, name)  # as before anyone has imported the package
-    assert getattr(airlock, name) is package
-    assert callable(package)
-    assert inspect.signature(package) == inspect.signature(getattr(notebook, name))
-    calls: list[object] = []
-    monkeypatch.setattr(notebook, name, lambda *args, **named: calls.append((args, named)))
-    getattr(airlock, name)("config", out="x")
-    assert calls == [(("config",), {"out": "x"})]
-
-
-def test_every_way_to_import_still_gives_the_package() -> None:
-    import airlock.audit as whole
-    import airlock.release.card
-    from airlock import audit, release
-    from airlock.release import Card
-
-    assert audit is whole  # type: ignore[comparison-overlap]
-    assert release.card.Card is Card is airlock.release.Card  # type: ignore[attr-defined]
+@pytest.mark.parametrize("name", ["release", "audit", "compare"])
+def test_the_verbs_are_functions(name: str) -> None:
+    """And no package has the name of one: whatever is imported first, it stays one."""
+    assert getattr(airlock, name) is getattr(notebook, name)
+    assert not (Path(airlock.__file__).parent / name / "__init__.py").exists()
+    importlib.import_module("airlock.cli")
+    assert inspect.isfunction(getattr(airlock, name))
 
 
 def test_a_config_may_be_a_file_a_table_or_keys(tmp_path: Path) -> None:

@@ -13,16 +13,17 @@ import pytest
 import torch
 
 import airlock
-from airlock import channels
-from airlock.audit import AuditSettings
-from airlock.channels.weights.gaussian import Gaussian
+from airlock import methods
+from airlock.auditing import AuditSettings
+from airlock.bundle import Vault, bundle, dossier
+from airlock.bundle.rendering import dossier_page
+from airlock.bundle.schema import Decision
+from airlock.bundle.verify import verify
 from airlock.config import from_table
 from airlock.data import Records
 from airlock.errors import AirlockWarning, ConfigError, DataError, Interrupted, OutputError, Refused
+from airlock.methods.weights.gaussian import Gaussian
 from airlock.pipeline import audit_bundle, make_release, plan_release, tell_holder, train_openly
-from airlock.release import Vault, bundle, dossier, dossier_page
-from airlock.release.fields import Decision
-from airlock.release.verify import verify
 from tests.faults.plants import noise_over
 
 
@@ -42,7 +43,7 @@ class Unproven(Gaussian):
 
 @pytest.fixture
 def unproven_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(channels.METHODS["weights"], "unproven", "tests.test_pipeline:Unproven")
+    monkeypatch.setitem(methods.METHODS["weights"], "unproven", "tests.test_pipeline:Unproven")
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +282,7 @@ def test_an_attack_that_cannot_be_made_ends_no_release(
     def fail(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr("airlock.audit.run", fail)
+    monkeypatch.setattr("airlock.auditing.run", fail)
     with pytest.warns(AirlockWarning, match="The attacks could not be made"):
         make_release(config(), tmp_path / "bundle", vault=tmp_path / "vault")
     assert verify(tmp_path / "bundle").ok

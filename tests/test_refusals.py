@@ -21,16 +21,16 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from airlock.channels.features.rows import permutation
 from airlock.cli import app
 from airlock.data import Records, Split, add_public, describe, digest
 from airlock.data.split import positions
 from airlock.errors import DataError
-from tests.channels.test_missing_records import SETTINGS, digits
+from airlock.methods.features.rows import permutation
+from tests.methods.test_missing_records import SETTINGS, digits
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "refusals.txt"
-ROOMS = ("data", "channels", "training", "audit", "release", "mechanisms")
+ROOMS = ("data", "methods", "training", "auditing", "bundle", "mechanisms")
 Key = tuple[str, str, str]
 
 
@@ -124,7 +124,7 @@ def test_a_new_raise_is_noticed(function: str) -> None:
 
 runner = CliRunner()
 PAIRS = {"answers/per-query": 40, "answers/poll": 20, "answers/published": 20, "features/noised": 20}
-NOISY = ("utility",)  # counts of test records with noise that is paid for: tests/release tries what they tell
+NOISY = ("utility",)  # counts of test records with noise that is paid for: tests/bundle tries what they tell
 OF_ITS_OWN = ("release_id", "created", "hashes")  # differ between any two releases
 Table = dict[str, Any]
 World = Callable[[Path, np.random.Generator, bool, Table], None]
@@ -281,7 +281,7 @@ def refuse_missing_classes(patch: pytest.MonkeyPatch) -> None:
 
 def count_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "airlock.channels.features.noised.draw_rows",
+        "airlock.methods.features.noised.draw_rows",
         lambda records, count, choices: permutation(len(records), choices.child("order")),
     )
 

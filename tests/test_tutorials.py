@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from airlock.bundle.verify import verify
 from airlock.cli import app
-from airlock.release.verify import verify
 
 PAGES = sorted((Path(__file__).resolve().parents[1] / "docs/tutorials").glob("*.md"))
 ROWS = 2000
@@ -55,6 +55,6 @@ def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_there_is_one_for_every_channel() -> None:
-    from airlock.channels import METHODS
+    from airlock.methods import METHODS
 
     assert {page.stem for page in PAGES} == {*METHODS, "own-data"}

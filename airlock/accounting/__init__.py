@@ -3,11 +3,11 @@
 In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here and never typed in.
 """
 
+from airlock.accounting.budget_curve import Course, Curve, trace
 from airlock.accounting.calibrate import calibrate
-from airlock.accounting.course import Course, Curve, trace
+from airlock.accounting.epsilon import Spent, spend
 from airlock.accounting.events import FailureDpEvent, compose, from_json, pure, repeat, to_json
 from airlock.accounting.guarantee import Claim, Guarantee
-from airlock.accounting.spend import Spent, spend
 
 __all__ = [
     "Claim",

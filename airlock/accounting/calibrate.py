@@ -18,8 +18,8 @@ from pathlib import Path
 
 import dp_accounting as dpa
 
+from airlock.accounting.epsilon import Accountant, Relation, accounting_version, spend, spend_roughly
 from airlock.accounting.events import to_json
-from airlock.accounting.spend import Accountant, Relation, accounting_version, spend, spend_roughly
 from airlock.errors import AccountingError
 
 TOLERANCE = 1e-3

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import dp_accounting as dpa
 
+from airlock.accounting.epsilon import Accountant, Relation, spend
 from airlock.accounting.events import contains_sampling, to_json
-from airlock.accounting.spend import Accountant, Relation, spend
 
 Unit = Literal["record", "model", "none"]
 Status = Literal["proven", "claimed", "empirical"]

@@ -22,7 +22,7 @@ from airlock.cli.terminal import (
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airlock.report import Advice
+    from airlock.comparison import Advice
 
 
 @translate_errors
@@ -73,10 +73,10 @@ def advise(
     need = {"receives": receives, "runs_on": runs_on, "queries": queries, "public": public}
     if _ask_for(config, data, need):
         data, epsilon, need = _questions(data, epsilon)
-    from airlock.report.advise import advise as choose
-    from airlock.report.advise import as_toml, release_for
-    from airlock.report.results import replace_file
-    from airlock.report.settings import from_table
+    from airlock.comparison.advise import advise as choose
+    from airlock.comparison.advise import as_toml, release_for
+    from airlock.comparison.results import replace_file
+    from airlock.comparison.settings import from_table
 
     _check_place(write, force)
     table = _table(config, data, epsilon, delta)

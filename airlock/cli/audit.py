@@ -22,8 +22,8 @@ from airlock.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from airlock.bundle.schema import Attack
     from airlock.pipeline import Audited
-    from airlock.release.fields import Attack
 
 
 @translate_errors
@@ -59,7 +59,7 @@ def audit(
 
     Exit codes: 0 no attack refutes the stated ε, 1 one does, 2 none could be made, or bad input.
     """
-    from airlock.audit import AuditSettings
+    from airlock.auditing import AuditSettings
     from airlock.config import parse
     from airlock.pipeline import audit_bundle
 
@@ -94,7 +94,7 @@ def could_refute(done: Audited) -> float:
 
 def summary(done: Audited, folder: Path) -> dict[str, Any]:
     """What `--json` prints."""
-    from airlock.release.words import measured
+    from airlock.bundle.rendering.text import measured
 
     found = done.dossier
     return {

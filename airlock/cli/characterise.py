@@ -22,9 +22,9 @@ from airlock.cli.terminal import (
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airlock.channels.features.characterised import Characterised
-    from airlock.channels.features.choose import Chosen
     from airlock.config import ReleaseConfig
+    from airlock.methods.features.characterised import Characterised
+    from airlock.methods.features.choose import Chosen
 
 features = typer.Typer(no_args_is_help=True, help="Front ends, and the features that they give.")
 
@@ -51,11 +51,11 @@ def characterise(
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
     """Measure on public data what a front end leaks and serves, and here what it costs; goes on where it stopped."""
-    from airlock.channels.features.characterised import measure
+    from airlock.bundle.rendering.chart import check_figure
     from airlock.config import load
-    from airlock.release.chart import check_figure
+    from airlock.methods.features.characterised import measure
     from airlock.training import Run
-    from airlock.training.characterise import QUICK, Effort
+    from airlock.training.front_ends.characterise import QUICK, Effort
     from airlock.training.resident import choose_device
 
     if figure is not None:
@@ -80,9 +80,9 @@ def characterise(
 
 def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> Chosen:
     """The point that the config's limits choose, and its picture where one is asked for."""
-    from airlock.channels.features.characterised import limits
-    from airlock.channels.features.choose import choose
-    from airlock.release.feasible import write_feasible
+    from airlock.bundle.rendering.feasible import write_feasible
+    from airlock.methods.features.characterised import limits
+    from airlock.methods.features.choose import choose
 
     asked, given = limits(config.settings), config.settings
     wanted = [p for p in made.options if given.get("layers") in (None, p.layers)]

@@ -27,8 +27,8 @@ from airlock.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from airlock.report import Comparison, Row
-    from airlock.report.run import Moment, Say
+    from airlock.comparison import Comparison, Row
+    from airlock.comparison.run import Moment, Say
 
 Steps = Callable[[str, int, int], None]
 LEGEND = (
@@ -52,8 +52,8 @@ def compare(
     as_json: bool = JsonOption,
 ) -> None:
     """Run every method that fits at every ε and say which way out is best; start it again to go on."""
-    from airlock.report.run import compare as run_comparison
-    from airlock.report.settings import load
+    from airlock.comparison.run import compare as run_comparison
+    from airlock.comparison.settings import load
 
     asked = load(config, overrides(settings, minutes=minutes))
     with telling() as (say, steps):
@@ -109,7 +109,7 @@ def duration(seconds: float) -> str:
 
 def print_comparison(found: Comparison, out: Path) -> None:
     """What was found: a table, best first at every ε, then the choice, what is missing, and what must be said."""
-    from airlock.report.values import words_for
+    from airlock.comparison.values import words_for
 
     rows = sorted(found.rows(), key=lambda row: (row.epsilon_asked or 0.0, -row.accuracy))
     cells = [
@@ -151,7 +151,7 @@ def _refuted(found: Comparison, row: Row) -> str:
 
 def missing(found: Comparison) -> list[str]:
     """What was skipped, failed or dropped, a method a line."""
-    from airlock.report.values import words_for
+    from airlock.comparison.values import words_for
 
     lines = []
     for skipped in found.skipped:

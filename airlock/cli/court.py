@@ -24,7 +24,7 @@ from airlock.cli.terminal import (
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airlock.audit import OneRunVerdict, Verdict
+    from airlock.auditing import OneRunVerdict, Verdict
     from airlock.mechanisms import Stream
 
 
@@ -117,8 +117,8 @@ def _configured(
 def _many_runs(
     name: str, epsilon: float, delta: float, pairs: int, confidence: float, seconds: float, stream: Stream
 ) -> Verdict:
-    from airlock.audit import judge
-    from airlock.channels import open_case
+    from airlock.auditing import judge
+    from airlock.methods import open_case
 
     with progress_bar() as progress:
         return judge(open_case(name, epsilon, delta), stream, pairs, confidence, seconds, progress)
@@ -127,9 +127,9 @@ def _many_runs(
 def _one_run(
     name: str, epsilon: float, delta: float, canaries: int, confidence: float, stream: Stream
 ) -> OneRunVerdict:
-    from airlock.audit import judge_one_run
-    from airlock.audit.one_trial import check_count
-    from airlock.channels import open_canaries
+    from airlock.auditing import judge_one_run
+    from airlock.auditing.one_trial import check_count
+    from airlock.methods import open_canaries
 
     check_count(canaries)
     with progress_bar() as progress:
@@ -180,7 +180,7 @@ def _bound(verdict: Verdict | OneRunVerdict) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from airlock.channels import METHODS
+    from airlock.methods import METHODS
 
     names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
     if as_json:

@@ -24,11 +24,11 @@ def demo(
     as_json: bool = JsonOption,
 ) -> None:
     """Compare all five channels on handwritten digits, and release by the one that is advised."""
+    from airlock.comparison.run import compare
+    from airlock.comparison.settings import load
     from airlock.pipeline import make_release
-    from airlock.report.run import compare
-    from airlock.report.settings import load
 
-    with as_file(files("airlock.report").joinpath("demo.toml")) as file:
+    with as_file(files("airlock.comparison").joinpath("demo.toml")) as file:
         asked = load(file, {"minutes": minutes} if minutes is not None else {})
     with telling() as (say, steps):
         found = compare(asked, out, quick=True, jobs=jobs, say=say, progress=steps)

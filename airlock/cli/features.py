@@ -104,7 +104,7 @@ def train(
     as_json: bool = JsonOption,
 ) -> None:
     """Train a classifier on a bundle of features alone: what its receiver does."""
-    from airlock.release.receive import train_on
+    from airlock.bundle.receive import train_on
 
     with progress_bar() as progress:
         found = train_on(bundle, out, net or "", epochs, holdout, seed, device, progress)

@@ -26,9 +26,9 @@ def gate(
 
     What attacks found is read from the dossier in the vault; without it the list says that it was not seen.
     """
-    from airlock.release import Vault, dossier, read, verify
-    from airlock.release.gate import weigh
-    from airlock.release.sacro import write_report
+    from airlock.bundle import Vault, dossier, read, verify
+    from airlock.bundle.gate import weigh
+    from airlock.bundle.rendering.sacro import write_report
 
     safe = Vault.open(vault)
     checks = verify(bundle, vault=safe).checks

@@ -14,7 +14,7 @@ from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_jso
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airlock.serve import Key, Ledger
+    from airlock.ledger import Key, Ledger
 
 keys = typer.Typer(no_args_is_help=True, help="Give, list and revoke the keys of a service.")
 
@@ -41,7 +41,7 @@ def add(
         raise ConfigError("a client's name, or --admin without name and quota", "something else")
     until = _time(expires)
     with open_ledger(place, bundle, mark, vault) as ledger:
-        from airlock.serve import KeyStore
+        from airlock.ledger import KeyStore
 
         store = KeyStore(ledger)
         key, token = store.add_admin(until) if client is None else store.add(client, quota, until)
@@ -63,7 +63,7 @@ def list_keys(
 ) -> None:
     """List every key ever given, without its token."""
     with open_ledger(place, bundle, mark, vault) as ledger:
-        from airlock.serve import KeyStore
+        from airlock.ledger import KeyStore
 
         found = [_plain(key, ledger) for key in KeyStore(ledger).all()]
     if as_json:
@@ -85,7 +85,7 @@ def revoke(
 ) -> None:
     """Revoke a key, or all keys of a client, at once and for good; what was spent stays spent."""
     with open_ledger(place, bundle, mark, vault) as ledger:
-        from airlock.serve import KeyStore
+        from airlock.ledger import KeyStore
 
         revoked = KeyStore(ledger).revoke(key)
     if as_json:

@@ -12,7 +12,7 @@ from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_tabl
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airlock.serve import Ledger
+    from airlock.ledger import Ledger
 
 LedgerOption = typer.Option(
     None,
@@ -48,7 +48,7 @@ def verify(
         open_ledger(place, bundle, mark, vault, new_mark=True).close()
     where = _place(place, bundle, vault)
     path = mark_of(where, mark, vault)
-    from airlock.serve.ledger import verify_at
+    from airlock.ledger.ledger import verify_at
 
     verdict = verify_at(where, path)
     if as_json:
@@ -74,13 +74,13 @@ def open_ledger(
     """The ledger with its mark, for commands; that of a bundle is begun if there is none."""
     where = _place(place, bundle, vault)
     path = mark_of(where, mark, vault)
-    from airlock.serve import Ledger
+    from airlock.ledger import Ledger
 
     if bundle is None:
         return Ledger.open(where, path, new_mark=new_mark)
-    from airlock.release import Vault
-    from airlock.release.answering import open_answerer
-    from airlock.serve.places import open_only
+    from airlock.bundle import Vault
+    from airlock.bundle.answering import open_answerer
+    from airlock.serve.ledger_paths import open_only
 
     card, answerer = open_answerer(bundle, Vault.open(vault))
     return open_only(where, path, Vault.open(vault), card.release_id, answerer.interface, new_mark=new_mark)
@@ -91,8 +91,8 @@ def mark_of(place: str, mark: Path | None, vault: Path | None) -> Path:
     check_extra()
     if mark is not None:
         return mark
-    from airlock.release import Vault
-    from airlock.serve import mark_name
+    from airlock.bundle import Vault
+    from airlock.ledger import mark_name
 
     return Vault.open(vault).mark_folder() / mark_name(place)
 
@@ -109,8 +109,8 @@ def _place(place: str | None, bundle: Path | None, vault: Path | None) -> str:
     if place is not None:
         return place
     check_extra()
-    from airlock.release import Vault, read
-    from airlock.serve.places import ledger_place, ledgers_there
+    from airlock.bundle import Vault, read
+    from airlock.serve.ledger_paths import ledger_place, ledgers_there
 
     if bundle is not None:
         return str(ledger_place(Vault.open(vault), read(bundle).card.release_id))

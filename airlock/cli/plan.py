@@ -30,9 +30,9 @@ from airlock.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
     from airlock.accounting import Curve
-    from airlock.channels import Plan
-    from airlock.channels.features.choose import Chosen
     from airlock.config import ReleaseConfig
+    from airlock.methods import Plan
+    from airlock.methods.features.choose import Chosen
 
 NO_CURVE = "There is no curve of ε: nothing is promised, after however few steps; what a paper claims is not drawn."
 
@@ -57,9 +57,9 @@ def plan(
     as_json: bool = JsonOption,
 ) -> None:
     """Say what a release would cost, before any record is read."""
+    from airlock.bundle.rendering.chart import check_figure, write_figure
     from airlock.config import load
     from airlock.pipeline import plan_release
-    from airlock.release.chart import check_figure, write_figure
 
     if figure is not None:
         check_figure(figure)
@@ -101,7 +101,7 @@ def _chosen(config: ReleaseConfig, file: Path | None, figure: Path | None) -> Ch
     named = file or config.settings.get("characterised")
     if named is None:
         return None
-    from airlock.channels.features.characterised import Characterised
+    from airlock.methods.features.characterised import Characterised
 
     return choice(Characterised.read(Path(named)), config, figure)
 

@@ -47,7 +47,7 @@ def pretrain(
     from airlock.config import DataConfig, parse
     from airlock.data import halve, open_public
     from airlock.training import Run
-    from airlock.training.pretrain import FRONT, front_weights, write_weights
+    from airlock.training.front_ends.pretrain import FRONT, front_weights, write_weights
     from airlock.training.resident import choose_device
 
     declared = {"source": source, "classes": _classes(classes), "shape": parse_shape(shape) if shape else None}

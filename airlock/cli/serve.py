@@ -31,12 +31,12 @@ def serve(
 ) -> None:
     """Answer queries over HTTP by the Open Inference Protocol, each paid for before it is made."""
     check_extra()
-    from airlock.release import Vault
-    from airlock.release.answering import open_answerer
-    from airlock.release.page import render_html
-    from airlock.serve import KeyStore
+    from airlock.bundle import Vault
+    from airlock.bundle.answering import open_answerer
+    from airlock.bundle.rendering.page import render_html
+    from airlock.ledger import KeyStore
     from airlock.serve.access import LOCAL
-    from airlock.serve.places import ledger_place, open_only
+    from airlock.serve.ledger_paths import ledger_place, open_only
     from airlock.serve.run import address, bind, check_address
     from airlock.serve.run import serve as run
     from airlock.serve.service import Limits, Service

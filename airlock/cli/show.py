@@ -10,9 +10,9 @@ import typer
 from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, protects, shown, translate_errors
 
 if TYPE_CHECKING:
-    from airlock.audit.evaluation import Figure
-    from airlock.release.dossier import Dossier
-    from airlock.release.fields import Attack, Compression
+    from airlock.auditing.evaluation import Figure
+    from airlock.bundle.dossier import Dossier
+    from airlock.bundle.schema import Attack, Compression
 
 
 @translate_errors
@@ -28,9 +28,10 @@ def show(
 
     Run `airlock verify` to know whether to believe a card.
     """
-    from airlock.release import Vault, dossier_page, read
-    from airlock.release import dossier as dossiers
-    from airlock.release.page import smaller_words, useful_rows
+    from airlock.bundle import Vault, read
+    from airlock.bundle import dossier as dossiers
+    from airlock.bundle.rendering import dossier_page
+    from airlock.bundle.rendering.page import smaller_words, useful_rows
 
     card = read(bundle).card
     if dossier:
@@ -66,8 +67,8 @@ def show(
 
 def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     """Everything that stays inside."""
-    from airlock.release.dossier import STAYS
-    from airlock.release.page import rows_of
+    from airlock.bundle.dossier import STAYS
+    from airlock.bundle.rendering.page import rows_of
 
     if as_json:
         print_json(made.model_dump(mode="json"))
@@ -93,7 +94,7 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
 
 def _print_sizes(found: Compression) -> None:
     """The table of sizes and times, and what is missing in it."""
-    from airlock.release.page import size_rows
+    from airlock.bundle.rendering.page import size_rows
 
     columns = ["network", "parameters", "multiply-adds", "file", f"{found.images} inputs", "same class"]
     rows = [

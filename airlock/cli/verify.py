@@ -24,9 +24,9 @@ def verify(
     as_json: bool = JsonOption,
 ) -> None:
     """Check a bundle: files, checksums, card, ε recomputed, models compared, nothing from a vault."""
+    from airlock.bundle import Vault, read
+    from airlock.bundle.verify import verify as check
     from airlock.nets import create
-    from airlock.release import Vault, read
-    from airlock.release.verify import verify as check
 
     module = None
     if net is not None:

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from starlette.requests import Request
 
 from airlock.errors import ExpiredKey
-from airlock.serve.chain import digest
-from airlock.serve.keys import Key, KeyStore
+from airlock.ledger.chain import digest
+from airlock.ledger.keys import Key, KeyStore
 from airlock.serve.problems import Problem
 
 BELIEVED_SECONDS = 1.0

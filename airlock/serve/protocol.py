@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock._version import VERSION
-from airlock.channels.interface import Answers, Interface
-from airlock.serve.chain import digest
+from airlock.ledger.chain import digest
+from airlock.methods.interface import Answers, Interface
 from airlock.serve.problems import Problem
 
 INPUT = "input"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from airlock.channels.interface import Interface
+from airlock.methods.interface import Interface
 from airlock.serve.problems import KINDS, MEDIA_TYPE
 from airlock.serve.protocol import INPUT, output_names
 from airlock.serve.service import Limits

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from airlock.channels.interface import Answerer
 from airlock.errors import ConfigError
-from airlock.serve.keys import KeyStore
-from airlock.serve.ledger import Ledger
+from airlock.ledger.keys import KeyStore
+from airlock.ledger.ledger import Ledger
+from airlock.methods.interface import Answerer
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

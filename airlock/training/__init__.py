@@ -3,8 +3,8 @@
 In: a network, records, a sampler and a source of gradients. Out: the trained network and how many steps were executed.
 """
 
-from airlock.training.align import Aligned, align
-from airlock.training.ensemble import Ensemble, train_together
+from airlock.training.ensembles.align import Aligned, align
+from airlock.training.ensembles.ensemble import Ensemble, train_together
 from airlock.training.evaluate import count_correct, losses, outcomes_of, predict
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from airlock.accounting.spend import Relation
+from airlock.accounting.epsilon import Relation
 from airlock.errors import TrainingError
 
 _UNIT = 2.0**-53  # float64's unit roundoff

@@ -2,7 +2,7 @@
 
 Each record's outcome follows from the release and that record alone, bit for bit, so one record more or less leaves all
 others as they are. That is what makes a table of outcomes a count in which one person moves one cell
-(`audit.evaluation`).
+(`auditing.evaluation`).
 """
 
 from __future__ import annotations

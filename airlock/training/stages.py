@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from airlock.training import checkpoint
-from airlock.training.chunks import read
 from airlock.training.distributed import digest
+from airlock.training.ensembles.chunks import read
 from airlock.training.loop import Run
 
 

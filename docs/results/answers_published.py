@@ -23,16 +23,16 @@ import numpy as np
 from torch import nn
 
 from airlock import data
-from airlock.audit.attacks import Answers, Shadows, ShadowSettings, shadow_attack, subsets
-from airlock.channels.answers.neuron import NeuronAnswerer, keep
-from airlock.channels.answers.published import Published, measure
+from airlock.auditing.attacks import Answers, Shadows, ShadowSettings, shadow_attack, subsets
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
 from airlock.data.adult import COLUMNS
 from airlock.mechanisms import Stream
+from airlock.methods.answers.neuron import NeuronAnswerer, keep
+from airlock.methods.answers.published import Published, measure
 from airlock.training import Resident, Run, count_correct, predict, train_together
 from airlock.training.convexified import start_as_keras
-from airlock.training.ensemble import model_seed
+from airlock.training.ensembles.ensemble import model_seed
 from airlock.training.resident import choose_device
 
 

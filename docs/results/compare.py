@@ -13,8 +13,8 @@ from pathlib import Path
 
 from plot import Line, Panel, write
 
-from airlock.report import Comparison, Row
-from airlock.report.values import BASELINE, PUBLIC
+from airlock.comparison import Comparison, Row
+from airlock.comparison.values import BASELINE, PUBLIC
 
 HERE = Path(__file__).resolve().parent
 BESIDE = {BASELINE: "without privacy", PUBLIC: "public records alone"}

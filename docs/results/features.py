@@ -22,18 +22,18 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from airlock.channels.features.prune import draw, draw_inner, prune
 from airlock.config import DataConfig, Frozen, parse
 from airlock.data import Records, open_public
 from airlock.mechanisms import Stream
+from airlock.methods.features.prune import draw, draw_inner, prune
 from airlock.nets.prefix import Prefix, narrow, open_prefix
 from airlock.nets.stages import ByChannel
 from airlock.training import Run
-from airlock.training.characterise import QUICK, Effort, Learning, Point, characterise, grid, singles
-from airlock.training.judges import Judges, Sets
-from airlock.training.lda import usefulness
-from airlock.training.pretrain import FRONT, front_weights, write_weights
-from airlock.training.profiling import profile, profile_all
+from airlock.training.front_ends.characterise import QUICK, Effort, Learning, Point, characterise, grid, singles
+from airlock.training.front_ends.lda import usefulness
+from airlock.training.front_ends.pretrain import FRONT, front_weights, write_weights
+from airlock.training.front_ends.probe_networks import Judges, Sets
+from airlock.training.front_ends.profiling import profile, profile_all
 from airlock.training.resident import choose_device
 
 STAGES = ("coarse", "lda", "draws", "inner", "profile", "surface", "pixels")

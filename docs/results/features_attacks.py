@@ -22,15 +22,15 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from airlock import data
-from airlock.audit.attackers import Attackers
-from airlock.audit.attacks.identify import identify
-from airlock.audit.attacks.invert import InvertSettings
-from airlock.audit.attacks.reconstruct import ReconstructSettings
-from airlock.audit.blind import hits_at_most
-from airlock.audit.gauge import named, rebuilt
-from airlock.audit.images import psnr
-from airlock.audit.passage import Pairs, Passage, generator_on, push
-from airlock.audit.sheet import png
+from airlock.auditing.attacks.identify import identify
+from airlock.auditing.attacks.invert import InvertSettings
+from airlock.auditing.attacks.reconstruct import ReconstructSettings
+from airlock.auditing.features.attackers import Attackers
+from airlock.auditing.features.contact_sheet import png
+from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
+from airlock.auditing.features.images import psnr
+from airlock.auditing.features.prior_baseline import hits_at_most
+from airlock.auditing.features.reconstruction_metrics import named, rebuilt
 from airlock.config import Frozen, from_table
 from airlock.data import Records
 from airlock.nets.prefix import narrow, open_prefix, trunk, usual_state

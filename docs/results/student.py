@@ -17,14 +17,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from airlock import channels, data
-from airlock.channels.student.published import Published, Teachers
+from airlock import data, methods
 from airlock.config import ReleaseConfig, load
 from airlock.data import Split
 from airlock.mechanisms import Randomness
+from airlock.methods.student.published import Published, Teachers
 from airlock.training import Recipe, Run, Shuffled, count_correct
 from airlock.training.augment import named
-from airlock.training.distil import Stage, at_places, learn_labels
+from airlock.training.distillation.distil import Stage, at_places, learn_labels
 from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
 
@@ -78,7 +78,7 @@ def _with(config: ReleaseConfig, changes: dict[str, object]) -> ReleaseConfig:
 
 def measure(config: ReleaseConfig, data_dir: Path | None, folder: Path | None, noise: bool) -> dict[str, object]:
     """Accuracies of teacher, public teacher, student, and the student by itself; how far another noise moves it."""
-    channel = channels.build(config, data.describe(config, data_dir))
+    channel = methods.build(config, data.describe(config, data_dir))
     assert isinstance(channel, Published)
     split, run, seed = data.load(config, data_dir), Run(device=choose_device(config.device)), config.seed
     stages = Stages(run, {})
@@ -96,7 +96,7 @@ def measure(config: ReleaseConfig, data_dir: Path | None, folder: Path | None, n
         "seconds_student": round(done - ready, 1),
     }
     if noise:
-        louder = channels.build(_with(config, {"noise_scale": 1e6}), channel.facts)
+        louder = methods.build(_with(config, {"noise_scale": 1e6}), channel.facts)
         assert isinstance(louder, Published)
         other, _ = louder.student(split, teachers, Randomness.make(seed, 2), stages)
         found |= {"largest_difference_by_noise": apart(net, other), "student_by_itself": accuracy(

@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from airlock import channels, data
-from airlock.audit.attacks import gradient_norm, loss_threshold
-from airlock.audit.attacks.signals import ask, loss
-from airlock.audit.metrics import measure_all
-from airlock.audit.run import Sides, draw
-from airlock.channels.student.ensemble import Ensemble
-from airlock.channels.student.published import Published
-from airlock.channels.student.teachers import make_pair, taught
+from airlock import data, methods
+from airlock.auditing.attacks import gradient_norm, loss_threshold
+from airlock.auditing.attacks.signals import ask, loss
+from airlock.auditing.metrics import measure_all
+from airlock.auditing.run import Sides, draw
 from airlock.config import load
 from airlock.data import Records
 from airlock.mechanisms import Randomness
+from airlock.methods.student.ensemble import Ensemble
+from airlock.methods.student.published import Published
+from airlock.methods.student.teachers import make_pair, taught
 from airlock.training import Run, count_correct
 from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
@@ -46,7 +46,7 @@ def main() -> None:
     for seed in asked.seeds:
         config = load(asked.config, {"seed": seed})
         split = data.load(config, asked.data_dir)
-        channel = channels.build(config, data.describe(config, asked.data_dir))
+        channel = methods.build(config, data.describe(config, asked.data_dir))
         assert isinstance(channel, Published | Ensemble)
         run = Run(device=choose_device(config.device))
         made = channel.release(split, Randomness.make(seed, seed), run)

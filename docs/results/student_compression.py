@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 
 from airlock import nets
-from airlock.channels.contract import Artefact
-from airlock.release import export
-from airlock.release.compression import milliseconds, multiply_adds
+from airlock.bundle import export
+from airlock.bundle.compression import milliseconds, multiply_adds
+from airlock.methods.contract import Artefact
 
 CLASSES = tuple("0123456789")
 # Parameters and seconds for 100 images on a phone, as printed.

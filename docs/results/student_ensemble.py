@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from airlock import channels, data
-from airlock.channels.student.ensemble import Ensemble
+from airlock import data, methods
 from airlock.config import ReleaseConfig, load
 from airlock.data import Split
 from airlock.errors import AirlockWarning
 from airlock.mechanisms import Randomness
+from airlock.methods.student.ensemble import Ensemble
 from airlock.training import Run
 from airlock.training.resident import choose_device
 
@@ -47,14 +47,14 @@ def main() -> None:
 def measure(config: ReleaseConfig, split: Split, data_dir: Path | None) -> dict[str, object]:
     """Accuracies of the student, of the same student if its teachers say nothing, and of the public teacher."""
     warnings.simplefilter("ignore", AirlockWarning)
-    channel = channels.build(config, data.describe(config, data_dir))
+    channel = methods.build(config, data.describe(config, data_dir))
     assert isinstance(channel, Ensemble)
     run = Run(device=choose_device(config.device))
     made = channel.release(split, Randomness.make(config.seed, 1), run)
     silent = config.model_copy(
         update={"settings": {**config.settings, "bound": 1e-9, "teachers": 2, "shard_epochs": 1}}
     )
-    alone = channels.build(silent, channel.facts).release(split, Randomness.make(config.seed, 1), run)
+    alone = methods.build(silent, channel.facts).release(split, Randomness.make(config.seed, 1), run)
     return {
         "student": made.utility.accuracy,
         "public_alone": alone.utility.accuracy,

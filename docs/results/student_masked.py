@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock import channels, data
-from airlock.channels.student.learning import School
-from airlock.channels.student.private_teacher import PrivateTeacher
-from airlock.channels.student.teachers import make_pair
+from airlock import data, methods
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.mechanisms import Randomness
+from airlock.methods.student.learning import School
+from airlock.methods.student.private_teacher import PrivateTeacher
+from airlock.methods.student.teachers import make_pair
 from airlock.training import Run, predict
-from airlock.training.distil import Cached, LabelLoss
+from airlock.training.distillation.distil import Cached, LabelLoss
 from airlock.training.memory import share_gpu
 from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
@@ -63,7 +63,7 @@ def main() -> None:
 
 def measure(config: ReleaseConfig, split: Split, data_dir: Path | None) -> dict[str, object]:
     """Accuracy overall and on classes without public records: of the student, and of one without a teacher."""
-    channel = channels.build(config, data.describe(config, data_dir))
+    channel = methods.build(config, data.describe(config, data_dir))
     assert isinstance(channel, PrivateTeacher)
     run = Run(device=choose_device(config.device))
     made = channel.release(split, Randomness.make(config.seed, 1), run)

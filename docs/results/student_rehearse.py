@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from airlock import channels, data
-from airlock.channels.student.private_teacher import PrivateTeacher
+from airlock import data, methods
 from airlock.config import ReleaseConfig, load
 from airlock.mechanisms import Randomness
+from airlock.methods.student.private_teacher import PrivateTeacher
 from airlock.training import Run, count_correct, predict
-from airlock.training.rehearse import bearable, shaken, wandering
+from airlock.training.noise_aware_lr import bearable, shaken, wandering
 from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 def measure(config: ReleaseConfig, data_dir: Path | None, alone: bool) -> list[dict[str, object]]:
     """By the factor on the learning rate: what is left of the public records, and the teacher on the holdout."""
-    channel = channels.build(config, data.describe(config, data_dir))
+    channel = methods.build(config, data.describe(config, data_dir))
     assert isinstance(channel, PrivateTeacher)
     split, run, seed = data.load(config, data_dir), Run(device=choose_device(config.device)), config.seed
     start, plan, recipe = channel._auxiliary(split.public, seed, Stages(run, {})), channel.plan(), channel.settings

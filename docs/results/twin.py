@@ -23,13 +23,13 @@ import torch
 from scipy import stats
 
 from airlock import data
-from airlock.channels.twin.generate import spread
-from airlock.channels.twin.published import Published
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.mechanisms import Stream
+from airlock.methods.twin.generate import spread
+from airlock.methods.twin.published import Published
 from airlock.training import Run, align, count_correct
-from airlock.training.collection import Slices
+from airlock.training.ensembles.checkpoint_store import Slices
 from airlock.training.resident import choose_device
 
 Row = dict[str, object]

@@ -23,16 +23,16 @@ import torch
 from torch import nn
 
 from airlock import data
-from airlock.audit.attacks import Answers, ShadowSettings, shadow_attack, subsets
-from airlock.audit.attacks.shadow import train_attack
-from airlock.audit.attacks.shadows import train_shadows
-from airlock.audit.attacks.signals import ask
-from airlock.channels.twin.published import Published
+from airlock.auditing.attacks import Answers, ShadowSettings, shadow_attack, subsets
+from airlock.auditing.attacks.shadow import train_attack
+from airlock.auditing.attacks.shadows import train_shadows
+from airlock.auditing.attacks.signals import ask
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.mechanisms import Stream
+from airlock.methods.twin.published import Published
 from airlock.training import Run, count_correct
-from airlock.training.ensemble import makes
+from airlock.training.ensembles.ensemble import makes
 from airlock.training.resident import choose_device
 
 Row = dict[str, object]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlock.accounting import FailureDpEvent, compose, from_json, pure, repeat, spend, to_json
+from airlock.accounting.epsilon import deltas
 from airlock.accounting.events import without_failure
-from airlock.accounting.spend import deltas
 from airlock.errors import AccountingError
 
 leaves = st.one_of(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dp_accounting as dpa
 import numpy as np
 import pytest
-from dp_accounting import pld
+from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as theirs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airlock.accounting import losses
-from airlock.accounting.losses import LossAccountant
+from airlock.accounting import pld
+from airlock.accounting.pld import LossAccountant
 
 
 @settings(max_examples=60)
@@ -22,7 +22,7 @@ from airlock.accounting.losses import LossAccountant
 @example(noise=0.5, rate=1 - 1e-9, interval=1e-2)
 @example(noise=20.0, rate=1e-12, interval=1e-2)
 def test_the_distribution_is_that_of_dp_accounting(noise: float, rate: float, interval: float) -> None:
-    own = losses._gaussian(noise, rate, interval)
+    own = pld._gaussian(noise, rate, interval)
     other = theirs.from_gaussian_mechanism(noise, value_discretization_interval=interval, sampling_prob=rate)
     assert own._symmetric == other._symmetric
     for mine, yours in ((own._pmf_remove, other._pmf_remove), (own._pmf_add, other._pmf_add)):
@@ -50,7 +50,7 @@ EVENTS = {
 @pytest.mark.parametrize("name", EVENTS)
 def test_epsilon_and_delta_are_those_of_dp_accounting(name: str) -> None:
     own = LossAccountant(1e-3).compose(EVENTS[name])
-    other = pld.PLDAccountant(value_discretization_interval=1e-3).compose(EVENTS[name])
+    other = PLDAccountant(value_discretization_interval=1e-3).compose(EVENTS[name])
     assert own.get_epsilon(1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=1e-9)
     assert own.get_delta(1.0) == pytest.approx(other.get_delta(1.0), rel=1e-9)
 

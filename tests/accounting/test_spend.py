@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from airlock.accounting import calibrate, pure, repeat, spend
-from airlock.accounting.spend import deltas
+from airlock.accounting.epsilon import deltas
 from airlock.errors import AccountingError
 
 

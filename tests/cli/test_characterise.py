@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from airlock.channels.features.characterised import Characterised, limits
-from airlock.channels.features.choose import choose
+from airlock.bundle.rendering.feasible import draw_feasible, write_feasible
 from airlock.cli import app
 from airlock.cli.plan import _chosen
 from airlock.config import load
 from airlock.errors import ConfigError, DataError, OutputError
-from airlock.release.feasible import draw_feasible, write_feasible
-from airlock.training.characterise import Effort, Learning
+from airlock.methods.features.characterised import Characterised, limits
+from airlock.methods.features.choose import choose
+from airlock.training.front_ends.characterise import Effort, Learning
 
 TINY = Effort(
     utility=Learning(records=32, epochs=1, batch_size=16),
@@ -53,7 +53,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.toml").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.setattr("airlock.training.characterise.QUICK", TINY)
+        patch.setattr("airlock.training.front_ends.characterise.QUICK", TINY)
         out = ("--out", folder / "found.json", "--layers", "1,3", "--channels", "2,4", "--quick", "--no-onnx")
         result = run("features", "characterise", folder / "config.toml", *out, "--figure", folder / "a.svg", "--json")
         assert result.exit_code == 0, result.output

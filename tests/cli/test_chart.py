@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlock.accounting import Curve
-from airlock.accounting.course import Point
+from airlock.accounting.budget_curve import Point
+from airlock.bundle.rendering.chart import draw, label, ticks
 from airlock.cli.chart import chart
-from airlock.release.chart import draw, label, ticks
 from tests.cli.test_cli import run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from airlock import channels
+from airlock import methods
 from airlock.cli import app
 from tests.waiting import LONG, wait_until
 
@@ -187,7 +187,7 @@ def test_a_net_with_batchnorm_is_refused(digits_config: Path, tmp_path: Path, mo
 
 
 def test_an_unproven_method_exits_1(digits_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(channels.METHODS["weights"], "unproven", "tests.test_pipeline:Unproven")
+    monkeypatch.setitem(methods.METHODS["weights"], "unproven", "tests.test_pipeline:Unproven")
     result = run("release", digits_config, "--out", tmp_path / "b", "--set", "method=unproven")
     assert result.exit_code == 1
     for word in ("refused", "no proof", "gaussian", "--accept-unproven"):
@@ -287,7 +287,7 @@ def test_court_lists_what_can_be_tried() -> None:
     result = run("court", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == [
-        f"{channel}/{method}" for channel, methods in channels.METHODS.items() for method in methods
+        f"{channel}/{method}" for channel, own in methods.METHODS.items() for method in own
     ]
     assert "weights/published" in run("court").stdout
 
@@ -306,9 +306,9 @@ def test_court_refutes_the_published_claim_with_exit_code_1() -> None:
 
 def test_court_says_so_when_another_point_of_the_proof_falls() -> None:
     from airlock.accounting import Claim
-    from airlock.audit import Verdict
-    from airlock.channels import Case
+    from airlock.auditing import Verdict
     from airlock.cli.court import in_words
+    from airlock.methods import Case
 
     case = Case(Claim(1.0, 1e-5, "a theorem"), "a pair", ("a score",), lambda *_: np.zeros((0, 1)), ((0.0, 0.08),))
     words = [in_words("a/b", Verdict(case, at, 0.3, 0.95, 99, 1.0)) for at in (*case.points, None)]
@@ -388,7 +388,7 @@ def test_pretrain_writes_weights_and_says_from_what(tmp_path: Path, monkeypatch:
 def test_features_are_extracted_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
     config = ROOT / "runs/features-noised-digits-eps8.toml"
-    own = ("--set", "settings.front=tests.channels.test_features:own_front", "--set", "settings.layers=2")
+    own = ("--set", "settings.front=tests.methods.test_features:own_front", "--set", "settings.layers=2")
     result = run("features", "extract", config, "--out", tmp_path / "b", "--format", "npz", *own, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["inside"]["accuracy"]["value"] > 0.2

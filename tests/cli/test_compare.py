@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from airlock.cli import app
+from airlock.comparison import Advice, Comparison, Need
+from airlock.comparison import run as running
+from airlock.comparison.results import NOTES
+from airlock.comparison.run import Moment
+from airlock.comparison.settings import CompareConfig
 from airlock.config import load
-from airlock.report import Advice, Comparison, Need
-from airlock.report import run as running
-from airlock.report.results import NOTES
-from airlock.report.run import Moment
-from airlock.report.settings import CompareConfig
-from tests.report.example import comparison
+from tests.comparison.example import comparison
 
 runner = CliRunner()
 
@@ -85,7 +85,7 @@ def test_json_is_the_results(config: Path, asked: dict[str, object], tmp_path: P
 
 
 def test_advise_writes_a_config_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airlock.report import advise as chooser
+    from airlock.comparison import advise as chooser
 
     monkeypatch.setattr(chooser, "advise", lambda config, data_dir: comparison().advice)
     place = tmp_path / "release.toml"
@@ -108,7 +108,7 @@ def test_advise_asks_nobody_where_nobody_is() -> None:
 
 def test_advise_asks_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from airlock.cli import advise as command
-    from airlock.report import advise as chooser
+    from airlock.comparison import advise as chooser
 
     asked: list[CompareConfig] = []
 

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner, Result
 
+from airlock.bundle import Vault
 from airlock.cli import app
-from airlock.release import Vault
-from airlock.serve import KeyStore, Ledger, Spend, Terms, digest, mark_name, tables
+from airlock.ledger import KeyStore, Ledger, Spend, Terms, digest, mark_name, tables
 from tests.serve.conftest import forging
 
 runner = CliRunner()

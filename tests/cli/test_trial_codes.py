@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from airlock import audit, channels
+from airlock import audit, methods
 from airlock.accounting import Claim
-from airlock.audit import Audit, measure
-from airlock.audit.scores import Scores
-from airlock.channels import Canaries, Case
+from airlock.auditing import Audit, measure
+from airlock.auditing.scores import Scores
 from airlock.cli import app
 from airlock.errors import Refused
 from airlock.mechanisms import Stream
+from airlock.methods import Canaries, Case
 
 Patch = pytest.MonkeyPatch
 runner = CliRunner()
@@ -59,7 +59,7 @@ def failing(error: BaseException) -> Any:
 def test_the_court_says_what_it_found(
     shift: float, epsilon: float, pairs: int, code: int, word: str, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(channels, "open_case", lambda *_: case_of(shift, epsilon))
+    monkeypatch.setattr(methods, "open_case", lambda *_: case_of(shift, epsilon))
     result = run("court", "weights/gaussian", "--seed", 0, "--pairs", pairs, "--seconds", 600)
     assert result.exit_code == code, result.output
     assert result.stdout.startswith(word)
@@ -72,7 +72,7 @@ def test_the_court_says_what_it_found(
     [(0.1, 1.0, 0, "Not refuted"), (9.0, 1.0, 1, "Refuted"), (9.0, 9.0, 2, "Not tried")],
 )
 def test_one_run_says_what_it_found(shift: float, epsilon: float, code: int, word: str, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(channels, "open_canaries", lambda *_: canaries_of(shift, epsilon))
+    monkeypatch.setattr(methods, "open_canaries", lambda *_: canaries_of(shift, epsilon))
     result = run("court", "weights/gaussian", "--one-run", "--seed", 0)
     assert result.exit_code == code, result.output
     assert result.stdout.startswith(word)
@@ -108,7 +108,7 @@ def test_what_cannot_be_tried_is_no_refutation(arguments: tuple[str, ...]) -> No
 )
 def test_a_refusal_and_a_defect_are_no_refutation(error: BaseException, code: int, monkeypatch: Patch) -> None:
     """Python ends with 1 after an exception that nobody caught, which would read as a claim that fell."""
-    monkeypatch.setattr(channels, "open_case", lambda *_: replace(case_of(0.1), run=failing(error)))
+    monkeypatch.setattr(methods, "open_case", lambda *_: replace(case_of(0.1), run=failing(error)))
     result = run("court", "weights/gaussian", "--seed", 0)
     assert result.exit_code == code
     assert ("a defect" in result.stderr) == isinstance(error, ValueError)

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import Phase, is_hypothesis_test, settings
 
-from airlock import channels
-from airlock.audit import judge, judge_one_run
-from airlock.channels import Canaries, Case
-from airlock.channels.student import ensemble, ensemble_case
+from airlock import methods
+from airlock.auditing import judge, judge_one_run
 from airlock.mechanisms import Stream
+from airlock.methods import Canaries, Case
+from airlock.methods.student import ensemble, ensemble_case
 from airlock.threads import one_thread
-from tests.channels import test_charging as charging
-from tests.channels import test_config_case as of_config
 from tests.faults import checks
 from tests.faults.fault import Catcher
+from tests.methods import test_charging as charging
+from tests.methods import test_config_case as of_config
 from tests.training.per_sample import test_graphs
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -44,7 +44,7 @@ def _tried(pairs: int) -> Callable[[Case, Path], str | None]:
 def court(name: str, pairs: int) -> Catcher:
     """The court, on the method's own case, in at most so many pairs of runs."""
     return Catcher(
-        f"court {name}", _tried(pairs), lambda: channels.open_case(name, EPSILON, DELTA), long=name not in _COURT
+        f"court {name}", _tried(pairs), lambda: methods.open_case(name, EPSILON, DELTA), long=name not in _COURT
     )
 
 
@@ -81,7 +81,7 @@ def one_run(name: str) -> Catcher:
         right = verdict.looks[0].correct
         return f"refuted, {right} of {CANARIES} guesses are right" if verdict.refuted else None
 
-    opened = partial(channels.open_canaries, name, EPSILON, DELTA, CANARIES)
+    opened = partial(methods.open_canaries, name, EPSILON, DELTA, CANARIES)
     return Catcher(f"one run {name}", look, opened, long=name not in _ONE_RUN)
 
 

@@ -15,9 +15,9 @@ from airlock.training import PrivateGradients
 from airlock.training.distributed import Group
 from airlock.training.per_sample import use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
-from tests.channels import test_missing_records as missing
-from tests.channels.test_feature_rows import channel, protected
 from tests.faults.fault import Plant
+from tests.methods import test_missing_records as missing
+from tests.methods.test_feature_rows import channel, protected
 from tests.training import test_distributed
 from tests.training.per_sample.odd_nets import vectors
 from tests.training.per_sample.test_leave_one_out import CLIP, LOT, moved

@@ -20,20 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.accounting import Course, events
-from airlock.audit import evaluation
-from airlock.channels import dp_sgd
-from airlock.channels.answers import shards, votes_case
-from airlock.channels.answers.noisy import Noisy
-from airlock.channels.answers.poll import Counted
-from airlock.channels.answers.votes import NONE, Voters
-from airlock.channels.features import rows
-from airlock.channels.interface import Answers, Reservation
-from airlock.channels.student import ensemble, ensemble_case, teachers
-from airlock.channels.twin import shard_case, sharded
-from airlock.channels.weights.head import Head
+from airlock.auditing import evaluation
 from airlock.data import Records, Split
 from airlock.data import shards as data_shards
 from airlock.data import split as data_split
+from airlock.ledger.orders import Charge, Replay, Spend
+from airlock.ledger.transaction import Books
 from airlock.mechanisms import (
     AboveThreshold,
     Choice,
@@ -51,21 +43,29 @@ from airlock.mechanisms import (
     clipping,
     discrete,
 )
-from airlock.serve import sale
-from airlock.serve.books import Books
-from airlock.serve.gather import Gatherer
-from airlock.serve.orders import Charge, Replay, Spend
+from airlock.methods import dp_sgd
+from airlock.methods.answers import shards, votes_case
+from airlock.methods.answers.noisy import Noisy
+from airlock.methods.answers.poll import Counted
+from airlock.methods.answers.votes import NONE, Voters
+from airlock.methods.features import rows
+from airlock.methods.interface import Answers, Reservation
+from airlock.methods.student import ensemble, ensemble_case, teachers
+from airlock.methods.twin import shard_case, sharded
+from airlock.methods.weights.head import Head
+from airlock.serve import answer_handler
+from airlock.serve.batcher import Gatherer
 from airlock.training import Poisson, PrivateGradients, convex, loop, private
 from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
-from airlock.training.extract import NOBODY
+from airlock.training.front_ends.extract import NOBODY
 from airlock.training.gradients import Named
 from airlock.training.per_sample import clipped_sum, layers
 from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.sealed import Sealed
 from tests.faults.fault import Patch, Plant
 
-spend_module: Any = importlib.import_module("airlock.accounting.spend")
+spend_module: Any = importlib.import_module("airlock.accounting.epsilon")
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
@@ -727,30 +727,30 @@ def a_request_is_charged_as_one_row(patch: Patch) -> None:
     def spend(client: str, reservation: Reservation, query: Any, key: str | None) -> Spend:
         return Spend(client, 1, query.digest, 1, key)
 
-    patch.setattr(sale, "_spend", spend)
+    patch.setattr(answer_handler, "_spend", spend)
 
 
 def charged_after_the_answer(patch: Patch) -> None:
-    async def sell(self: sale.Sale, client: str, query: Any, key: str | None) -> sale.Sold:
+    async def sell(self: answer_handler.Sale, client: str, query: Any, key: str | None) -> answer_handler.Sold:
         reservation = self._answerer.reserve(len(query.x))
         outputs = await self._answer(query, reservation)
         outcome = await self._pay(client, reservation, query, key)
         assert isinstance(outcome, Charge)
-        return sale.Sold(outputs, outcome.units, outcome.left)
+        return answer_handler.Sold(outputs, outcome.units, outcome.left)
 
-    patch.setattr(sale.Sale, "sell", sell)
+    patch.setattr(answer_handler.Sale, "sell", sell)
 
 
 def an_answer_serves_every_client(patch: Patch) -> None:
     """What somebody has paid for is kept for whoever asks the same: the charge is missing, the noise is another's."""
-    right, kept = sale.Sale.sell, {}
+    right, kept = answer_handler.Sale.sell, {}
 
-    async def sell(self: sale.Sale, client: str, query: Any, key: str | None) -> sale.Sold:
+    async def sell(self: answer_handler.Sale, client: str, query: Any, key: str | None) -> answer_handler.Sold:
         if query.digest not in kept:
             kept[query.digest] = await right(self, client, query, key)
         return kept[query.digest]
 
-    patch.setattr(sale.Sale, "sell", sell)
+    patch.setattr(answer_handler.Sale, "sell", sell)
 
 
 def the_budget_has_no_end(patch: Patch) -> None:

@@ -9,13 +9,7 @@ from __future__ import annotations
 import dp_accounting as dpa
 
 from tests.accounting import test_events, test_spend
-from tests.audit import test_evaluation
-from tests.channels import test_charging as charging
-from tests.channels import test_feature_rows as feature_rows
-from tests.channels import test_secret_noise as secret_noise
-from tests.channels import test_student_ensemble as of_ensemble
-from tests.channels.test_gaussian import TestGaussian
-from tests.channels.test_head import TestHead
+from tests.auditing import test_evaluation
 from tests.data import test_shards, test_split
 from tests.faults import checks, plants
 from tests.faults.catchers import (
@@ -32,6 +26,12 @@ from tests.faults.catchers import (
 from tests.faults.fault import Catcher, Fault, Patch
 from tests.mechanisms import test_aggregate, test_choice, test_counts, test_discrete, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
+from tests.methods import test_charging as charging
+from tests.methods import test_feature_rows as feature_rows
+from tests.methods import test_secret_noise as secret_noise
+from tests.methods import test_student_ensemble as of_ensemble
+from tests.methods.test_gaussian import TestGaussian
+from tests.methods.test_head import TestHead
 from tests.training import test_loop, test_moving, test_private, test_sampling
 from tests.training.per_sample import test_copies, test_graphs, test_sealed
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from airlock.accounting.epsilon import spend
 from airlock.accounting.events import from_json, to_json
-from airlock.accounting.spend import spend
 from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import LaplaceNoise, PrivateKMeans, Stream
 from airlock.mechanisms.kmeans import assign_nearest, pack

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from airlock.accounting.spend import spend
+from airlock.accounting.epsilon import spend
 from airlock.errors import AccountingError
 from airlock.mechanisms import LaplaceNoise, Stream
 from airlock.mechanisms.laplace import _limits, discrete

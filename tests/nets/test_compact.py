@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from airlock.channels.contract import Artefact
+from airlock.bundle.export import to_onnx
 from airlock.data import Records
 from airlock.errors import NetError
+from airlock.methods.contract import Artefact
 from airlock.nets import build, create
 from airlock.nets.compact import FAMILY
 from airlock.nets.hints import shape_at
-from airlock.release.export import to_onnx
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
-from airlock.training.chunks import model_seed
+from airlock.training.ensembles.chunks import model_seed
 
 IMAGES = {"cifar": (3, 32, 32), "svhn": (3, 32, 32), "mnist": (1, 28, 28), "digits": (1, 8, 8)}
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.signal import convolve2d
 from torch import Tensor, nn
 
-from airlock.channels import Artefact
+from airlock.bundle.export import to_onnx
+from airlock.methods import Artefact
 from airlock.nets import build, check
 from airlock.nets.frontend import CONSTANT, Centre, Framed, Unit, pretrain
 from airlock.nets.scattering import DenseScattering, Scattering, dense, gaussian, morlet
 from airlock.nets.synthetic import draw
-from airlock.release.export import to_onnx
 
 Floats = NDArray[np.float64]
 

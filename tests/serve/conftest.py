@@ -17,7 +17,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from airlock.serve import Ledger, Terms, tables
+from airlock.ledger import Ledger, Terms, tables
 from tests.waiting import LONG, wait_until
 
 _count = itertools.count()

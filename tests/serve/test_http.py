@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from airlock.errors import LedgerBroken, LedgerUnavailable
-from airlock.serve import KeyStore, Ledger
+from airlock.ledger import KeyStore, Ledger
 from airlock.serve.app import ROUTES
-from airlock.serve.places import terms_of
+from airlock.serve.ledger_paths import terms_of
 from airlock.serve.problems import MEDIA_TYPE
 from airlock.serve.service import Service
 from tests.serve.selling import CARD, CLASSES, RELEASE, SHAPE, Priced, make, question, running

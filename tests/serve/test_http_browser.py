@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from airlock.bundle import make_card
+from airlock.bundle.rendering.page import render_html
 from airlock.config import from_table
-from airlock.release import make_card
-from airlock.release.page import render_html
-from airlock.serve import Spend, digest
+from airlock.ledger import Spend, digest
 from airlock.serve.service import Service
-from tests.release.conftest import FACTS, guarantee, make_release, noise
-from tests.release.test_browser import browser as browser
-from tests.release.test_browser import contrast
+from tests.bundle.conftest import FACTS, guarantee, make_release, noise
+from tests.bundle.test_browser import browser as browser
+from tests.bundle.test_browser import contrast
 from tests.serve.selling import Priced, make, running
 
 pytestmark = pytest.mark.browser

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from airlock.bundle import Vault, make_card, write
 from airlock.cli import app
-from airlock.release import Vault, make_card, write
-from airlock.serve import KeyStore, Ledger, Verdict
-from airlock.serve.places import ledger_place, terms_of
-from tests.release.conftest import FACTS, guarantee, make_release, noise
+from airlock.ledger import KeyStore, Ledger, Verdict
+from airlock.serve.ledger_paths import ledger_place, terms_of
+from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.serve.selling import RELEASE, Nursery, Priced, ask, connect, question, started
 from tests.waiting import LONG, wait_until
 

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from airlock.errors import ConfigError, ExpiredKey, UnknownKey
-from airlock.serve import KeyStore, Ledger, Spend, Terms, digest, tables
+from airlock.ledger import KeyStore, Ledger, Spend, Terms, digest, tables
 
 REQUEST = digest("a request")
 

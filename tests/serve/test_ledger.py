@@ -19,9 +19,9 @@ from airlock.errors import (
     LedgerUnavailable,
     UnknownKey,
 )
-from airlock.serve import Charge, Ledger, Replay, Rules, Spend, Terms, digest, tables
-from airlock.serve.books import Books
-from airlock.serve.writer import Writer
+from airlock.ledger import Charge, Ledger, Replay, Rules, Spend, Terms, digest, tables
+from airlock.ledger.transaction import Books
+from airlock.ledger.writer import Writer
 from tests.waiting import LONG, wait_until
 
 ONE, OTHER = digest("one request"), digest("another")

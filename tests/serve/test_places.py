@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from airlock.bundle import Vault
 from airlock.errors import LedgerBroken
-from airlock.release import Vault
-from airlock.serve import Spend, digest
-from airlock.serve.places import ledger_place, ledgers_there, open_only
+from airlock.ledger import Spend, digest
+from airlock.serve.ledger_paths import ledger_place, ledgers_there, open_only
 from tests.serve.selling import RELEASE, Priced
 
 

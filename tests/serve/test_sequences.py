@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from airlock.errors import Exhausted, KeyReused
-from airlock.serve import Charge, Ledger, Replay, Rules, Spend, Terms, digest
+from airlock.ledger import Charge, Ledger, Replay, Rules, Spend, Terms, digest
 from tests.serve.conftest import MEMORY
 
 CAP = 40

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken, LedgerUnavailable
-from airlock.serve import Ledger, Spend, Terms, digest, tables
-from airlock.serve.chain import Entry, Position
-from airlock.serve.mark import Mark
+from airlock.ledger import Ledger, Spend, Terms, digest, tables
+from airlock.ledger.chain import Entry, Position
+from airlock.ledger.high_water_mark import Mark
 from tests.serve.conftest import forging
 
 REQUEST = digest("a request")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlock.errors import ConfigError
-from airlock.serve import budget_in_units, cost_in_units
+from airlock.ledger import budget_in_units, cost_in_units
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3), st.integers(1, 1000))

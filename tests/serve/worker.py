@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from airlock.errors import AirlockError, Exhausted, KeyReused
-from airlock.serve import Charge, Ledger, Replay, Spend, Terms, digest, tables
-from airlock.serve.books import Books
-from airlock.serve.mark import Mark
+from airlock.ledger import Charge, Ledger, Replay, Spend, Terms, digest, tables
+from airlock.ledger.high_water_mark import Mark
+from airlock.ledger.transaction import Books
 from tests.waiting import LONG
 
 REQUEST = digest("a request")

@@ -16,10 +16,10 @@ from airlock.data import Records
 from airlock.errors import NetError, TrainingError
 from airlock.nets import create
 from airlock.training import Ensemble, Recipe, Resident, Run, align, train_together
-from airlock.training.align import _assign, closeness
+from airlock.training.ensembles.align import _assign, closeness
+from airlock.training.ensembles.permutation_symmetry import Units, exchange, find_units, given_units
+from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Named
-from airlock.training.stacked import tensors
-from airlock.training.units import Units, exchange, find_units, given_units
 
 NETS: dict[str, tuple[int, ...]] = {
     "mlp": (1, 8, 8),

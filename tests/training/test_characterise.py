@@ -16,7 +16,9 @@ from airlock.nets.irn import Irn
 from airlock.nets.prefix import Prefix, open_prefix
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
-from airlock.training.characterise import (
+from airlock.training.convexified import MEAN
+from airlock.training.ensembles.stacked import Dropouts, Looped, Vmapped, stack
+from airlock.training.front_ends.characterise import (
     Characterisation,
     Effort,
     Learning,
@@ -25,10 +27,8 @@ from airlock.training.characterise import (
     grid,
     singles,
 )
-from airlock.training.convexified import MEAN
-from airlock.training.judges import _Pixels, psnr
+from airlock.training.front_ends.probe_networks import _Pixels, psnr
 from airlock.training.resident import to_input
-from airlock.training.stacked import Dropouts, Looped, Vmapped, stack
 
 SHAPE = (3, 8, 8)
 SMALL = Effort(
@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on(
         yield lambda: stop(None)
 
     with monkeypatch.context() as patched:
-        patched.setattr("airlock.training.judges.watch_interrupt", watched)
+        patched.setattr("airlock.training.front_ends.probe_networks.watch_interrupt", watched)
         with pytest.raises(Interrupted, match="All others are kept"):
             characterise(fronts, public, 3, POINTS, Run(), SMALL, cache=tmp_path)
     kept = len(list(tmp_path.glob("*.json")))
@@ -140,7 +140,7 @@ def test_the_value_is_read_back_and_averaged() -> None:
     points = grid({2: 64, 5: 128}, (4, 128), draws=2) + singles(2, 3)
     assert [(p.layers, len(p.channels)) for p in points] == [(2, 4)] * 2 + [(5, 4)] * 2 + [(5, 128)] * 2 + [(2, 1)] * 3
     assert grid({2: 64}, (4,), draws=2) == points[:2]
-    from airlock.training.characterise import Cell
+    from airlock.training.front_ends.characterise import Cell
 
     full = replace(made, cells=(Cell(points[0], 0.5, 20.0), Cell(points[1], 0.7, None), Cell(points[-1], 0.1, 9.0)))
     assert full.mean("utility") == {(2, 1): 0.1, (2, 4): pytest.approx(0.6)}

@@ -7,7 +7,7 @@ import pytest
 
 from airlock.data import Records
 from airlock.training import Run, count_correct
-from airlock.training.cloud import learn
+from airlock.training.front_ends.downstream_classifier import learn
 
 
 @pytest.mark.parametrize("scale", [1.0, 1000.0])

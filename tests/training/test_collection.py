@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from airlock.data import Records
 from airlock.errors import Interrupted, NetError, TrainingError
-from airlock.training import Ensemble, Recipe, Resident, Run, collection, train_together
-from airlock.training.collection import Collection, Slices, collect
-from airlock.training.ensemble import Make, makes
+from airlock.training import Ensemble, Recipe, Resident, Run, train_together
+from airlock.training.ensembles import checkpoint_store
+from airlock.training.ensembles.checkpoint_store import Collection, Slices, collect
+from airlock.training.ensembles.ensemble import Make, makes
 
 SEED, MODELS = 3, 5
 RECIPE = Recipe(steps=6, learning_rate=0.1)
@@ -35,7 +36,7 @@ def collected(
 
 
 def collection_bytes() -> int:
-    from airlock.training.ensemble import bytes_per_model
+    from airlock.training.ensembles.ensemble import bytes_per_model
 
     return bytes_per_model(MAKE(0), DATA, 16, RECIPE)
 
@@ -115,7 +116,7 @@ def test_a_whole_collection_is_not_trained_again(tmp_path: Path, monkeypatch: py
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(collection, "train_chunks", refuse)
+    monkeypatch.setattr(checkpoint_store, "train_chunks", refuse)
     assert torch.equal(whole(collected(tmp_path / "c", Run(resume=True)).at()), first)
     with pytest.raises(TrainingError, match="this very run"):
         collected(tmp_path / "c", Run(resume=True), RECIPE.model_copy(update={"learning_rate": 0.2})).at()

@@ -20,7 +20,7 @@ from airlock.mechanisms import Stream
 from airlock.nets import create
 from airlock.nets.hints import guided
 from airlock.training import Recipe, Run, Shuffled, fit
-from airlock.training.distil import (
+from airlock.training.distillation.distil import (
     Asked,
     Cached,
     HintLoss,
@@ -33,10 +33,10 @@ from airlock.training.distil import (
     learn_hints,
     learn_labels,
 )
-from airlock.training.rounds import RandomQueries, Rounds, Timetable, outputs
-from airlock.training.selection import select
+from airlock.training.distillation.rounds import RandomQueries, Rounds, Timetable, outputs
+from airlock.training.distillation.selection import select
+from airlock.training.distillation.variations import Balanced, vary
 from airlock.training.stages import Stages
-from airlock.training.variations import Balanced, vary
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)

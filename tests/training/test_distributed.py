@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d as c10d
 
-from airlock import channels, data, pipeline
+from airlock import data, methods, pipeline
+from airlock.bundle.verify import verify
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Records
 from airlock.errors import AirlockError, ConfigError, TrainingError
 from airlock.mechanisms import Clip, Randomness, Stream
 from airlock.nets import create
-from airlock.release.verify import verify
 from airlock.training import PlainGradients, Poisson, PrivateGradients, Recipe, Resident, Run, fit
 from airlock.training.distributed import ALONE, Group, joined
 from airlock.training.per_sample import clipped_sum
@@ -332,7 +332,7 @@ def config(**changes: Any) -> ReleaseConfig:
 
 def released(group: Group, method: str) -> Tensor:
     asked = config(method=method, accountant="rdp")  # quick to plan
-    channel = channels.build(asked, data.describe(asked))
+    channel = methods.build(asked, data.describe(asked))
     made = channel.release(data.load(asked), Randomness.make(0, insecure_seed=1 + group.rank), Run(group=group))
     return torch.cat([value.flatten().double() for value in made.network.net.state_dict().values()])
 
@@ -369,7 +369,7 @@ def test_every_process_reads_the_public_set_beside_its_records(pair: Pair, tmp_p
 
 def mixed_up(group: Group, what: str) -> None:
     asked = config(epsilon=3.0 + (what == "config") * group.rank)
-    channel = channels.build(asked, data.describe(asked))
+    channel = methods.build(asked, data.describe(asked))
     split = data.load(asked)
     if what == "records" and group.rank:
         split.private.y[:] = split.private.y[::-1].copy()

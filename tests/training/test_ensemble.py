@@ -21,11 +21,11 @@ from airlock.errors import Interrupted, NetError, TrainingError
 from airlock.nets import create
 from airlock.training import Ensemble, PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
 from airlock.training.augment import named
-from airlock.training.chunks import Together
-from airlock.training.ensemble import Make, bytes_per_model, makes, model_seed
+from airlock.training.ensembles.chunks import Together
+from airlock.training.ensembles.ensemble import Make, bytes_per_model, makes, model_seed
+from airlock.training.ensembles.stacked import Looped, Vmapped, choose, stack
 from airlock.training.loop import Augment, mix
 from airlock.training.schedule import rate
-from airlock.training.stacked import Looped, Vmapped, choose, stack
 
 CPU = torch.device("cpu")
 SEED = 5
@@ -157,7 +157,7 @@ LOOPED_ON_A_CPU = ["mnist-net", "mnist-net without dropout", "cifar-net"]
 @pytest.fixture
 def stacks_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU."""
-    monkeypatch.setattr("airlock.training.stacked._loops_faster", lambda net, device: False)
+    monkeypatch.setattr("airlock.training.ensembles.stacked._loops_faster", lambda net, device: False)
 
 
 @pytest.mark.parametrize("name", LOOPED_ON_A_CPU)

@@ -19,8 +19,8 @@ from airlock.data.feature_files import Layout
 from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import LocalGaussian, Stream
 from airlock.training import Run
-from airlock.training import extract as ex
-from airlock.training.extract import Extraction, Ordered, extract, feature_shape
+from airlock.training.front_ends import extract as ex
+from airlock.training.front_ends.extract import Extraction, Ordered, extract, feature_shape
 
 LAYOUT = Layout((3, 4, 4), "parquet", "float32", per_shard=600)
 N = 1500

@@ -15,7 +15,7 @@ from airlock.errors import NetError
 from airlock.nets.prefix import open_prefix
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
-from airlock.training.lda import Scatter, discriminability, usefulness
+from airlock.training.front_ends.lda import Scatter, discriminability, usefulness
 from airlock.training.resident import to_input
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from airlock.training import memory
-from airlock.training.chunks import budget
+from airlock.training.ensembles.chunks import budget
 from airlock.training.per_sample.engine import _size
 
 GPU, GIB = torch.device("cuda"), 1 << 30

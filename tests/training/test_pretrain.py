@@ -16,7 +16,7 @@ from airlock.nets.prefix import open_prefix
 from airlock.nets.residual import Trunk
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
-from airlock.training.pretrain import (
+from airlock.training.front_ends.pretrain import (
     LABEL,
     Pretraining,
     _Classifier,

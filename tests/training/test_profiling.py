@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airlock.nets.prefix import narrow, open_prefix
-from airlock.training.profiling import profile, profile_all
+from airlock.training.front_ends.profiling import profile, profile_all
 
 SHAPE = (3, 8, 8)
 

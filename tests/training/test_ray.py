@@ -29,10 +29,10 @@ from airlock.errors import AirlockWarning, ConfigError, Interrupted, NetError, T
 from airlock.nets import create
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
 from airlock.training.augment import named
-from airlock.training.ensemble import Make, bytes_per_model, makes
-from airlock.training.extract import Extraction, Ordered, extract
-from airlock.training.ray_cluster import connected
-from airlock.training.ray_engine import Ray
+from airlock.training.ensembles.ensemble import Make, bytes_per_model, makes
+from airlock.training.ensembles.ray_cluster import connected
+from airlock.training.ensembles.ray_engine import Ray
+from airlock.training.front_ends.extract import Extraction, Ordered, extract
 from tests.waiting import LONG, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -336,7 +336,7 @@ def test_after_ctrl_c_either_engine_goes_on(ray: Any, tmp_path: Path, monkeypatc
             elif len(pressed) == 3:
                 hold.unlink()
 
-    monkeypatch.setattr("airlock.training.ray_engine.PATIENCE", LONG)
+    monkeypatch.setattr("airlock.training.ensembles.ray_engine.PATIENCE", LONG)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted, match=r"Ctrl-C after \d+ of 72 steps.*--resume"):
         ensemble(make, "ray", Run(progress=press, checkpoint=folder), size=1, count=3)
@@ -391,7 +391,7 @@ def test_a_cluster_without_gpus_is_refused_where_they_are_asked_for(ray: Any) ->
 
 def test_other_versions_are_refused() -> None:
     pytest.importorskip("ray")
-    from airlock.training.ray_worker import train
+    from airlock.training.ensembles.ray_worker import train
 
     outcome = train(b"", ((), ()), (0, 1), {}, "", None, ("0", "0"), None)
     assert outcome.error == "TrainingError"
@@ -411,7 +411,7 @@ JOIN = """
 import sys, numpy as np, torch, ray
 from airlock.data import Records
 from airlock.training import Recipe, Resident, Run, train_together
-from airlock.training.ensemble import makes
+from airlock.training.ensembles.ensemble import makes
 rng = np.random.default_rng(0)
 data = Resident(Records(rng.random((20, 6), np.float32), rng.integers(0, 2, 20)), torch.device("cpu"))
 found = [

@@ -11,7 +11,7 @@ from torch import nn
 
 from airlock.data import Records
 from airlock.training import Recipe
-from airlock.training.rehearse import bearable, wandering
+from airlock.training.noise_aware_lr import bearable, wandering
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 20)).astype(np.float32)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from airlock.errors import ConfigError, TrainingError
-from airlock.training import selection
-from airlock.training.selection import diverse, k_centre, select, smallest_margin
+from airlock.training.distillation import selection
+from airlock.training.distillation.selection import diverse, k_centre, select, smallest_margin
 
 
 def made(samples: int, classes: int, seed: int) -> Tensor:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from airlock.nets import build
-from airlock.training import stacked_layers
-from airlock.training.stacked_layers import Conv, ReluPool, fuse
+from airlock.training.ensembles import stacked_layers
+from airlock.training.ensembles.stacked_layers import Conv, ReluPool, fuse
 
 
 @pytest.mark.parametrize(("name", "shape"), [("mnist-net", (1, 28, 28)), ("cifar-net", (3, 32, 32))])

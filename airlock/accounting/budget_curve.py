@@ -1,0 +1,127 @@
+"""How the cost of a release builds up: `Course`, a public description of its steps, and the curve of ε along it.
+
+A channel that spends its budget in equal steps (training steps, queries) puts a course into its plan. Everything in it
+is known before any record is read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import dp_accounting as dpa
+
+from airlock.accounting.epsilon import spend_along
+from airlock.accounting.events import compose, repeat, to_json
+from airlock.accounting.guarantee import Guarantee, Status
+from airlock.errors import AccountingError
+
+_POINTS = 25
+
+
+@dataclass(frozen=True)
+class Course:
+    """Something once, then equal steps; all of it in each of the runs that are paid for.
+
+    Args:
+        step: What one step costs.
+        steps: How many there are.
+        before: What is spent before the first step, where anything is.
+        runs: How often all of this is done before one result is picked.
+        unit: What is counted along the way: "epochs", "steps", "queries".
+        per_step: How much of the unit one step is; for epochs the sampling probability.
+    """
+
+    step: dpa.DpEvent
+    steps: int
+    before: dpa.DpEvent | None = None
+    runs: int = 1
+    unit: str = "steps"
+    per_step: float = 1.0
+
+    def events(self) -> dpa.DpEvent:
+        """All of it, as a guarantee records it."""
+        once = [] if self.before is None else [self.before]
+        return repeat(compose([*once, repeat(self.step, self.steps)]), self.runs)
+
+
+@dataclass(frozen=True)
+class Point:
+    """An ε on the way: after so many steps (of each run), which lie at `at` on the axis."""
+
+    steps: int
+    at: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """ε at δ on the way through a course: never falling, every point an upper bound, the last the guarantee's own ε."""
+
+    unit: str
+    delta: float
+    status: Status
+    runs: int
+    points: tuple[Point, ...]
+
+    @property
+    def says(self) -> str:
+        """What is drawn, in one line."""
+        runs = f", {self.runs} runs together" if self.runs > 1 else ""
+        doubt = "" if self.status == "proven" else f" ({self.status}, NOT proven)"
+        delta = f"{self.delta:g}".replace("e-0", "e-")
+        return f"ε at δ = {delta} after so many {self.unit}{runs}{doubt}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "says": self.says,
+            "unit": self.unit,
+            "delta": self.delta,
+            "status": self.status,
+            "runs": self.runs,
+            "points": [{"steps": p.steps, "at": p.at, "epsilon": p.epsilon} for p in self.points],
+        }
+
+
+def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
+    """The curve of ε along the course of a guarantee; None where there is no course or no bound.
+
+    Raises:
+        AccountingError: The course does not lead to the guarantee's events.
+    """
+    if course is None or not math.isfinite(guarantee.epsilon):
+        return None
+    if to_json(course.events()) != to_json(guarantee.events):
+        raise AccountingError(
+            "a course that leads to the guarantee's events", "another", "The curve would be that of something else."
+        )
+    counts = _counts(course)
+    before = dpa.NoOpDpEvent() if course.before is None else repeat(course.before, course.runs)
+    on_the_way = spend_along(
+        before,
+        course.step,
+        [count * course.runs for count in counts[:-1]],
+        guarantee.delta,
+        guarantee.accountant_used,
+        guarantee.epsilon,
+    )
+    points = [
+        Point(count, count * course.per_step, epsilon)
+        for count, epsilon in zip(counts, _never_falling([*on_the_way, guarantee.epsilon]), strict=True)
+    ]
+    return Curve(course.unit, guarantee.delta, guarantee.status, course.runs, tuple(points))
+
+
+def _counts(course: Course) -> list[int]:
+    """After which steps to look: closer together at the start, where ε grows like a root; the last is the end."""
+    ahead = {1 + round((course.steps - 1) * (i / (_POINTS - 1)) ** 2) for i in range(_POINTS)}
+    return sorted(ahead | ({0} if course.before is not None else set()))
+
+
+def _never_falling(bounds: list[float]) -> list[float]:
+    """ε cannot fall with more steps, so a bound on what comes later holds for what came before."""
+    for i in reversed(range(len(bounds) - 1)):
+        bounds[i] = min(bounds[i], bounds[i + 1])
+    return bounds

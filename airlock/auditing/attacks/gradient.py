@@ -1,0 +1,46 @@
+"""The gradient-norm attack (after Nasr et al. 2019), for whoever holds the weights.
+
+Training has left little to learn from a member, so that the gradient of its loss is short. In: the network and records.
+Out: the negative norm of every record's loss gradient, over all parameters or over the last layer alone. It knows no
+chance and fits nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from torch import nn
+
+from airlock.auditing.attacks.signals import QUESTION
+from airlock.auditing.bounds import Floats
+from airlock.auditing.scores import Scores
+from airlock.data import Records
+from airlock.errors import NetError
+from airlock.training.per_sample.norms import gradient_squares
+
+Over = Literal["all", "last"]
+
+_NAMES: dict[Over, str] = {"all": "gradient norm", "last": "gradient norm, last layer"}
+
+
+def gradient_norm(net: nn.Module, members: Records, others: Records, over: Over = "all") -> Scores:
+    """Attack with the negative gradient norm as score."""
+    found = [_score(net, side, over) for side in (members, others)]
+    return Scores(_NAMES[over], QUESTION, "white-box", found[0], found[1], members.y, others.y)
+
+
+def _score(net: nn.Module, records: Records, over: Over) -> Floats:
+    squares = gradient_squares(net, records)
+    names = set(squares) if over == "all" else last_layer(net)
+    total: Floats = np.sum([square for name, square in squares.items() if name in names], axis=0)
+    return -np.sqrt(total)
+
+
+def last_layer(net: nn.Module) -> set[str]:
+    """The trainable parameters of the last module that has any, in the order in which the network lists them."""
+    trainable = [name for name, p in net.named_parameters() if p.requires_grad]
+    if not trainable:
+        raise NetError("a network with trainable parameters", "none", "There is no gradient to measure.")
+    owner = trainable[-1].rpartition(".")[0]
+    return {name for name in trainable if name.rpartition(".")[0] == owner}

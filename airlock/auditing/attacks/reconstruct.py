@@ -1,0 +1,168 @@
+"""Reconstruction by a trained net: the front end may stay unknown (Li et al. 2017, the IRN of PrivyNet).
+
+The attacker knows pairs of records and features, learns to turn features back into records by least squares, and then
+turns back what left. Where features leave under noise, every step draws fresh noise on them: with enough capacity the
+net becomes the mean of the records given the noisy features, which no guess beats in square error.
+
+The net is any module from features to pictures; for maps that is `airlock.nets.irn.Irn`, for flat features a small
+dense net. It starts from the seed, learns from the known pairs alone, and its last state is taken: nothing about the
+attacked records chooses anything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on
+from airlock.auditing.features.images import error
+from airlock.config import Frozen
+from airlock.errors import DataError
+from airlock.training import Run, checkpoint
+from airlock.training.distributed import digest
+from airlock.training.loop import interruption, mix, watch_interrupt
+
+Shape = tuple[int, ...]
+MakeNet = Callable[[Shape, Shape], nn.Module]
+Attacker = Callable[[Tensor], Tensor]
+FOLDER = "reconstruction-net"  # of a run's checkpoints
+_BLOCK, _RISE = 250, 0.1
+
+
+class ReconstructSettings(Frozen):
+    """How the net is trained.
+
+    Args:
+        epochs: Over the known pairs; the paper's 100.
+        batch_size: Pairs in a step.
+        learning_rate: Of Adam at its peak: it rises over the first tenth of the steps and falls to nothing.
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    learning_rate: float = 0.003
+
+
+def dense(feature_shape: Shape, image_shape: Shape) -> nn.Module:
+    """For flat features: two hidden layers."""
+    inputs, outputs = math.prod(feature_shape), math.prod(image_shape)
+    width = min(1024, max(64, outputs))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, outputs),
+        nn.Unflatten(1, image_shape),
+    )
+
+
+def learn_net(
+    passage: Passage,
+    known: Pairs,
+    seed: int,
+    run: Run,
+    settings: ReconstructSettings | None = None,
+    make: MakeNet = dense,
+    label: str = "training the reconstruction net",
+) -> Attacker:
+    """Train a net on known pairs; what comes back turns features into records.
+
+    Raises:
+        DataError: There are fewer than two pairs.
+    """
+    chosen = settings or ReconstructSettings()
+    if len(known) < 2:
+        raise DataError("at least two known pairs of record and features", str(len(known)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = make(tuple(known.clean.shape[1:]), tuple(known.x.shape[1:])).to(run.device)
+    centre, spread = _scale(known.clean, passage.sigma)
+    _train(net, passage, known, (centre, spread), seed, run, chosen, label)
+    net.eval()
+
+    def rebuild(features: Tensor) -> Tensor:
+        with torch.no_grad():
+            blocks = [
+                net((block.to(run.device) - centre) / spread).clamp(0, 1) for block in torch.split(features, _BLOCK)
+            ]
+        return torch.cat(blocks)
+
+    return rebuild
+
+
+def _scale(clean: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    """One mean and one spread for all features, noise included."""
+    return clean.mean(), (clean.var() + sigma**2).sqrt().clamp_min(1e-8)
+
+
+def _train(
+    net: nn.Module, passage: Passage, known: Pairs, scale: tuple[Tensor, Tensor], seed: int, run: Run,
+    settings: ReconstructSettings, label: str,
+) -> None:  # fmt: skip
+    """Adam from the seed; every step's order and noise follow from its number, so that a resumed run ends the same."""
+    size = min(settings.batch_size, len(known))
+    batches = max(1, len(known) // size)
+    steps = settings.epochs * batches
+    optimiser = torch.optim.Adam(net.parameters(), settings.learning_rate)
+    mark, folder = _mark(passage, known, seed, settings), run.checkpoint / FOLDER if run.checkpoint else None
+    first, saved = _resumed(folder, mark, net, optimiser, run), time.monotonic()
+    net.train()
+    with watch_interrupt() as interrupted:
+        for step in range(first, steps):
+            order = torch.randperm(len(known), generator=torch.Generator().manual_seed(mix(seed, step // batches)))
+            place = step % batches * size
+            batch = known.take(order[place : place + size].to(known.y.device))
+            noisy = passage.noisy(batch.clean, generator_on(run.device, mix(seed, step)))
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * _pace(step / steps)
+            _advance(net, optimiser, (noisy - scale[0]) / scale[1], batch.x)
+            stop = interrupted() and step + 1 < steps
+            if folder is not None and (stop or time.monotonic() - saved > run.checkpoint_seconds):
+                checkpoint.save(folder, step + 1, mark, net, {}, optimiser, {})
+                saved = time.monotonic()
+            if stop:
+                raise interruption(step + 1, steps, kept=folder is not None)
+            if run.progress:
+                run.progress(label, step + 1, steps)
+    if folder is not None:
+        checkpoint.save(folder, steps, mark, net, {}, optimiser, {})
+
+
+def _advance(net: nn.Module, optimiser: torch.optim.Optimizer, features: Tensor, x: Tensor) -> None:
+    optimiser.zero_grad(set_to_none=True)
+    torch.autograd.backward(error(net(features), x).mean())
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    optimiser.step()
+
+
+def _pace(done: float) -> float:
+    """The learning rate's share of its peak: it rises over the first tenth and falls along a half cosine."""
+    return (
+        (done + 1e-3) / _RISE if done < _RISE - 1e-3 else 0.5 + 0.5 * math.cos(math.pi * (done - _RISE) / (1 - _RISE))
+    )
+
+
+def _mark(passage: Passage, known: Pairs, seed: int, settings: ReconstructSettings) -> dict[str, object]:
+    """What the net depends on; features of the same records may differ in their last bits from run to run."""
+    return {
+        "records": digest([known.x]).hex(),
+        "shape": list(known.clean.shape),
+        "sigma": passage.sigma,
+        "seed": seed,
+        "settings": settings.model_dump(mode="json"),
+    }
+
+
+def _resumed(
+    folder: Path | None, mark: dict[str, object], net: nn.Module, optimiser: torch.optim.Optimizer, run: Run
+) -> int:
+    """How many steps an interrupted run had done; they are put in place."""
+    content = checkpoint.read(folder) if folder is not None and run.resume else None
+    return checkpoint.restore(content, mark, net, {}, optimiser, lambda _: None) if content else 0

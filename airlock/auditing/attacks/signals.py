@@ -1,0 +1,139 @@
+"""What an attack looks at: the logits of a model on records, and what follows from those of the true class.
+
+In: a network, or anything that answers, and records. Out: float64 arrays. Nothing here knows who is a member, except
+`as_scores`, which lays the scores of both sides out as the attack's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax, logsumexp
+from torch import Tensor
+
+from airlock.auditing.bounds import Floats
+from airlock.auditing.result import View
+from airlock.auditing.scores import Ints, Scores
+from airlock.data import Records
+from airlock.errors import DataError
+from airlock.training.loop import Augment, mix
+from airlock.training.resident import to_input
+
+Answer = Callable[[Tensor], Tensor]
+Mask = NDArray[np.bool_]
+
+QUESTION = "Can someone who holds the model and a person's record tell whether it was in the training set?"
+QUESTION_ANSWERS = "Can someone who may ask the model about a person's record tell whether it was in the training set?"
+QUESTION_LABELS = "Can someone who sees the model's decisions alone tell whether a record was in the training set?"
+_BLOCK = 1000
+_FLOOR = 1e-30  # of a probability that was rounded to zero: float32 still tells smaller ones apart
+
+
+def ask(answer: Answer, records: Records, device: torch.device | None = None, block: int = _BLOCK) -> Floats:
+    """What `answer` says about every record, block by block: (records, classes), or (records,) where it gives labels.
+
+    Args:
+        answer: A network in evaluation mode, or any function from inputs (float, on `device`) to one row a record.
+        records: Whom to ask about.
+        device: Where `answer` wants its inputs.
+        block: Records at a time.
+    """
+    rows = []
+    with torch.no_grad():
+        for start in range(0, len(records), block):
+            x = torch.from_numpy(np.ascontiguousarray(records.x[start : start + block])).to(device or "cpu")
+            rows.append(answer(to_input(x)).cpu().double().numpy())
+    return np.concatenate(rows)
+
+
+def from_probabilities(probabilities: Floats) -> Floats:
+    """Logits that give these probabilities; a zero, which can only be rounding, becomes 1e-30."""
+    return np.log(np.maximum(np.asarray(probabilities, np.float64), _FLOOR))
+
+
+def probability_of(logits: Floats, y: Ints) -> Floats:
+    """p_y for (..., records, classes) logits and the records' labels."""
+    return np.exp(_own(log_softmax(np.asarray(logits, np.float64), axis=-1), y))
+
+
+def scaled_logit(logits: Floats, y: Ints) -> Floats:
+    """log(p_y / (1 − p_y)), by which LiRA's signals are about normal (Carlini et al. 2022, section IV-C).
+
+    It is the logit of the true class less the log-sum-exp of the others: exact however close p_y is to 0 or 1.
+    """
+    z = np.asarray(logits, np.float64)
+    if z.shape[-1] < 2 or z.shape[-2] != len(y):
+        raise DataError(f"logits of {len(y)} records and at least two classes", f"an array of shape {z.shape}")
+    others = np.array(z)
+    np.put_along_axis(others, _places(z, y), -np.inf, -1)
+    return np.asarray(_own(z, y) - logsumexp(others, axis=-1))
+
+
+def augmented(
+    answers: Callable[[Records], Floats], records: Records, augment: Augment, queries: int, seed: int
+) -> Floats:
+    """Scaled logits of each record and of altered copies of it: (..., records, queries), the record itself first.
+
+    The copies are the same for every model that is asked with the same seed, as LiRA needs it.
+
+    Args:
+        answers: From records to (..., records, classes) logits: of one network, or of many as `Ensemble.logits`.
+        records: Whom to ask about.
+        augment: As in the attacked model's training (`training.augment.named`).
+        queries: How many, the record itself included.
+        seed: Of the copies.
+    """
+    x = to_input(torch.from_numpy(np.ascontiguousarray(records.x)))
+    found = [scaled_logit(answers(records), records.y)]
+    for query in range(1, queries):
+        changed = augment(x, torch.Generator().manual_seed(mix(seed, query)))
+        found.append(scaled_logit(answers(Records(changed.numpy(), records.y)), records.y))
+    return np.stack(found, -1)
+
+
+def loss(logits: Floats, y: Ints) -> Floats:
+    """Cross-entropy, −log p_y."""
+    return -_own(log_softmax(np.asarray(logits, np.float64), axis=-1), y)
+
+
+def _own(values: Floats, y: Ints) -> Floats:
+    """The true class's value of every record."""
+    return np.take_along_axis(values, _places(values, y), -1)[..., 0]
+
+
+def _places(values: Floats, y: Ints) -> Ints:
+    shape = (1,) * (values.ndim - 2) + (len(y), 1)
+    return np.broadcast_to(np.asarray(y, np.int64).reshape(shape), (*values.shape[:-1], 1))
+
+
+def as_scores(
+    name: str,
+    view: View,
+    scores: Floats,
+    inside: Mask,
+    y: Ints,
+    repeats: Floats | None = None,
+    question: str = QUESTION_ANSWERS,
+) -> Scores:
+    """The scores of a pool of records of which the target's mask says who was in.
+
+    Args:
+        name: Of the attack.
+        view: What the attacker has.
+        scores: One a record.
+        inside: Who was in the target's training set.
+        y: Their labels.
+        repeats: (seeds, records) where the attack knows chance.
+        question: In plain words.
+    """
+    if not len(scores) == len(inside) == len(y) or inside.all() or not inside.any():
+        raise DataError(
+            "scores, membership and labels of the same records, members and others among them",
+            f"{len(scores)}, {len(inside)} ({int(inside.sum())} members) and {len(y)}",
+            "An attack is measured on both.",
+        )
+    again = (None, None) if repeats is None else (repeats[:, inside], repeats[:, ~inside])
+    return Scores(name, question, view, scores[inside], scores[~inside], y[inside], y[~inside], *again)

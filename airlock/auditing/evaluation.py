@@ -1,0 +1,399 @@
+"""How useful a release is, measured on the test part and paid for: tables of counts with noise, and their figures.
+
+In: the outcomes of all test records, which stay inside. Out: an `Evaluation`, which leaves, and the `Figures` that
+follow from it and from nothing else, so that whoever holds the card can compute them again.
+
+Guarantee: `evaluate` is ε-DP for every record of the test part, under add-remove.
+
+Proof. A test record is in exactly one cell of each table (of table (b) and (c) in none, if its label is no class), and
+which one it is follows from the release and that record alone (`training.outcomes`). So one record more or less moves
+one cell by one, and table t with noise of ε_t is ε_t-DP (`mechanisms.counts`); the shares add up to one, and so do the
+tables to ε. What leaves besides does not depend on test records: the release was made without them. ∎
+
+A record is in one part of the split, so what is spent here costs no private record anything, and the test part may
+spend all of the ε that is stated for the release. Where several runs were declared (`tuning_runs`), each has a card of
+its own and the pick among them was made by what cards say: `budget` divides ε by their number.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Self
+
+import dp_accounting as dpa
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from scipy.stats import norm
+
+from airlock.accounting import compose, pure, repeat, spend
+from airlock.auditing.bounds import auc_interval, proportion_interval
+from airlock.auditing.noisy_proportion import Noise, noisy_interval
+from airlock.config import Frozen
+from airlock.errors import ConfigError
+from airlock.mechanisms import NoisyCounts, Stream
+from airlock.training.outcomes import Outcomes
+
+BINS = 10
+CONFIDENCE = 0.95
+SHARES = (0.6, 0.2, 0.2)  # of ε: right and wrong, by class, by score
+SHARES_OF_LABELS = (0.75, 0.25)  # where there are no scores
+LEAST, MOST = 1e-4, 100.0  # of ε: with less the noise says nothing, and with more there is none
+_KNOWN = 0.8  # the width of an interval that says something
+_SIZE_ERROR = 0.01  # with which a total is off by more than is allowed for
+MIDDLES = (np.arange(BINS) + 0.5) / BINS
+
+Whole = NDArray[np.int64]
+Floats = NDArray[np.floating]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=-(10**9), le=10**9)]  # a card may come from anybody; figures of more take too long
+Pair = tuple[Count, Count]
+Row = Annotated[tuple[Count, ...], Field(min_length=BINS, max_length=BINS)]
+
+
+class Evaluation(Frozen):
+    """What left of the test records: counts with noise, which may be negative.
+
+    Args:
+        epsilon: What the three tables cost a test record.
+        classes: How many there are.
+        shares: Of ε that each table has.
+        right: Classified correctly, and not.
+        by_class: The same of each class.
+        bins: By score, in ten equal steps from 0 to 1; null where only labels are said. Of two classes a row for each
+            true class, by the probability of class 1; of more the right ones and the wrong ones, by the probability of
+            what was said.
+    """
+
+    epsilon: Annotated[float, Field(ge=LEAST, le=MOST)]
+    classes: Annotated[int, Field(ge=2)]
+    shares: tuple[Share, ...]
+    right: Pair
+    by_class: tuple[Pair, ...]
+    bins: tuple[Row, Row] | None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.by_class) != self.classes or self.shares != _shares(self.bins is not None):
+            raise ValueError("tables of counts must fit the classes, and their shares of ε must be the usual ones")
+        return self
+
+    @property
+    def noises(self) -> tuple[NoisyCounts, ...]:
+        """What was added to each table."""
+        return tuple(NoisyCounts(share * self.epsilon) for share in self.shares)
+
+
+class Figure(Frozen):
+    """An estimate with its interval of 95%, in which chance in the records and noise are both contained."""
+
+    value: Share
+    low: Share
+    high: Share
+
+
+class Figures(Frozen):
+    """What the counts say of records like these.
+
+    Args:
+        records: About how many there were.
+        accuracy: The share that is classified correctly. Certified: the interval holds at every size.
+        recalls: The same in each class. Certified, one by one.
+        majority: The share of the largest class: the accuracy of whoever always says it. Certified.
+        balanced_accuracy: The mean of the recalls; by the delta method.
+        auc: Of two classes, of the score in ten steps with ties as one half; by the delta method.
+        calibration_error: Expected, with each score taken for the middle of its step; from a bound on the sum of all
+            errors, so the interval is wide.
+    """
+
+    records: Annotated[int, Field(ge=0)]
+    accuracy: Figure
+    recalls: tuple[Figure, ...]
+    majority: Figure
+    balanced_accuracy: Figure
+    auc: Figure | None
+    calibration_error: Figure | None
+
+
+def _shares(with_scores: bool) -> tuple[float, ...]:
+    return SHARES if with_scores else SHARES_OF_LABELS
+
+
+def event(epsilon: float, with_scores: bool, runs: int = 1) -> dpa.DpEvent:
+    """What the test part pays for an evaluation of each of so many runs."""
+    return repeat(compose([pure(share * epsilon) for share in _shares(with_scores)]), runs)
+
+
+def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> float:
+    """The ε of one evaluation, such that those of all runs cost a test record no more than the stated (ε, δ).
+
+    The accountant rounds up to a grid, so the quotient alone could come out a little above. What is too much is taken
+    off, in steps that double: within one step of the grid ε does not move at all.
+
+    Raises:
+        ConfigError: So little is left for each run that its counts would be noise.
+    """
+    each = min(MOST, epsilon / runs)
+    for turn in range(40 if each >= LEAST else 0):
+        over = spend(event(each, with_scores, runs), delta).epsilon - epsilon
+        if over <= 0:
+            break
+        each -= 2**turn * over / runs
+    if each < LEAST:
+        raise ConfigError(
+            f"an ε of at least {LEAST:g} for what each run's card says of test records",
+            f"{each:.2g}",
+            f"The stated ε is divided by {runs:,} declared runs.",
+            "Declare fewer tuning_runs, or take a larger ε.",
+        )
+    return each
+
+
+def evaluate(outcomes: Outcomes, classes: int, epsilon: float, stream: Stream) -> Evaluation:
+    """The tables with noise; for the guarantee see above.
+
+    Args:
+        outcomes: Of the test records; secret.
+        classes: How many are declared.
+        epsilon: To spend on the test part.
+        stream: Secret; read once.
+    """
+    shares = _shares(outcomes.scores is not None)
+    noisy = [
+        NoisyCounts(share * epsilon).add(table, stream.child("table", place)).tolist()
+        for place, (share, table) in enumerate(zip(shares, tables(outcomes, classes), strict=True))
+    ]
+    return Evaluation(
+        epsilon=epsilon,
+        classes=classes,
+        shares=shares,
+        right=tuple(noisy[0]),
+        by_class=tuple(tuple(pair) for pair in noisy[1]),
+        bins=(tuple(noisy[2][0]), tuple(noisy[2][1])) if len(noisy) == 3 else None,
+    )
+
+
+def tables(outcomes: Outcomes, classes: int) -> tuple[Whole, ...]:
+    """The exact counts, two or three tables; a record is in at most one cell of each."""
+    wrong = (~outcomes.right).astype(np.int64)
+    known = (outcomes.labels >= 0) & (outcomes.labels < classes)
+    labels = np.where(known, outcomes.labels, 0)
+    found = [np.bincount(wrong, minlength=2)]
+    found.append(np.bincount((2 * labels + wrong)[known], minlength=2 * classes).reshape(classes, 2))
+    if outcomes.scores is not None:
+        rows = labels if classes == 2 else wrong
+        found.append(np.bincount((BINS * rows + _places(outcomes.scores))[known], minlength=2 * BINS).reshape(2, BINS))
+    return tuple(found)
+
+
+def _places(scores: Floats) -> Whole:
+    """The bin of each score; what is no number is in the first."""
+    return np.minimum(np.floor(_within(scores) * BINS), BINS - 1).astype(np.int64)
+
+
+def _within(scores: Floats) -> Floats:
+    """Cut to [0, 1]; 0 for what is no number."""
+    return np.clip(np.nan_to_num(scores), 0.0, 1.0)
+
+
+def figures(evaluation: Evaluation) -> Figures:
+    """All figures of the noisy counts; a pure function of what left."""
+    one, each = (Noise(noise.epsilon, 1) for noise in evaluation.noises[:2])
+    right, wrong = evaluation.right
+    by_class = np.array(evaluation.by_class, np.int64)
+    bins = None if evaluation.bins is None else np.array(evaluation.bins, np.float64)
+    cell = evaluation.noises[2].variance if bins is not None else 0.0
+    away = Noise(one.epsilon, 2).reach(_SIZE_ERROR)
+    recalls = tuple(_noisy(int(hit), int(miss), each) for hit, miss in by_class)
+    return Figures(
+        records=max(0, right + wrong),
+        accuracy=_noisy(right, wrong, one),
+        recalls=recalls,
+        majority=_majority(by_class, right + wrong, Noise(one.epsilon, 2), Noise(each.epsilon, 2)),
+        balanced_accuracy=_balanced(recalls),
+        auc=None if bins is None or evaluation.classes != 2 else _auc(bins, cell),
+        calibration_error=None
+        if bins is None
+        else _calibration(_hits_last(bins, evaluation.classes), MIDDLES, right + wrong, away, cell),
+    )
+
+
+def exact(outcomes: Outcomes, classes: int) -> Figures:
+    """The same figures without noise, for the dossier: every score as it is, and its mean in each bin."""
+    right, by_class, *binned = tables(outcomes, classes)
+    total = int(right.sum())
+    largest = int(by_class.sum(1).max())
+    bins = binned[0].astype(np.float64) if binned else None
+    recalls = tuple(_plain(int(pair[0]), int(pair.sum())) for pair in by_class)
+    return Figures(
+        records=total,
+        accuracy=_plain(int(right[0]), total),
+        recalls=recalls,
+        majority=_plain(largest, total),
+        balanced_accuracy=_balanced(recalls),
+        auc=_exact_auc(outcomes) if classes == 2 else None,
+        calibration_error=None
+        if outcomes.scores is None or bins is None
+        else _calibration(_hits_last(bins, classes), _means(outcomes.scores), total, 0, 0.0),
+    )
+
+
+def far(evaluation: Evaluation, outcomes: Outcomes) -> float:
+    """How probable it is that noise of the stated size lies as far from the exact counts, or as near; an upper bound.
+
+    For whoever has the vault. Counts of other records lie too far; counts without noise too near.
+
+    Proof. Three bounds, of which the smallest is taken three times. With S = Σ over cells of ε_t |noise|, P(S ≥ s) ≤
+    e^(−hs) E[e^(hS)] for every h in (0, 1), and P(S ≤ s) the same for h < 0 (Chernoff); E[e^(hS)] is a product over
+    cells of tanh(ε/2) · (1 + 2/(e^(ε(1 − h)) − 1)). And some ε_t |noise| reaches m with a probability of at most Σ over
+    cells of 2 e^−m/(1 + e^−ε).
+    """
+    known = tables(outcomes, evaluation.classes)
+    if (evaluation.bins is None) != (len(known) == 2):
+        return 0.0
+    seen = (evaluation.right, evaluation.by_class, evaluation.bins)
+    away = [np.abs(np.array(table, np.int64) - known[place]) for place, table in enumerate(seen[: len(known)])]
+    sizes = [(noise.epsilon, table.size) for noise, table in zip(evaluation.noises, known, strict=True)]
+    scaled = [noise.epsilon * table for noise, table in zip(evaluation.noises, away, strict=True)]
+    total, largest = sum(float(table.sum()) for table in scaled), max(float(table.max()) for table in scaled)
+    bounds = [_chernoff(total, sizes, tilts) for tilts in (np.linspace(0, 1, 200)[:-1], -np.geomspace(1e-3, 200, 200))]
+    single = sum(cells * 2.0 * math.exp(-largest) / (1.0 + math.exp(-epsilon)) for epsilon, cells in sizes)
+    return min(1.0, 3.0 * min(single, *(math.exp(min(0.0, bound)) for bound in bounds)))
+
+
+def _chernoff(total: float, sizes: list[tuple[float, int]], tilts: Floats) -> float:
+    """The smallest logarithm of the bound among these h."""
+    logs = -tilts * total
+    for epsilon, cells in sizes:
+        with np.errstate(over="ignore"):
+            others = 2.0 / np.expm1(epsilon * (1.0 - tilts))
+        logs = logs + cells * (math.log(math.tanh(epsilon / 2)) + np.log1p(others))
+    return float(logs.min())
+
+
+def _noisy(hits: int, misses: int, cell: Noise) -> Figure:
+    """A proportion of two cells with the same noise."""
+    parts = ((cell, 1.0, 1.0), (cell, 0.0, 1.0))
+    low, high = noisy_interval(hits, hits + misses, parts, Noise(cell.epsilon, 2), CONFIDENCE)
+    return Figure(value=_ratio(hits, hits + misses), low=low, high=high)
+
+
+def _plain(hits: int, total: int) -> Figure:
+    low, high = proportion_interval(hits, total, CONFIDENCE) if total else (0.0, 1.0)
+    return Figure(value=_ratio(hits, total), low=low, high=high)
+
+
+def _majority(by_class: Whole, total: int, size: Noise, cells: Noise) -> Figure:
+    """The largest share of a class.
+
+    The upper end of the truly largest class is at most the largest upper end, and ends rise with the counts. For the
+    lower end all classes' have to hold at once: each has its share of the error.
+    """
+    most, classes = int(by_class.sum(1).max()), len(by_class)
+    parts = ((cells, 1.0, 0.0), (size, 0.0, 1.0))
+    high = noisy_interval(most, total, parts, size, CONFIDENCE)[1]
+    low = noisy_interval(most, total, parts, size, 1.0 - (1.0 - CONFIDENCE) / classes)[0]
+    return Figure(value=_ratio(most, total), low=low, high=high)
+
+
+def _balanced(recalls: tuple[Figure, ...]) -> Figure:
+    """The mean of the recalls, whose errors are independent.
+
+    Each interval's reach to either side is taken for so many deviations of its error, and deviations add up in squares
+    (Zou and Donner 2008): near the ends of [0, 1] and with few records intervals are lopsided, and so is this one.
+    Of a recall that nothing is known about, the reach is no deviation; those add up as they are.
+    """
+    value = sum(one.value for one in recalls) / len(recalls)
+    down, up = (
+        _together([(abs(end - one.value), one) for end, one in zip(ends, recalls, strict=True)]) / len(recalls)
+        for ends in ([one.low for one in recalls], [one.high for one in recalls])
+    )
+    return Figure(value=value, low=max(0.0, value - down), high=min(1.0, value + up))
+
+
+def _together(reaches: list[tuple[float, Figure]]) -> float:
+    squares = sum(reach**2 for reach, one in reaches if one.high - one.low < _KNOWN)
+    return math.sqrt(squares) + sum(reach for reach, one in reaches if one.high - one.low >= _KNOWN)
+
+
+def _auc(bins: Floats, cell: float) -> Figure:
+    """Of class 1 over class 0 by bins, ties one half, by the delta method.
+
+    With counts h₀ and h₁, totals n₀ and n₁ and P_b the share of class 0 below bin b and half in it, it is Σ h₁b P_b/n₁.
+    A record or a unit of noise in bin b moves it by (P_b − AUC)/n₁, or by the like of class 0. The counts' noise is
+    independent in both classes, so the numerator has no bias; negative counts stay as they are.
+    """
+    totals = bins.sum(1)
+    if totals.min() <= 3.0 * math.sqrt(BINS * cell):
+        return Figure(value=0.5, low=0.0, high=1.0)
+    shares = bins / totals[:, None]
+    below = np.cumsum(shares[0]) - shares[0] / 2.0
+    above = 1.0 - (np.cumsum(shares[1]) - shares[1] / 2.0)
+    value = float(shares[1] @ below)
+    variance = 0.0
+    for moves, total, row in ((below - value, totals[1], shares[1]), (above - value, totals[0], shares[0])):
+        spread = max(float(np.clip(row, 0.0, None) @ moves**2), 1.0 / total)
+        variance += spread / total + cell * float(moves @ moves) / total**2
+    return _about(value, math.sqrt(variance))
+
+
+def _exact_auc(outcomes: Outcomes) -> Figure | None:
+    if outcomes.scores is None:
+        return None
+    ones, zeros = (outcomes.scores[outcomes.labels == label] for label in (1, 0))
+    if min(len(ones), len(zeros)) < 2:
+        return Figure(value=0.5, low=0.0, high=1.0)
+    value, low, high = auc_interval(ones, zeros, CONFIDENCE)
+    return Figure(value=value, low=low, high=high)
+
+
+def _calibration(bins: Floats, means: Floats, total: int, away: int, cell: float) -> Figure:
+    """Σ over bins of |E[1(in the bin)(hit − score)]|, for rows of misses and hits and a total that is off by `away`.
+
+    The sum of a bin is off by an error of variance σ², from chance and noise, and |Σ|a + e| − Σ|a|| ≤ Σ|e|. That sum
+    has the mean Σ σ√(2/π) and the variance Σ σ²(1 − 2/π) where errors are normal; its quantile is the interval's reach.
+    The estimate is Σ √(d² − σ²) of what is seen, because noise alone would look like an error of calibration.
+    """
+    misses, hits = bins
+    sums = np.abs(hits * (1.0 - means) - misses * means)
+    up, down = (1.0 - means) ** 2, means**2
+    variances = np.clip(hits, 0.0, None) * up + np.clip(misses, 0.0, None) * down + cell * (up + down)
+    mean, rest = float(np.sqrt(variances).sum()) * math.sqrt(2.0 / math.pi), float(variances.sum()) * (1 - 2 / math.pi)
+    reach = mean + float(norm.ppf(CONFIDENCE)) * math.sqrt(rest)
+    seen, value = float(sums.sum()), float(np.sqrt(np.clip(sums**2 - variances, 0.0, None)).sum())
+    middle = min(1.0, value / total) if total > 0 else 0.0
+    low = (seen - reach) / (total + away) if total + away > 0 else 0.0
+    high = (seen + reach) / (total - away) if total > away else 1.0
+    return Figure(value=middle, low=max(0.0, min(low, middle)), high=min(1.0, max(high, middle)))
+
+
+def _hits_last(bins: Floats, classes: int) -> Floats:
+    """Of two classes the rows are class 0 and class 1, of which scores speak; of more the right ones stand first."""
+    return bins if classes == 2 else bins[::-1]
+
+
+def _means(scores: Floats) -> Floats:
+    """The mean score of each bin; its middle where it is empty."""
+    scores, places = _within(scores), _places(scores)
+    counts, sums = (np.bincount(places, weights, minlength=BINS) for weights in (None, scores))
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), MIDDLES))
+
+
+def _about(value: float, deviation: float) -> Figure:
+    """A normal interval; where it lies inside (0, 1) also that of the logit, because the first is too short inwards."""
+    value = min(1.0, max(0.0, value))
+    reach = float(norm.ppf(0.5 + CONFIDENCE / 2.0)) * deviation
+    low, high = value - reach, value + reach
+    if low > 0.0 and high < 1.0:
+        odds, spread = math.log(value / (1.0 - value)), reach / (value * (1.0 - value))
+        low, high = min(low, _logistic(odds - spread)), max(high, _logistic(odds + spread))
+    return Figure(value=value, low=max(0.0, low), high=min(1.0, high))
+
+
+def _logistic(odds: float) -> float:
+    return 0.5 * (1.0 + math.tanh(odds / 2.0))
+
+
+def _ratio(part: int, whole: int) -> float:
+    """Within [0, 1]; 0 where nothing is left of the whole."""
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0

@@ -1,0 +1,238 @@
+"""Attack features that leave: rebuild records, find members, read off attributes, name the front end.
+
+In: the passage, what left, the split it came from. Out: an `Audit` with `Findings`, and for the vault the scores of
+single records and a contact sheet of private ones.
+
+Who is used for what. The attacker knows test records with their features and learns from them alone. Reconstruction and
+attributes are measured on the holdout, sent through the same passage with noise of the audit's own: these figures are
+about records like the private ones, and no private record is behind them. Membership needs members: it uses private
+records against the holdout, as every membership attack does. Pictures on the card are public or drawn (`sheet`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from airlock.auditing.attacks.attribute import attribute_of, infer, majority
+from airlock.auditing.attacks.identify import identify
+from airlock.auditing.attacks.invert import InvertSettings
+from airlock.auditing.attacks.lookup import Blocks, lookup
+from airlock.auditing.attacks.reconstruct import ReconstructSettings
+from airlock.auditing.features import reconstruction_metrics
+from airlock.auditing.features.attackers import Attackers
+from airlock.auditing.features.contact_sheet import as_bytes, pictures_to_show, sheet
+from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
+from airlock.auditing.features.findings import (
+    AttributeResult,
+    Findings,
+    IdentificationResult,
+    ReconstructionResult,
+    Sheet,
+)
+from airlock.auditing.members import FEWEST, Sides, draw, public_count
+from airlock.auditing.metrics import measure_all
+from airlock.auditing.result import Audit
+from airlock.config import Frozen, SplitConfig
+from airlock.data import Records, Split
+from airlock.methods.contract import Secrets
+from airlock.training import Run
+
+KNOWN_IMAGES = (1, 2, 4, 8)  # with how many known records the front end is named
+TOO_FEW = (
+    "All attacks: the holdout or the test part is too small for them, or smaller than the stated number of records."
+)
+NO_NET = "Reconstruction by a trained net and a longer inversion, which find more: `airlock audit` makes them."
+NO_POOL = "Whether a few known records name the front end: no pool of public nets was given."
+NO_PICTURES = "Reconstruction of records that are no pictures."
+NOT_TESTED = (
+    "Attackers with strong knowledge of such records, as generative models have; they can fill in what is missing.",
+    "Attackers who know many features of one person, or link them with other data.",
+)
+
+
+class FeatureSettings(Frozen):
+    """How hard to attack.
+
+    Args:
+        known: Records that the attacker knows, at most.
+        images: Records that are attacked, at most; members too.
+        threshold: From this PSNR on a picture counts as rebuilt.
+        attribute: `brightness`, `colour`, or `column N` of a table; without it the first of these that fits.
+        attribute_steps: Of training the net that tells it.
+        net: Whether a reconstruction net is trained, which takes minutes.
+        reconstruct: How.
+        invert: How hard the front end is inverted.
+        shown: Pictures on the contact sheets.
+    """
+
+    known: Annotated[int, Field(ge=8)] = 2000
+    images: Annotated[int, Field(ge=FEWEST)] = 1000
+    threshold: float = 20.0
+    attribute: str | None = None
+    attribute_steps: Annotated[int, Field(ge=1)] = 400
+    net: bool = True
+    reconstruct: ReconstructSettings = ReconstructSettings(epochs=30)
+    invert: InvertSettings = InvertSettings()
+    shown: Annotated[int, Field(ge=1, le=32)] = 8
+
+
+QUICK = FeatureSettings(
+    known=500,
+    images=60,
+    net=False,
+    attribute_steps=100,
+    invert=InvertSettings(steps=30, restarts=0, variation=(0.0, 1e-2), learning_rate=0.1),
+)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Public nets that the front end may have been cut from.
+
+    Args:
+        candidates: By name, modules from records to all maps of a layer.
+        name: Which of them it was.
+        channels: Which of its channels left.
+    """
+
+    candidates: Mapping[str, nn.Module]
+    name: str
+    channels: Sequence[int]
+
+
+def attack(
+    passage: Passage,
+    released: Blocks,
+    split: Split,
+    fractions: SplitConfig,
+    delta: float,
+    seed: int,
+    settings: FeatureSettings | None = None,
+    run: Run | None = None,
+    pool: Pool | None = None,
+    *,
+    labelled: bool = True,
+) -> tuple[Audit, Secrets]:
+    """Attack features with everything that fits.
+
+    Args:
+        passage: What every record went through, noise included.
+        released: Blocks of features and labels as they left, read once.
+        split: The records that they came from.
+        fractions: Of the split.
+        delta: At which an ε is stated.
+        seed: Of the attacks; where noise is needed it is the audit's own and not that of the release.
+        settings: How hard; `QUICK` takes seconds.
+        run: Device and progress.
+        pool: To name the front end from.
+        labelled: Whether true labels leave with the features; attackers, and blind guesses, use them only then.
+
+    Returns:
+        The audit, and what belongs into the vault: the scores of single records, and pictures of private ones.
+    """
+    chosen, run = settings or FeatureSettings(), run or Run()
+    sides = draw(split, fractions, seed, chosen.images)
+    count = public_count(split, "test", fractions, chosen.known)
+    if sides is None or count < 8 or count > len(split.test):
+        return Audit((), (TOO_FEW, *NOT_TESTED), Findings()), {}
+    test = split.test.take(np.random.default_rng(seed).permutation(len(split.test))[:count])
+    parts = (test, sides.others, sides.members)
+    known, target, members = (push(passage, part if labelled else _unlabelled(part), run.device) for part in parts)
+    scene = _Scene(passage, known, target, seed, run, chosen)
+    blocks = released if labelled else ((features, np.zeros_like(y)) for features, y in released)
+    scores = lookup(passage, blocks, members, target, known)
+    classes = split.facts.classes if labelled else ()
+    # What releases of features promise is for a record that is replaced: how many rows there are is not covered.
+    results = measure_all([scores], delta, classes=classes, game=sides.game, relation="replace-one")
+    secrets = {"attack-scores": {"features-members": scores.members, "features-others": scores.others}}
+    pictures = sides.others.x.ndim == 4
+    rebuilt, shown = _rebuilt(scene, split, sides) if pictures else ((), None)
+    findings = Findings(
+        reconstructions=rebuilt,
+        identification=_named(scene, pool) if pool else None,
+        attributes=(_told(scene),),
+        found_by_lookup=not passage.sigma and results[0].value > 0.99,
+        sheet=shown[0] if shown else None,
+    )
+    untested = (*(() if chosen.net or not pictures else (NO_NET,)), *(() if pictures else (NO_PICTURES,)))
+    untested += (*(() if pool else (NO_POOL,)), *NOT_TESTED)
+    return Audit(results, untested, findings), secrets | ({"contact-sheet": shown[1]} if shown else {})
+
+
+def _unlabelled(records: Records) -> Records:
+    return Records(records.x, np.zeros_like(records.y))
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """What all attackers share: what they know, and whose features they attack."""
+
+    passage: Passage
+    known: Pairs
+    target: Pairs
+    seed: int
+    run: Run
+    settings: FeatureSettings
+
+    def left(self, pairs: Pairs, salt: int) -> Tensor:
+        """Features as they leave, with the audit's own noise."""
+        return self.passage.noisy(pairs.clean, generator_on(self.run.device, 1_000 * self.seed + salt))
+
+
+def _rebuilt(
+    scene: _Scene, split: Split, sides: Sides
+) -> tuple[tuple[ReconstructionResult, ...], tuple[Sheet, dict[str, NDArray[np.uint8]]]]:
+    """Figures on the holdout; a sheet that may leave, and one of private records that may not."""
+    chosen, target = scene.settings, scene.target
+    net = chosen.reconstruct if chosen.net else None
+    attackers = Attackers.learn(scene.passage, scene.known, scene.seed, scene.run, chosen.invert, net)
+    made = attackers.make(scene.left(target, 1), target.y)
+    results = tuple(
+        reconstruction_metrics.rebuilt(
+            name, view, target.x, target.y, found, attackers.blind, len(scene.known), chosen.threshold
+        )
+        for (name, view), found in made.items()
+    )
+    few = chosen.shown
+    records, whose = pictures_to_show(split, few, scene.seed)
+    x, pictures = _show(scene, attackers, records)
+    private, theirs = _show(scene, attackers, sides.members.take(np.arange(min(few, len(sides.members)))))
+    kept = {"original": as_bytes(private)} | {name.replace(" ", "-"): as_bytes(one) for name, one in theirs.items()}
+    return results, (sheet(x, pictures, whose), kept)
+
+
+def _show(scene: _Scene, attackers: Attackers, records: Records) -> tuple[Tensor, dict[str, Tensor]]:
+    pairs = push(scene.passage, records, scene.run.device)
+    made = attackers.make(scene.left(pairs, 2), pairs.y)
+    return pairs.x, {name: found for (name, _), found in made.items()}
+
+
+def _told(scene: _Scene) -> AttributeResult:
+    wanted = scene.settings.attribute or ("brightness" if scene.known.x.dim() == 4 else "column 0")
+    attribute = attribute_of(wanted, scene.known.x)
+    steps = scene.settings.attribute_steps
+    guess = infer(scene.passage, scene.known, attribute, scene.seed, scene.run, steps)
+    blind, target = majority(scene.known, attribute), scene.target
+    answers = guess(scene.left(target, 1), target.y)
+    return reconstruction_metrics.told(attribute.name, attribute(target.x), answers, blind(target.y), len(scene.known))
+
+
+def _named(scene: _Scene, pool: Pool) -> IdentificationResult:
+    """With the first few of the attacker's own records: nothing about private ones is needed for it."""
+    features, clipped = scene.left(scene.known, 4), scene.passage.clip is not None
+    counts = [count for count in KNOWN_IMAGES if count <= len(scene.known)]
+    candidates = {name: module.to(scene.run.device) for name, module in pool.candidates.items()}
+    guesses = [
+        (count, identify(features[:count], scene.known.x[:count], candidates, by_record=clipped)) for count in counts
+    ]
+    with torch.no_grad():
+        sizes = [int(module(scene.known.x[:1]).shape[1]) for module in candidates.values()]
+    return reconstruction_metrics.named(guesses, pool.name, pool.channels, sizes)

@@ -1,0 +1,262 @@
+"""From scores to figures: what an attack found, with intervals, and nothing about a single record.
+
+In: `Scores`. Out: an `AttackResult`. Which records choose what:
+
+* The AUC and the ROC curve choose nothing; they use all records and equal scikit-learn's.
+* The members found at a false positive rate: the non-members alone choose the threshold, so given it the members are
+  counted fairly (Clopper and Pearson 1934). The threshold's own false positive rate is bounded by the law of an order
+  statistic (Wilks 1941), which needs no second set of non-members.
+* Advantage: records at even places choose, those at odd places are counted.
+* ε: one half of the records, drawn by lot, chooses, the other is counted. All of them were attacked in one release, so
+  the bound is that of one run with many canaries (`one_run.membership_bound`), whose coins are those of the split.
+
+An uninformative score gives AUC 0.5, and certified figures call it better than chance with at most the stated error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import beta, norm, rankdata
+
+from airlock.accounting.epsilon import Relation
+from airlock.auditing.bounds import Floats, auc_interval, null_variance, proportion_interval
+from airlock.auditing.one_run_audit import Game, largest_membership_bound, membership_bound
+from airlock.auditing.result import Advantage, AttackResult, ClassScore, RateAt, Stability
+from airlock.auditing.scores import Ints, Scores
+from airlock.errors import DataError
+
+CONFIDENCE = 0.95
+RATES = (0.001, 0.01)
+FEWEST_NON_MEMBERS = 1000  # for a rate at such small false positive rates
+FEWEST_OF_A_CLASS = 50  # on either side; public, as is every other number of records here
+# The ROC curve leaves at these places only: all its corners would tell the ranks of single records.
+GRID = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+REFUSED = "No figure: {count} non-members took part, and it takes at least {fewest}."
+_TOP = 0.01
+
+
+@dataclass(frozen=True)
+class Roc:
+    """The empirical ROC curve: one corner for each score that occurs, from (0, 0) to (1, 1).
+
+    Args:
+        false_positive_rates: Rising.
+        true_positive_rates: Rising.
+        thresholds: Falling; a record at or above it is taken for a member. The first is above all scores.
+    """
+
+    false_positive_rates: Floats
+    true_positive_rates: Floats
+    thresholds: Floats
+
+    @property
+    def auc(self) -> float:
+        """The area below, with straight lines between the corners: a tie counts one half."""
+        return float(np.trapezoid(self.true_positive_rates, self.false_positive_rates))
+
+    def at(self, false_positive_rate: float) -> float:
+        """The curve there; between two corners on the straight line, as for an attacker who tosses a coin on ties."""
+        return float(np.interp(false_positive_rate, self.false_positive_rates, self.true_positive_rates))
+
+
+def roc(members: Floats, others: Floats) -> Roc:
+    """The ROC curve of scores of which the higher speak for a member; records with equal scores are in or out together.
+
+    Raises:
+        DataError: One side is empty, or a score is not a number.
+    """
+    members, others = _checked(members), _checked(others)
+    levels = np.unique(np.concatenate([members, others]))[::-1]
+    above_m = len(members) - np.searchsorted(np.sort(members), levels, "left")
+    above_n = len(others) - np.searchsorted(np.sort(others), levels, "left")
+    return Roc(
+        np.concatenate([[0.0], above_n / len(others)]),
+        np.concatenate([[0.0], above_m / len(members)]),
+        np.concatenate([[np.inf], levels]),
+    )
+
+
+def measure(
+    scores: Scores,
+    delta: float,
+    confidence: float = CONFIDENCE,
+    classes: Sequence[str] = (),
+    tests: int = 1,
+    game: Game | None = None,
+    relation: Relation = "add-remove",
+) -> AttackResult:
+    """All figures of one attack.
+
+    Args:
+        scores: Of the attack; their order must say nothing about the records.
+        delta: At which ε is bounded.
+        confidence: Of every interval and bound.
+        classes: The public names of the classes, for the figures of each; none without them.
+        tests: How many attacks on this release will have their bounds on ε compared: each takes its share of the error.
+        game: Whose coins are fair and independent, for the bound on ε. Without it equal numbers of both sides are taken
+            as if theirs were, which holds but for the knowledge that the numbers are equal.
+        relation: What the guarantee calls neighbours: the bound is on the ε of that.
+    """
+    members, others = _checked(scores.members), _checked(scores.others)
+    auc, low, high = auc_interval(members, others, confidence)
+    spread = float(norm.ppf(0.5 + confidence / 2.0)) * math.sqrt(null_variance(len(members), len(others)))
+    bound, could = _epsilon(members, others, delta, 1.0 - (1.0 - confidence) / tests, game, relation)
+    return AttackResult(
+        name=scores.name,
+        question=scores.question,
+        score="AUC",
+        value=auc,
+        low=low,
+        high=high,
+        chance=0.5,
+        confidence=confidence,
+        members=len(members),
+        non_members=len(others),
+        smallest_effect=min(1.0, 0.5 + spread),
+        epsilon_lower_bound=bound,
+        view=scores.view,
+        could_refute=could,
+        advantage=advantage(members, others, confidence),
+        rates=tuple(rate_at(members, others, rate, confidence) for rate in RATES),
+        curve=thinned(roc(members, others), len(others)),
+        per_class=per_class(scores, classes, confidence),
+        stability=None if scores.member_repeats is None else stability(scores.member_repeats),
+    )
+
+
+def measure_all(
+    several: Sequence[Scores],
+    delta: float,
+    confidence: float = CONFIDENCE,
+    classes: Sequence[str] = (),
+    game: Game | None = None,
+    relation: Relation = "add-remove",
+) -> tuple[AttackResult, ...]:
+    """The figures of all attacks on one release; the largest of their bounds on ε holds with the stated confidence."""
+    tests = len(several)
+    return tuple(measure(scores, delta, confidence, classes, tests, game, relation) for scores in several)
+
+
+def rate_at(members: Floats, others: Floats, false_positive_rate: float, confidence: float = CONFIDENCE) -> RateAt:
+    """The share of members above all but so many non-members: the empirical curve at or left of this rate.
+
+    Guarantee: whichever non-members chose the threshold, the interval covers its true positive rate with this
+    confidence; and with this confidence its false positive rate is at most `false_positive_rate_high`: the share of a
+    continuous law above the k-th largest of n draws is Beta(k, n − k + 1), and ties only make it smaller.
+    """
+    count = len(others)
+    if count < FEWEST_NON_MEMBERS:
+        words = REFUSED.format(count=f"{count:,}", fewest=f"{FEWEST_NON_MEMBERS:,}")
+        return RateAt(false_positive_rate, refused=words)
+    allowed = int(false_positive_rate * count + 1e-9)
+    bar = np.partition(others, count - 1 - allowed)[count - 1 - allowed]
+    hits = int((members > bar).sum())
+    low, high = proportion_interval(hits, len(members), confidence)
+    beyond = float(beta.ppf(confidence, allowed + 1, count - allowed))
+    return RateAt(false_positive_rate, hits / len(members), low, high, beyond)
+
+
+def advantage(members: Floats, others: Floats, confidence: float = CONFIDENCE) -> Advantage | None:
+    """What the threshold with the largest advantage on the even-numbered records gains on the others.
+
+    Guarantee: the interval covers that threshold's real advantage with this confidence; each rate has half the error.
+    """
+    if min(len(members), len(others)) < 2:
+        return None
+    _, threshold = _best(roc(members[::2], others[::2]))
+    counted_m, counted_n = members[1::2], others[1::2]
+    hits, misses = int((counted_m >= threshold).sum()), int((counted_n >= threshold).sum())
+    half = 1.0 - (1.0 - confidence) / 2.0
+    true_low, true_high = proportion_interval(hits, len(counted_m), half)
+    false_low, false_high = proportion_interval(misses, len(counted_n), half)
+    true, false = hits / len(counted_m), misses / len(counted_n)
+    return Advantage(
+        value=true - false,
+        low=true_low - false_high,
+        high=true_high - false_low,
+        balanced_accuracy=(1.0 + true - false) / 2.0,
+        true_positive_rate=true,
+        false_positive_rate=false,
+        largest=_best(roc(members, others))[0],
+    )
+
+
+def thinned(curve: Roc, non_members: int) -> tuple[tuple[float, float], ...]:
+    """The curve on the public grid; without the places where so few non-members say too little."""
+    enough = non_members >= FEWEST_NON_MEMBERS
+    shown = [rate for rate in GRID if enough or (rate > max(RATES) and rate * non_members >= 1.0)]
+    return tuple((rate, curve.at(rate)) for rate in shown)
+
+
+def per_class(scores: Scores, classes: Sequence[str], confidence: float = CONFIDENCE) -> tuple[ClassScore, ...]:
+    """The AUC of each class from the first so many of its records on either side.
+
+    That number follows from public ones: half of an equal share of the classes. So the figures do not tell how many
+    records a class has, except that it has at least so many.
+    """
+    if not classes:
+        return ()
+    fair = min(len(scores.members), len(scores.others)) // (2 * len(classes))
+    count = max(FEWEST_OF_A_CLASS, fair)
+    found = []
+    for label, name in enumerate(classes):
+        members = _of_class(scores.members, scores.member_classes, label, count)
+        others = _of_class(scores.others, scores.other_classes, label, count)
+        enough = min(len(members), len(others)) == count
+        found.append(ClassScore(name, *(auc_interval(members, others, confidence) if enough else (None, None, None))))
+    return tuple(found)
+
+
+def stability(repeats: Floats) -> Stability | None:
+    """Of scores (seeds, members); None for fewer than two seeds."""
+    repeats = np.asarray(repeats, float)
+    seeds, count = repeats.shape
+    if seeds < 2 or count < 2:
+        return None
+    ranks = rankdata(repeats, axis=1)
+    correlation = None
+    if (ranks.std(axis=1) > 0).all():
+        correlation = float(np.asarray(np.corrcoef(ranks))[np.triu_indices(seeds, 1)].mean())
+    return Stability(seeds, correlation, _stays_on_top(repeats) if count >= FEWEST_NON_MEMBERS else None)
+
+
+def _stays_on_top(repeats: Floats) -> float:
+    """Records that tie with one below the top are not in it."""
+    seeds, count = repeats.shape
+    most = int(_TOP * count)
+    on_top = rankdata(-repeats, method="max", axis=1) <= most
+    return float((on_top.sum(axis=0) > seeds / 2).sum()) / most
+
+
+def _best(curve: Roc) -> tuple[float, float]:
+    """The largest advantage and its threshold."""
+    gains = curve.true_positive_rates[1:] - curve.false_positive_rates[1:]
+    place = int(gains.argmax())
+    return float(gains[place]), float(curve.thresholds[1:][place])
+
+
+def _epsilon(
+    members: Floats, others: Floats, delta: float, confidence: float, game: Game | None, relation: Relation
+) -> tuple[float, float]:
+    """The bound on ε, and what it could have been; the second follows from public numbers alone, and ends the first."""
+    game = game or Game.of_all(members, others)
+    could = largest_membership_bound(game.expected, delta, confidence, relation)
+    return min(membership_bound(members, others, delta, confidence, game, relation), could), could
+
+
+def _of_class(scores: Floats, labels: Ints, label: int, count: int) -> Floats:
+    chosen: Floats = np.asarray(scores, float)[np.asarray(labels) == label]
+    return chosen[:count]
+
+
+def _checked(scores: Floats) -> Floats:
+    scores = np.asarray(scores, float)
+    if scores.ndim != 1 or not len(scores):
+        raise DataError("one score a record, of at least one record", f"an array of shape {scores.shape}")
+    if np.isnan(scores).any():
+        raise DataError("scores that are numbers", "NaN", "A record without a score cannot be ranked.")
+    return scores

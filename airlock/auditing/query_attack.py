@@ -1,0 +1,90 @@
+"""Attacks on answers: through the interface and with its noise, as a client has it, and by nothing else.
+
+In: whoever answers, and records that are known to be in or out. Out: an `Audit`, and the single records' scores. An
+attacker can ask about one record more than once and take the mean, which takes off noise; here a few times, and no more
+often than the whole budget would allow. About all records together more is asked than a budget has, because many
+attackers are tried and not one; no ledger counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from airlock.auditing.attacks import LabelSettings, label_only, loss_threshold
+from airlock.auditing.attacks.label_only import Kind
+from airlock.auditing.attacks.signals import QUESTION_ANSWERS, QUESTION_LABELS, from_probabilities, loss
+from airlock.auditing.bounds import Floats
+from airlock.auditing.scores import Scores
+from airlock.data import Records
+from airlock.mechanisms import Stream
+from airlock.methods.interface import Answerer, as_queries, ask
+from airlock.training import Run
+
+ASKED = 8  # times about one record
+MOST = 1000  # records of each side
+
+NO_SHADOWS = "Attacks through the interface with shadow models of the method (LiRA, RMIA), which can find more."
+WHOLE_BUDGET = "An attacker who spends the whole budget on one record: each was asked about {times} at most."
+NOT_TESTED = (
+    "Attacks on what the answers say about groups or attributes rather than about one person's presence.",
+    "Whether the training data, or the model, can be reconstructed from the answers.",
+)
+
+
+def times(answerer: Answerer, wanted: int) -> int:
+    """How often a record is asked about: never more than the budget of the whole release."""
+    return wanted if answerer.interface.units is None else min(wanted, answerer.interface.units)
+
+
+def untested(answerer: Answerer, most: int) -> tuple[str, ...]:
+    """What these attacks leave out."""
+    often = times(answerer, most)
+    whole = WHOLE_BUDGET.format(times="once" if often == 1 else f"{often} times")
+    spent = answerer.interface.units is not None and often >= answerer.interface.units
+    return (NO_SHADOWS, *(() if spent else (whole,)), *NOT_TESTED)
+
+
+def repeated(answerer: Answerer, members: Records, others: Records, stream: Stream) -> Scores:
+    """Ask about every record a few times: the loss of the mean answer, or how often its own class is named."""
+    count = times(answerer, ASKED)
+    inside, outside = (_score(answerer, side, count, stream.child(i)) for i, side in enumerate((members, others)))
+    if answerer.interface.gives == "label":
+        return Scores("label only, asked again", QUESTION_LABELS, "interface", inside, outside, members.y, others.y)
+    scores = loss_threshold(-inside, -outside, members.y, others.y)
+    return replace(scores, name="loss threshold, asked again", question=QUESTION_ANSWERS, view="interface")
+
+
+def _score(answerer: Answerer, records: Records, count: int, stream: Stream) -> Floats:
+    answers = [ask(answerer, as_queries(records), stream.child(i)) for i in range(count)]
+    if answerer.interface.gives == "label":
+        return np.asarray(np.mean([one.labels == records.y for one in answers], 0))
+    mean = np.mean([one.values for one in answers if one.values is not None], 0)
+    return -loss(from_probabilities(mean) if answerer.interface.gives == "probabilities" else mean, records.y)
+
+
+def altered(
+    answerer: Answerer, members: Records, others: Records, kinds: tuple[Kind, ...], most: int, seed: int,
+    stream: Stream, run: Run,
+) -> list[Scores]:  # fmt: skip
+    """Label-only attacks: ask about altered copies of every record, and the record itself."""
+    copies = times(answerer, most + 1) - 1
+    if copies < 1:
+        return []
+    chosen = [LabelSettings(kind=kind, queries=copies, repeats=1) for kind in kinds]
+    answer = _labels(answerer, stream)
+    found = [label_only(answer, members, others, one, seed, torch.device("cpu"), run.progress) for one in chosen]
+    return [replace(scores, view="interface") for scores in found]
+
+
+def _labels(answerer: Answerer, stream: Stream) -> Callable[[Tensor], Tensor]:
+    calls = iter(range(2**62))
+
+    def answer(x: Tensor) -> Tensor:
+        return torch.from_numpy(ask(answerer, x.numpy(), stream.child("labels", next(calls))).labels)
+
+    return answer

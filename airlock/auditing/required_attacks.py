@@ -1,0 +1,55 @@
+"""Which attacks fit what leaves: an audit that lacks one of them says less than it seems to.
+
+Whoever holds weights can do more than ask for predictions, so weights have to be attacked from both sides. Answers come
+through a noisy interface with a budget, and nothing but that interface may be used; where a method of that channel lets
+weights out after all, it has a line of its own. Features are attacked by turning them back into records, with the front
+end and without, and by looking records up among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from airlock.auditing.result import Aim, View
+
+Kind = tuple[Aim, View]
+
+FITTING: Mapping[str, tuple[Kind, ...]] = {
+    "weights": (("membership", "white-box"), ("membership", "black-box")),
+    "twin": (("membership", "white-box"), ("membership", "black-box")),
+    "student": (("membership", "white-box"), ("membership", "black-box")),
+    "answers": (("membership", "interface"),),
+    "answers/head": (("membership", "white-box"), ("membership", "black-box")),  # its weights leave
+    "features": (("inversion", "features"), ("inversion", "front"), ("membership", "front")),
+}
+IN_WORDS: Mapping[Kind, str] = {
+    ("membership", "white-box"): "membership inference by someone who holds the weights (white-box)",
+    ("membership", "black-box"): "membership inference by someone who sees the model's outputs (black-box)",
+    ("membership", "labels"): "membership inference by someone who sees the predicted classes alone (labels)",
+    ("membership", "interface"): "membership inference through the noisy interface, within its budget",
+    ("membership", "front"): "membership inference by someone who has the front end and looks features up",
+    ("inversion", "features"): "reconstruction by someone who holds features and knows some records with theirs",
+    ("inversion", "front"): "inversion by someone who holds features and the front end",
+}
+
+
+class Attacked(Protocol):
+    """An attack that was made: an `AttackResult`, or one on a card."""
+
+    @property
+    def aim(self) -> Aim:
+        """What the attacker is after."""
+
+    @property
+    def view(self) -> View:
+        """What the attacker has."""
+
+
+def missing(channel: str, attacks: Iterable[Attacked], method: str = "") -> tuple[str, ...] | None:
+    """The fitting attacks that were not made, in words; None for a channel of which it is not known what fits."""
+    fitting = FITTING.get(f"{channel}/{method}", FITTING.get(channel))
+    if fitting is None:
+        return None
+    made = {(attack.aim, attack.view) for attack in attacks}
+    return tuple(IN_WORDS[kind] for kind in fitting if kind not in made)

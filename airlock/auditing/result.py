@@ -1,0 +1,192 @@
+"""What an attack found: its score, how sure that is, and what it could have seen.
+
+Every figure is one of two kinds. An *estimate* describes the records that were at hand, as other tools print it. A
+*certified* figure holds for records of this kind with the stated confidence: whatever was chosen for it, a threshold
+say, was chosen on other records than those that it counts. `docs/bundle.md` says which is which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airlock.auditing.features.findings import Findings
+
+View = Literal["white-box", "black-box", "labels", "interface", "features", "front"]
+Aim = Literal["membership", "inversion"]
+
+_DIGITS = 4
+_DOWN = {"low", "gain_low", "share_low", "epsilon_lower_bound", "could_refute"}
+_UP = {"high", "gain_high", "share_high", "false_positive_rate_high"}
+
+
+@dataclass(frozen=True)
+class RateAt:
+    """How many members are found when so many non-members may be taken for one.
+
+    Args:
+        false_positive_rate: The share of non-members that may be taken for members.
+        value: The share of members found, by the empirical ROC curve; an estimate. None if refused.
+        low: Lower end of its Clopper–Pearson interval. Certified: the non-members alone chose the threshold.
+        high: Upper end.
+        false_positive_rate_high: The threshold's real false positive rate is at most this. Certified.
+        refused: Why there is no figure; None if there is one.
+    """
+
+    false_positive_rate: float
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    false_positive_rate_high: float | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Advantage:
+    """One threshold: the even-numbered records chose it, the odd-numbered ones are counted.
+
+    Args:
+        value: The rate of true positives less that of false positives; an estimate, without bias.
+        low: Lower end of its interval, from Clopper–Pearson intervals of both rates. Certified.
+        high: Upper end.
+        balanced_accuracy: How often the threshold is right where half of the records are members: (1 + value) / 2.
+        true_positive_rate: The first of the two rates.
+        false_positive_rate: The second.
+        largest: The largest advantage of any threshold on all records, as other tools print it; an estimate, too high.
+    """
+
+    value: float
+    low: float
+    high: float
+    balanced_accuracy: float
+    true_positive_rate: float
+    false_positive_rate: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """The AUC among the records of one class; None where the class has too few of them. An estimate.
+
+    The same public number of records of every class is used, so neither the figure nor its interval tells how many
+    there are.
+    """
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Whether the attack finds the same records when it is made again with other seeds; estimates.
+
+    Args:
+        seeds: How often it was made.
+        rank_correlation: Spearman's, of members' scores, mean over all pairs of seeds; None if a score is constant.
+        stays_on_top: The share of the top 1% of members that is there for most seeds; None below 1,000 members.
+    """
+
+    seeds: int
+    rank_correlation: float | None
+    stays_on_top: float | None
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """One attack on what leaves.
+
+    Args:
+        name: Short name, as in "loss threshold".
+        question: What the attacker tries to find out, in one sentence for a reader who is no engineer.
+        score: The name of the score, as in "AUC".
+        value: The score; an estimate.
+        low: Lower end of its confidence interval (DeLong's for an AUC, which is right for many records).
+        high: Upper end.
+        chance: What pure guessing scores.
+        confidence: Of every interval and bound.
+        members: How many records of the training set were used; a public figure.
+        non_members: How many records of the holdout were used; a public figure.
+        smallest_effect: The smallest score that this many records could have told from guessing.
+        epsilon_lower_bound: The largest ε that the attack refutes, 0 if none. Certified together with the bounds of all
+            other attacks that were measured with it, over the coins of the split (`one_run`). Of an interface it is an
+            estimate: every record has a client of its own, and no promise is about all of them together.
+        view: What the attacker has.
+        aim: What the attacker is after.
+        could_refute: The largest ε that this many records could have refuted at all.
+        advantage: What one threshold gains.
+        rates: Members found at small false positive rates.
+        curve: The ROC curve at a fixed grid of false positive rates: pairs of false and true positive rate. Estimates.
+        per_class: The AUC in each class; empty if the classes are not known.
+        stability: Over seeds; None if the attack was made once.
+    """
+
+    name: str
+    question: str
+    score: str
+    value: float
+    low: float
+    high: float
+    chance: float
+    confidence: float
+    members: int
+    non_members: int
+    smallest_effect: float
+    epsilon_lower_bound: float
+    view: View
+    aim: Aim = "membership"
+    could_refute: float = 0.0
+    advantage: Advantage | None = None
+    rates: tuple[RateAt, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+    per_class: tuple[ClassScore, ...] = ()
+    stability: Stability | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, rounded: more digits would say more about single records than about the attack.
+
+        The ends of intervals are rounded outwards and certified bounds towards the safe side. Classes have few records
+        and get two digits.
+        """
+        table: dict[str, Any] = _plain("", dataclasses.asdict(self))
+        return table | {"per_class": [_plain("", dataclasses.asdict(one), 2) for one in self.per_class]}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The attacks that were run, and in plain words those that were not.
+
+    Args:
+        attacks: On membership.
+        not_tested: What was left out.
+        features: What attacks on features found; None where no features leave.
+    """
+
+    attacks: tuple[AttackResult, ...]
+    not_tested: tuple[str, ...]
+    features: Findings | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for audit.json, rounded as those of `AttackResult`; the contact sheet is not among them."""
+        found = None
+        if self.features is not None:
+            found = _plain("", dataclasses.asdict(dataclasses.replace(self.features, sheet=None)))
+            del found["sheet"]
+        attacks = [attack.to_dict() for attack in self.attacks]
+        return {"attacks": attacks, "not_tested": list(self.not_tested), "features": found}
+
+
+def _plain(key: str, value: Any, digits: int = _DIGITS) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(name, inner, digits) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain("", inner, digits) for inner in value]
+    if not isinstance(value, float):
+        return value
+    scale = 10.0**digits
+    if key in _DOWN:
+        return math.floor(value * scale + 1e-6) / scale
+    return math.ceil(value * scale - 1e-6) / scale if key in _UP else round(value, digits)

@@ -1,0 +1,365 @@
+"""Run the attacks that fit what leaves, on equal numbers of members and non-members.
+
+`run` makes the two that take seconds, at every release: one that sees outputs, one that holds the weights. `attack`
+adds those that train shadow models. How many records are used is a public figure: it follows from the public number of
+records and the fractions of the split, never from the real sizes.
+
+Who is used for what: attacks are scored on members (of the private part) and on the holdout, which nothing was trained
+on. LiRA and RMIA train shadow models on halves of these very records, which is their design and tells them nothing
+about the attacked model; the rest of the private part is in every shadow model, as for an attacker who knows everybody
+else. The shadow-model attack learns from the test records alone, which are also RMIA's population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import AfterValidator, Field
+from torch import nn
+
+from airlock import methods
+from airlock.auditing import query_attack
+from airlock.auditing.attacks import (
+    Answers,
+    LabelSettings,
+    Shadows,
+    ShadowSettings,
+    balanced,
+    gradient_norm,
+    label_only,
+    lira,
+    loss_threshold,
+    rmia,
+    shadow_attack,
+    train_shadows,
+)
+from airlock.auditing.attacks.label_only import Kind, labels_of
+from airlock.auditing.attacks.signals import Mask, loss
+from airlock.auditing.bounds import Floats
+from airlock.auditing.features.release import attack_features
+from airlock.auditing.members import FEWEST, Sides, draw, joined
+from airlock.auditing.metrics import measure_all
+from airlock.auditing.one_run_audit import Game
+from airlock.auditing.releases import Logits, release_shadows
+from airlock.auditing.result import Audit
+from airlock.auditing.scores import Scores
+from airlock.auditing.target import Target
+from airlock.config import Frozen, SplitConfig
+from airlock.data import Records, Split
+from airlock.errors import AirlockError, Interrupted
+from airlock.mechanisms import Stream
+from airlock.methods import Answerer, Channel, Features, Interface, Release
+from airlock.methods.contract import Secrets
+from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
+from airlock.training.distributed import digest
+from airlock.training.ensembles.chunks import read
+from airlock.training.ensembles.ensemble import EngineName
+from airlock.training.loop import mix
+
+_MOST = 10_000
+_LESSONS = 5000  # answers that a class's attack network learns from at most
+
+TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
+NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
+UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
+NOT_TESTED = (
+    "Attacks on what the model says about groups or attributes rather than about one person's presence.",
+    "Whether the training data can be reconstructed from the weights.",
+)
+
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("must be even: every record is in exactly half of the shadow models")
+    return value
+
+
+class AuditSettings(Frozen):
+    """How hard to attack.
+
+    Args:
+        shadows: How many shadow models, an even number.
+        like: How they are trained: "plain", without privacy and all at once; or "release", each by the very method that
+            made what leaves, with its noise, one after another.
+        epochs: Of plain training.
+        batch_size: Of plain training.
+        most: Records of each side at most.
+        queries: Of the label-only attack, a record.
+        engine: Where plain shadow models are trained: "local" or "ray".
+    """
+
+    shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
+    like: Literal["plain", "release"] = "plain"
+    epochs: Annotated[int, Field(ge=1)] = 20
+    batch_size: Annotated[int, Field(ge=1)] = 64
+    most: Annotated[int, Field(ge=FEWEST)] = _MOST
+    queries: Annotated[int, Field(ge=1)] = 16
+    engine: EngineName = "local"
+
+
+def run(
+    release: Release, split: Split, fractions: SplitConfig, seed: int, how: Run | None = None
+) -> tuple[Audit, Secrets]:
+    """Attack a release with what takes seconds.
+
+    Args:
+        release: What leaves.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks; where features leave, that of the release.
+        how: Device and progress of attacks on features.
+
+    Returns:
+        The audit, and the single records' scores, which belong into the vault.
+    """
+    if isinstance(release.artefact, Interface):
+        method = methods.named(f"{release.plan.channel}/{release.plan.method}")
+        answerer = method.answerer(release.artefact, release.secrets)
+        return attack_answers(answerer, release.guarantee.delta, split, fractions, seed)
+    if isinstance(release.artefact, Features):
+        kept, delta = release.secrets, release.guarantee.delta
+        return attack_features(release.artefact, kept, delta, split, fractions, seed, run=how)
+    return attack_quickly(release.network.net, release.network.classes, release.guarantee.delta, split, fractions, seed)
+
+
+def attack_quickly(
+    net: nn.Module, classes: tuple[str, ...], delta: float, split: Split, fractions: SplitConfig, seed: int
+) -> tuple[Audit, Secrets]:
+    """Attack a network with what takes seconds; one that stays inside too, beside what leaves.
+
+    Args:
+        net: In evaluation mode.
+        classes: The public names.
+        delta: At which an ε is stated.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks.
+
+    Returns:
+        The audit, and the single records' scores, which belong into the vault.
+    """
+    sides = draw(split, fractions, seed, _MOST)
+    if sides is None:
+        return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
+    target = Target(net, lambda model: net, classes, delta)
+    return _measured(target, _quick(target, sides), (NO_SHADOWS, *NOT_TESTED), sides.game)
+
+
+def attack(
+    target: Target,
+    split: Split,
+    fractions: SplitConfig,
+    seed: int,
+    settings: AuditSettings,
+    run: Run,
+    channel: Channel | None = None,
+) -> tuple[Audit, Secrets]:
+    """Attack with everything that fits a network that leaves.
+
+    Args:
+        target: What leaves.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks.
+        settings: How hard.
+        run: Device, progress, checkpoints.
+        channel: What made it; needed for `like = "release"`.
+
+    Returns:
+        The audit, and the single records' scores, which belong into the vault.
+    """
+    sides = draw(split, fractions, seed, settings.most)
+    if sides is None:
+        return Audit((), (TOO_FEW, *NOT_TESTED)), {}
+    found, untested = list(_quick(target, sides)), [UNLIKE] if settings.like == "plain" else []
+    for work in (
+        lambda: _labels(target, sides, settings, seed, run),
+        lambda: _shadowed(target, sides, split, settings, seed, run, channel),
+        lambda: [_learned(target, sides, split.test, settings, seed, run)],
+    ):
+        _try(work, found, untested)
+    return _measured(target, found, (*untested, *NOT_TESTED), sides.game)
+
+
+def attack_answers(
+    answerer: Answerer,
+    delta: float,
+    split: Split,
+    fractions: SplitConfig,
+    seed: int,
+    settings: AuditSettings | None = None,
+    run: Run | None = None,
+) -> tuple[Audit, Secrets]:
+    """Attack answers through their interface, with fresh noise: what a client could do.
+
+    Args:
+        answerer: Whoever answers.
+        delta: At which its ε is stated.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks.
+        settings: How hard; without them, what takes seconds.
+        run: Progress.
+
+    Returns:
+        The audit, and the single records' scores, which belong into the vault.
+    """
+    sides = draw(split, fractions, seed, settings.most if settings else query_attack.MOST)
+    most = max(query_attack.ASKED, settings.queries + 1 if settings else 0)
+    untested = query_attack.untested(answerer, most)
+    if sides is None:
+        return Audit((), (TOO_FEW, *untested)), {}
+    stream = Stream.from_system()
+    found = [query_attack.repeated(answerer, sides.members, sides.others, stream.child("again"))]
+    if settings:
+        kinds, own = _kinds(sides.others), stream.child("altered")
+        found += query_attack.altered(
+            answerer, sides.members, sides.others, kinds, settings.queries, seed, own, run or Run()
+        )
+    return _scored(found, delta, answerer.interface.classes, untested, sides.game)
+
+
+def _measured(
+    target: Target, found: Sequence[Scores], untested: tuple[str, ...], game: Game | None
+) -> tuple[Audit, Secrets]:
+    return _scored(found, target.delta, target.classes, untested, game)
+
+
+def _scored(
+    found: Sequence[Scores], delta: float, classes: tuple[str, ...], untested: tuple[str, ...], game: Game | None
+) -> tuple[Audit, Secrets]:
+    results = measure_all(found, delta, classes=classes, game=game)
+    arrays: dict[str, Floats] = {}
+    for scores in found:
+        name = scores.name.replace(",", "").replace(" ", "-").lower()
+        arrays |= {f"{name}-members": np.asarray(scores.members), f"{name}-others": np.asarray(scores.others)}
+    return Audit(results, untested), {"attack-scores": arrays}
+
+
+def _try(work: Callable[[], list[Scores]], found: list[Scores], untested: list[str]) -> None:
+    """An attack that these records do not allow is told as not made, with the reason."""
+    try:
+        found += work()
+    except Interrupted:
+        raise
+    except AirlockError as error:
+        # Not what was found instead: that may say something about the records.
+        untested.append(f"An attack that could not be made here: it needs {error.expected}.")
+
+
+def _quick(target: Target, sides: Sides) -> list[Scores]:
+    losses = [loss(target.answers(side), side.y) for side in (sides.members, sides.others)]
+    return [
+        loss_threshold(losses[0], losses[1], sides.members.y, sides.others.y),
+        gradient_norm(target.trained, sides.members, sides.others),
+    ]
+
+
+def _labels(target: Target, sides: Sides, settings: AuditSettings, seed: int, run: Run) -> list[Scores]:
+    device = next(target.net.parameters()).device
+    answer = labels_of(target.net)
+    return [
+        label_only(answer, sides.members, sides.others, chosen, seed, device, run.progress)
+        for chosen in (LabelSettings(kind=kind, queries=settings.queries) for kind in _kinds(sides.others))
+    ]
+
+
+def _kinds(records: Records) -> tuple[Kind, ...]:
+    """How records are altered; decided by some that no promise covers."""
+    if records.x.ndim == 4:
+        return "shift", "noise"
+    return ("flip",) if np.isin(records.x[:1000], (0, 1)).all() else ("noise",)
+
+
+def _shadowed(
+    target: Target,
+    sides: Sides,
+    split: Split,
+    settings: AuditSettings,
+    seed: int,
+    run: Run,
+    channel: Channel | None,
+) -> list[Scores]:
+    """LiRA and RMIA, from shadow models on halves of the pool and all the rest."""
+    pool, member = sides.pool, sides.member
+    inside = balanced(settings.shadows, len(pool), seed)
+    beside = split.test.take(np.arange(min(len(split.test), settings.most)))
+
+    def work(inner: Run) -> tuple[Logits, Logits]:
+        if settings.like == "release" and channel is not None:
+            return release_shadows(channel, split, pool, inside, sides.rest, beside, seed, inner)
+        return _trained(target, pool, inside, sides.rest, beside, settings, seed, inner)
+
+    logits, population = _kept(run, "shadows", _mark(settings, seed, pool, inside), work)
+    shadows = Shadows(inside, logits, pool.y)
+    never = Shadows(np.zeros((len(inside), len(beside)), bool), population, beside.y)
+    says, beside_says = target.answers(pool), target.answers(beside)
+    kinds: tuple[Literal["online", "offline"], ...] = ("online", "offline")
+    found = [lira(kind, says, member, shadows) for kind in kinds]
+    return found + [rmia(kind, says, member, shadows, never, beside_says) for kind in kinds]
+
+
+def _trained(
+    target: Target,
+    pool: Records,
+    inside: Mask,
+    rest: Records,
+    beside: Records,
+    settings: AuditSettings,
+    seed: int,
+    run: Run,
+) -> tuple[Logits, Logits]:
+    """Plain shadow models' logits on the pool and beside it."""
+    whole = np.concatenate([inside, np.ones((len(inside), len(rest)), bool)], 1)
+    shadows, models = _plain(target, target.embed(joined(pool, rest)), whole, settings, seed, run)
+    return shadows.logits[:, : len(pool)], models.logits(Resident(target.embed(beside), run.device)).numpy()
+
+
+def _plain(
+    target: Target, known: Records, inside: Mask, settings: AuditSettings, seed: int, run: Run
+) -> tuple[Shadows, Ensemble]:
+    steps = settings.epochs * max(1, round(float(inside.sum(1).mean()) / settings.batch_size))
+    recipe = Recipe(steps=steps, optimiser="adam", learning_rate=target.learning_rate, precision="fp32")
+    size, engine = settings.batch_size, settings.engine
+    return train_shadows(target.make, known, inside, recipe, seed, run, batch_size=size, engine=engine)
+
+
+def _learned(target: Target, sides: Sides, test: Records, settings: AuditSettings, seed: int, run: Run) -> Scores:
+    """The shadow-model attack; its shadows know the test records alone."""
+    own = mix(seed, 1)
+    inside = balanced(settings.shadows, len(test), own)
+
+    def work(inner: Run) -> tuple[Logits, Logits]:
+        logits = _plain(target, target.embed(test), inside, settings, own, inner)[0].logits
+        return logits, logits[:0]
+
+    logits, _ = _kept(run, "lessons", _mark(settings, own, test, inside), work)
+    members, others = (Answers(side, target.answers(side)) for side in (sides.members, sides.others))
+    inner = replace(run, checkpoint=None)
+    shadows = Shadows(inside, logits, test.y)
+    return shadow_attack(shadows, test, members, others, own, inner, ShadowSettings(most=_LESSONS))
+
+
+def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Logits]]) -> tuple[Logits, Logits]:
+    """What shadow models say, from the checkpoint's folder if an interrupted run had come so far."""
+    folder = run.checkpoint
+    if folder is None:
+        return work(run)
+    file = folder / f"{name}.safetensors"
+    if run.resume and file.exists():
+        values = read(file, mark)
+        return values["first"].numpy(), values["second"].numpy()
+    (folder / name).mkdir(exist_ok=True, mode=0o700)
+    first, second = work(replace(run, checkpoint=folder / name))
+    checkpoint.write(file, {"first": torch.from_numpy(first), "second": torch.from_numpy(second)}, {"mark": mark})
+    return first, second
+
+
+def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> str:
+    """What shadow models depend on, as far as it can differ between two audits of one release."""
+    arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
+    return f"{settings.model_dump_json(exclude={'engine', 'queries'})} {seed} {digest(arrays).hex()}"

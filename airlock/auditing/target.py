@@ -1,0 +1,82 @@
+"""What is attacked, and what an attacker would train to be like it.
+
+In: the network that leaves. Out: its answers, and for shadow models the records and networks they are made of. Of a
+frozen public front end with a trained head nothing but the head is trained again: records go through the front end
+once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from airlock.auditing.attacks.signals import ask
+from airlock.auditing.bounds import Floats
+from airlock.data import Records
+from airlock.nets.frontend import Framed
+from airlock.training.ensembles.ensemble import Make
+
+_RATE, _HEAD_RATE = 1e-3, 2e-2  # of Adam, for a network and for a linear head on features of norm 1
+
+
+@dataclass(frozen=True)
+class Target:
+    """A network that leaves, as whoever receives it has it.
+
+    Args:
+        net: In evaluation mode.
+        fresh: Gives an untrained network of the same kind from a seed.
+        classes: The public names.
+        delta: At which its ε is stated.
+    """
+
+    net: nn.Module
+    fresh: Callable[[int], nn.Module]
+    classes: tuple[str, ...]
+    delta: float
+
+    def answers(self, records: Records) -> Floats:
+        """Its logits."""
+        device = next(self.net.parameters()).device
+        return ask(self.net, records, device)
+
+    @property
+    def trained(self) -> nn.Module:
+        """A copy of the network in which exactly what was trained can have a gradient."""
+        copied = copy.deepcopy(self.net).requires_grad_(True)
+        if isinstance(copied, Framed):
+            copied.front.requires_grad_(False)
+        return copied
+
+    def embed(self, records: Records) -> Records:
+        """The records as what is trained sees them."""
+        if not isinstance(self.net, Framed):
+            return records
+        device = next(self.net.parameters()).device
+        front = nn.Sequential(self.net.front, self.net.centre).eval()
+        return Records(ask(front, records, device).astype(np.float32), records.y)
+
+    @property
+    def make(self) -> Make:
+        """Untrained networks for `embed`'s records, each by its own number."""
+        if not isinstance(self.net, Framed):
+            return self.fresh
+        width, classes = self.net.head.in_features, self.net.head.out_features
+        return lambda model: _blank(width, classes)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of Adam, for shadow models."""
+        return _HEAD_RATE if isinstance(self.net, Framed) else _RATE
+
+
+def _blank(width: int, classes: int) -> nn.Module:
+    head = nn.Linear(width, classes, bias=False)
+    with torch.no_grad():
+        head.weight.zero_()
+    return head

@@ -1,0 +1,198 @@
+"""How much smaller and faster a student is than its teacher, and the smaller files that go with it.
+
+In: a release of a student, and the public and the test records. Out: the card's `Compression` and the files, of public
+records alone, and for the dossier how the files do on test records. What a network costs follows from its architecture
+alone, so the teacher is built anew from its public name with random weights: the one that was trained on private
+records never comes near an export.
+
+Multiply-adds are those of convolutions and dense layers for one record, each weight's use counted once; biases,
+activations, pools and averages are not counted. Time is that of ONNX Runtime on one thread, inputs one by one, all
+networks in turn in every round; the median of the rounds. It is the thread's own time, so that waiting for others on
+a busy machine does not count. Ratios of one such run compare, milliseconds are the machine's own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from airlock import nets
+from airlock.bundle import export, quantise
+from airlock.bundle.schema import Compression, Cost, Form, OnTest
+from airlock.data import Records, Split
+from airlock.errors import NetError
+from airlock.methods.contract import Artefact, Release
+from airlock.training.resident import to_input
+
+IMAGES, ROUNDS = 100, 7
+CALIBRATE = 512  # public records, at most
+COMPARED = 5000  # public records of which the files' answers are compared, at most
+ONNX = "model.onnx"
+_BLOCK = 256
+_COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+
+Floats = NDArray[np.float32]
+
+
+class Compressed(NamedTuple):
+    """What the card says, the smaller files by name, and for the dossier what they do on test records."""
+
+    report: Compression
+    files: Mapping[str, bytes]
+    on_test: tuple[OnTest, ...]
+
+
+def compress(release: Release, split: Split) -> Compressed | None:
+    """The report of a release in which a student leaves; None of any other."""
+    name = release.plan.details.get("teacher")
+    if release.plan.channel != "student" or not isinstance(release.artefact, Artefact) or not isinstance(name, str):
+        return None
+    student = release.artefact
+    make = nets.create if ":" in name else _teacher
+    return report(make(name, student.input_shape, len(student.classes), 0), name, student, split.public, split.test)
+
+
+_teacher = lru_cache(maxsize=4)(nets.create)  # one network, so that its file is made once
+
+
+def report(teacher: nn.Module, name: str, student: Artefact, public: Records, test: Records) -> Compressed:
+    """Compare a student with a teacher's architecture, and make its smaller files.
+
+    Args:
+        teacher: With whatever weights: nothing here depends on them. Never the one that was trained.
+        name: What it is called.
+        student: The network that leaves.
+        public: Public records, which give the ranges of 8-bit integers.
+        test: Records on which every file is measured for the dossier; no figure for the card depends on them.
+    """
+    big = Artefact(teacher.cpu().eval(), name, student.input_shape, student.classes)
+    content = export.to_onnx(student)
+    forms = quantise.smaller_forms(
+        content, student.input_shape, _inputs(public.take(np.arange(len(public))[:CALIBRATE]))
+    )
+    files = {ONNX: content, **forms.files}
+    sessions = {file: export.open_onnx(made) for file, made in files.items()}
+    try:
+        exported, not_made = export.to_onnx(big), forms.not_made
+    except NetError as error:
+        exported, not_made = None, (*forms.not_made, f"The teacher's file and time: {error.found}.")
+    timed = [export.open_onnx(exported), *sessions.values()] if exported else list(sessions.values())
+    spent = milliseconds(timed, student.input_shape)
+    own = spent[-len(sessions) :]
+    found = Compression(
+        teacher=_cost(big, exported, spent[0] if exported else None),
+        student=_cost(student, content, own[0]),
+        images=IMAGES,
+        rounds=ROUNDS,
+        forms=_forms(files, sessions, own, public.take(np.arange(len(public))[:COMPARED])),
+        not_made=not_made,
+    )
+    return Compressed(found, forms.files, _on_test(sessions, test))
+
+
+def multiply_adds(net: nn.Module, shape: tuple[int, ...]) -> int:
+    """Multiply-adds of convolutions and dense layers for one record."""
+    total = 0
+
+    def count(layer: nn.Module, _: Any, output: torch.Tensor) -> None:
+        nonlocal total
+        weight = layer.weight
+        assert isinstance(weight, torch.Tensor)
+        total += output.numel() // weight.shape[0] * weight.numel()  # each output takes one row of weights
+
+    hooks = [layer.register_forward_hook(count) for layer in net.modules() if isinstance(layer, _COUNTED)]
+    try:
+        with torch.no_grad():
+            net(torch.zeros(1, *shape, device=next(net.parameters()).device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total
+
+
+def milliseconds(sessions: Sequence[Any], shape: tuple[int, ...], rounds: int = ROUNDS) -> list[float]:
+    """The median time for 100 inputs one by one, of each network; all of them in turn in every round.
+
+    Input and output stay in one place, as a runtime on a phone keeps them.
+    """
+    bound = [_bound(session, shape) for session in sessions]
+    taken: list[list[float]] = [[] for _ in sessions]
+    for _ in range(rounds + 1):
+        for session, places, times in zip(sessions, bound, taken, strict=True):
+            start = time.thread_time()
+            for _ in range(IMAGES):
+                session.run_with_iobinding(places)
+            times.append(1000 * (time.thread_time() - start))
+    return [statistics.median(times[1:]) for times in taken]  # the first one warms up
+
+
+def _bound(session: Any, shape: tuple[int, ...]) -> Any:
+    """A session's input and output, in memory of their own."""
+    places = session.io_binding()
+    places.bind_cpu_input("input", export.probe(1, shape))
+    places.bind_output("logits")
+    return places
+
+
+def _cost(artefact: Artefact, content: bytes | None, spent: float | None) -> Cost:
+    return Cost(
+        name=artefact.net_name,
+        parameters=sum(p.numel() for p in artefact.net.parameters()),
+        multiply_adds=multiply_adds(artefact.net, artefact.input_shape),
+        safetensors_bytes=len(export.to_safetensors(artefact)),
+        onnx_bytes=len(content) if content is not None else None,
+        milliseconds=_rounded(spent),
+    )
+
+
+def _forms(
+    files: Mapping[str, bytes], sessions: Mapping[str, Any], spent: Sequence[float], public: Records
+) -> tuple[Form, ...]:
+    x = _inputs(public)
+    says = {file: _classes(session, x) for file, session in sessions.items()}
+    return tuple(
+        Form(
+            file=file,
+            bytes=len(content),
+            milliseconds=_rounded(took),
+            agrees=int((says[file] == says[ONNX]).sum()),
+            records=len(public),
+        )
+        for (file, content), took in zip(files.items(), spent, strict=True)
+    )
+
+
+def _on_test(sessions: Mapping[str, Any], test: Records) -> tuple[OnTest, ...]:
+    """How every file does on test records; it stays inside."""
+    x = _inputs(test)
+    says = {file: _classes(session, x) for file, session in sessions.items()}
+    return tuple(
+        OnTest(
+            file=file,
+            correct=int((own == test.y).sum()),
+            agrees=int((own == says[ONNX]).sum()),
+            records=len(test),
+        )
+        for file, own in says.items()
+    )
+
+
+def _classes(session: Any, x: Floats) -> NDArray[np.int64]:
+    rows = [session.run(["logits"], {"input": x[i : i + _BLOCK]})[0].argmax(1) for i in range(0, len(x), _BLOCK)]
+    return np.concatenate([np.empty(0, np.int64), *rows])
+
+
+def _inputs(records: Records) -> Floats:
+    return to_input(torch.from_numpy(np.ascontiguousarray(records.x))).numpy()
+
+
+def _rounded(spent: float | None) -> Any:
+    return None if spent is None else float(f"{spent:.3g}")

@@ -1,0 +1,283 @@
+"""Does the card agree with itself, and the files beside it with the card?
+
+Everything that can be computed again is: ε and the total from the recorded events, figures from noisy counts, every
+sentence from the figures, page and model card from the card. So an edited ε is found wherever it was edited, also when
+the checksums were written again.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+from airlock._version import VERSION
+from airlock.accounting import from_json, spend, to_json
+from airlock.accounting.epsilon import Relation
+from airlock.auditing.evaluation import figures
+from airlock.bundle import bundle
+from airlock.bundle.card import Card, headline, paid_by_holdout, paid_by_test, rows, sentences, total_epsilon
+from airlock.bundle.contents import Contents, Defects, Skip, Test
+from airlock.bundle.files import parse_json
+from airlock.bundle.rendering import page
+from airlock.bundle.schema import OtherRelease, Promise
+from airlock.data import feature_files
+from airlock.data.feature_files import Manifest
+from airlock.data.sources import SOURCES
+from airlock.errors import FormatError
+from airlock.methods.feature_set import Features
+from airlock.methods.features.bound import bound
+
+SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
+
+
+def tests(files: Contents, card: Card | None) -> list[Test]:
+    """The checks against the card, by name; without a card each of them is skipped."""
+
+    def on(test: Callable[[Card], Defects]) -> Callable[[], Defects]:
+        return lambda: test(card) if card is not None else _skip()
+
+    asked: list[Test] = []
+    if card is not None and card.interface is not None:
+        asked = [("interface", "What interface.json allows is what the card says.", on(lambda c: _interface(files, c)))]
+    if card is not None and card.features is not None:
+        asked = [
+            ("features", "The shards hold what the card and features.json say.", on(lambda c: _features(files, c))),
+            ("reconstruction", "The bound on reconstruction follows from the noise.", on(_reconstruction)),
+        ]
+    return [
+        *asked,
+        ("epsilon", "The recorded events give the stated ε.", on(_epsilon)),
+        ("parts", "No part of the records pays more than the stated ε.", on(_parts)),
+        ("total", "The events of all declared releases give the stated total.", on(_total)),
+        ("words", "Headline and sentences follow from the figures.", on(_words)),
+        (
+            "page",
+            "The page card.html is what the card renders to.",
+            on(lambda card: _rendered(files, card, bundle.HTML, page.render_html)),
+        ),
+        (
+            "readme",
+            "The model card README.md is what the card renders to.",
+            on(lambda card: _rendered(files, card, bundle.README, page.render_readme)),
+        ),
+        ("utility", "Accuracy and the like follow from the noisy counts.", on(_utility)),
+        ("hashes", "The hashes on the card are those of the files.", on(lambda card: _hashes(files, card))),
+        ("config", "The config agrees with the card and names no path.", on(lambda card: _config(files, card))),
+    ]
+
+
+def _skip() -> Defects:
+    raise Skip("There is no usable card.json to check it against.")
+
+
+def _epsilon(card: Card) -> Defects:
+    promise = card.guarantee
+    recomputed, version = _recompute(promise, promise.relation)
+    defects = list(_differs("ε", promise.epsilon, recomputed, version == promise.accountant_version))
+    if promise.status == "proven" and (promise.epsilon is None or promise.epsilon > card.target.epsilon * (1 + 1e-9)):
+        defects.append(f"The proven ε is above the {page.figure(card.target.epsilon)} that was asked for.")
+    if promise.status == "proven" and promise.epsilon and not card.noise_made_on:
+        defects.append("A proven ε takes noise, and the card says that none was drawn.")
+    return defects
+
+
+def _parts(card: Card) -> Defects:
+    """Each part's ε follows from its events, these from what the card says, and none is above the stated one."""
+    promise, parts = card.guarantee, card.guarantee.parts
+    defects: list[str] = []
+    if (parts.private.events, parts.private.epsilon) != (promise.events, promise.epsilon):
+        defects.append("What the private part pays is not the guarantee.")
+    if bool(card.audit.attacks) != (card.audit.share > 0):
+        defects.append("A share of ε is set aside for attack figures exactly if there are some.")
+    holdout = paid_by_holdout(card.audit, card.tuning.runs)
+    if card.audit.attacks:
+        if len({one.epsilon for one in card.audit.attacks}) > 1:
+            defects.append("Attack figures have one ε each, and it is the same.")
+        if (promise.events.get("events") or [None])[-1] != to_json(holdout):
+            defects.append("The private part does not pay for the attack figures on the card.")
+    wanted = {"test": paid_by_test(card.utility, card.tuning.runs), "holdout": holdout}
+    for name, events in wanted.items():
+        part = getattr(parts, name)
+        if part.events != to_json(events):
+            defects.append(f"The events of the {name} part are not those of what the card says about it.")
+            continue
+        spent = spend(events, promise.delta, promise.relation, "pld" if part.accountant == "PLD" else "rdp")
+        same = spent.version == promise.accountant_version
+        defects += _differs(f"ε of the {name} part", part.epsilon, spent.epsilon, same)
+        most = promise.epsilon if promise.status == "proven" and promise.unit == "record" else card.target.epsilon
+        if most is not None and spent.epsilon > most * (1 + OTHER_VERSION * (not same)) + SAME_VERSION:
+            defects.append(f"The {name} part pays {_exact(spent.epsilon)}, more than the stated {_exact(most)}.")
+    return defects
+
+
+def _total(card: Card) -> Defects:
+    defects: list[str] = []
+    same_version = False
+    for other in card.total.releases:
+        recomputed, version = _recompute(other, card.guarantee.relation)
+        same_version = version == card.guarantee.accountant_version
+        defects += _differs(f"ε of release {other.release_id[:8]}", other.epsilon, recomputed, False)
+    total = card.guarantee.epsilon
+    if card.total.releases:
+        total = total_epsilon(card.guarantee, card.total.releases)[0]
+    return [*defects, *_differs("The total ε", card.total.epsilon, total, same_version)]
+
+
+def _recompute(promise: Promise | OtherRelease, relation: Relation) -> tuple[float | None, str]:
+    """ε of the recorded events by the recorded accountant, None where there is no bound; and the version used."""
+    spent = spend(from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp")
+    return (None if promise.unit == "none" or math.isinf(spent.epsilon) else spent.epsilon), spent.version
+
+
+def _differs(what: str, recorded: float | None, recomputed: float | None, same_version: bool) -> Defects:
+    tolerance = SAME_VERSION if same_version else OTHER_VERSION
+    if recorded is None or recomputed is None:
+        same = recorded == recomputed
+    else:
+        same = abs(recorded - recomputed) <= tolerance * max(1.0, recomputed)
+    if same:
+        return []
+    return [f"{what} is recorded as {_exact(recorded)}; the recorded events give {_exact(recomputed)}."]
+
+
+def _exact(value: float | None) -> str:
+    return "no bound" if value is None else f"{value:.6g}"
+
+
+def _words(card: Card) -> Defects:
+    written = sentences(card)
+    defects = [
+        f"The sentences about '{name}' are not those that follow from the figures."
+        for name in type(written).model_fields
+        if getattr(written, name) != getattr(card.words, name)
+    ]
+    if card.headline != headline(card):
+        defects.insert(0, "The headline is not the one that follows from the figures.")
+    return _with_version(defects, card)
+
+
+def _rendered(files: Contents, card: Card, name: str, render: Callable[[Card], str]) -> Defects:
+    if files.read(name) == render(card).encode():
+        return []
+    return _with_version([f"{name} is not what card.json renders to: one of them was edited."], card)
+
+
+def _with_version(defects: list[str], card: Card) -> Defects:
+    if defects and card.airlock_version != VERSION:
+        defects.append(f"The card was written by Airlock {card.airlock_version}; compare with that version.")
+    return defects
+
+
+def _interface(files: Contents, card: Card) -> Defects:
+    stated = card.interface.model_dump(mode="json") if card.interface else None
+    same = parse_json(files.read(bundle.INTERFACE)) == stated
+    return [] if same else [f"{bundle.INTERFACE} is not the interface on the card."]
+
+
+def listed(files: Contents) -> tuple[str, ...]:
+    """The shards that features.json names; none if it cannot be read."""
+    try:
+        return tuple(shard.name for shard in _manifest(files).shards)
+    except (ValueError, FormatError):
+        return ()
+
+
+def _manifest(files: Contents) -> Manifest:
+    return feature_files.parse_manifest(parse_json(files.read(bundle.MANIFEST)))
+
+
+def _features(files: Contents, card: Card) -> Defects:
+    made, stated = _manifest(files), card.features
+    assert stated is not None
+    features = Features(files.folder, made, stated.labels, stated.prior)
+    if rows(features) != stated.model_copy(update={"recovery": ()}):
+        return [f"{bundle.MANIFEST} does not describe the features on the card."]
+    wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
+    if wrong:
+        return [f"{wrong[0]} is not the file that {bundle.MANIFEST} names."]
+    for _ in feature_files.blocks(files.folder, made):  # each is checked as it is read
+        pass
+    return []
+
+
+def _reconstruction(card: Card) -> Defects:
+    stated = card.features
+    assert stated is not None
+    if not stated.recovery:
+        raise Skip("The card states no bound on reconstruction.")
+    noise = _multiplier(card.guarantee.events)
+    if noise is None:
+        return ["A bound on reconstruction is stated, and the recorded events have no noise on the features."]
+    wrong = [
+        one for one in stated.recovery if abs(bound(one.blind, noise, card.tuning.runs) - one.bound) > SAME_VERSION
+    ]
+    return [f"The bound at {one.psnr:g} dB is not the one that the noise gives." for one in wrong]
+
+
+def _multiplier(event: Any) -> float | None:
+    """The noise multiplier of the one Gaussian event of a run."""
+    if isinstance(event, dict):
+        if event.get("type") == "gaussian":
+            return float(event["noise_multiplier"])
+        event = [event.get("event"), *(event.get("events") or ())]
+    found = [_multiplier(one) for one in event] if isinstance(event, list) else []
+    return next((one for one in found if one is not None), None)
+
+
+def _utility(card: Card) -> Defects:
+    if card.utility is None:
+        return [] if card.interface is not None else ["The card does not say how useful what leaves is."]
+    counts = card.utility.counts
+    if card.interface is not None or counts.classes != len(card.data.classes):
+        return ["The counts are not those of what leaves."]
+    return [] if figures(counts) == card.utility.figures else ["Accuracy and the like do not follow from the counts."]
+
+
+def _hashes(files: Contents, card: Card) -> Defects:
+    if card.hashes is None:
+        return ["The card has no hashes."]
+    recorded = {
+        bundle.SAFETENSORS: card.hashes.model_safetensors,
+        bundle.ONNX: card.hashes.model_onnx,
+        bundle.MANIFEST: card.hashes.features_json,
+        bundle.CONFIG: card.hashes.config_toml,
+    }
+    if card.network is None:
+        if recorded[bundle.SAFETENSORS] or recorded[bundle.ONNX]:
+            return ["The card names model files, and no model leaves."]
+        del recorded[bundle.SAFETENSORS], recorded[bundle.ONNX]
+    if card.features is None and recorded.pop(bundle.MANIFEST) is not None:
+        return ["The card names a manifest of features, and none leave."]
+    recorded |= bundle.smaller_of(card)
+    wrong = [name for name, sha in recorded.items() if name not in files.names or files.digest(name) != sha]
+    more = [name for name in bundle.SMALLER if name in files.names and name not in recorded]
+    return [
+        *(f"{name} is not the file that the card names." for name in wrong),
+        *(f"{name} is there, and the card does not name it." for name in more),
+    ]
+
+
+def _config(files: Contents, card: Card) -> Defects:
+    try:
+        table = tomllib.loads(files.read(bundle.CONFIG).decode("utf-8"))
+    except ValueError as error:
+        return [f"config.toml is not TOML: {error}."]
+    wanted: dict[str, object] = {
+        "channel": card.channel,
+        "method": card.method,
+        "epsilon": card.target.epsilon,
+        "delta": card.target.delta,
+        "tuning_runs": card.tuning.runs,
+        "attack_share": card.audit.share,
+    }
+    if card.network is not None:
+        wanted["net"] = card.network.name
+    defects = [f"{key} in config.toml is not the one on the card." for key, v in wanted.items() if table.get(key) != v]
+    data = table.get("data")
+    if isinstance(data, dict) and (data.get("source", "digits") not in SOURCES or "test" in data):
+        defects.append("config.toml says where the data lie.")
+    if card.guarantee.delta != card.target.delta:
+        defects.append("δ of the guarantee is not the one that was asked for.")
+    return defects

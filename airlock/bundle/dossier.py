@@ -1,0 +1,334 @@
+"""The dossier: what the reviewer inside reads and signs. It stays with the vault.
+
+In: a card, the release it is of, and its audit. Out: a frozen `Dossier`: exact accuracy, all attacks with all figures,
+what the court said, what the holder was told about the records. All of it follows from single records, and no ε covers
+any of it. It is strict JSON with a published schema (`dossier.schema.json`), is kept in the vault under the release's
+id, and its page says in large letters that it stays. Whatever may leave is on the card.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from airlock._version import VERSION
+from airlock.accounting import Guarantee
+from airlock.auditing import evaluation
+from airlock.auditing.audit_game import Verdict as CourtVerdict
+from airlock.auditing.evaluation import Figures
+from airlock.auditing.result import Audit
+from airlock.bundle.card import Card
+from airlock.bundle.feature_schema import ContactSheet
+from airlock.bundle.files import parse_json
+from airlock.bundle.rendering import feature_text, text
+from airlock.bundle.rendering.text import Verdict
+from airlock.bundle.schema import Attacks, Count, Decision, Delta, Epsilon, OnTest, Promise, ReleaseId
+from airlock.bundle.vault import Vault
+from airlock.config import Frozen
+from airlock.errors import FormatError
+from airlock.methods.contract import Release
+from airlock.training.outcomes import Outcomes
+
+DOSSIER_VERSION = 1
+SCHEMA_ID = "urn:airlock:dossier:1"
+STAYS = "This dossier stays inside. Its figures follow from single records and no ε covers them."
+
+Scalar = str | int | float
+_Row = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+class Exact(Frozen):
+    """How the test records were classified, counted without noise.
+
+    Args:
+        correct: How many correctly.
+        records: Of how many.
+        figures: Accuracy, recall of each class, AUC, calibration, each with its interval.
+        confusion: One row for each true class; how often each class was named, and last how often none was.
+    """
+
+    correct: Count
+    records: Count
+    figures: Figures
+    confusion: tuple[_Row, ...]
+
+
+class Trial(Frozen):
+    """What the court found about a claim, on made-up records.
+
+    Args:
+        what: What was tried, in one sentence.
+        claim_epsilon: The ε that was tried; null where none is stated.
+        claim_delta: Its δ.
+        refuted: Whether the claim is false, with 95% confidence.
+        lower_bound: ε is above this, with the same confidence; 0 if nothing was shown.
+        would_show: From which real ε on so many runs would be expected to refute the claim; null if from none.
+        pairs: How many pairs of runs were made.
+        seconds: How long they took.
+        sentence: The verdict in words.
+        error: Why there is no verdict; null where there is one.
+    """
+
+    what: str
+    claim_epsilon: Epsilon | None
+    claim_delta: Delta
+    refuted: bool
+    lower_bound: Epsilon
+    would_show: Epsilon | None = None
+    pairs: Count
+    seconds: Annotated[float, Field(ge=0)]
+    sentence: str
+    error: str | None = None
+
+
+class Dossier(Frozen):
+    """Everything exact about one release, for the reviewer inside.
+
+    Args:
+        dossier_version: Of this format.
+        release_id: Names the release, in the vault and on its card.
+        airlock_version: Which version wrote the dossier.
+        created: The day, in UTC.
+        name: What the data are called.
+        channel: Which of the five things leaves.
+        method: By which method.
+        says: The card's headline, which leaves.
+        guarantee: What the card promises.
+        secure_noise: Whether the privacy noise came from the operating system.
+        utility: How the test records were classified.
+        audit: All attacks, with all their figures.
+        smaller: How a student's files do on test records; empty where none leaves.
+        sheet: Pictures beside what attackers made of their features; null where there are none.
+        teacher: What quick attacks find of the teacher of a student, which stays; null where none was kept.
+        remarks: What the holder was told about the records.
+        inside: Figures of the method that nothing pays for.
+        followed: What this release followed from, such as a comparison; empty where nobody said.
+        court: What the court found about this configuration.
+        decision: For the reviewer.
+    """
+
+    dossier_version: Literal[1]
+    release_id: ReleaseId
+    airlock_version: str
+    created: datetime.date
+    name: str
+    channel: str
+    method: str
+    says: str
+    guarantee: Promise
+    secure_noise: bool
+    utility: Exact
+    audit: Attacks
+    smaller: Annotated[tuple[OnTest, ...], Field(max_length=3)] = ()
+    sheet: ContactSheet | None = None
+    teacher: Attacks | None = None
+    remarks: tuple[str, ...] = ()
+    inside: dict[str, Scalar] = Field(default_factory=dict)
+    followed: str = ""
+    court: tuple[Trial, ...] = ()
+    decision: Decision = Decision()
+
+    def to_json(self) -> str:
+        """Strict JSON: no NaN, no infinity."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @property
+    def verdict(self) -> Verdict:
+        """The card's verdict, or "doubt" where an attack or the court refutes what is proven."""
+        own = text.verdict(self.guarantee, self.secure_noise, self.audit)
+        return "doubt" if own in ("proven", "weak") and self.refuted_in_court else own
+
+    @property
+    def headline(self) -> str:
+        """The truth in one sentence, as far as it is known inside."""
+        if self.verdict != "doubt":
+            return self.says
+        if self.refuted_in_court and text.measured(self.audit) <= (self.guarantee.epsilon or 0.0):
+            return text.court_doubt(self.guarantee, max(trial.lower_bound for trial in self.court if trial.refuted))
+        return text.doubt(self.guarantee, self.audit)
+
+    @property
+    def refuted_in_court(self) -> bool:
+        """Whether the court refutes what was claimed for this configuration."""
+        return any(trial.refuted for trial in self.court)
+
+    @property
+    def on_features(self) -> tuple[str, ...]:
+        """The sentences about attacks on features."""
+        return feature_text.write(self.audit.features)
+
+
+def make(
+    card: Card,
+    release: Release,
+    audit: Audit,
+    *,
+    smaller: Sequence[OnTest] = (),
+    remarks: Sequence[str] = (),
+    followed: str = "",
+) -> Dossier:
+    """The dossier of a release.
+
+    Args:
+        card: What leaves about it.
+        release: With what became of the test records.
+        audit: What the attacks found.
+        smaller: How a student's files do on test records.
+        remarks: What the holder was told about the records.
+        followed: What the release followed from, such as a comparison.
+    """
+    made = of_card(card, release.utility, remarks=remarks, followed=followed)
+    return with_audit(made, audit).model_copy(update={"inside": dict(release.inside), "smaller": tuple(smaller)})
+
+
+def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), followed: str = "") -> Dossier:
+    """The dossier of a release that was not attacked yet."""
+    return Dossier(
+        dossier_version=DOSSIER_VERSION,
+        release_id=card.release_id,
+        airlock_version=VERSION,
+        created=_today(),
+        name=card.data.name,
+        channel=card.channel,
+        method=card.method,
+        says=card.headline,
+        guarantee=card.guarantee,
+        secure_noise=card.secure_noise,
+        utility=exact(outcomes, len(card.data.classes)),
+        audit=Attacks(attacks=(), not_tested=()),
+        remarks=tuple(remarks),
+        followed=followed,
+    )
+
+
+def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> Dossier:
+    """The dossier after another audit; a decision about the old one does not hold for the new one."""
+    return _changed(
+        dossier,
+        audit=Attacks.model_validate(audit.to_dict()),
+        sheet=_sheet(audit),
+        teacher=None if teacher is None else Attacks.model_validate(teacher.to_dict()),
+    )
+
+
+def tried(name: str, verdict: CourtVerdict) -> Trial:
+    """A verdict of the court on the claim of so named a method."""
+    claim = verdict.case.claim
+    return Trial(
+        what=verdict.case.pair,
+        claim_epsilon=claim.epsilon,
+        claim_delta=claim.delta,
+        refuted=verdict.refuted,
+        lower_bound=verdict.epsilon_lower_bound,
+        would_show=verdict.would_show,
+        pairs=verdict.pairs,
+        seconds=round(verdict.seconds, 1),
+        sentence=verdict.sentence(name),
+    )
+
+
+def untried(name: str, promised: Guarantee, sentence: str, error: str) -> Trial:
+    """That there was no verdict, and why."""
+    stated = promised.epsilon if math.isfinite(promised.epsilon) else promised.claim and promised.claim.epsilon
+    return Trial(
+        what=f"{name}, this configuration",
+        claim_epsilon=stated,
+        claim_delta=promised.delta,
+        refuted=False,
+        lower_bound=0.0,
+        pairs=0,
+        seconds=0.0,
+        sentence=sentence,
+        error=error,
+    )
+
+
+def with_court(dossier: Dossier, trials: Iterable[Trial]) -> Dossier:
+    """The dossier with more verdicts of the court; a decision about the old one does not hold for the new one."""
+    return _changed(dossier, court=(*dossier.court, *trials))
+
+
+def _changed(dossier: Dossier, **changes: object) -> Dossier:
+    new = {"airlock_version": VERSION, "created": _today(), "decision": Decision()}
+    return dossier.model_copy(update={**new, **changes})
+
+
+def find(vault: Vault, release_id: str) -> Dossier | None:
+    """The newest dossier of a release; None if this vault has none.
+
+    Raises:
+        FormatError: There is one that cannot be read.
+    """
+    content = vault.load_dossier(release_id)
+    if content is None:
+        return None
+    try:
+        return Dossier.model_validate(parse_json(content))
+    except ValueError as error:  # pydantic's is one too
+        raise FormatError(
+            f"the dossier of release {release_id[:8]} in the vault",
+            "something else",
+            "It may have been changed, or written by another version.",
+            "`airlock audit` writes a new one.",
+        ) from error
+
+
+def read(vault: Vault, release_id: str) -> Dossier:
+    """The newest dossier of a release.
+
+    Raises:
+        FormatError: This vault has none, or one that cannot be read.
+    """
+    found = find(vault, release_id)
+    if found is None:
+        raise FormatError(
+            f"the dossier of release {release_id[:8]}",
+            f"none in {vault.root}",
+            "It stays where the release was made.",
+            "Give that vault with --vault or AIRLOCK_VAULT.",
+        )
+    return found
+
+
+def exact(outcomes: Outcomes, classes: int) -> Exact:
+    """Counts without noise."""
+    correct, records = outcomes.correct, outcomes.records
+    named = (outcomes.predicted >= 0) & (outcomes.predicted < classes)
+    known = (outcomes.labels >= 0) & (outcomes.labels < classes)
+    table = np.zeros((classes, classes + 1), np.int64)  # the last column: no class was named
+    np.add.at(table, (outcomes.labels[known], np.where(named, outcomes.predicted, classes)[known]), 1)
+    return Exact(
+        correct=correct,
+        records=records,
+        figures=evaluation.exact(outcomes, classes),
+        confusion=tuple(tuple(int(count) for count in row) for row in table),
+    )
+
+
+def _sheet(audit: Audit) -> ContactSheet | None:
+    made = audit.features.sheet if audit.features else None
+    if made is None:
+        return None
+    return ContactSheet(png=base64.b64encode(made.png).decode(), rows=made.rows, whose=made.whose)
+
+
+def _today() -> datetime.date:
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a dossier, as published in `dossier.schema.json`."""
+    body = Dossier.model_json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID} | body
+
+
+def schema_text() -> str:
+    """The published file: `schema()` as it is written."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"

@@ -1,0 +1,235 @@
+"""May it leave? Reasons to reject, for caution, and to release, as people who check outputs weigh them.
+
+In: a card, what verification found wrong with its bundle, and where the vault is at hand the dossier, which alone says
+what attacks found. Out: a `Weighing`. Each reason is one plain sentence with its figure. A reason to reject closes the
+gate. No list decides for the reviewer: a gate that stands open says that nothing here speaks against the release, not
+that it is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airlock.auditing.metrics import FEWEST_NON_MEMBERS
+from airlock.auditing.required_attacks import missing
+from airlock.bundle.card import Card
+from airlock.bundle.contents import Defects, Skip, Test
+from airlock.bundle.dossier import Dossier
+from airlock.bundle.feature_schema import OnFeatures
+from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short, size
+from airlock.bundle.rendering.text import MODERATE, STRONG, measured
+from airlock.bundle.schema import Attack
+
+UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
+PUBLIC = "public"  # assumptions with this word are spelt out: what is called public may hold private records
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """Three lists of sentences."""
+
+    reject: tuple[str, ...]
+    caution: tuple[str, ...]
+    release: tuple[str, ...]
+
+    @property
+    def open(self) -> bool:
+        """Whether there is no reason to reject."""
+        return not self.reject
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {"open": self.open, **{name: list(lines) for name, lines in vars(self).items()}}
+
+
+def weigh(card: Card | None, defects: Sequence[str], dossier: Dossier | None = None) -> Weighing:
+    """Weigh a release.
+
+    Args:
+        card: Of the bundle; None if it has none that can be read.
+        defects: What `verify` found wrong, one sentence each.
+        dossier: Of the release, where the vault is at hand.
+    """
+    broken = tuple(f"The bundle does not verify: {defect}" for defect in defects)
+    if card is None:
+        return Weighing((*broken, "There is no card that can be read."), (), ())
+    return Weighing(
+        (*broken, *_against(card, dossier)),
+        tuple(_careful(card, dossier)),
+        (*(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)), *_for(card, dossier)),
+    )
+
+
+def tests(card: Card | None, dossier: Callable[[Card], Dossier | None]) -> list[Test]:
+    """The two checks of `airlock verify --gate`, with what finds the dossier of a card in the vault at hand."""
+
+    def weighed(test: Callable[[Card, Dossier], Defects]) -> Callable[[], Defects]:
+        def check() -> Defects:
+            if card is None:
+                return _skip("There is no usable card.json to weigh.")
+            found = dossier(card)
+            return _skip(UNSEEN) if found is None else test(card, found)
+
+        return check
+
+    return [
+        ("measured", "No attack and no trial refutes the stated ε.", weighed(_contradicted)),
+        ("attacks", "Every attack that fits what leaves was made.", weighed(_unattacked)),
+    ]
+
+
+def _skip(why: str) -> Defects:
+    raise Skip(why)
+
+
+def stated(card: Card) -> float | None:
+    """The ε that the card states at its δ: proven, or claimed by a paper; None if it states none."""
+    promise = card.guarantee
+    if promise.status == "claimed" and promise.claim:
+        return promise.claim.epsilon if promise.claim.delta <= promise.delta else None
+    return promise.epsilon
+
+
+def _contradicted(card: Card, dossier: Dossier) -> Defects:
+    said, found = stated(card), measured(dossier.audit)
+    if said is None:
+        return _skip("The card states no ε that could be refuted.")
+    defects = [f"The court refutes what was claimed: {one.sentence}" for one in dossier.court if one.refuted]
+    if found > said:
+        defects.append(f"An attack shows that ε is at least {found:.2f}, and the card states {epsilon_up(said)}.")
+    return defects
+
+
+def _unattacked(card: Card, dossier: Dossier) -> Defects:
+    lacking = missing(card.channel, dossier.audit.made, card.method)
+    if lacking is None:
+        return [f"It is not known which attacks fit the channel '{card.channel}', so none can be called enough."]
+    return [f"What leaves was not attacked by {words}. `airlock audit` does it." for words in lacking]
+
+
+def _against(card: Card, dossier: Dossier | None) -> Iterator[str]:
+    promise, records = card.guarantee, card.data.records
+    if promise.status != "proven":
+        yield f"The privacy of {card.channel}/{card.method} is {promise.status}, not proven: nothing is promised."
+    elif promise.unit != "record" or promise.epsilon is None:
+        yield "Nothing is promised for any one record."
+    elif promise.epsilon > MODERATE:
+        yield f"ε is {epsilon_up(promise.epsilon)}, above {MODERATE:g}: by itself that is weak or no protection."
+    if not card.secure_noise:
+        yield "The noise was made from a fixed seed and can be taken away by anyone who knows it: for tests only."
+    if promise.delta * records >= 1:
+        yield f"δ is {short(promise.delta)}, not below 1 / {records:,} records: publishing one whole would meet it."
+    if dossier is None:
+        return
+    if stated(card) is not None:
+        yield from _contradicted(card, dossier)
+    yield from _unattacked(card, dossier)
+
+
+def _careful(card: Card, dossier: Dossier | None) -> Iterator[str]:
+    promise = card.guarantee
+    if promise.status == "proven" and promise.epsilon is not None and STRONG < promise.epsilon <= MODERATE:
+        guess = percent_up(best_guess(promise.epsilon, promise.delta))
+        yield f"ε is {epsilon_up(promise.epsilon)}: a guess about one record may be right up to {guess} of the time."
+    if dossier is None:
+        yield UNSEEN
+    else:
+        yield from _attacked(card, dossier)
+    yield from _history(card)
+
+
+def _attacked(card: Card, dossier: Dossier) -> Iterator[str]:
+    """What attacks found that calls for care, and what they could not have seen."""
+    audit = dossier.audit
+    for attack in audit.attacks:
+        yield from _found(attack)
+    if audit.features:
+        yield from _told_by_features(audit.features)
+    yield from _power(audit.attacks, stated(card))
+    if audit.not_tested:
+        yield f"Kinds of attack that were not tried, named in the dossier: {len(audit.not_tested)}."
+    if dossier.remarks:
+        yield f"Remarks about the records, in the dossier: {len(dossier.remarks)}."
+
+
+def _found(attack: Attack) -> Iterator[str]:
+    """What an attack can do, where its interval says that it is not luck."""
+    if attack.beats_chance:
+        interval = f"{attack.score} {attack.value:.3f}, {attack.low:.3f} to {attack.high:.3f}"
+        yield f"The attack '{attack.name}' does better than chance: {interval}."
+    for rate in attack.rates:
+        beyond = rate.false_positive_rate_high
+        if rate.low is not None and beyond is not None and rate.low > beyond:
+            yield (
+                f"The attack '{attack.name}' finds {rate.value:.2%} of the members (at least {rate.low:.2%}) while it "
+                f"accuses {rate.false_positive_rate:.1%} of the others."
+            )
+
+
+def _told_by_features(found: OnFeatures) -> Iterator[str]:
+    """What features give away, where an interval says that it is not luck."""
+    for one in found.reconstructions:
+        if one.beats_blind:
+            yield (
+                f"The attack '{one.name}' rebuilds pictures at {one.psnr:.1f} dB; {one.blind_psnr:.1f} dB take no "
+                f"features. {one.share:.1%} of them reach {one.threshold:g} dB."
+            )
+    named = found.identification
+    if named and named.net_right[-1] and named.low > named.chance:
+        yield (
+            f"{named.known[-1]} known records name the front end, and {named.right[-1]} of {named.live[-1]} channels: "
+            "its secrecy is no protection."
+        )
+    for told in found.attributes:
+        if told.beats_blind:
+            yield f"Features tell whether {told.attribute}: right {told.value:.1%}, {told.blind:.1%} without them."
+
+
+def _power(attacks: Sequence[Attack], said: float | None) -> Iterator[str]:
+    """What the attacks could not have seen."""
+    if not attacks:
+        return
+    fewest = min(attack.non_members for attack in attacks)
+    if fewest < FEWEST_NON_MEMBERS:
+        yield f"{fewest:,} non-members took part: fewer than {FEWEST_NON_MEMBERS:,} say nothing about rare finds."
+    could = max(attack.could_refute for attack in attacks)
+    if said is not None and could <= said:
+        yield f"So few records could not have refuted ε = {epsilon_up(said)}: they show {could:.2f} at most."
+
+
+def _history(card: Card) -> Iterator[str]:
+    """What the card has to be believed about: earlier runs, other releases, assumptions."""
+    promise, total = card.guarantee, card.total
+    if total.releases:
+        bound = "there is no total ε" if total.epsilon is None else f"the total is {size(total.epsilon, total.delta)}"
+        yield f"Together with other declared releases from the same data ({len(total.releases)}) {bound}."
+    if card.tuning.runs == 1:
+        yield "One run was declared: ask whether settings were chosen by looking at runs on the same records."
+    others = sum(PUBLIC not in line.lower() for line in promise.assumptions)
+    if others:
+        yield f"Assumptions on the card that a person has to check: {others}."
+    yield from (f"Check that this is true: {line}" for line in promise.assumptions if PUBLIC in line.lower())
+
+
+def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
+    promise, said = card.guarantee, stated(card)
+    if card.verdict == "proven" and promise.epsilon is not None:
+        guess = percent_up(best_guess(promise.epsilon, promise.delta))
+        stands = size(promise.epsilon, promise.delta)
+        yield f"Proven: {stands}; a guess about one record is right at most {guess} of the time."
+    if card.secure_noise and card.noise_made_on:
+        yield "The noise is secret: its key came from the operating system."
+    attacks = dossier.audit.attacks if dossier else ()
+    for attack in attacks:
+        if attack.low <= attack.chance:
+            yield (
+                f"The attack '{attack.name}' does no better than chance: {attack.score} {attack.value:.3f}, "
+                f"{attack.low:.3f} to {attack.high:.3f}; from {attack.smallest_effect:.3f} on it would have shown."
+            )
+    could = max((attack.could_refute for attack in attacks), default=0.0)
+    if dossier and said is not None and measured(dossier.audit) <= said < could:
+        yield f"The attacks could have refuted ε = {epsilon_up(said)} and did not."
+    if card.tuning.runs > 1:
+        yield f"{card.tuning.runs:,} runs were declared, and ε pays for all of them."

@@ -1,0 +1,126 @@
+"""The two model files of a bundle: do they load, are their weights finite and the same, do they compute the same?
+
+Nothing named in a bundle is imported: a built-in network is built by name from the fixed table, the user's own only if
+the caller hands it over. Weights are compared by value in any case.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from airlock import nets
+from airlock.bundle import bundle, export
+from airlock.bundle.contents import Contents, Defects, Skip, Test
+from airlock.bundle.schema import Network
+from airlock.errors import ConfigError
+
+MAX_INPUT = 1 << 24  # numbers in one record
+
+
+def tests(files: Contents, network: Network | None, net: nn.Module | None) -> list[Test]:
+    """The checks of the two model files, by name."""
+    return [
+        ("weights", "The weights in model.safetensors load and are finite.", lambda: _weights(files)),
+        ("onnx", "The network in model.onnx loads and has the same weights.", lambda: _onnx(files)),
+        ("outputs", "Both model files compute the same.", lambda: _outputs(files, network, net)),
+    ]
+
+
+def _tensors(files: Contents) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load(files.read(bundle.SAFETENSORS))
+
+
+def _weights(files: Contents) -> Defects:
+    tensors = _tensors(files)
+    if not tensors:
+        return ["model.safetensors holds no weights."]
+    return [f"{name} in model.safetensors is not finite." for name, t in tensors.items() if not torch.isfinite(t).all()]
+
+
+def _onnx(files: Contents) -> Defects:
+    import onnx
+
+    content = files.read(bundle.ONNX)
+    model = onnx.load_model_from_string(content)
+    defects = list(foreign(model))
+    if defects:
+        return defects
+    onnx.checker.check_model(model)
+    export.open_onnx(content)
+    return [*notes(model), *export.differing_weights(_tensors(files), model)]
+
+
+def foreign(model: Any) -> Iterator[str]:
+    """What a plain network does not have: data elsewhere, operators from elsewhere."""
+    import onnx
+
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
+        yield "model.onnx keeps weights in another file."
+    domains = {node.domain for node in model.graph.node} - {"", "ai.onnx"}
+    if domains or model.functions:
+        yield "model.onnx uses operators that are not ONNX's own."
+
+
+def notes(model: Any) -> Iterator[str]:
+    """Whether it says anything beside the network."""
+    graph = model.graph
+    if any(part.doc_string or part.metadata_props for part in (model, graph, *graph.node, *graph.initializer)):
+        yield "model.onnx carries notes beside the network; they may say where it was made."
+
+
+def _outputs(files: Contents, network: Network | None, net: nn.Module | None) -> Defects:
+    import onnx
+
+    if network is None:
+        raise Skip("There is no usable card.json that names the network.")
+    if math.prod(network.input_shape) > MAX_INPUT:
+        return ["The card's input shape is too large to be true."]
+    model = onnx.load_model_from_string(files.read(bundle.ONNX))
+    if strange := list(foreign(model)):
+        return strange
+    session = export.open_onnx(files.read(bundle.ONNX))
+    given = session.run(["logits"], {"input": export.probe(1, network.input_shape)})[0]
+    if given.shape != (1, len(network.classes)):
+        return [f"model.onnx does not give one output for each of the {len(network.classes)} classes on the card."]
+    difference = export.largest_difference(session, _rebuilt(files, network, net), network.input_shape)
+    if difference <= export.TOLERANCE:
+        return []
+    return [f"The two model files disagree: their outputs differ by {difference:.1e} of the largest."]
+
+
+def open_net(folder: Path, network: Network, net: nn.Module | None = None) -> nn.Module:
+    """The network that a bundle holds, ready for evaluation; the user's own has to be handed over.
+
+    Raises:
+        ConfigError: It is the user's own, and none was handed over.
+    """
+    try:
+        return _rebuilt(Contents(folder), network, net).eval()
+    except Skip as reason:
+        raise ConfigError(
+            "a built-in network, or your own handed over", f"'{network.name}'", str(reason), "Give it with --net."
+        ) from reason
+
+
+def _rebuilt(files: Contents, network: Network, net: nn.Module | None) -> nn.Module:
+    """The card's network with the weights of model.safetensors; built without memory, so no card can exhaust it."""
+    if net is not None:
+        return export.load_weights(copy.deepcopy(net), _tensors(files))
+    front = network.name in nets.front_names()
+    if not front and network.name not in nets.names():
+        raise Skip(
+            "The network is the user's own and is not imported from a bundle; its weights were compared by value. "
+            "ONNX Runtime runs model.onnx."
+        )
+    with torch.device("meta"):
+        make = nets.build_front if front else nets.build
+        empty = make(network.name, network.input_shape, len(network.classes))
+    return export.load_weights(empty, _tensors(files))

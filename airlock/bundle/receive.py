@@ -1,0 +1,111 @@
+"""What whoever receives a bundle of features does with it: train a classifier, with nothing else at hand.
+
+In: the bundle. Out: `model.safetensors`, `model.onnx` and `report.json` in a folder. A part of the features is kept for
+a test; where features have noise, so has the test, and the classifier does better on records without.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airlock.bundle import bundle, export
+from airlock.bundle.files import folder_aside, parse_json, read_file, write_file
+from airlock.bundle.verify import read_verified
+from airlock.data import Records
+from airlock.data.feature_files import MANIFEST, load, parse_manifest
+from airlock.errors import ConfigError, Refused
+from airlock.methods.contract import Artefact
+from airlock.training import Run
+from airlock.training.evaluate import count_correct
+from airlock.training.front_ends.downstream_classifier import learn
+from airlock.training.loop import Progress
+from airlock.training.resident import choose_device
+
+REPORT = "report.json"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A classifier's test.
+
+    Args:
+        release_id: Of the bundle.
+        records: How many it learnt from.
+        tested: How many it was tested on.
+        accuracy: On these, as they were released.
+        net: Its name.
+    """
+
+    release_id: str
+    records: int
+    tested: int
+    accuracy: float
+    net: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json` and report.json."""
+        return asdict(self)
+
+
+def train_on(
+    folder: Path,
+    out: Path | None,
+    net: str = "",
+    epochs: int = 20,
+    holdout: float = 0.1,
+    seed: int = 0,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Trained:
+    """Train a classifier on a bundle of features, test it, and write it.
+
+    Args:
+        folder: The bundle; it must verify.
+        out: Where the classifier goes; nothing is written without.
+        net: The user's own network, `package.module:function`; it is imported.
+        epochs: Of training.
+        holdout: The fraction of rows for the test.
+        seed: Of training and split.
+        device: Where to compute.
+        progress: Called with a label, the steps done and the steps in all.
+
+    Raises:
+        Refused: The bundle does not verify, or holds no features.
+        OutputError: `out` may not be used.
+    """
+    if not 0 < holdout < 1:
+        raise ConfigError("a --holdout between 0 and 1", f"{holdout:g}")
+    if out is not None:
+        bundle.check_output(out)
+    card = read_verified(folder).card
+    if card.features is None:
+        raise Refused("a bundle of features", f"one of {card.channel}", do="Use what it holds as it is.")
+    made = parse_manifest(parse_json(read_file(Path(folder) / MANIFEST, bundle.LIMITS[MANIFEST])))
+    rows, classes = load(Path(folder), made), made.classes
+    learnt, tested = _apart(rows, holdout, seed)
+    run = Run(device=choose_device(device), progress=progress)
+    model = learn(learnt, len(classes), made.noise, epochs, seed, run, net)
+    name = net or ("nearest-mean" if len(made.shape) == 1 else "icn")
+    right = count_correct(model, tested)
+    found = Trained(card.release_id, len(learnt), len(tested), right / len(tested), name)
+    if out is not None:
+        artefact = Artefact(model, name, made.shape, classes)
+        report = json.dumps(found.to_dict() | {"classes": list(classes)}, indent=2, ensure_ascii=False) + "\n"
+        with folder_aside(Path(out).absolute()) as aside:
+            write_file(aside / bundle.SAFETENSORS, export.to_safetensors(artefact))
+            write_file(aside / bundle.ONNX, export.to_onnx(artefact))
+            write_file(aside / REPORT, report.encode())
+    return found
+
+
+def _apart(rows: Records, holdout: float, seed: int) -> tuple[Records, Records]:
+    place = np.random.default_rng(seed).permutation(len(rows))
+    count = round(holdout * len(rows))
+    if not 0 < count < len(rows):
+        raise ConfigError("rows for training and for a test", f"{len(rows)}", do="Change --holdout.")
+    return rows.take(place[count:]), rows.take(place[:count])

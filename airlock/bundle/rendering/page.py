@@ -1,0 +1,284 @@
+"""The card as a page to read, print and sign, and as a model card for hubs.
+
+In: a `Card`. Out: `card.html`, which needs no network and no script, and `README.md` with front matter. Both are pure
+functions of the card, so verification renders them again and compares. Every value is escaped where it is printed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment
+from markupsafe import Markup, escape
+
+from airlock.auditing.evaluation import Figure, Figures
+from airlock.bundle.card import Card
+from airlock.bundle.rendering import formatting, templating
+from airlock.bundle.schema import Compression, OtherRelease
+
+if TYPE_CHECKING:
+    from airlock.bundle.bundle import Bundle
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~])")
+_EQUATION = re.compile("([εδ]) = ")
+_WHITE = re.compile(r"\s+")
+
+BADGES = {
+    "proven": "Proven",
+    "weak": "Proven, but weak",
+    "unproven": "Not proven",
+    "doubt": "In doubt",
+    "insecure": "Test only",
+}
+UNITS = {"record": "one record", "model": "one trained model", "none": "nothing"}
+RELATIONS = {
+    "add-remove": "with and without it (add or remove one)",
+    "replace-one": "it or another one in its place (replace one)",
+}
+VIEWS = {
+    "white-box": "The attacker holds the model with all its weights.",
+    "black-box": "The attacker sees how sure the model is of each class, and not its weights.",
+    "labels": "The attacker sees only which class the model names.",
+    "interface": "The attacker asks through the released interface and sees its answers, with their noise.",
+    "features": "The attacker holds the released features, and knows some records with theirs.",
+    "front": "The attacker holds the released features and the front end that made them.",
+}
+GIVES = {
+    "logits": "one noisy number a class (logits)",
+    "probabilities": "one noisy probability a class",
+    "label": "a class and nothing else",
+}
+WIDE = 0.8  # an interval that says nothing
+FEW_CLASSES = 20  # up to which every recall has a row
+SAME_SPEED = 1.05  # what two measurements of one network may differ by
+FORMS = {"model.int8.onnx": "8-bit integers", "model.fp16.onnx": "16-bit floats"}
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One measured figure on a scale from `start` to `end`: where the point, its interval and the mark lie, in %."""
+
+    point: float
+    low: float
+    high: float
+    mark: float
+
+
+def scale(value: float, low: float, high: float, mark: float, start: float = 0.0, end: float = 1.0) -> Scale:
+    """Positions between 0 and 100, clamped to the scale."""
+
+    def place(number: float) -> float:
+        return round(100 * min(1.0, max(0.0, (number - start) / (end - start))), 2)
+
+    return Scale(place(value), place(low), place(high), place(mark))
+
+
+def render_html(card: Card) -> str:
+    """The page."""
+    return _render("card.html.j2", card, autoescape=True)
+
+
+def summary(bundle: Bundle) -> str:
+    """A release in one line, of what may leave alone: the card's first sentence, how useful it is, where it lies."""
+    card = bundle.card
+    useful = (
+        "How useful it is stands in the dossier"
+        if card.utility is None
+        else (f"About {percent(card.utility.figures.accuracy.value)} of the test records are right")
+    )
+    return f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {useful}. In {bundle.folder}."
+
+
+def in_notebook(said: str, page: str) -> str:
+    """A page below what it says in short, in a frame of its own: no style and no script of it reaches the notebook."""
+    return (
+        f'<p>{escape(said)}</p><iframe sandbox="allow-scripts" title="{escape(said)}" width="100%" height="560" '
+        f'style="border:1px solid #b9c3cc" srcdoc="{escape(page)}"></iframe>'
+    )
+
+
+def render_readme(card: Card) -> str:
+    """The model card."""
+    return _render("README.md.j2", card, autoescape=False)
+
+
+def _render(template: str, card: Card, *, autoescape: bool) -> str:
+    page = environment(autoescape).get_template(template)
+    return page.render(
+        card=card,
+        badge=BADGES[card.verdict],
+        total=_total(card),
+        scale=scale,
+        units=UNITS,
+        relations=RELATIONS,
+        views=VIEWS,
+        gives=GIVES,
+        code=_code,
+        figures=formatting,
+        size_rows=size_rows,
+        useful_rows=useful_rows,
+        smaller_words=smaller_words,
+    )
+
+
+@functools.cache
+def environment(autoescape: bool = True) -> Environment:
+    """Templates of this room with the filters of its documents."""
+    made = templating.environment()
+    if not autoescape:
+        made.autoescape, made.finalize = False, _markdown
+    made.filters |= {"day": day, "figure": figure, "epsilon": epsilon, "percent": percent}
+    made.filters |= {"pretty": _pretty, "tight": tight, "yaml": _yaml}
+    return made
+
+
+def epsilon(value: float | None) -> str:
+    """ε rounded up, or that there is no bound."""
+    return "no bound" if value is None else formatting.epsilon_up(value)
+
+
+def figure(value: object) -> str:
+    """A public figure as people write it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return formatting.short(value) if abs(value) < 1e-3 else f"{value:,.5g}"
+    return str(value)
+
+
+def useful_rows(card: Card) -> list[tuple[str, Figure]]:
+    """Every figure about test records with its name; the recall of each class where there are few."""
+    return [] if card.utility is None else rows_of(card.utility.figures, card.data.classes)
+
+
+def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
+    """Every figure with its name; of each class too, by its name or its number, where there are few.
+
+    A recall whose interval is almost all of 0 to 1 has no row; it is among the figures all the same.
+    """
+    rows = [("accuracy", found.accuracy), ("share of the largest class", found.majority)]
+    rows.append(("mean recall of the classes", found.balanced_accuracy))
+    if found.auc is not None:
+        rows.append(("AUC", found.auc))
+    if found.calibration_error is not None:
+        rows.append(("expected calibration error", found.calibration_error))
+    names = list(classes) or [str(number) for number in range(len(found.recalls))]
+    recalls = [(f"recall of {name}", one) for name, one in zip(names, found.recalls, strict=True)]
+    told = [(name, one) for name, one in recalls if one.high - one.low < WIDE]
+    return rows + (told if len(recalls) <= FEW_CLASSES else [])
+
+
+@dataclass(frozen=True)
+class SizeRow:
+    """One line of "Smaller and faster", as text; what is not known is a dash."""
+
+    what: str
+    file: str
+    parameters: str
+    multiply_adds: str
+    size: str
+    time: str
+    agrees: str
+
+
+def size_rows(found: Compression) -> list[SizeRow]:
+    """Teacher and student as they are, then the student's smaller files."""
+    big, small, whole = found.teacher, found.student, found.forms[0]
+    rows = [
+        SizeRow("teacher, stays", "", f"{big.parameters:,}", _short_count(big.multiply_adds),
+                file_size(big.onnx_bytes), _time(big.milliseconds), ""),
+        SizeRow("student", whole.file, f"{small.parameters:,}", _short_count(small.multiply_adds),
+                file_size(whole.bytes), _time(whole.milliseconds), ""),
+    ]  # fmt: skip
+    for form in found.forms[1:]:
+        rows.append(
+            SizeRow(f"in {FORMS[form.file]}", form.file, "", "", file_size(form.bytes), _time(form.milliseconds),
+                    percent(form.agrees / max(1, form.records)))
+        )  # fmt: skip
+    return rows
+
+
+def smaller_words(found: Compression) -> str:
+    """The report in one sentence."""
+    big, small = found.teacher, found.student
+    text = (
+        f"Beside its teacher, which does not leave, the student has {_ratio(big.parameters, small.parameters)} fewer "
+        f"parameters and takes {_ratio(big.multiply_adds, small.multiply_adds)} fewer multiplications"
+    )
+    if found.faster is None:
+        return text + "."
+    where = "one input after the other on one processor thread, where this card was made"
+    if found.faster < SAME_SPEED:
+        return f"{text}; it is no faster {where}: networks this small are all overhead."
+    return f"{text}; it answers {found.faster:.2g} times as fast {where}."
+
+
+def _ratio(big: int, small: int) -> str:
+    return f"{big / max(1, small):.3g} times"
+
+
+def file_size(size: int | None) -> str:
+    """Bytes as people write them."""
+    if size is None:
+        return "–"
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
+
+
+def _short_count(number: int) -> str:
+    return f"{number / 1e6:,.3g} million" if number >= 1e6 else f"{number:,}"
+
+
+def _time(milliseconds: float | None) -> str:
+    return "–" if milliseconds is None else f"{milliseconds:,.3g} ms"
+
+
+def _total(card: Card) -> list[OtherRelease]:
+    return sorted(card.total.releases, key=lambda other: (other.name, other.release_id))
+
+
+def day(date: datetime.date) -> str:
+    """The same in every locale."""
+    return f"{date.day} {MONTHS[date.month - 1]} {date.year}"
+
+
+def percent(value: float) -> str:
+    """A share with one decimal."""
+    return f"{100 * value:.1f}%"
+
+
+def tight(text: str) -> str:
+    """Without line breaks inside "ε = 3.00"."""
+    return _EQUATION.sub("\\1\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}", text)
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _yaml(value: object) -> Markup:
+    """A value that every YAML reader takes as this very value: JSON is YAML."""
+    return Markup(json.dumps(value, ensure_ascii=True))
+
+
+def _markdown(value: object) -> Markup:
+    """Text on one line with everything escaped that Markdown or HTML would act on."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(_MARKDOWN.sub(r"\\\1", _WHITE.sub(" ", str(value))))
+
+
+def _code(value: object) -> Markup:
+    """Text for a code span or a code block: one line, without backticks."""
+    return Markup(_WHITE.sub(" ", str(value)).replace("`", "'"))

@@ -1,0 +1,386 @@
+"""The sentences of a card: they follow from its figures, so that a changed sentence is found by writing it again.
+
+What ε means is said as a guess. Under (ε, δ) a person who starts from even odds and must say whether a record was used
+is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1). How strong that
+is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 strong, ε ≤ 10 moderate, above it weak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from airlock.auditing.evaluation import CONFIDENCE
+from airlock.bundle.rendering.formatting import best_guess, epsilon_up, one_in, percent_up, size, times
+from airlock.bundle.schema import (
+    Asking,
+    Attacks,
+    Data,
+    PaidAttacks,
+    Promise,
+    Rows,
+    Stays,
+    Total,
+    Tuning,
+    Usefulness,
+    Words,
+)
+from airlock.mechanisms import Place
+from airlock.methods.interface import ONE_ANSWER
+
+Verdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
+
+STRONG, MODERATE = 1.0, 10.0
+
+INSECURE = (
+    "TEST ONLY, the guarantee does NOT hold against anyone who knows the seed: "
+    "the privacy noise was made from a fixed seed and can be computed and taken away."
+)
+STRONG_HEADLINE = (
+    "Proven, strong: anyone who studies this release learns almost the same whether or not any one record was used; "
+    "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
+)
+MODERATE_HEADLINE = (
+    "Proven, moderate: this release limits what anyone can learn about whether any one record was used; "
+    "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
+)
+WEAK_HEADLINE = (
+    "Proven, but weak: with {size} the guarantee alone hardly limits what can be learnt about any one record; "
+    "guessing whether it was used may be right almost every time."
+)
+DOUBT_HEADLINE = (
+    "IN DOUBT: an attack measured ε of at least {bound}, more than the stated {size}; "
+    "the implementation or an assumption is wrong, so do not release this before it is explained."
+)
+COURT_HEADLINE = (
+    "IN DOUBT: on made-up records the court measured ε of at least {bound} for this very configuration, and {size} is "
+    "stated; the implementation or an assumption is wrong, so do not release this before it is explained."
+)
+CLAIMED_HEADLINE = (
+    "NOT proven: the method's paper claims {size}, but its proof is missing or does not hold; "
+    "judge this release as if it promised nothing."
+)
+CLAIMED_NO_FIGURE = (
+    "NOT proven: the method claims a guarantee, but its proof is missing or does not hold; "
+    "judge this release as if it promised nothing."
+)
+EMPIRICAL_HEADLINE = (
+    "NOT proven: no mathematical guarantee stands behind this release; "
+    "all that is known is what attacks found inside, and other attacks may find more."
+)
+NO_UNIT_HEADLINE = "NOT proven: nothing limits what this release may tell about any one record."
+MODEL_HEADLINE = (
+    "NOT proven for records: the promise ({size}) hides one trained model among others "
+    "and says nothing about any one record in the data."
+)
+
+NO_MODEL = " No model leaves: what leaves are answers to questions, {count}, {cost}"
+IN_ALL = "for {size} in all."
+NO_BOUND = "with no bound on what all of them tell."
+
+ROWS = " No model leaves: what leaves are {shape} numbers for each of {records} records, {noise}, and {labels}."
+WITH_NOISE, WITHOUT_NOISE = "each number with noise", "WITHOUT any noise"
+LABELS = {
+    "clear": "their labels as they are, which nothing protects",
+    "randomised": "their labels, some of them changed at random",
+}
+LABELS_SCOPE = "It is about all of a record but its label: labels leave as they are."
+RECOVERY = (
+    "Against everyone who tries to give back a picture from its numbers, for pictures like those of {prior}: {rows}."
+)
+RECOVERY_ROW = "{psnr:g} dB or better at most {bound} of the time ({blind} without this release)"
+
+ODDS = {
+    "add-remove": (
+        "Take any one record. Had it been left out of the training data (or put in), this same release could have come "
+        "out anyway: at most {odds} times more or less likely, apart from a probability of {rest} (δ)."
+    ),
+    "replace-one": (
+        "Take any one record. Had another record stood in its place, this same release could have come out anyway: "
+        "at most {odds} times more or less likely, apart from a probability of {rest} (δ)."
+    ),
+}
+GUESS = {
+    "add-remove": (
+        "As a guess: someone who thinks it as likely as not that a given record was used, and studies this release in "
+        "every possible way, is right about it at most {guess} of the time. A coin is right 50% of the time."
+    ),
+    "replace-one": (
+        "As a guess: someone who holds two records, knows that one of them was used, and studies this release in every "
+        "possible way, names the right one at most {guess} of the time. A coin is right 50% of the time."
+    ),
+}
+PROMISE_SCOPE = (
+    "It holds for every record, whether the model learnt from it or was only measured on it: the bundle, this card "
+    "included, is all that it is about.",
+    "This holds against everyone, also against someone who knows every other record, and whatever is done with the "
+    "release later.",
+    "It covers one record. Where one person has several records, ε counts once for each of them.",
+    "It does not hide what is true of people in general: that can be learnt from the release, also about people who "
+    "were not in the data.",
+)
+WEAK_SCOPE = (
+    "Take any one record. Had it been different, this same release could still have come out, but perhaps {odds} times "
+    "more or less likely. That is so much that a guess about one record may be right almost every time.",
+    "An ε above 10 is weak or no protection by itself. Whether this may leave has to rest on other grounds: what the "
+    "dossier says about attacks, and who receives it.",
+)
+LARGE_DELTA = (
+    "δ is not small for about {records} records: a method that publishes a whole record at random could meet it. "
+    "It should be well below 1 / {records}."
+)
+INSECURE_SCOPE = (
+    "Nothing is promised against anyone who knows or guesses the seed of the noise.",
+    "With secret noise the same release would promise {size}.",
+)
+NO_PROMISE = "Nothing is promised to the people in the data."
+CLAIM_TEXT = "The paper states {size}, by {theorem}. This is recorded as a claim, not as a fact."
+COMPUTED = (
+    "From the recorded events {size} would follow if the mechanism did what its paper assumes; "
+    "that is not shown, so the figure is no promise."
+)
+MODEL_TEXT = "The promise of {size} is about one trained model: it limits what can be learnt about that model."
+
+SECURE_NOISE = "The privacy noise came from a ChaCha20 stream keyed by the operating system, computed {where}."
+INSECURE_NOISE = (
+    "The privacy noise was made from a fixed seed (--insecure-seed), which is meant for testing. Whoever knows or "
+    "guesses the seed can compute the noise and take it away: the guarantee does not hold against them. It was "
+    "computed {where}."
+)
+NO_NOISE = "No privacy noise was drawn."
+WHERE: dict[frozenset[Place], str] = {
+    frozenset({"cpu"}): "on the CPU",
+    frozenset({"gpu"}): "on the GPU",
+    frozenset({"cpu", "gpu"}): "partly on the CPU and partly on the GPU",
+}
+UTILITY = (
+    "About {records} test records were asked about. With {confidence} confidence the accuracy on records of this kind "
+    "lies between {low} and {high}. The counts behind this have noise, which the interval contains; they cost a test "
+    "record ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
+)
+COVERED = ", so that the guarantee is about test records too"
+MEASURED_INSIDE = (
+    "How useful the answers are was measured by asking beyond the budget, which nothing pays for. So the figure is not "
+    "here but in the dossier, which stays with whoever made this release."
+)
+LEARNT = (
+    " The classifier learnt from the released numbers and labels alone. Those of test records have no noise, as for "
+    "someone who sends the classifier back to where the records are."
+)
+AUDIT = (
+    "These figures have noise, for which {share} of the ε that was asked for was set aside: they are covered by the "
+    "guarantee. All other attacks are in the dossier, which stays with whoever made this release. An attack that finds "
+    "nothing proves nothing: a better one may find more."
+)
+NO_AUDIT = (
+    "What attacks found is in the dossier, which stays with whoever made this release: it follows from single records, "
+    "and no part of ε was set aside for attack figures here. What is proven holds against every attack."
+)
+NO_OTHERS = (
+    "No other release from the same data was declared. If there is one, the promises add up and the total is larger "
+    "than what stands here: declare it with --composes-with."
+)
+OTHERS = "Together with {count} from the same data, the total is {size}."
+OTHERS_NO_TOTAL = (
+    "Together with {count} from the same data there is no total: at least one of them promises nothing for the same "
+    "unit ({unit})."
+)
+OTHERS_UNPROVEN = " Not all of these releases are proven with secret noise, so the total is not proven either."
+ONE_RUN = (
+    "One run was declared: no choice among repeated runs. If settings were chosen by looking at earlier runs on these "
+    "records, those runs are not paid for here."
+)
+MANY_RUNS = (
+    "{runs} runs were declared before one result was picked, and all of them are paid for: the recorded events, and so "
+    "ε, contain every run. So do those of the test part, if the pick was made by what the runs' cards say."
+)
+PUBLIC_PART = " It is not about the {share} of the records that the holder declared public."
+
+
+def verdict(promise: Promise, secure_noise: bool, audit: Attacks | None = None) -> Verdict:
+    """The one word that decides badge and first line; "doubt" only where it is known what attacks found."""
+    if not secure_noise:
+        return "insecure"
+    if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
+        return "unproven"
+    if audit is not None and measured(audit) > promise.epsilon:
+        return "doubt"
+    return "weak" if promise.epsilon > MODERATE else "proven"
+
+
+def headline(promise: Promise, secure_noise: bool, data: Data, stays: Stays = None) -> str:
+    """The truth in one sentence, which stands first on everything that is printed.
+
+    Where no model leaves, or some records were declared public, there is one more.
+    """
+    more = _answers(promise, stays) if isinstance(stays, Asking) else _rows(stays) if stays else ""
+    about = verdict(promise, secure_noise) in ("proven", "weak") and data.public_share > 0
+    public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%") if about else ""
+    return _promised(promise, secure_noise) + public + more
+
+
+def _rows(rows: Rows) -> str:
+    """That features leave, how many, and what is done to them and to their labels."""
+    noise = WITH_NOISE if rows.noise is not None else WITHOUT_NOISE
+    shape = " × ".join(f"{side:,}" for side in rows.shape)
+    return ROWS.format(shape=shape, records=f"{rows.records:,}", noise=noise, labels=LABELS[rows.labels])
+
+
+def _answers(promise: Promise, asking: Asking) -> str:
+    """That answers leave, how many, and what all of them cost."""
+    units = f"{asking.units or 0:,}"
+    if asking.units is None:
+        count = "any number of them"
+    elif asking.unit == ONE_ANSWER:
+        count = f"{units} of them at most" if asking.units > 1 else "one"
+    else:
+        count = f"until {units} unit{'s are' if asking.units > 1 else ' is'} spent (one unit pays for {asking.unit})"
+    proven = promise.status == "proven" and promise.epsilon is not None
+    cost = IN_ALL.format(size=size(promise.epsilon or 0.0, promise.delta)) if proven else NO_BOUND
+    return NO_MODEL.format(count=count, cost=cost)
+
+
+def _promised(promise: Promise, secure_noise: bool) -> str:
+    kind = verdict(promise, secure_noise)
+    if kind == "insecure":
+        return INSECURE if promise.status == "proven" else f"{INSECURE} Even with secret noise it would be NOT proven."
+    if kind == "unproven":
+        return _unproven_headline(promise)
+    epsilon = promise.epsilon if promise.epsilon is not None else math.inf
+    stated = size(epsilon, promise.delta)
+    if kind == "weak":
+        return WEAK_HEADLINE.format(size=stated)
+    text = STRONG_HEADLINE if epsilon <= STRONG else MODERATE_HEADLINE
+    return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated)
+
+
+def doubt(promise: Promise, audit: Attacks) -> str:
+    """That an attack refutes the stated ε."""
+    stated = size(promise.epsilon if promise.epsilon is not None else math.inf, promise.delta)
+    return DOUBT_HEADLINE.format(bound=f"{measured(audit):.2f}", size=stated)
+
+
+def court_doubt(promise: Promise, bound: float) -> str:
+    """That the court refutes it."""
+    stated = size(promise.epsilon if promise.epsilon is not None else math.inf, promise.delta)
+    return COURT_HEADLINE.format(bound=f"{bound:.2f}", size=stated)
+
+
+def _unproven_headline(promise: Promise) -> str:
+    if promise.status == "claimed" and promise.claim:
+        return CLAIMED_HEADLINE.format(size=size(promise.claim.epsilon, promise.claim.delta))
+    if promise.status == "claimed":
+        return CLAIMED_NO_FIGURE
+    if promise.status == "empirical":
+        return EMPIRICAL_HEADLINE
+    if promise.unit == "model" and promise.epsilon is not None:
+        return MODEL_HEADLINE.format(size=size(promise.epsilon, promise.delta))
+    return NO_UNIT_HEADLINE
+
+
+def _noise(secure: bool, made_on: Sequence[Place]) -> str:
+    if not made_on:
+        return NO_NOISE
+    return (SECURE_NOISE if secure else INSECURE_NOISE).format(where=WHERE[frozenset(made_on)])
+
+
+def write(
+    promise: Promise,
+    secure_noise: bool,
+    noise_made_on: Sequence[Place],
+    data: Data,
+    utility: Usefulness | None,
+    audit: PaidAttacks,
+    total: Total,
+    tuning: Tuning,
+    stays: Stays = None,
+) -> Words:
+    """Every sentence below the headline."""
+    rows = stays if isinstance(stays, Rows) else None
+    return Words(
+        promise=_promise(promise, data.records, verdict(promise, secure_noise), rows),
+        noise=_noise(secure_noise, noise_made_on),
+        utility=_useful(utility, promise) + (LEARNT if rows else ""),
+        audit=AUDIT.format(share=f"{100 * audit.share:.3g}%") if audit.attacks else NO_AUDIT,
+        others=_others(promise, secure_noise, total),
+        tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
+    )
+
+
+def _useful(utility: Usefulness | None, promise: Promise) -> str:
+    """What the counts say, and that they are paid for."""
+    if utility is None:
+        return MEASURED_INSIDE
+    found = utility.figures
+    return UTILITY.format(
+        records=f"{found.records:,}",
+        low=f"{found.accuracy.low:.1%}",
+        high=f"{found.accuracy.high:.1%}",
+        confidence=f"{CONFIDENCE:.0%}",
+        epsilon=epsilon_up(utility.counts.epsilon),
+        covered=COVERED if promise.status == "proven" and promise.unit == "record" else "",
+    )
+
+
+def _promise(promise: Promise, records: int, kind: Verdict, rows: Rows | None = None) -> tuple[str, ...]:
+    if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
+        return (NO_PROMISE, *_unproven_promise(promise))
+    if kind == "insecure":
+        return tuple(line.format(size=size(promise.epsilon, promise.delta)) for line in INSECURE_SCOPE)
+    if kind == "weak":
+        lines = [line.format(odds=times(promise.epsilon)) for line in WEAK_SCOPE]
+    else:
+        lines = _odds(promise, promise.epsilon)
+    lines += PROMISE_SCOPE
+    if rows is not None:
+        lines = [*([LABELS_SCOPE] if rows.labels == "clear" else []), *lines, *_recovery(rows)]
+    if promise.delta * records >= 1:
+        lines.append(LARGE_DELTA.format(records=f"{records:,}"))
+    return tuple(lines)
+
+
+def _recovery(rows: Rows) -> list[str]:
+    """The bound on reconstruction, where it says more than that anything can happen."""
+    found = [
+        RECOVERY_ROW.format(psnr=one.psnr, bound=percent_up(one.bound), blind=percent_up(one.blind))
+        for one in rows.recovery
+        if one.bound < 1
+    ]
+    return [RECOVERY.format(prior=rows.prior, rows="; ".join(found))] if found else []
+
+
+def _odds(promise: Promise, epsilon: float) -> list[str]:
+    figures = {
+        "odds": times(epsilon),
+        "rest": one_in(promise.delta),
+        "guess": percent_up(best_guess(epsilon, promise.delta)),
+    }
+    return [ODDS[promise.relation].format(**figures), GUESS[promise.relation].format(**figures)]
+
+
+def _unproven_promise(promise: Promise) -> tuple[str, ...]:
+    lines = []
+    if promise.claim:
+        stated = size(promise.claim.epsilon, promise.claim.delta)
+        lines.append(CLAIM_TEXT.format(size=stated, theorem=promise.claim.theorem))
+    if promise.epsilon is not None:
+        text = MODEL_TEXT if promise.status == "proven" else COMPUTED
+        lines.append(text.format(size=size(promise.epsilon, promise.delta)))
+    return tuple(lines)
+
+
+def _others(promise: Promise, secure_noise: bool, total: Total) -> str:
+    if not total.releases:
+        return NO_OTHERS
+    count = f"{len(total.releases)} other declared release{'s' if len(total.releases) > 1 else ''}"
+    if total.epsilon is None:
+        return OTHERS_NO_TOTAL.format(count=count, unit=promise.unit)
+    sound = secure_noise and promise.status == "proven"
+    sound = sound and all(other.status == "proven" and other.secure_noise for other in total.releases)
+    return OTHERS.format(count=count, size=size(total.epsilon, total.delta)) + ("" if sound else OTHERS_UNPROVEN)
+
+
+def measured(audit: Attacks) -> float:
+    """The largest ε that an attack found this release to have at least; 0 if none."""
+    return max((attack.epsilon_lower_bound for attack in audit.attacks), default=0.0)

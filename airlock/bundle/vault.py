@@ -1,0 +1,248 @@
+"""What must not leave: private models, teachers, collections, front ends, checkpoints.
+
+The vault is a folder of its own, readable by its owner alone and marked as never to be released. It knows the SHA-256
+of everything that it ever held, so that verification recognises a vault file in a bundle under any name, even after the
+original is gone.
+
+    vault/                      0700
+      NEVER-RELEASE.txt         0600   what this is
+      <release id>/             0700   one folder a release
+        <name>.safetensors      0600   arrays
+        remarks.json            0600   what the holder should know of the records, if anything
+        index.json              0600   SHA-256 of each
+        dossier/                0700   what the reviewer inside reads
+          dossier.json          0600   the newest; older ones are dossier-1.json, dossier-2.json, ...
+          dossier.html          0600   the same as a page
+          index.json            0600   SHA-256 of all of them
+      checkpoints/<run key>/    0700   unfinished training
+      marks/                    0700   how far the ledger of a service had come
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+
+from airlock.bundle.files import digest, output_error, parse_json, read_file, write_file
+from airlock.errors import FormatError, OutputError
+from airlock.methods.contract import Secrets
+
+VARIABLE = "AIRLOCK_VAULT"
+MARKER = "NEVER-RELEASE.txt"
+MARKER_TEXT = """NEVER RELEASE ANYTHING IN THIS FOLDER.
+
+This is an Airlock vault. It holds what a release needed but must not contain: private models, teachers, collections of
+parameters, secret choices, checkpoints of training on private records. None of it is covered by a guarantee.
+
+Do not copy, share, mail or upload any of it, and keep it out of backups that others can read. Delete a subfolder when
+its release is no longer in use. `airlock verify` refuses a bundle that holds a file from here under any name.
+"""
+_INDEX = "index.json"
+_REMARKS = "remarks.json"
+_ARRAYS = ".safetensors"
+_CHECKPOINTS = "checkpoints"
+_MARKS = "marks"
+_DOSSIER = "dossier"
+DOSSIER = "dossier.json"
+_DOSSIER_LIMIT = 64 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NUMBERED = re.compile(r".+-([0-9]+)\.[a-z]+")
+_INDEX_LIMIT = 16 << 20
+
+
+@dataclass(frozen=True)
+class Vault:
+    """The folder of what stays; nothing is created before something is stored."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path | None = None) -> Vault:
+        """The vault at `root`, else at AIRLOCK_VAULT, else in the user's data folder."""
+        if root is None and os.environ.get(VARIABLE):
+            root = Path(os.environ[VARIABLE])
+        if root is None:
+            home = os.environ.get("XDG_DATA_HOME")
+            root = (Path(home) if home else Path.home() / ".local" / "share") / "airlock" / "vault"
+        return cls(Path(root).expanduser().absolute())
+
+    def store(self, release_id: str, secrets: Secrets, remarks: Sequence[str] = ()) -> Path:
+        """Write the arrays of one release, and remarks for its holder, and remember their hashes; returns its folder.
+
+        Raises:
+            OutputError: A name is not a plain file name, this release is stored already, or writing failed.
+        """
+        names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in secrets}
+        folder = self._prepare(_checked(release_id))
+        if (folder / _INDEX).exists():
+            raise OutputError("a release that is not in the vault yet", release_id, "What it holds is never replaced.")
+        try:
+            for file, name in names.items():
+                arrays = {key: np.ascontiguousarray(array) for key, array in secrets[name].items()}
+                write_file(folder / file, safetensors.numpy.save(arrays), 0o600)
+            if remarks:
+                text = json.dumps(list(remarks), indent=2) + "\n"
+                write_file(folder / _REMARKS, text.encode(), 0o600)
+            index = {file: digest(folder / file) for file in (*names, *([_REMARKS] if remarks else []))}
+            write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
+        except OSError as error:
+            raise output_error(error, folder) from error
+        return folder
+
+    def load(self, release_id: str) -> Secrets:
+        """The arrays of one release, each file checked against its remembered hash.
+
+        Raises:
+            FormatError: This vault does not have them, or one was changed.
+        """
+        folder = self.root / _checked(release_id)
+        try:
+            index = parse_json(read_file(folder / _INDEX, _INDEX_LIMIT))
+            changed = [name for name, sha in index.items() if digest(folder / _checked(name)) != sha]
+            if not changed:
+                arrays = [name for name in index if name.endswith(_ARRAYS)]
+                return {name.removesuffix(_ARRAYS): safetensors.numpy.load_file(folder / name) for name in arrays}
+        except (OSError, ValueError, FormatError) as error:
+            raise FormatError(
+                f"what release {release_id[:8]} left in the vault",
+                f"nothing that can be read in {self.root}",
+                "What answers never leaves the vault it was made with.",
+                "Give that vault with --vault or AIRLOCK_VAULT.",
+            ) from error
+        raise FormatError(
+            f"what release {release_id[:8]} left in the vault, as it was",
+            f"a change in {changed[0]}",
+            "Whoever answers from it would answer from something else.",
+            "Restore the vault, or make the release again.",
+        )
+
+    def remarks(self, release_id: str) -> tuple[str, ...]:
+        """What the holder was told about the records of one release; never to leave."""
+        file = self.root / _checked(release_id) / _REMARKS
+        return tuple(parse_json(read_file(file, _INDEX_LIMIT))) if file.is_file() else ()
+
+    def store_dossier(self, release_id: str, files: Mapping[str, bytes]) -> Path:
+        """Write the dossier of a release, as files of one stem; older ones get a number. Returns the folder.
+
+        Raises:
+            OutputError: A name is not a plain file name, or writing failed; the older dossier is still there.
+        """
+        folder = self._prepare(_checked(release_id), _DOSSIER)
+        names = {name: Path(_checked(name)) for name in files}
+        try:
+            number = _next_number(folder)
+            for name, content in files.items():
+                aside = folder / f"{name}.{uuid.uuid4().hex[:8]}.part"
+                write_file(aside, content, 0o600)
+                if (folder / name).exists():
+                    (folder / name).rename(folder / f"{names[name].stem}-{number}{names[name].suffix}")
+                aside.rename(folder / name)
+            self._remember(folder, files)
+        except OSError as error:
+            raise output_error(error, folder) from error
+        return folder
+
+    def dossier_folder(self, release_id: str) -> Path:
+        """Where the dossiers of a release lie, if there are any."""
+        return self.root / _checked(release_id) / _DOSSIER
+
+    def load_dossier(self, release_id: str) -> bytes | None:
+        """The newest dossier of a release as it was written; None if this vault has none.
+
+        Raises:
+            FormatError: It is no plain file, or too large.
+        """
+        file = self.dossier_folder(release_id) / DOSSIER
+        return read_file(file, _DOSSIER_LIMIT) if os.path.lexists(file) else None
+
+    def _remember(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        """Add the files' hashes to the index of a folder, under names of their own."""
+        place = folder / _INDEX
+        index = parse_json(read_file(place, _INDEX_LIMIT)) if place.exists() else {}
+        shas = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        index |= {f"{sha[:8]}-{name}": sha for name, sha in shas.items()}
+        aside = folder / f"{_INDEX}.{uuid.uuid4().hex[:8]}.part"
+        write_file(aside, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
+        aside.replace(place)
+
+    def checkpoint_folder(self, run_key: str) -> Path:
+        """A folder for the checkpoints of one run, readable by its owner alone."""
+        return self._prepare(_CHECKPOINTS, _checked(run_key))
+
+    def forget_checkpoint(self, run_key: str) -> None:
+        """Remove the checkpoints of a run that is finished."""
+        shutil.rmtree(self.root / _CHECKPOINTS / _checked(run_key), ignore_errors=True)
+
+    def mark_folder(self) -> Path:
+        """A folder for the high-water marks of ledgers, readable by its owner alone."""
+        return self._prepare(_MARKS)
+
+    def hashes(self, sizes: Set[int] | None = None) -> dict[str, str]:
+        """SHA-256 of everything the vault holds or has held, each with its place in the vault.
+
+        Args:
+            sizes: When given, only files of these sizes in bytes are read; what the index knows is always there.
+        """
+        found = dict(self._indexed())
+        for path in self._files():
+            size = path.stat().st_size
+            if size and path.name != _INDEX and (sizes is None or size in sizes):
+                found[digest(path)] = path.relative_to(self.root).as_posix()
+        return found
+
+    def _indexed(self) -> Iterator[tuple[str, str]]:
+        for path in self._files():
+            if path.name != _INDEX:
+                continue
+            try:
+                index = parse_json(read_file(path, _INDEX_LIMIT))
+            except ValueError as error:
+                raise FormatError("a readable index in the vault", f"{path.parent.name}/{path.name}") from error
+            for name, sha in index.items():
+                yield str(sha), f"{path.parent.name}/{name}"
+
+    def _files(self) -> list[Path]:
+        if not self.root.is_dir():
+            return []
+        return sorted(path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
+
+    def _prepare(self, *parts: str) -> Path:
+        """Make the folder and those above it within the vault, all 0700, and the marker."""
+        folder = self.root
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.chmod(0o700)
+            if not (self.root / MARKER).exists():
+                write_file(self.root / MARKER, MARKER_TEXT.encode(), 0o600)
+            for part in parts:
+                folder = folder / part
+                folder.mkdir(exist_ok=True)
+                folder.chmod(0o700)
+        except OSError as error:
+            raise output_error(error, folder) from error
+        return folder
+
+
+def _next_number(folder: Path) -> int:
+    """One more than the largest number of an older file."""
+    numbers = [int(found[1]) for path in folder.iterdir() if (found := _NUMBERED.fullmatch(path.name))]
+    return max(numbers, default=0) + 1
+
+
+def _checked(name: str) -> str:
+    """A plain name: no separators, no leading dot, so that it stays inside the vault."""
+    if not _NAME.fullmatch(name) or name in (_INDEX, MARKER):
+        raise OutputError(
+            "a plain name of letters, digits, '.', '_' and '-'", repr(name)[:60], "It names a file in the vault."
+        )
+    return name

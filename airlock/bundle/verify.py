@@ -1,0 +1,215 @@
+"""Is this bundle what its card says? Every check by name, every defect in one sentence.
+
+In: a folder, and the vault. Out: a `Verification`. Nothing found in a bundle is executed or imported, and no file,
+however broken, ends a check with anything but "failed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema
+from pydantic import ValidationError
+from torch import nn
+
+from airlock.auditing.evaluation import far
+from airlock.bundle import bundle, consistency, dossier, gate, models, smaller
+from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card, schema
+from airlock.bundle.contents import Contents, Defects, Skip
+from airlock.bundle.files import parse_json
+from airlock.bundle.vault import MARKER, Vault
+from airlock.errors import AirlockError, FormatError, Refused
+from airlock.training.outcomes import Outcomes
+
+OUTCOMES = "outcomes"  # what became of every test record, among the arrays in the vault
+IMPROBABLE = 1e-9  # noise that lies as far from the exact counts as this seldom happens is no noise of the stated size
+
+Outcome = Literal["ok", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question and its answer."""
+
+    name: str
+    outcome: Outcome
+    says: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All checks of one bundle."""
+
+    folder: Path
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed; a skipped one says why it was."""
+        return all(check.outcome != "failed" for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {"ok": self.ok, "checks": [vars(check) for check in self.checks]}
+
+
+def verify(
+    folder: Path, vault: Vault | None = None, net: nn.Module | None = None, *, gated: bool = False
+) -> Verification:
+    """Check a bundle.
+
+    Args:
+        folder: The bundle.
+        vault: Whose files must not be in it; the user's own when left out.
+        net: For a bundle of the user's own network: that network, to compare its outputs with the ONNX file's.
+        gated: Also fail if by the dossier an attack refutes the stated ε, or one that fits what leaves was not made.
+
+    Raises:
+        FormatError: There is no such folder; everything else is a failed check.
+    """
+    folder = Path(folder).absolute()
+    if folder.is_symlink() or not folder.is_dir():
+        raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
+    files, safe = Contents(folder), vault or Vault.open()
+    checks = [
+        _run("files", "All files are there and nothing else.", lambda: _files(files)),
+        _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
+        _run("vault", "It holds no file of the vault.", lambda: _vault(files, safe)),
+        _run("card", "The card follows its published schema.", lambda: _schema(files)),
+    ]
+    card = _card(files, checks[-1])
+    tests = consistency.tests(files, card)
+    if card is None or card.network is not None:
+        tests += models.tests(files, card.network if card else None, net)
+    if card is not None and card.compression is not None:
+        tests += smaller.tests(files, card, card.compression)
+    tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
+    tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
+    return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
+
+
+def read_verified(folder: Path, vault: Vault | None = None) -> bundle.Bundle:
+    """Read a bundle that passes verification.
+
+    Raises:
+        Refused: It does not; the first defect is named.
+    """
+    for check in verify(folder, vault).checks:
+        if check.outcome == "failed":
+            raise Refused(
+                f"a bundle that verifies in {folder}",
+                f"a defect: {check.says.rstrip('.')}",
+                do="`airlock verify` lists all of them.",
+            )
+    return bundle.read(folder)
+
+
+def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
+    """Ask one question; whatever a broken file provokes in a library is a failed check."""
+    try:
+        defects = test()
+    except Skip as reason:
+        return Check(name, "skipped", str(reason))
+    except AirlockError as error:
+        return Check(name, "failed", str(error))
+    except Exception as error:  # noqa: BLE001  a hostile file may make any library raise anything
+        return Check(name, "failed", f"It could not be checked: {type(error).__name__} in reading it.")
+    return Check(name, "failed", " ".join(defects)) if defects else Check(name, "ok", says)
+
+
+def _files(files: Contents) -> Defects:
+    features = bundle.MANIFEST in files.names
+    known = bundle.required(answers=bundle.INTERFACE in files.names, features=features)
+    missing = [f"{name} is missing." for name in known if name not in files.names]
+    links = [f"{name} is a symbolic link." for name in files.links]
+    listed = consistency.listed(files) if features else ()
+    missing += [f"{name} is missing." for name in listed if name not in files.names]
+    forms = () if features or bundle.INTERFACE in files.names else bundle.SMALLER
+    known = (*known, *listed, *forms)
+    extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
+    return missing + links + extra
+
+
+def _checksums(files: Contents) -> Defects:
+    recorded, defects = files.sums()
+    for name in files.names:
+        if name != bundle.SUMS and name not in recorded:
+            defects.append(f"{name} is not in {bundle.SUMS}.")
+    for name, sha in recorded.items():
+        if name not in files.names:
+            defects.append(f"{name} is in {bundle.SUMS} and not there.")
+        elif name not in files.links and files.digest(name) != sha:
+            defects.append(f"{name} was changed: its SHA-256 is not the recorded one.")
+    return defects
+
+
+def _vault(files: Contents, vault: Vault) -> Defects:
+    kept = vault.hashes(files.sizes())
+    defects = []
+    for name in files.names:
+        if name in files.links:
+            continue
+        if Path(name).name == MARKER:
+            defects.append(f"{name} marks a vault: nothing in this folder may leave.")
+        elif files.digest(name) in kept:
+            defects.append(f"{name} is {kept[files.digest(name)]} of the vault and must never leave.")
+    return defects
+
+
+def _counts(card: Card | None, vault: Vault) -> Defects:
+    """Whether the card's counts are those of the release in the vault, with noise of the stated size."""
+    if card is None or card.utility is None:
+        raise Skip("The card has no counts of test records.")
+    try:
+        kept = vault.load(card.release_id).get(OUTCOMES)
+    except FormatError as error:
+        raise Skip("This vault does not hold this release, or not as it was: its counts cannot be compared.") from error
+    if kept is None:
+        raise Skip("The vault does not hold what became of the test records.")
+    probability = far(card.utility.counts, Outcomes.of_arrays(kept))
+    if probability >= IMPROBABLE:
+        return []
+    return ["The counts on the card are not those of the vault with noise of the stated size."]
+
+
+def _schema(files: Contents) -> Defects:
+    try:
+        table = parse_json(files.read(bundle.CARD))
+    except ValueError as error:
+        return [f"card.json is not strict JSON: {error}."]
+    validator = jsonschema.Draft202012Validator(schema())
+    found = sorted(validator.iter_errors(table), key=lambda error: list(map(str, error.absolute_path)))
+    defects = _format(table) + [_defect(error.absolute_path, _brief(error)) for error in found[:10]]
+    if not defects:
+        try:
+            Card.model_validate(table)
+        except ValidationError as error:  # what JSON Schema does not say, such as which days there are
+            defects = [_defect(e["loc"], e["type"].replace("_", " ")) for e in error.errors(include_url=False)[:10]]
+    return defects
+
+
+def _format(table: object) -> list[str]:
+    written = table.get("schema_version") if isinstance(table, dict) else None
+    if written not in range(1, OLDEST):
+        return []
+    return [
+        f"card.json has format {written} and this Airlock reads {SCHEMA_VERSION}: verify it with the one it names. "
+        f"Figures on cards before format {OLDEST} were not paid for."
+    ]
+
+
+def _defect(where: Iterable[str | int], what: str) -> str:
+    return f"card.json, {'.'.join(map(str, where)) or 'as a whole'}: {what}."
+
+
+def _brief(error: jsonschema.ValidationError) -> str:
+    """What the schema wants there; the offending value may be megabytes long and is not repeated."""
+    wanted = {"required": "a field is missing", "additionalProperties": "a field is unknown"}
+    return wanted.get(str(error.validator), f"expected {error.validator} {str(error.validator_value)[:60]}")
+
+
+def _card(files: Contents, found: Check) -> Card | None:
+    return Card.model_validate(parse_json(files.read(bundle.CARD))) if found.outcome == "ok" else None

@@ -1,0 +1,223 @@
+"""One cell: run it, and keep of it figures alone. Models, bundles and vaults of a comparison are thrown away."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airlock import data, methods
+from airlock.auditing import judge, proportion_interval
+from airlock.bundle.export import to_safetensors
+from airlock.bundle.schema import Attack
+from airlock.comparison.matrix import ASIDE, TITLES, Task, protects
+from airlock.comparison.settings import BaselineSettings
+from airlock.comparison.values import CONFIDENCE, PUBLIC, Attacked, Cell, Verdict
+from airlock.errors import AirlockError, Interrupted
+from airlock.mechanisms import Randomness
+from airlock.methods import Artefact, Features, Interface, Plan, Release, open_case
+from airlock.pipeline import Outlook, look_at, train_openly
+from airlock.training import Recipe
+from airlock.training.loop import Progress
+
+_NO_START = ("CUBLAS_STATUS", "CUSOLVER_STATUS", "CUDNN_STATUS")  # mostly because they find no memory
+CLAIMS = 10  # times the seconds: a trial that refutes ends there, and a busy machine should not acquit
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How cells are run, the same for all of them.
+
+    Args:
+        scratch: Where bundle and vault of a running cell lie.
+        baseline: How the model without privacy is trained.
+        court_seconds: How long the court tries one proven method; a claim without proof `CLAIMS` times as long.
+        data_dir: Where named data sets lie.
+    """
+
+    scratch: Path
+    baseline: BaselineSettings
+    court_seconds: float
+    data_dir: Path | None = None
+
+
+Work = Callable[[Task, Ways, Progress | None], Cell | Verdict]
+
+
+def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | Verdict:
+    """Run one cell; a failure becomes a cell that says why.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
+    begin = time.monotonic()
+    ways_to: dict[str, Work] = {"court": _tried, "baseline": _opened, "release": _released}
+    try:
+        with warnings.catch_warnings():  # the plan has warned, once
+            warnings.simplefilter("ignore")
+            return ways_to[task.kind](task, ways, progress)
+    except Interrupted:
+        raise
+    except AirlockError as error:
+        return failure(task, str(error), time.monotonic() - begin)
+    except (RuntimeError, ValueError, ArithmeticError, MemoryError, OSError) as error:  # such as no memory on a GPU
+        first = (str(error).strip().splitlines() or ["no message"])[0]
+        return failure(task, f"{type(error).__name__}: {first[:300]}", time.monotonic() - begin)
+
+
+def short_of_memory(found: Cell | Verdict | str) -> bool:
+    """Whether a cell failed because a GPU had no memory left: torch says so, or a library did not start."""
+    error = "" if isinstance(found, str) else found.error or ""
+    return error.startswith("OutOfMemoryError") or any(name in error for name in _NO_START)
+
+
+def failure(task: Task, reason: str, seconds: float) -> Cell | Verdict:
+    """A cell, or a trial, without a result."""
+    if task.kind == "court":
+        return Verdict(
+            method=task.method, status=methods.named(task.method).status, claim_epsilon=task.epsilon or 0.0,
+            claim_delta=task.config.delta, refuted=False, lower_bound=0.0, pairs=0, seconds=seconds,
+            sentence=f"No verdict: {reason}", error=reason,
+        )  # fmt: skip
+    return Cell(**_about(task), seconds=seconds, error=reason)
+
+
+def _about(task: Task) -> dict[str, Any]:
+    """What is known of a cell before it is run."""
+    found: dict[str, Any] = {
+        "method": task.method,
+        "title": TITLES.get(task.method, task.method),
+        "epsilon_asked": task.epsilon,
+        "seed": task.seed or 0,
+    }
+    if task.plan is None:
+        return found | {"channel": "none"} | ASIDE[task.method]
+    promise = task.plan.guarantee
+    return found | {
+        "channel": task.plan.channel,
+        "status": promise.status,
+        "claim_epsilon": promise.claim.epsilon if promise.claim else None,
+        "leaves": task.plan.leaves,
+        "protects": protects(promise),
+    }
+
+
+def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
+    """A model without noise: as many steps as the public number of private records makes of the epochs.
+
+    Where it learns from the public records alone, it gets the same number of steps: few records, often seen.
+    """
+    how, config, begin = ways.baseline, task.config, time.monotonic()
+    records = data.describe(config, ways.data_dir).expected("private", config.split)
+    steps = how.epochs * math.ceil(records / how.batch_size)
+    recipe = Recipe(steps=steps, optimiser="adam", learning_rate=how.learning_rate, schedule="cosine")
+    found = train_openly(config, ways.data_dir, progress, recipe=recipe, batch_size=how.batch_size,
+                         part="public" if task.method == PUBLIC else "private")  # fmt: skip
+    attacks = [Attack.model_validate(one) for one in found.audit.to_dict()["attacks"]]
+    return Cell(
+        **_about(task),
+        **_use(found.utility.correct, found.utility.records),
+        **_attacked(attacks, found.audit.not_tested),
+        seconds=time.monotonic() - begin,
+        parameters=found.parameters,
+    )
+
+
+def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
+    """A whole release in a scratch folder, of which card and figures are kept."""
+    place, begin = ways.scratch / task.name, time.monotonic()
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True, mode=0o700)
+    try:
+        outlook = look_at(task.config, place / "vault", ways.data_dir, progress)
+        return from_outlook(task, outlook, time.monotonic() - begin)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def from_outlook(task: Task, outlook: Outlook, seconds: float) -> Cell:
+    """The figures of a finished release; ε is that of the executed events, and stands only where it is proven."""
+    inside, release = outlook.dossier, outlook.release
+    promise = release.guarantee
+    proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
+    queries = questions(release)
+    return Cell(
+        **_about(task) | {"protects": protects(promise, queries)},
+        **_use(inside.utility.correct, inside.utility.records),
+        **_attacked(inside.audit.attacks, inside.audit.not_tested),
+        epsilon=promise.epsilon if proven and release.secure_noise else None,
+        seconds=seconds,
+        bytes=_bytes(release),
+        parameters=_parameters(release),
+        queries=queries,
+    )
+
+
+def questions(release: Release) -> int | None:
+    """How many questions may be asked, at most; None where any number."""
+    if not isinstance(release.artefact, Interface) or release.artefact.units is None:
+        return None
+    return int(release.artefact.figures.get("queries", release.artefact.units))
+
+
+def planned_questions(plan: Plan) -> int | None:
+    """The same before there is a release; methods of `answers` alone count questions."""
+    found = plan.details.get("queries", plan.details.get("queries_a_unit"))
+    return int(found) if plan.channel == "answers" and isinstance(found, int) else None
+
+
+def _use(correct: int, records: int) -> dict[str, Any]:
+    low, high = proportion_interval(correct, records, CONFIDENCE)
+    return {"accuracy": correct / records, "low": low, "high": high, "correct": correct, "records": records}
+
+
+def _attacked(attacks: Sequence[Attack], not_tested: Sequence[str]) -> dict[str, Any]:
+    found = tuple(
+        Attacked(
+            name=one.name, view=one.view, aim=one.aim, score=one.score, auc=one.value, low=one.low, high=one.high,
+            chance=one.chance, advantage=one.advantage.value if one.advantage else None,
+            advantage_low=one.advantage.low if one.advantage else None,
+            advantage_high=one.advantage.high if one.advantage else None, epsilon_lower_bound=one.epsilon_lower_bound,
+        )
+        for one in attacks
+    )  # fmt: skip
+    measured = max((one.epsilon_lower_bound for one in found), default=None)
+    return {"attacks": found, "not_tested": tuple(not_tested), "epsilon_measured": measured}
+
+
+def _bytes(release: Release) -> int:
+    """What leaves, beside the card: weights, or features; where answers leave, nothing does."""
+    if isinstance(release.artefact, Artefact):
+        return len(to_safetensors(release.artefact))
+    return release.artefact.manifest.bytes if isinstance(release.artefact, Features) else 0
+
+
+def _parameters(release: Release) -> int | None:
+    if not isinstance(release.artefact, Artefact):
+        return None
+    return sum(parameter.numel() for parameter in release.artefact.net.parameters())
+
+
+def _tried(task: Task, ways: Ways, progress: Progress | None) -> Verdict:
+    """The court's verdict on a method, on made-up records; no private record comes near it."""
+    assert task.epsilon is not None
+    case, status = open_case(task.method, task.epsilon, task.config.delta), methods.named(task.method).status
+    seconds = ways.court_seconds * (1 if status == "proven" else CLAIMS)
+    found = judge(case, Randomness.make(0).privacy, seconds=seconds, progress=progress)
+    return Verdict(
+        method=task.method,
+        status=status,
+        claim_epsilon=case.claim.epsilon,
+        claim_delta=case.claim.delta,
+        refuted=found.refuted,
+        lower_bound=max(0.0, found.epsilon_lower_bound),
+        would_show=found.would_show,
+        pairs=found.pairs,
+        seconds=found.seconds,
+        sentence=found.sentence(task.method),
+    )

@@ -1,0 +1,309 @@
+"""The figures of a comparison: plain SVG without script, in the colours of the page around it.
+
+In: rows of results. Out: SVG with a title and a description, so that it can be read aloud. What is proven, claimed,
+refuted, only measured and not private differs by colour and by shape. Panels share their axes, so that they compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from airlock.comparison.values import Standing
+
+WORDS: dict[Standing, str] = {
+    "proven": "proven",
+    "claimed": "only claimed",
+    "refuted": "refuted",
+    "empirical": "only measured",
+    "none": "not private",
+}
+# Around (0, 0), about 12 wide; the page fills or strokes them by their class.
+_SHAPES: dict[Standing, str] = {
+    "proven": '<circle r="5"/>',
+    "claimed": '<path d="M0-6.2L6 4.6H-6z"/>',
+    "refuted": '<path d="M-4.6-4.6l9.2 9.2M-4.6 4.6l9.2-9.2"/>',
+    "empirical": '<path d="M0-6.2L6.2 0 0 6.2-6.2 0z"/>',
+    "none": '<rect x="-4.7" y="-4.7" width="9.4" height="9.4"/>',
+}
+_WIDTH, _HEIGHT, _TALL = 360, 262, 340
+_LEFT, _TOP, _BOTTOM = 42, 32, 46
+_ROW = 14.0  # between two lines of text
+_DASHES = ("", "7 3", "2 3", "10 3 2 3", "4 4", "1 4")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method at one ε.
+
+    Args:
+        x: The ε that was asked for, or the score of the strongest attack.
+        y: Accuracy.
+        low: Lower end of the accuracy's interval.
+        high: Upper end.
+        standing: Gives colour and shape.
+        label: Short; stands beside it where it is not part of a line.
+        says: What is read aloud and shown on hovering.
+        x_low: Lower end of the interval across; the point itself where there is none.
+        x_high: Upper end.
+    """
+
+    x: float
+    y: float
+    low: float
+    high: float
+    standing: Standing
+    label: str
+    says: str
+    x_low: float | None = None
+    x_high: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method over ε. `aside`: a line to compare with, thin and without marks."""
+
+    name: str
+    points: Sequence[Point]
+    aside: bool = False
+
+
+@dataclass(frozen=True)
+class Level:
+    """What does not depend on ε, across the whole panel."""
+
+    name: str
+    point: Point
+
+
+@dataclass(frozen=True)
+class Range:
+    """Of an axis: ends and ticks."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+
+def span(values: Iterable[float], step: float = 0.1, least: float = 0.0, most: float = 1.0) -> Range:
+    """A range with round ends that holds all values, with three to seven ticks."""
+    found = [value for value in values if math.isfinite(value)] or [least, most]
+    for wide in (step / 10, step / 5, step / 2, step, 2 * step, 5 * step):
+        first = max(math.floor(min(found) / wide + 1e-9), math.ceil(least / wide - 1e-9))
+        last = min(math.ceil(max(found) / wide - 1e-9), math.floor(most / wide + 1e-9))
+        if last - first <= 6:
+            break
+    if first == last:  # one value on a tick: the range reaches down from the top, up from elsewhere
+        first, last = (first - 1, last) if (last + 1) * wide > most + 1e-9 else (first, last + 1)
+    return Range(first * wide, last * wide, tuple(round(n * wide, 6) for n in range(first, last + 1)))
+
+
+def glyph(standing: Standing) -> str:
+    """The shape alone, for text and tables; the word stands beside it."""
+    shape = _SHAPES[standing]
+    return (
+        f'<svg class="glyph s-{standing}" viewBox="-7 -7 14 14" aria-hidden="true" focusable="false"><g class="dot">'
+        f"{shape}</g></svg>"
+    )
+
+
+def draw_accuracy(
+    name: str, title: str, lines: Sequence[Line], levels: Sequence[Level], epsilons: Sequence[float], across: Range
+) -> str:
+    """Accuracy over ε on a logarithmic axis, with intervals; a name at the end of each line.
+
+    Args:
+        name: Makes the identifiers of this figure unique in a page.
+        title: Above it.
+        lines: The methods, and what to compare them with.
+        levels: What has no ε.
+        epsilons: The axis; in any order.
+        across: The range of accuracy.
+    """
+    right = 118  # room for the longest name
+    frame = _Frame(right, across)
+    x_of = _logarithmic(sorted(epsilons), frame)
+    parts = frame.grid()
+    for value in sorted(epsilons):
+        parts += frame.tick(x_of(value), f"{value:g}")
+    parts.append(_text((_LEFT + _WIDTH - right) / 2, _HEIGHT - 8, "ε asked for (logarithmic)", "middle", "soft"))
+    ends: list[tuple[float, str, str]] = []
+    for level in levels:
+        parts.append(_level(level, frame))
+        ends.append((frame.y(level.point.y), level.name, f"s-{level.point.standing}"))
+    drawn = [line for line in lines if line.points]
+    for number, line in enumerate(drawn):
+        shift = 0.0 if line.aside else 5.0 * (number - (len(drawn) - 1) / 2)
+        last = max(line.points, key=lambda point: point.x)
+        parts += _line(line, number, shift, x_of, frame)
+        ends.append((frame.y(last.y), line.name, "soft" if line.aside else f"s-{last.standing}"))
+    parts += _names(ends, _WIDTH - right + 10)
+    says = [point.says for line in drawn if not line.aside for point in line.points]
+    says += [level.point.says for level in levels]
+    return _svg(name, title, f"Accuracy over ε. {' '.join(says)}", parts)
+
+
+def draw_attacks(name: str, title: str, points: Sequence[Point], across: Range, score: Range) -> str:
+    """Accuracy over the score of the strongest attack; a number at each point. Left and up is better.
+
+    Args:
+        name: Makes the identifiers of this figure unique in a page.
+        title: Above it.
+        points: One a method.
+        across: The range of accuracy.
+        score: The range of scores, the same for every panel.
+    """
+    frame = _Frame(18, across, _TALL)
+
+    def x_of(value: float) -> float:
+        share = (min(max(value, score.low), score.high) - score.low) / (score.high - score.low)
+        return round(_LEFT + 8 + (frame.wide - 16) * share, 1)
+
+    parts = frame.grid()
+    for value in score.ticks:
+        parts += frame.tick(x_of(value), f"{value:g}")
+    if score.low <= 0.5 <= score.high:
+        parts.append(f'<path class="chance" d="M{x_of(0.5)} {_TOP}V{frame.bottom}"/>')
+        parts.append(_text(x_of(0.5) - 4, frame.bottom - 5, "chance", "end", "soft"))
+    parts.append(_text(_LEFT + frame.wide / 2, _TALL - 8, "AUC of the strongest attack", "middle", "soft"))
+    taken = [(x_of(point.x), frame.y(point.y)) for point in points]
+    for point, (x, y) in zip(points, list(taken), strict=True):
+        low, high = x_of(point.x if point.x_low is None else point.x_low), x_of(point.x_high or point.x)
+        parts.append(
+            f'<g class="s-{point.standing}"><title>{escape(point.says)}</title>'
+            f'<path class="whisker faint" d="M{low} {y}H{high}"/>'
+            f"{_dot(point.standing, x, y)}</g>"
+        )
+    for point, (x, y) in zip(points, list(taken), strict=True):
+        place = _free(x, y, taken, frame)
+        taken.append(place)
+        if math.dist(place, (x, y)) > 15:
+            parts.append(f'<path class="whisker s-{point.standing}" d="M{x:g} {y:g}L{place[0]:g} {place[1]:g}"/>')
+        parts.append(_text(place[0], place[1] + 4, point.label, "middle", f"number s-{point.standing}"))
+    says = " ".join(f"{point.label}: {point.says}" for point in points)
+    return _svg(name, title, f"Accuracy over the score of the strongest attack. {says}", parts, _TALL)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The plot inside a panel."""
+
+    right: float
+    across: Range
+    height: float = _HEIGHT
+
+    @property
+    def wide(self) -> float:
+        return _WIDTH - _LEFT - self.right
+
+    @property
+    def bottom(self) -> float:
+        return self.height - _BOTTOM
+
+    def y(self, value: float) -> float:
+        """Down, clamped to the plot."""
+        share = (value - self.across.low) / (self.across.high - self.across.low)
+        return round(self.bottom - (self.bottom - _TOP) * min(1.0, max(0.0, share)), 1)
+
+    def grid(self) -> list[str]:
+        parts = []
+        for value in self.across.ticks:
+            y = self.y(value)
+            parts.append(f'<path class="grid" d="M{_LEFT} {y}h{self.wide:g}"/>')
+            parts.append(_text(_LEFT - 6, y + 4, f"{100 * value:.4g}%", "end", "soft"))
+        return parts
+
+    def tick(self, x: float, words: str) -> list[str]:
+        return [f'<path class="tick" d="M{x} {self.bottom}v5"/>', _text(x, self.bottom + 18, words, "middle", "soft")]
+
+
+def _logarithmic(epsilons: Sequence[float], frame: _Frame) -> Callable[[float], float]:
+    """ε across, with room at both ends; one ε alone stands in the middle."""
+    known = [math.log(value) for value in epsilons if value > 0] or [0.0]
+    first, wide = min(known), max(known) - min(known)
+
+    def place(value: float) -> float:
+        share = (math.log(max(value, 1e-9)) - first) / wide if wide else 0.5
+        return round(_LEFT + 18 + (frame.wide - 36) * min(1.05, max(-0.05, share)), 1)
+
+    return place
+
+
+def _line(line: Line, number: int, shift: float, x_of: Callable[[float], float], frame: _Frame) -> list[str]:
+    """Intervals, the line and its marks; one to compare with has the line alone."""
+    points = sorted(line.points, key=lambda point: point.x)
+    way = " ".join(f"{x_of(point.x) + shift:g},{frame.y(point.y)}" for point in points)
+    if line.aside:
+        return [f'<polyline class="aside" points="{way}"/>']
+    look = f'class="way s-{points[-1].standing}" stroke-dasharray="{_DASHES[number % len(_DASHES)]}"'
+    parts = [f'<polyline {look} points="{way}"/>']
+    for point in points:
+        x, low, high = x_of(point.x) + shift, frame.y(point.low), frame.y(point.high)
+        parts.append(
+            f'<g class="s-{point.standing}"><title>{escape(point.says)}</title>'
+            f'<path class="whisker" d="M{x - 3:g} {low}h6M{x - 3:g} {high}h6M{x:g} {low}V{high}"/>'
+            f"{_dot(point.standing, x, frame.y(point.y))}</g>"
+        )
+    return parts
+
+
+def _level(level: Level, frame: _Frame) -> str:
+    point, high, low = level.point, frame.y(level.point.high), frame.y(level.point.low)
+    return (
+        f'<g class="s-{point.standing}"><title>{escape(point.says)}</title>'
+        f'<rect class="band" x="{_LEFT}" y="{high}" width="{frame.wide:g}" height="{max(1.0, low - high):g}"/>'
+        f'<path class="level" d="M{_LEFT} {frame.y(point.y)}h{frame.wide:g}"/>'
+        f"{_dot(point.standing, _LEFT + frame.wide, frame.y(point.y))}</g>"
+    )
+
+
+def _names(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
+    """Names beside the ends of their lines, pushed apart so that none covers another."""
+    rows = sorted(ends)
+    places: list[float] = []
+    for y, _, _ in rows:
+        places.append(max(y, places[-1] + _ROW) if places else y)
+    over = max(0.0, places[-1] - (_HEIGHT - _BOTTOM)) if places else 0.0
+    return [
+        _text(x, y - over + 4, _short(name), "start", kind) for y, (_, name, kind) in zip(places, rows, strict=True)
+    ]
+
+
+def _free(x: float, y: float, taken: Sequence[tuple[float, float]], frame: _Frame) -> tuple[float, float]:
+    """The nearest place for a number beside its point that nothing else has; right of it where there is none."""
+    for radius in (13.0, 19.0, 26.0, 34.0, 44.0, 56.0, 70.0):
+        for turn in (0, 7, 1, 4, 3, 5, 6, 2):
+            angle = turn * math.pi / 4
+            across, down = round(x + radius * math.cos(angle), 1), round(y + radius * math.sin(angle), 1)
+            inside = _LEFT + 6 < across < _WIDTH - 8 and _TOP - 4 < down < frame.bottom - 4
+            if inside and all(abs(across - a) > 14 or abs(down - b) > 11 for a, b in taken):
+                return across, down
+    return x + 13.0, y
+
+
+def _dot(standing: Standing, x: float, y: float) -> str:
+    return f'<g class="dot" transform="translate({x:g} {y:g})">{_SHAPES[standing]}</g>'
+
+
+def _short(name: str, most: int = 16) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "ink") -> str:
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _svg(name: str, title: str, says: str, parts: Sequence[str], height: float = _HEIGHT) -> str:
+    """The figure; whoever cannot see it hears title and description."""
+    name = escape(name)
+    return "\n".join(
+        [
+            f'<svg class="chart" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="{name}-t {name}-d">',
+            f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(says)}</desc>',
+            _text(_LEFT - 34, 16, title, kind="ink name"),
+            *parts,
+            "</svg>",
+        ]
+    )

@@ -1,0 +1,154 @@
+"""What is compared: TOML in, a frozen `CompareConfig` out; `data`, `epsilons` and `delta` are a complete one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from airlock.comparison.values import BASELINE, Need
+from airlock.config import (
+    Accounting,
+    AnyData,
+    Device,
+    Frozen,
+    Positive,
+    ReleaseConfig,
+    SplitConfig,
+    merge,
+    parse,
+    placed,
+    read_table,
+)
+from airlock.errors import ConfigError
+from airlock.methods import METHODS
+
+QUICK_COURT = 2.0  # seconds a method
+NAMES = tuple(f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods)
+
+
+def _seeds(value: object) -> object:
+    """So many, or which."""
+    counted = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1000
+    return tuple(range(value)) if counted else value  # type: ignore[call-overload]
+
+
+class BaselineSettings(Frozen):
+    """How the model without privacy is trained, by Adam on shuffled batches."""
+
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 30
+    batch_size: Annotated[int, Field(ge=1)] = 128
+    learning_rate: Positive = 2e-3
+
+
+class CompareConfig(Frozen):
+    """One comparison: the records, the ε, and what to compare.
+
+    Args:
+        data: As in a release.
+        epsilons: At which ε every method is run.
+        delta: The δ of every promise.
+        seeds: How many runs of each, or the seeds themselves; every method meets the same split of the records at the
+            same seed.
+        methods: Which, as CHANNEL/METHOD or CHANNEL for all of one; all when left out. The model without privacy and
+            plain DP-SGD are always there.
+        minutes: How long all of it may take by the clock; what is last in line is dropped and named.
+        split: As in a release.
+        net: As in a release, for every method that takes it.
+        nets: For single methods.
+        device: As in a release.
+        accountant: As in a release.
+        settings: The settings of single methods, as CHANNEL/METHOD; of the model without privacy, as `baseline`.
+        court_seconds: How long the court tries each proven method; a claim gets up to ten times as long. 0: no court.
+        need: What the release is for.
+    """
+
+    data: AnyData
+    epsilons: Annotated[tuple[Annotated[Positive, Field(le=1000)], ...], Field(min_length=1, max_length=32)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], BeforeValidator(_seeds), Field(min_length=1, max_length=1000)
+    ] = (0, 1, 2)
+    methods: tuple[str, ...] = ()
+    minutes: Positive | None = None
+    split: SplitConfig = SplitConfig()
+    net: str = "auto"
+    nets: dict[str, str] = Field(default_factory=dict)
+    device: Device = "auto"
+    accountant: Accounting = "auto"
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    court_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    need: Need = Need()
+
+    @field_validator("epsilons", "seeds", "methods")
+    @classmethod
+    def _once(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names one of them twice")
+        return value
+
+    @model_validator(mode="after")
+    def _chooses_among_them(self) -> Self:
+        if self.need.epsilon is not None and self.need.epsilon not in self.epsilons:
+            raise ValueError("need.epsilon must be one of epsilons: it is chosen by what was run")
+        return self
+
+    @property
+    def baseline(self) -> BaselineSettings:
+        """How the model without privacy is trained."""
+        return parse(BaselineSettings, self.settings.get(BASELINE, {}), f"settings.{BASELINE}")
+
+    def quick(self) -> CompareConfig:
+        """The same with one seed and a short court: a first look."""
+        short = min(self.court_seconds, QUICK_COURT)
+        return self.model_copy(update={"seeds": self.seeds[:1], "court_seconds": short})
+
+    def release(self, method: str, epsilon: float, seed: int, **more: object) -> ReleaseConfig:
+        """The release of one cell; `more` replaces keys of it."""
+        channel, _, name = method.partition("/")
+        table = {
+            "channel": channel,
+            "method": name or None,
+            "data": self.data.model_dump(exclude_none=True),
+            "epsilon": epsilon,
+            "delta": self.delta,
+            "seed": seed,
+            "net": self.nets.get(method, self.net),
+            "split": self.split.model_dump(),
+            "accountant": self.accountant,
+            "device": self.device,
+            "settings": self.settings.get(method, {}),
+        }
+        return parse(ReleaseConfig, table | more)
+
+
+def load(path: Path, overrides: Mapping[str, object] | None = None) -> CompareConfig:
+    """Read a TOML file; `overrides` maps dotted keys to values that replace the file's."""
+    return from_table(read_table(path), overrides, folder=path.parent)
+
+
+def from_table(
+    table: Mapping[str, object], overrides: Mapping[str, object] | None = None, folder: Path | None = None
+) -> CompareConfig:
+    """Validate a table; relative data paths are taken from `folder` when they exist there.
+
+    Raises:
+        ConfigError: A key or a value cannot be used, or a method is named that does not exist.
+    """
+    config = parse(CompareConfig, merge(table, overrides or {}))
+    for key, names in (("methods", config.methods), ("nets", config.nets), ("settings", config.settings)):
+        for name in names:
+            _check_name(key, name)
+    config.baseline  # noqa: B018 - a mistake in it is found here
+    return config.model_copy(update={"data": placed(config.data, folder)})
+
+
+def _check_name(key: str, name: str) -> None:
+    known = {"methods": (*NAMES, *METHODS, BASELINE), "nets": NAMES, "settings": (*NAMES, BASELINE)}[key]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}."
+        raise ConfigError(f"names of methods, as CHANNEL/METHOD, in '{key}'", f"'{name}'", do=hint)

@@ -1,0 +1,246 @@
+"""The ledger's rows inside one transaction that holds the lock: what may be charged is decided here.
+
+`Books` reads the rows that a batch of orders needs, decides order after order in memory, and writes what changed at the
+end. An order that is refused raises before it has changed anything, so the others of its batch are not touched by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import sqlalchemy as sa
+
+from airlock.errors import Exhausted, KeyReused, LedgerBroken, UnknownKey
+from airlock.ledger import tables
+from airlock.ledger.chain import QUOTA, SPENT, Entry, Position
+from airlock.ledger.orders import NAME, Charge, Order, Replay, Rules, SetQuota, Spend
+
+# Built once: to build a statement costs as much as to run it.
+_LOCKED = sa.select(tables.ledger).with_for_update()
+_APPEND = sa.insert(tables.log)
+_ADVANCE = (
+    sa.update(tables.ledger)
+    .where(
+        tables.ledger.c.entries == sa.bindparam("entries_before"), tables.ledger.c.head == sa.bindparam("head_before")
+    )
+    .values({name: sa.bindparam(name) for name in ("spent", "entries", "head")})
+)
+_REPLACE = {
+    table.name: (
+        sa.delete(table).where(*(column == sa.bindparam(f"its_{column.name}") for column in table.primary_key)),
+        sa.insert(table),
+    )
+    for table in (tables.clients, tables.answers)
+}
+
+
+@dataclass(frozen=True)
+class _Account:
+    name: str
+    quota: int | None
+    spent: int
+
+
+@dataclass(frozen=True)
+class _Answer:
+    client: str
+    key: str
+    request: str
+    entry: int
+    at: int
+    body: bytes | None
+
+
+@dataclass
+class Books:
+    """The rows of one transaction; `open` takes the lock, `flush` writes."""
+
+    connection: sa.Connection
+    now: int
+    rules: Rules
+    id: str = ""
+    cap: int = 0
+    spent: int = 0
+    entries: int = 0
+    head: str = ""
+    terms: str = ""
+    _before: Position | None = None
+    _accounts: dict[str, _Account] = field(default_factory=dict)
+    _answers: dict[tuple[str, str], _Answer] = field(default_factory=dict)
+    _log: list[Entry] = field(default_factory=list)
+    _touched_accounts: set[str] = field(default_factory=set)
+    _touched_answers: set[tuple[str, str]] = field(default_factory=set)
+
+    @classmethod
+    def open(cls, connection: sa.Connection, now: int, rules: Rules, orders: Sequence[Order] = ()) -> Books:
+        """Take the lock, then read what the orders need."""
+        row = connection.execute(_LOCKED).one_or_none()
+        if row is None:
+            raise LedgerBroken("a ledger in this database", "none", "It was removed.", "Restore it, or begin anew.")
+        books = cls(connection, now, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
+        books._before = books.position
+        books._load(orders)
+        return books
+
+    @classmethod
+    def read(cls, connection: sa.Connection, rules: Rules, client: str = "") -> Books:
+        """The state as it is, without the lock: nothing may be charged in these books."""
+        row = connection.execute(sa.select(tables.ledger)).one()
+        books = cls(connection, 0, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
+        books._load([SetQuota(client, None)] if client else [])
+        return books
+
+    @classmethod
+    def look_up(cls, connection: sa.Connection, now: int, rules: Rules, spend: Spend) -> Replay | None:
+        """The answer that a request had before, without the lock; raises `KeyReused` as `charge` does."""
+        books = cls(connection, now, rules)
+        books._load([spend])
+        held = books._held(spend)
+        return Replay(held.entry, held.body) if held is not None and held.body is not None else None
+
+    def balance(self, client: str = "") -> tuple[int | None, int, int]:
+        """The limit, what was spent of it and what can still be spent, of a client or (empty) of all."""
+        if not client:
+            return self.cap, self.spent, self.cap - self.spent
+        account = self._account(client)
+        return account.quota, account.spent, self._left(account)
+
+    @property
+    def position(self) -> Position:
+        """How far the ledger has come, this transaction included."""
+        return Position(self.id, self.entries, self.head)
+
+    @property
+    def moved(self) -> bool:
+        """Whether this transaction adds to the log."""
+        return bool(self._log)
+
+    def hash_of(self, seq: int) -> str | None:
+        """The stored hash of an entry that was there before this transaction."""
+        found: str | None = self.connection.scalar(sa.select(tables.log.c.hash).where(tables.log.c.seq == seq))
+        return found
+
+    def charge(self, spend: Spend) -> Charge | Replay:
+        """Check and debit: the client's quota, the cap, and whether the key was seen before.
+
+        Raises:
+            UnknownKey: There is no such client.
+            KeyReused: The key came with another request, or its request is under way.
+            Exhausted: The quota or the cap cannot pay all rows.
+        """
+        account = self._account(spend.client)
+        held = self._held(spend)
+        if held is not None and held.body is not None:
+            return Replay(held.entry, held.body)
+        total = spend.units * spend.rows
+        if account.quota is not None and total > account.quota - account.spent:
+            raise Exhausted(total, account.quota - account.spent, "this client's quota")
+        if total > self.cap - self.spent:
+            raise Exhausted(total, self.cap - self.spent, "the budget")
+        self.spent += total
+        account = self._put(replace(account, spent=account.spent + total))
+        seq = self._append(SPENT, spend.client, spend.rows, total, spend.request, spend.key_digest)
+        if spend.key is not None:
+            self._put_answer(_Answer(spend.client, spend.key_digest, spend.request, seq, self.now, None))
+        return Charge(seq, spend.client, spend.rows, total, spend.key_digest, self._left(account))
+
+    def _held(self, spend: Spend) -> _Answer | None:
+        """What the key holds, if this request may go on with it."""
+        held = self._answers.get((spend.client, spend.key_digest)) if spend.key is not None else None
+        if held is None or self._is_over(held):
+            return None
+        if held.request != spend.request:
+            raise KeyReused("a new idempotency key for a new request", "one that was used", "Nothing was charged.")
+        if held.body is None and self.now - held.at < self.rules.answer_seconds * 1000:
+            raise KeyReused(
+                "an idempotency key whose request is not under way", "one that is", "Nothing was charged.", "Wait."
+            )
+        return held
+
+    def keep(self, charge: Charge, body: bytes) -> bool:
+        """Store an answer if its charge is still the one that its key stands for, and has none yet."""
+        held = self._answers.get((charge.client, charge.key)) if charge.key else None
+        if held is None or held.entry != charge.entry or held.body is not None:
+            return False
+        self._put_answer(replace(held, body=body, at=self.now))
+        return True
+
+    def set_quota(self, name: str, quota: int | None) -> None:
+        """A limit below what is spent already means that nothing is left: what was charged stays charged."""
+        account = self._accounts.get(name, _Account(name, None, 0))
+        limit = None if quota is None else max(quota, account.spent)
+        if name in self._accounts and account.quota == limit:
+            return
+        self._put(replace(account, quota=limit))
+        self._append(QUOTA, name, note="" if limit is None else str(limit))
+
+    def forget(self) -> int:
+        """Drop stored answers whose time is over."""
+        old = self.now - int(self.rules.replay_seconds * 1000)
+        return self.connection.execute(sa.delete(tables.answers).where(tables.answers.c.at <= old)).rowcount
+
+    def flush(self) -> None:
+        """Write what changed; the state's row only if nobody else changed it, which the lock excludes."""
+        if self._touched_accounts:
+            self._replace_rows(tables.clients, [self._accounts[name] for name in self._touched_accounts])
+        if self._touched_answers:
+            self._replace_rows(tables.answers, [self._answers[key] for key in self._touched_answers])
+        if not self._log or self._before is None:
+            return
+        self.connection.execute(_APPEND, [vars(entry) | {"hash": entry.hash} for entry in self._log])
+        before = {"entries_before": self._before.entries, "head_before": self._before.head}
+        after = {"spent": self.spent, "entries": self.entries, "head": self.head}
+        changed = self.connection.execute(_ADVANCE, before | after)
+        if changed.rowcount != 1:
+            raise LedgerBroken("the ledger's lock to hold", "that another changed the ledger", "Nothing was charged.")
+
+    def _replace_rows(self, table: sa.Table, rows: Sequence[_Account | _Answer]) -> None:
+        delete, insert = _REPLACE[table.name]
+        self.connection.execute(
+            delete, [{f"its_{key.name}": getattr(row, key.name) for key in table.primary_key} for row in rows]
+        )
+        self.connection.execute(insert, [vars(row) for row in rows])
+
+    def _load(self, orders: Sequence[Order]) -> None:
+        if names := {order.client for order in orders if NAME.fullmatch(order.client)}:
+            found = self.connection.execute(sa.select(tables.clients).where(tables.clients.c.name.in_(sorted(names))))
+            self._accounts = {row.name: _Account(row.name, row.quota, row.spent) for row in found}
+        if wanted := {
+            (order.client, order.key_digest) for order in orders if order.key_digest and order.client in names
+        }:
+            t = tables.answers
+            found = self.connection.execute(sa.select(t).where(sa.tuple_(t.c.client, t.c.key).in_(sorted(wanted))))
+            self._answers = {
+                (row.client, row.key): _Answer(row.client, row.key, row.request, row.entry, row.at, row.body)
+                for row in found
+            }
+
+    def _account(self, name: str) -> _Account:
+        if name not in self._accounts:
+            raise UnknownKey("a client of this ledger", "another", "Nothing was charged.", "Add it: airlock keys add.")
+        return self._accounts[name]
+
+    def _left(self, account: _Account) -> int:
+        left = self.cap - self.spent
+        return left if account.quota is None else min(left, account.quota - account.spent)
+
+    def _is_over(self, held: _Answer) -> bool:
+        return self.now - held.at >= self.rules.replay_seconds * 1000
+
+    def _put(self, account: _Account) -> _Account:
+        self._accounts[account.name] = account
+        self._touched_accounts.add(account.name)
+        return account
+
+    def _put_answer(self, answer: _Answer) -> None:
+        self._answers[answer.client, answer.key] = answer
+        self._touched_answers.add((answer.client, answer.key))
+
+    def _append(
+        self, kind: str, client: str, rows: int = 0, units: int = 0, request: str = "", key: str = "", note: str = ""
+    ) -> int:
+        entry = Entry(self.entries + 1, self.now, kind, client, rows, units, request, key, note, self.head)
+        self._log.append(entry)
+        self.entries, self.head = entry.seq, entry.hash
+        return entry.seq

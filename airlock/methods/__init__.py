@@ -1,0 +1,111 @@
+"""The five ways out. Every method of a channel keeps the same contract; this table is where they are found.
+
+Channels never import each other: what two of them share lives further down the house.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from airlock.config import ReleaseConfig
+from airlock.data import Facts
+from airlock.errors import ConfigError
+from airlock.methods.case import Canaries, Case
+from airlock.methods.contract import Artefact, Channel, Plan, Release
+from airlock.methods.feature_set import Features
+from airlock.methods.interface import Answerer, Interface
+
+T = TypeVar("T")
+
+# channel -> method -> where; the first method is the channel's default.
+METHODS: dict[str, dict[str, str]] = {
+    "weights": {
+        "gaussian": "airlock.methods.weights.gaussian:Gaussian",
+        "shaped": "airlock.methods.weights.shaped:Shaped",
+        "published": "airlock.methods.weights.published:Published",
+        "head": "airlock.methods.weights.head:Head",
+    },
+    "twin": {
+        "sharded": "airlock.methods.twin.sharded:Sharded",
+        "kde-sharded": "airlock.methods.twin.kde_sharded:KdeSharded",
+        "published": "airlock.methods.twin.published:Published",
+    },
+    "student": {
+        "ensemble": "airlock.methods.student.ensemble:Ensemble",
+        "private-teacher": "airlock.methods.student.private_teacher:PrivateTeacher",
+        "published": "airlock.methods.student.published:Published",
+    },
+    "features": {
+        "noised": "airlock.methods.features.noised:Noised",
+        "published": "airlock.methods.features.published:Published",
+    },
+    "answers": {
+        "head": "airlock.methods.answers.head:Head",
+        "per-query": "airlock.methods.answers.per_query:PerQuery",
+        "poll": "airlock.methods.answers.poll:Poll",
+        "savings": "airlock.methods.answers.savings:Savings",
+        "published": "airlock.methods.answers.published:Published",
+    },
+}
+
+
+def find(config: ReleaseConfig) -> type[Channel]:
+    """The class of the configured method; the channel's default when no method is named."""
+    methods = _pick(METHODS, config.channel, "channel")
+    method = config.method if config.method is not None else next(iter(methods))
+    module, _, name = _pick(methods, method, f"method of channel '{config.channel}'").partition(":")
+    found: type[Channel] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def build(config: ReleaseConfig, facts: Facts) -> Channel:
+    """The configured method, ready to plan."""
+    return find(config)(config, facts)
+
+
+def open_case(name: str, epsilon: float, delta: float) -> Case:
+    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ)."""
+    return named(name).case(epsilon, delta)
+
+
+def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canaries:
+    """The same for a trial by one run with so many canaries."""
+    return named(name).canaries(epsilon, delta, count)
+
+
+def named(name: str) -> type[Channel]:
+    """The class of a method by its name as CHANNEL/METHOD."""
+    table = {f"{channel}/{method}": where for channel, methods in METHODS.items() for method, where in methods.items()}
+    module, _, found = _pick(table, name, "method that can be tried").partition(":")
+    method: type[Channel] = getattr(importlib.import_module(module), found)
+    return method
+
+
+def _pick(table: Mapping[str, T], key: str, what: str) -> T:
+    if key in table:
+        return table[key]
+    near = difflib.get_close_matches(key, table, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else ""
+    raise ConfigError(f"a {what} ({', '.join(table)})", f"'{key}'", do=hint)
+
+
+__all__ = [
+    "METHODS",
+    "Answerer",
+    "Artefact",
+    "Canaries",
+    "Case",
+    "Channel",
+    "Features",
+    "Interface",
+    "Plan",
+    "Release",
+    "build",
+    "find",
+    "named",
+    "open_canaries",
+    "open_case",
+]

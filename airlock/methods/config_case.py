@@ -1,0 +1,246 @@
+"""The case of a configuration: whole releases of it on made-up records, with one record more or less.
+
+A method's own case tries the method, on a network that suits the court. Here the very configuration is tried: the
+user's network in the mode, precision and on the device that it trains in, through the code that releases. Whatever else
+goes wrong between a network and what leaves (records that meet in a layer, a view that is clipped by itself, a tensor
+without noise) moves what leaves by more than its noise hides.
+
+A release is made small (`Channel.small`): a few dozen records in the declared shape, one step, every record in it, all
+that follows from what is paid for left out. The noise is that for the same (ε, δ). With fewer steps it is smaller, so
+that one record shows best where it is allowed to show.
+
+What is scored: all arrays that leave. Two releases that draw the same noise differ by what the record does. Their mean
+difference, each array over the variance of its noise, is the direction that releases with fresh noise are projected on;
+the same within the arrays that differ most, and the squared size. The direction comes from runs of its own. Of an
+interface the arrays are sums over answers about the record, asked for in blocks until the budget is spent, half of it
+from one process and half from another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dp_accounting as dpa
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock.accounting import Claim, to_json
+from airlock.config import ReleaseConfig
+from airlock.data import Facts, Records, Split
+from airlock.data.split import share
+from airlock.errors import Refused
+from airlock.mechanisms import Randomness, Stream
+from airlock.methods.case import Case, Scores, curve_of, less_noise
+from airlock.methods.contract import Arrays, Channel, Disclosing
+from airlock.methods.interface import Answerer, Interface, as_queries
+from airlock.nets.chance import seed_torch
+from airlock.training import Run
+from airlock.training.loop import forked_generator
+
+PRIVATE, PUBLIC = 24, 24  # made-up records, as declared to the method
+_ALIKE = 6  # pairs of releases that draw the same noise
+_SHOWN = 6  # arrays with a score of their own
+_BLOCK = 3  # rows in a question
+_SEED = 0
+PAIR = (
+    "{others} made-up records in the declared shape, with and without one more, through whole releases of this "
+    "configuration, made small{small}"
+)
+ACCOUNTED = "the accounting of the events that the runs execute"
+
+
+def of_config(make: Callable[[ReleaseConfig, Facts], Channel], config: ReleaseConfig, facts: Facts, run: Run) -> Case:
+    """The case of one configuration.
+
+    Args:
+        make: Builds the method (`methods.build`).
+        config: As for a release.
+        facts: Public; shape and classes are used, sizes are the court's own.
+        run: Where to compute.
+
+    Raises:
+        Refused: This method is not tried so.
+        ConfigError: The configuration cannot be made small.
+    """
+    method = type(make(config, facts))
+    if method.small is None:
+        raise Refused(
+            "a method whose whole releases the court can try",
+            f"{method.channel}/{method.method}",
+            "A release of it cannot be made small.",
+            f"Try the method itself: airlock court {method.channel}/{method.method}",
+        )
+    channel = make(shrunk(config, method.small), _facts(facts, config))
+    promised = channel.plan().guarantee
+    assert promised.epsilon is not None  # methods that can be made small are proven
+    subject = _Subject(channel, run)
+    events, claim = promised.events, Claim(promised.epsilon, promised.delta, ACCOUNTED)
+    accounted = separation(events)
+    family = None if accounted is None else less_noise(events, claim.delta, min(1.0, subject.separation / accounted))
+    pair = PAIR.format(others=PRIVATE - 1, small=_in_words(method.small))
+    return Case(claim, pair, subject.names, subject.run, curve_of(events, claim.epsilon), family)
+
+
+def shrunk(config: ReleaseConfig, small: Mapping[str, object]) -> ReleaseConfig:
+    """The same configuration with these settings over its own; one run, since only one is made."""
+    table = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    settings = _over(table.get("settings", {}), small)
+    return ReleaseConfig.model_validate({**table, "settings": settings, "tuning_runs": 1})
+
+
+def _over(own: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(own)
+    for key, value in small.items():
+        merged[key] = _over(merged.get(key, {}), value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _keys(small: Mapping[str, Any]) -> list[str]:
+    return [name for key, value in small.items() for name in (_keys(value) if isinstance(value, Mapping) else [key])]
+
+
+def _in_words(small: Mapping[str, Any]) -> str:
+    return f" ({', '.join(_keys(small))} are the court's)" if small else ""
+
+
+def _facts(facts: Facts, config: ReleaseConfig) -> Facts:
+    """Sizes of which the private part has PRIVATE records."""
+    own = share("private", config.split, facts.test_records is not None)
+    return dataclasses.replace(facts, records=max(1, round(PRIVATE / max(own, 1e-9))))
+
+
+def separation(event: dpa.DpEvent) -> float | None:
+    """How many standard deviations of its noise a record may move what the event releases; None where not known."""
+    if isinstance(event, dpa.GaussianDpEvent):
+        return 1.0 / float(event.noise_multiplier)
+    if isinstance(event, dpa.ZCDpEvent) and not event.xi:
+        return math.sqrt(2.0 * event.rho)
+    if isinstance(event, dpa.SelfComposedDpEvent):
+        one = separation(event.event)
+        return None if one is None else one * math.sqrt(float(event.count))
+    if isinstance(event, dpa.PoissonSampledDpEvent) and event.sampling_probability == 1:
+        return separation(event.event)
+    if isinstance(event, dpa.ComposedDpEvent):
+        parts = [separation(one) for one in event.events]
+        return None if any(p is None for p in parts) else math.sqrt(sum(p * p for p in parts if p is not None))
+    return None
+
+
+class _Subject:
+    """A small configuration, two neighbouring splits, and how to score what leaves."""
+
+    def __init__(self, channel: Channel, run: Run) -> None:
+        self._channel, self._planned = channel, to_json(channel.plan().guarantee.events)
+        both, less = neighbours(channel.facts, channel.config.seed)
+        self._record = both.private.take(np.array([PRIVATE - 1]))
+        self._releases = {True: _begun(channel, both, run), False: _begun(channel, less, run)}
+        self._desks: dict[bool, tuple[Answerer, Answerer]] = {}
+        self._learn_direction()
+
+    def run(self, with_record: bool, count: int, stream: Stream) -> Scores:
+        """So many whole releases, each with noise of its own."""
+        return np.stack([self._score(self._let_out(with_record, stream.child(i))) for i in range(count)])
+
+    def _let_out(self, with_record: bool, stream: Stream) -> Arrays:
+        """What one release lets out."""
+        if with_record in self._desks:
+            return self._asked(self._desks[with_record], stream)
+        left = self._releases[with_record](Randomness(self._channel.config.seed, stream))
+        if to_json(left.executed) != self._planned:
+            raise Refused(
+                "the executed events to equal the claimed ones", "a difference", "Another mechanism would be tried."
+            )
+        if isinstance(left.leaves, Interface):  # no noise was drawn for it yet: whoever asks is what is tried
+            one, other = (type(self._channel).answerer(left.leaves, left.kept) for _ in range(2))
+            self._desks[with_record] = one, other
+            return self._asked(self._desks[with_record], stream)
+        return left.leaves
+
+    def _asked(self, desks: tuple[Answerer, Answerer], stream: Stream) -> Arrays:
+        """All that a budget buys about the record."""
+        interface = desks[0].interface
+        x = np.repeat(as_queries(self._record), _BLOCK, 0)
+        budget = interface.units or _BLOCK
+        values, counts = np.zeros(len(interface.classes)), np.zeros(len(interface.classes) + 1)
+        paid = rows = 0
+        while paid + _BLOCK <= budget:
+            desk = desks[2 * paid >= budget]
+            reserved = desk.reserve(_BLOCK)
+            if reserved.units + reserved.held != _BLOCK:
+                raise Refused(
+                    f"{_BLOCK} units to be charged for {_BLOCK} answers",
+                    f"{reserved.units + reserved.held}",
+                    "Answers that nobody pays for are not accounted for.",
+                    "This is a defect in the method: do not release its result.",
+                )
+            found = desk.answer(x, reserved, stream.child("ask", rows))
+            paid, rows = paid + reserved.units, rows + _BLOCK
+            values += 0.0 if found.values is None else found.values.sum(0)
+            counts += np.bincount(found.labels + 1, minlength=len(counts))
+        return {"values": values, "labels": counts, "rows": np.array([float(rows)])}
+
+    def _learn_direction(self) -> None:
+        """From releases that draw the same noise on both sides, and from how they differ on one side."""
+        pairs = []
+        for i in range(_ALIKE):
+            noise = [Stream.from_seed(i) for _ in (True, False)]
+            pairs.append([_floats(self._let_out(side, own)) for side, own in zip((True, False), noise, strict=True)])
+        self._direction: dict[str, NDArray[np.float64]] = {}
+        self._middle: dict[str, NDArray[np.float64]] = {}
+        strength: dict[str, float] = {}
+        for name in pairs[0][0]:
+            one, other = (np.stack([pair[side][name] for pair in pairs]) for side in (0, 1))
+            moved, spread = (one - other).mean(0), float(np.sqrt(other.var(0, ddof=1).mean()))
+            floor = max(spread, 1e-9 * float(np.abs(moved).max(initial=0.0))) or 1.0  # 1 where nothing ever moves
+            self._direction[name], self._middle[name] = moved / floor**2, (one.mean(0) + other.mean(0)) / 2
+            strength[name] = float(np.linalg.norm(moved)) / floor
+        self.separation = math.sqrt(sum(value**2 for value in strength.values()))
+        self._shown = sorted(strength, key=lambda name: -strength[name])[:_SHOWN]
+        own = tuple(f"the same within {name}" for name in self._shown)
+        self.names = ("what leaves, on what the record moves", *own, "its squared size")
+
+    def _score(self, arrays: Arrays) -> NDArray[np.float64]:
+        found = {name: value - self._middle[name] for name, value in _floats(arrays).items()}
+        parts = {name: float(value @ self._direction[name]) for name, value in found.items()}
+        size = sum(float(value @ value) for value in found.values())
+        return np.array([sum(parts.values()), *(parts[name] for name in self._shown), size])
+
+
+def _begun(channel: Channel, side: Split, run: Run) -> Disclosing:
+    """What a side's releases let out; a front end that its function draws without a seed is the same on both sides."""
+    here, there = random.getstate(), np.random.get_state()
+    with forked_generator(run.device):
+        seed_torch(_SEED, run.device)
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        try:
+            return channel.disclosing(side, run)
+        finally:
+            random.setstate(here)
+            np.random.set_state(there)
+
+
+def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
+    """With and without a record, which comes last; all made up in the declared shape, and public."""
+    chance = np.random.default_rng(seed)
+
+    def some(count: int) -> Records:
+        numbers, y = chance.random((count, *facts.shape), np.float32), np.arange(count) % len(facts.classes)
+        return Records((255 * numbers).astype(np.uint8) if len(facts.shape) == 3 else numbers, y)
+
+    private, public = some(PRIVATE), some(PUBLIC)
+    private.x[-1] = 255 if len(facts.shape) == 3 else 1  # it stands out, and is still what every network takes
+    nobody = public.take(np.arange(0))
+    both, less = (
+        Split(facts, part, public, nobody, nobody) for part in (private, private.take(np.arange(PRIVATE - 1)))
+    )
+    return both, less
+
+
+def _floats(arrays: Arrays) -> dict[str, NDArray[np.float64]]:
+    """Flat; what is not finite counts as nothing."""
+    return {name: np.nan_to_num(np.asarray(a, np.float64)).ravel() for name, a in arrays.items() if np.size(a)}

@@ -1,0 +1,249 @@
+"""The contract of a channel method, and the values that pass through it.
+
+`plan` runs before any record is read and gives the guarantee; `release` trains, applies the mechanism, and returns what
+leaves. The executed events must equal the planned ones: `check_executed` refuses a release that spent anything else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from airlock.accounting import Course, Curve, Guarantee, to_json, trace
+from airlock.accounting.guarantee import Status
+from airlock.config import DataConfig, ReleaseConfig
+from airlock.data import Facts, Split
+from airlock.data.feature_files import load
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import Place, Randomness
+from airlock.methods.case import Canaries, Case
+from airlock.methods.feature_set import Features
+from airlock.methods.interface import Answerer, Interface
+from airlock.training import Run
+from airlock.training.outcomes import Outcomes
+
+Details = Mapping[str, str | int | float]
+Arrays = Mapping[str, NDArray[Any]]
+Secrets = Mapping[str, Arrays]
+NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
+TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked beside what leaves
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will happen and what it costs, before any record is read; everything in it is public.
+
+    Args:
+        channel: Which of the five things leaves.
+        method: By which method.
+        leaves: What leaves, in one sentence for a reader who is no engineer.
+        guarantee: The promise, its ε already computed.
+        details: Public figures: noise multiplier, steps, sampling probability, network and the like.
+        course: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
+    """
+
+    channel: str
+    method: str
+    leaves: str
+    guarantee: Guarantee
+    details: Details
+    course: Course | None = None
+
+    def curve(self) -> Curve | None:
+        """ε on the way, which takes seconds to compute; None where there is no bound or no course."""
+        return trace(self.course, self.guarantee)
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A network that leaves: on the CPU, in eval mode.
+
+    Args:
+        net: The module.
+        net_name: A built-in name, or the user's `package.module:function`.
+        input_shape: Of one record.
+        classes: The class names, in the order of the outputs.
+    """
+
+    net: nn.Module
+    net_name: str
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def leaving(cls, net: nn.Module, name: str, facts: Facts) -> Artefact:
+        """A trained network as it leaves, for records of these facts."""
+        return cls(net.cpu().eval().requires_grad_(False), name, facts.shape, facts.classes)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What leaves, with its promise and its use; and apart from it what must stay.
+
+    Args:
+        plan: What was planned.
+        artefact: What leaves: a network, or where none does the right to ask, or features.
+        guarantee: The promise that the executed events support.
+        utility: What became of every test record; it stays inside.
+        secure_noise: Whether the privacy randomness came from the operating system.
+        noise_made_on: Where the noise was computed, as it happened; both places where it was both, none if there was
+            no noise.
+        secrets: Arrays for the vault, by file name; none of it may leave.
+        inside: Figures that follow from test or private records and that nothing pays for; the dossier alone has them.
+    """
+
+    plan: Plan
+    artefact: Artefact | Interface | Features
+    guarantee: Guarantee
+    utility: Outcomes
+    secure_noise: bool
+    noise_made_on: tuple[Place, ...]
+    secrets: Secrets = field(default_factory=dict, repr=False)
+    inside: Details = field(default_factory=dict, repr=False)
+
+    @property
+    def network(self) -> Artefact:
+        """The network that leaves.
+
+        Raises:
+            Refused: None does.
+        """
+        if isinstance(self.artefact, Artefact):
+            return self.artefact
+        raise Refused(
+            "a release with a network",
+            f"{self.plan.channel}/{self.plan.method}, of which none leaves",
+            "Answers or features leave instead.",
+            "Use what leaves.",
+        )
+
+
+@dataclass(frozen=True)
+class Disclosed:
+    """What the court looks at of one release.
+
+    Args:
+        leaves: All that leaves as arrays, or what all of it is computed from without another look at private records;
+            an interface where what leaves are answers.
+        executed: What it cost.
+        kept: What answers come from.
+    """
+
+    leaves: Arrays | Interface
+    executed: dpa.DpEvent
+    kept: Secrets = field(default_factory=dict, repr=False)
+
+
+Disclosing = Callable[[Randomness], Disclosed]
+
+
+class Channel(ABC):
+    """One method of one channel, built from a config and the public facts about the data."""
+
+    channel: ClassVar[str]
+    method: ClassVar[str]
+    status: ClassVar[Status]
+    leaves: ClassVar[str]
+    unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
+    sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
+    distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
+    # Settings that make a whole release a matter of moments, for the court (`config_case`); None where none do.
+    small: ClassVar[Mapping[str, object] | None] = None
+    public: DataConfig | None = None  # another, public set that `release` reads in the clear (`Split.beside`)
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        self.config, self.facts = config, facts
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """The guarantee and the public figures; touches no record."""
+
+    @abstractmethod
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Train, apply the mechanism, measure; the executed events equal the planned ones."""
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """What releases of these records let out, for the court: called once for each, with its randomness.
+
+        A whole release unless a method does once what comes before all chance, and the rest by the code that releases.
+        """
+        return lambda randomness: disclosed(self.release(split, randomness, run))
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """What the court needs to try to refute this method's claim of about (ε, δ), on made-up records."""
+        raise Refused(
+            f"a case for the court from {cls.channel}/{cls.method}",
+            "none",
+            "Without a pair of data sets and a score there is nothing to test.",
+            "Give the method a `case` (methods/case.py).",
+        )
+
+    @classmethod
+    def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
+        """Whoever answers, from what left and what stayed in the vault; of methods whose release is an `Interface`."""
+        raise Refused(
+            f"answers from {cls.channel}/{cls.method}",
+            "a method that releases something else",
+            "It has nothing to answer from.",
+            "Ask what it released.",
+        )
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """What the court needs to try the same claim with one whole release and so many canaries."""
+        raise Refused(
+            f"canaries for the court from {cls.channel}/{cls.method}",
+            "none",
+            "Without records to put in or leave out there is nothing to guess.",
+            "Give the method `canaries` (methods/case.py), or try it without --one-run.",
+        )
+
+
+def disclosed(made: Release) -> Disclosed:
+    """All that a release lets out."""
+    leaves, events = made.artefact, made.guarantee.events
+    if isinstance(leaves, Artefact):
+        return Disclosed(weights_of(leaves.net), events)
+    if isinstance(leaves, Interface):
+        return Disclosed(leaves, events, made.secrets)
+    rows = load(leaves.folder, leaves.manifest)
+    return Disclosed({"rows": rows.x.astype(np.float64).sum(0), "labels": np.bincount(rows.y)}, events)
+
+
+def weights_of(net: nn.Module) -> Arrays:
+    """Every tensor of a network that holds fractions, by name."""
+    state = {name: tensor.detach() for name, tensor in net.state_dict().items() if tensor.is_floating_point()}
+    return {name: tensor.double().cpu().numpy() for name, tensor in state.items()}
+
+
+def refuse_net(config: ReleaseConfig) -> None:
+    """For a method that trains nothing but a head on a public front end.
+
+    Raises:
+        ConfigError: A network is named.
+    """
+    if config.net != "auto":
+        raise ConfigError(
+            f"no `net` for method '{config.method or 'head'}'",
+            f"'{config.net}'",
+            do="Name the front end in settings.features.",
+        )
+
+
+def check_executed(plan: Plan, executed: dpa.DpEvent) -> None:
+    """Refuse a release whose executed events are not the planned ones."""
+    if to_json(executed) != to_json(plan.guarantee.events):
+        raise Refused(
+            "the executed events to equal the planned ones",
+            "a difference",
+            "The stated ε would not be that of what happened.",
+            "This is a defect in the method: do not release its result.",
+        )

@@ -1,0 +1,126 @@
+"""What `published` and `noised` have in common: records through a front end into shards, and how useful those are.
+
+Rows are in an order that is drawn in secret, so that a row's place tells nothing about where its record stood.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import weakref
+from abc import abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from airlock.config import DataConfig, ReleaseConfig, parse
+from airlock.data import Facts, Records
+from airlock.data.feature_files import Layout, Manifest, load, make_manifest
+from airlock.errors import ConfigError
+from airlock.mechanisms import LocalGaussian, Stream
+from airlock.methods.contract import Channel
+from airlock.methods.feature_set import Features
+from airlock.methods.features.front import FrontEnd, Whole, check_settings, outside
+from airlock.methods.features.settings import FeatureSettings
+from airlock.training import Run
+from airlock.training.distributed import digest
+from airlock.training.evaluate import outcomes_of
+from airlock.training.front_ends.downstream_classifier import learn
+from airlock.training.front_ends.extract import Extraction, Ordered, Protect, extract, feature_shape
+from airlock.training.front_ends.features import compute
+from airlock.training.outcomes import Outcomes
+
+FOLDER = "features"  # of a run's checkpoints
+MOST_BYTES = 1 << 30  # of features that the classifier learns from
+
+
+class Extracting(Channel):
+    """Features of every private record; a class below says what is done to them before they are written."""
+
+    channel: ClassVar[str] = "features"
+    settings_type: ClassVar[type[FeatureSettings]] = FeatureSettings
+    most_layers: ClassVar[int | None] = None
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.settings = parse(self.settings_type, config.settings, where="settings")
+        if config.net != "auto":
+            raise ConfigError("no `net` for features", f"'{config.net}'", do="Name the front end in settings.front.")
+        check_settings(self.settings, facts, config.split.public)
+        self.public = outside(self.source)
+        self.front_end = self.opened()
+
+    @property
+    def source(self) -> DataConfig | None:
+        """The public set that is used, if any."""
+        return self.settings.pretrain_on
+
+    @abstractmethod
+    def opened(self) -> FrontEnd:
+        """The front end by the settings; refused where it does not fit the records."""
+
+    def layout(self, front: nn.Module) -> Layout:
+        """Of the files."""
+        return Layout(feature_shape(front, self.facts.shape), self.settings.format, self.settings.precision)
+
+    def written(
+        self,
+        front: nn.Module,
+        records: Records,
+        order: Whole,
+        run: Run,
+        protect: Protect | None = None,
+        noise: float | None = None,
+        stream: Stream | None = None,
+    ) -> tuple[Path, Manifest]:
+        """All private records' features in shards, in the checkpoint's folder or in one of their own.
+
+        Args:
+            front: From records to features.
+            records: The private ones.
+            order: In which they are written; NOBODY for a row without a record.
+            run: Device, progress, folder, who computes.
+            protect: What is done to them first.
+            noise: The standard deviation of its noise, for the manifest.
+            stream: Its randomness.
+        """
+        folder = run.checkpoint / FOLDER if run.checkpoint else Path(tempfile.mkdtemp(prefix="airlock-"))
+        layout = self.layout(front)
+        mark = self._mark(front, records, order, layout, noise)
+        how = Extraction(run.workers, run.engine)
+        source = Ordered(records, order)
+        shards = extract(front, source, layout, folder, run, mark=mark, protect=protect, stream=stream, how=how)
+        return folder, make_manifest(layout, self.facts.classes, noise, shards)
+
+    def _mark(self, front: nn.Module, records: Records, order: Whole, layout: Layout, noise: float | None) -> str:
+        """Names all that a row depends on, its own noise apart."""
+        arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (records.x, records.y, order)]
+        known = json.dumps([self.method, self.settings.model_dump(mode="json"), vars(layout), noise, self.config.seed])
+        return hashlib.sha256(digest([*arrays, *front.state_dict().values()]) + known.encode()).hexdigest()
+
+    def usefulness(
+        self, front: nn.Module, clip: LocalGaussian | None, folder: Path, manifest: Manifest, test: Records, run: Run
+    ) -> Outcomes:
+        """What a classifier says of every test record that was trained on the released features alone.
+
+        Test records go through the same front end and the same clipping, without noise: as for a receiver who sends
+        the classifier back.
+        """
+        known = load(folder, manifest, MOST_BYTES)
+        alone = Run(device=run.device, progress=run.progress)
+        net = learn(known, len(manifest.classes), manifest.noise, self.settings.epochs, self.config.seed, alone)
+        blocks = [x.cpu() for _, x in compute(front, test, run, "features of test records")]
+        features = torch.cat([torch.empty(0, *manifest.shape), *blocks])
+        features = clip.clip(features).reshape(features.shape) if clip else features
+        return outcomes_of(net, Records(features.numpy(), test.y))
+
+    def owned(self, features: Features, run: Run) -> Features:
+        """A folder of its own goes when nobody holds the features any more."""
+        if run.checkpoint is None:
+            weakref.finalize(features, shutil.rmtree, features.folder, ignore_errors=True)
+        return features

@@ -1,0 +1,107 @@
+"""Shards as linear heads over public features: one vector a shard, in closed form.
+
+A shard's head is the ridge regression of its centred one-hot labels on its features: a few records are enough for it,
+nothing is to be chosen but the penalty, and a thousand shards take less time than their features. Everything about a
+shard is computed from its own records, in tensors of its own shape: a record elsewhere changes not even a rounding.
+
+With `dimensions` the features are first projected on so many random orthonormal directions, which are public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from airlock.data import Public, Records
+from airlock.errors import ConfigError
+from airlock.nets.frontend import Framed
+from airlock.training import Run
+from airlock.training.front_ends.features import compute
+from airlock.training.front_ends.front import FrontEnd
+
+_SEED = 0x7F4A7C15  # the directions have another seed than the front end, which shares the config's
+
+
+class Heads:
+    """Linear heads of all shards over one public front end.
+
+    Args:
+        front: The front end, sized and named.
+        dimensions: How many directions the features are projected on; None keeps them as they are.
+        ridge: The penalty; features have norm at most 1.
+        seed: Of the directions; public.
+    """
+
+    def __init__(self, front: FrontEnd, dimensions: int | None, ridge: float, seed: int) -> None:
+        net = front.sized()
+        self.front, self.ridge = front, ridge
+        self.name, self.features, self.classes = front.name, net.centre.mean.numel(), front.classes
+        if dimensions is not None and dimensions > self.features:
+            raise ConfigError(
+                f"settings.dimensions of at most {self.features}, the number of features",
+                f"{dimensions}",
+                do="Leave it out to use all of them.",
+            )
+        self.parameters = self.classes * (self.features + 1)
+        self.size = self.classes * ((dimensions or self.features) + 1)
+        self._basis = None if dimensions is None else directions(self.features, dimensions, seed ^ _SEED)
+
+    def start(self, public: Public | None, shard_size: int, run: Run) -> Framed:
+        """The network that all shards share; its head is zero."""
+        return self.front.ready(public, run)
+
+    def vectors(self, net: nn.Module, records: Records, shards: Sequence[NDArray[np.int64]], run: Run) -> Tensor:
+        """One row a shard: its head, flat; zeros where it has no records."""
+        assert isinstance(net, Framed)
+        rows = torch.zeros(len(shards), self.size, dtype=torch.float32)
+        for i, own in enumerate(shards):
+            if len(own):
+                rows[i] = self._head(net, records.take(own), run).flatten().cpu()
+            if run.progress:
+                run.progress("shards", i + 1, len(shards))
+        return rows
+
+    def settle(self, net: nn.Module, vector: NDArray[np.float64]) -> None:
+        """Put the released vector into the network."""
+        assert isinstance(net, Framed)
+        weight = torch.from_numpy(vector).view(self.classes, -1)
+        if self._basis is not None:
+            weight = torch.cat([weight[:, :-1] @ self._basis.T, weight[:, -1:]], 1)
+        with torch.no_grad():
+            net.head.weight.copy_(weight)
+
+    def _head(self, net: Framed, own: Records, run: Run) -> Tensor:
+        quiet = Run(device=run.device)
+        with torch.no_grad():
+            found = [net.centre(block) for _, block in compute(net.front, own, quiet, "features")]
+        x = torch.cat(found).double()
+        if self._basis is not None:
+            x = torch.cat([x[:, :-1] @ self._basis.to(x.device), x[:, -1:]], 1)
+        labels = torch.from_numpy(np.ascontiguousarray(own.y)).to(x.device)
+        y = nn.functional.one_hot(labels, self.classes).double() - 1.0 / self.classes
+        return ridge_regression(x, y, self.ridge)
+
+
+def ridge_regression(x: Tensor, y: Tensor, penalty: float) -> Tensor:
+    """The W that minimises ‖x Wᵀ − y‖² + penalty · ‖W‖², by whichever of both normal equations is smaller."""
+    if len(x) <= x.shape[1]:
+        dual: Tensor = torch.linalg.solve(_penalised(x @ x.T, penalty), y)
+        return dual.T @ x
+    primal: Tensor = torch.linalg.solve(_penalised(x.T @ x, penalty), x.T @ y)
+    return primal.T
+
+
+def _penalised(square: Tensor, penalty: float) -> Tensor:
+    return square + penalty * torch.eye(len(square), dtype=square.dtype, device=square.device)
+
+
+def directions(dimensions: int, count: int, seed: int) -> Tensor:
+    """So many random orthogonal directions as columns, scaled to keep norms on average; a function of the seed."""
+    chance = torch.Generator().manual_seed(seed)
+    basis: Tensor = torch.linalg.qr(torch.randn(dimensions, count, dtype=torch.float64, generator=chance))[0]
+    return basis * math.sqrt(dimensions / count)

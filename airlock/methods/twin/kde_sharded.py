@@ -1,0 +1,106 @@
+"""`twin`/`kde-sharded`: the sampler of Mao et al. 2020 on shards, with a public grid and a bound that holds.
+
+As `sharded` up to the vectors; instead of their noisy mean, every coordinate is drawn from a grid by the exponential
+mechanism over the kernel density estimate of the shards' values in it. Compared with the paper, a record lies in one of
+the M models and not in all of them, range, grid, bandwidth and window are public, the sensitivity of a score is κ/M,
+and all k coordinates are paid for.
+
+Proof. As for `sharded`, one record changes one of M vectors. `mechanisms.aggregate.ShardDensity` draws k coordinates,
+each of bounded range ε0, together `ZCDpEvent(k ε0²/8)` under add-remove. Its noise multiplier here is that of the
+Gaussian with the same ρ, z = 1/√(2ρ); ε0 = 2/(z√k).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from airlock.config import Positive
+from airlock.mechanisms import ShardDensity, Stream, bounded
+from airlock.methods.case import Case
+from airlock.methods.contract import Details
+from airlock.methods.twin import shard_case
+from airlock.methods.twin.shard_settings import ShardSettings, default_shards
+from airlock.methods.twin.sharded import OfShards
+
+_FEATURES = 60  # directions of a head's features: every coordinate costs
+
+
+class DensitySettings(ShardSettings):
+    """How shards are made, and the public grid.
+
+    Args:
+        reach: The grid's end, in units of R/√k, the size of a coordinate when all are alike.
+        bandwidth: b, in the same unit.
+        window: w, in units of b.
+        grid: How many points.
+    """
+
+    reach: Positive = 1.5
+    bandwidth: Positive = 1.0
+    window: Positive = 1.0
+    grid: Annotated[int, Field(ge=2, le=65_536)] = 256
+
+
+class KdeSharded(OfShards):
+    """Coordinates drawn from the density of the shards' vectors; status proven, unit record, relation add-remove."""
+
+    method: ClassVar[str] = "kde-sharded"
+    leaves: ClassVar[str] = (
+        "A model that was never trained: each of its numbers was drawn at random, near where many small models, each "
+        "from a part of the private records of its own, agree."
+    )
+    settings: DensitySettings
+    kind: ClassVar[type[ShardSettings]] = DensitySettings
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """The drawn coordinates, when one record turns one shard's vector round."""
+        return shard_case.of_density(cls(shard_case.config_for(cls.method, epsilon, delta), shard_case.FACTS))
+
+    def wanted_dimensions(self) -> int | None:
+        """Few by default."""
+        return self.settings.dimensions or _FEATURES
+
+    def shards(self, noise_multiplier: float) -> int:
+        """M: three times as many as for a mean; a mode needs more values to stand out."""
+        return self.settings.shards or default_shards(self.records, 9 * noise_multiplier)
+
+    def mechanism(self, noise_multiplier: float, radius: float, shards: int) -> ShardDensity:
+        """The sampler at this cost."""
+        settings, unit = self.settings, radius / math.sqrt(self.learner.size)
+        bandwidth = settings.bandwidth * unit
+        return ShardDensity(
+            reach=settings.reach * unit,
+            points=settings.grid,
+            bandwidth=bandwidth,
+            window=settings.window * bandwidth,
+            epsilon=self._of_coordinate(noise_multiplier),
+            shards=shards,
+        )
+
+    def _of_coordinate(self, noise_multiplier: float) -> float:
+        return 2.0 / (noise_multiplier * math.sqrt(self.learner.size))
+
+    def event(self, noise_multiplier: float) -> dpa.DpEvent:
+        """All coordinates together."""
+        return self.mechanism(noise_multiplier, 1.0, 2).event(self.learner.size)
+
+    def figures(self, noise_multiplier: float) -> Details:
+        """What one coordinate costs, and how much the agreement of all shards weighs in it."""
+        own = self._of_coordinate(noise_multiplier)
+        return {"epsilon_of_a_coordinate": own, "largest_exponent": own * self.shards(noise_multiplier) / 2}
+
+    def publish(
+        self, vectors: Tensor, noise_multiplier: float, radius: float, stream: Stream
+    ) -> tuple[NDArray[np.float64], dpa.DpEvent]:
+        """One point of the grid a coordinate."""
+        mechanism = self.mechanism(noise_multiplier, radius, len(vectors))
+        chances = mechanism.log_probabilities(bounded(vectors, radius))
+        return mechanism.sample(chances, stream), mechanism.event(vectors.shape[1])

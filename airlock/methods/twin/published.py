@@ -1,0 +1,373 @@
+"""`twin`/`published`: DP-PG (Mao, Zhu, Hong, Zhu, Zhang and Zhong 2020, Algorithm 1), as published; a claim.
+
+Train M models of one network on all private records; take each parameter's M values as a slice; draw one value from
+every slice with probability ∝ exp(ε u/2Δu), where u is the estimated density in a window (`generate`); test the model;
+draw again if its accuracy is not above a threshold.
+
+Why nothing is promised. (1) The paper protects one *model* of the collection. Every model saw every record, so nothing
+is even claimed for a record: the recorded event is a non-private one, ε is infinite and the unit "none". (2) Its
+Corollary 1 takes Δu < 1/(M(M−1)). One model moves u by up to κ/M, κ = 2Φ(w/2b) − 1, so ε of one parameter is
+κ(M − 1) times what is stated. (3) It takes the largest ε of all parameters for that of the model, by parallel
+composition. The slices are columns of the same M rows: one model is in all of them, and N parameters compose to
+ρ = N ε²/8 (`model_level_epsilon`). (4) That would be true of a public range and bandwidth; here they come from the
+slices unless settings say otherwise. (5) Drawing again until the accuracy suffices is not accounted for; the figure
+above counts every draw that may happen.
+
+Which records judge matters. The paper tests on its test set, and so does `judged_on = "test"`: the choice then depends
+on the test records, which no guarantee covers, and the reported accuracy is that of the chosen twin on the very records
+that chose it. `judged_on = "public"` takes public records instead. Private records are never asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting.guarantee import Status
+from airlock.config import ReleaseConfig, parse
+from airlock.data import Facts, Records, Split
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import Randomness, Stream
+from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
+from airlock.methods.case import Canaries, Case
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, Artefact, Channel, Details, Plan, Release, check_executed
+from airlock.methods.twin import case
+from airlock.methods.twin.generate import Generated, generate
+from airlock.methods.twin.groups import GroupSettings, check_sizes, publish_layers
+from airlock.methods.twin.settings import BY_NAME, TwinSettings, check_together
+from airlock.nets import check, create, default_name
+from airlock.training import Recipe, Resident, Run, count_correct, outcomes_of
+from airlock.training.ensembles.align import align
+from airlock.training.ensembles.checkpoint_store import Collection, Slices, collect
+from airlock.training.ensembles.ensemble import makes
+from airlock.training.ensembles.shared_init import common_start
+from airlock.training.loop import Progress
+
+THEOREM = (
+    "Corollary 1 of Mao et al. 2020, for one model of the collection, which does not hold: one parameter costs ε = "
+    "{one:.4g}, all of them together {all:.4g} even if range and bandwidth were public; and for one record, which is "
+    "in every model, nothing is claimed"
+)
+THEOREM_GROUPS = (
+    "Corollary 4 of Mao et al. 2020, max(ε1, ε2 + ε3) for one model of the collection, which does not hold: which "
+    "parameters are clustered is published without noise, so that no ε bounds it; one parameter that is drawn costs "
+    "ε = {one:.4g}; and for one record, which is in every model, nothing is claimed"
+)
+NEEDED = (
+    "NOT TRUE of this method: one record is in few of the models. Every model was trained on every record.",
+    "NOT TRUE of the paper: one model moves a score by at most 1/(M(M − 1)). It moves it by up to κ/M.",
+    "NOT TRUE of the paper: one model is in one slice alone. It is in all of them.",
+)
+NOT_PUBLIC = (
+    "NOT TRUE of this method: the range and the bandwidth of a slice are public. They follow from the models in it."
+)
+NOT_SELECTED = (
+    "NOT TRUE of dp-pgp: which parameters are significant is public. It follows from the average of the models."
+)
+NOT_ALIGNED = "NOT TRUE of aligned models: the order of their units is public. It follows from all of them."
+ASSUMPTIONS = (
+    "Network, settings and class names were chosen without looking at the private records.",
+    "The random choices of the twin's parameters stay secret and are not used again.",
+    NOTHING_ELSE_LEAVES,
+)
+JUDGED_ON_TEST = "The twin was chosen by its accuracy on the test records, so that its accuracy there is flattering."
+_NO_MODEL_LEVEL = {"model_level_epsilon": "none: what is significant is published without noise"}
+
+
+class Published(Channel):
+    """DP-PG as published: status claimed, unit none."""
+
+    channel: ClassVar[str] = "twin"
+    method: ClassVar[str] = "published"
+    status: ClassVar[Status] = "claimed"
+    leaves: ClassVar[str] = (
+        "A model that was not trained: each of its weights was drawn at random near the values that this weight has in "
+        "many models, and every one of these was trained on all private records without protection."
+    )
+    unproven: ClassVar[str] = (
+        "The paper's proof fails: it protects one of the trained models, not a record; it takes the sensitivity too "
+        "small; and it counts one parameter in place of all."
+    )
+    sound_method: ClassVar[str] = "sharded"
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.settings = parse(TwinSettings, {**BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
+        self.records = facts.expected("private", config.split)
+        self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
+        check_together(self.settings, config)
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """One model of the collection more or less, with a public range and bandwidth: the paper's own claim."""
+        return case.of_model(cls(case.config_for(epsilon, delta), case.FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release: records, about which the paper claims nothing and its reader may hope for ε."""
+        return case.of_records(cls(case.config_of_records(epsilon, delta), case.facts(count)))
+
+    @property
+    def groups(self) -> GroupSettings | None:
+        """Of dp-pgp; ε2 and ε3 together are at most the claimed ε, which is their layer's."""
+        s, epsilon = self.settings, self.config.epsilon / self.config.tuning_runs
+        if s.generator == "dp-pg":
+            return None
+        clusters, residuals = s.cluster_epsilon or epsilon / 5, s.residual_epsilon or epsilon * 4 / 5
+        if clusters + residuals > epsilon * (1 + 1e-9):
+            raise ConfigError(
+                "settings.cluster_epsilon + settings.residual_epsilon up to epsilon",
+                f"{clusters:g} + {residuals:g} > {epsilon:g}",
+                "The paper's claim for a model is the largest of ε1 and ε2 + ε3.",
+                "Raise epsilon, or lower one of them.",
+            )
+        return GroupSettings(
+            share=s.significant,
+            clusters=s.clusters,
+            cluster_epsilon=clusters,
+            residual_epsilon=residuals,
+            printed=s.printed,
+            bound=s.bound,
+            sensitivity=s.residual_sensitivity,
+        )
+
+    @property
+    def judged(self) -> bool:
+        """Whether a twin may be rejected."""
+        return self.settings.threshold > 0
+
+    @property
+    def tries(self) -> int:
+        """How many twins are drawn at most."""
+        return self.settings.tries if self.judged else 1
+
+    @property
+    def mechanism(self) -> DensityMechanism:
+        """One parameter's draw, with the paper's ε and Δu; runs that are repeated share ε."""
+        s = self.settings
+        published = s.sensitivity == "published"
+        delta_u = published_sensitivity(s.models) if published else sensitivity(s.models, s.window)
+        epsilon = s.draw_epsilon or self.config.epsilon / self.config.tuning_runs
+        return DensityMechanism(epsilon, delta_u, s.window, s.grid_points)
+
+    @property
+    def recipe(self) -> Recipe:
+        """How one model is trained by itself; its steps follow from the public number of records."""
+        s = self.settings
+        return Recipe(
+            steps=self._steps(s.epochs),
+            learning_rate=s.learning_rate,
+            momentum=s.momentum,
+            weight_decay=s.weight_decay,
+            schedule=s.schedule,
+            precision=s.precision,
+        )
+
+    def _steps(self, epochs: float) -> int:
+        return max(1, round(epochs * math.ceil(self.records / self.settings.batch_size)))
+
+    def plan(self) -> Plan:
+        """What is claimed and what it would really cost; touches no record."""
+        net = self.net()
+        if groups := self.groups:
+            check_sizes(net, groups)
+        parameters = sum(p.numel() for p in net.parameters())
+        s = self.settings
+        details: dict[str, str | int | float] = {
+            "net": self.net_name,
+            "parameters": parameters,
+            "models": s.models,
+            "start": s.start,
+            "common_epochs": s.common_epochs,
+            "steps": self.recipe.steps,
+            "batch_size": s.batch_size,
+            "learning_rate": s.learning_rate,
+            "schedule": s.schedule,
+            "bandwidth": s.bandwidth,
+            "smoothing": s.smoothing,
+            "window": s.window,
+            "grid_points": s.grid_points,
+            "range": s.range,
+            "most_tries": self.tries,
+            "aligned": "yes" if s.align else "no",
+            "generator": s.generator,
+            **self._group_details(),
+            **self.costs(parameters),
+        }
+        events = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
+        return Plan(self.channel, self.method, self.leaves, self._guarantee(events, parameters), details)
+
+    def _group_details(self) -> Details:
+        groups = self.groups
+        if groups is None:
+            return {}
+        return {
+            "significant_share": groups.share,
+            "clusters": groups.clusters,
+            "claimed_cluster_epsilon": groups.cluster_epsilon,
+            "claimed_residual_epsilon": groups.residual_epsilon,
+        }
+
+    def costs(self, parameters: int) -> Details:
+        """The paper's figures and the right ones, for one model of the collection."""
+        made, models = self.mechanism, self.settings.models
+        one = made.true_epsilon(models) + made.slack
+        rho, whole = self._model_level(parameters)
+        return {
+            "claimed_epsilon_per_parameter": made.epsilon,
+            "claimed_score_sensitivity": made.sensitivity,
+            "score_sensitivity": sensitivity(models, self.settings.window),
+            "epsilon_per_parameter": one,
+            **({"model_level_rho": rho, "model_level_epsilon": whole} if self.groups is None else _NO_MODEL_LEVEL),
+            "record_level": "none: every model was trained on every record",
+        }
+
+    def _model_level(self, parameters: int) -> tuple[float, float]:
+        """ρ and ε of all draws for one model more or less, if range and bandwidth were public."""
+        made = self.mechanism
+        one = made.true_epsilon(self.settings.models) + made.slack
+        draws = parameters * self.tries * self.config.tuning_runs
+        rho = draws * one**2 / 8
+        bound = spend(dpa.ZCDpEvent(rho), self.config.delta).epsilon
+        if math.isinf(bound):
+            bound = rho + 2 * math.sqrt(rho * math.log(1 / self.config.delta))
+        return rho, min(draws * one, bound)
+
+    def net(self) -> nn.Module:
+        """A freshly initialised network; the seed is public and the check touches no record."""
+        check(self._fresh(), self.net_name, self.facts.shape, len(self.facts.classes))
+        return self._fresh()
+
+    def _fresh(self) -> nn.Module:
+        return create(self.net_name, self.facts.shape, len(self.facts.classes), self.config.seed)
+
+    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+        """Train the collection, draw twins until one is good enough, and leave only that one."""
+        plan = self.plan()
+        judges = self._judges(split)
+        with _folder(run) as folder:
+            slices = self.aligned(self.collection(split, run, folder).at(), run.device)
+            net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
+        executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
+        check_executed(plan, executed)
+        utility = outcomes_of(net, split.test)  # before it leaves a GPU
+        net = net.cpu().eval().requires_grad_(False)
+        return Release(
+            plan=plan,
+            artefact=Artefact(net, self.net_name, self.facts.shape, self.facts.classes),
+            guarantee=self._guarantee(executed, slices.parameters),
+            utility=utility,
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+            inside={"tries": tries, "constant_slices": made.constant},
+        )
+
+    def collection(self, split: Split, run: Run, folder: Path, stages: Sequence[int] = ()) -> Collection:
+        """The trained models, after the last step and after those in `stages`; they stay where the records are."""
+        s, seed = self.settings, self.config.seed
+        make = makes(self.net_name, self.facts.shape, len(self.facts.classes), seed, shared=s.start == "shared")
+        data = Resident(split.private if len(split.private) else _nobody(self.facts), run.device)
+        if s.common_epochs:
+            first = self.recipe.model_copy(update={"steps": self._steps(s.common_epochs), "schedule": "constant"})
+            place = folder.with_name(f"{folder.name}-start")
+            make = common_start(make, data, first, seed, run, place, batch_size=s.batch_size)
+        return collect(make, s.models, data, self.recipe, seed, run, folder, stages, batch_size=s.batch_size)
+
+    def aligned(self, slices: Slices, device: torch.device) -> Slices:
+        """The models with their units in one order, if that is asked for; all of them are in memory then."""
+        if not self.settings.align:
+            return slices
+        return Slices.of(align(slices.ensemble(), device=device).ensemble)
+
+    def twin(self, slices: Slices, stream: Stream, device: torch.device) -> tuple[nn.Module, Generated]:
+        """Draw a twin, on the device; the stream is secret."""
+        made = generate(slices, self.settings, self.mechanism, self.centre(), stream, device)
+        if groups := self.groups:
+            publish_layers(made.values, slices, groups, stream.child("groups"))
+        return slices.model(made.values).to(device), made
+
+    def _judges(self, split: Split) -> Records:
+        return split.test if self.settings.judged_on == "test" else split.public
+
+    def _accepted(self, slices: Slices, judges: Records, stream: Stream, run: Run) -> tuple[nn.Module, Generated, int]:
+        """The first twin whose accuracy is above the threshold, and how many were drawn; any, where nobody judges."""
+        for tried in range(1, self.tries + 1):
+            net, made = self.twin(slices, stream.child(tried), run.device)
+            _report(run.progress, tried, self.tries)
+            judged = self.judged and len(judges) > 0
+            if not judged or count_correct(net, judges) > self.settings.threshold * len(judges):
+                return net, made, tried
+        raise Refused(
+            f"a twin with an accuracy above {self.settings.threshold:g}",
+            f"none in {self.tries}",
+            "Nothing was released.",
+            "Lower settings.threshold, train better models, or raise epsilon; more tries cost more.",
+        )
+
+    def centre(self) -> Tensor | None:
+        """The weights that all models start from: public. None where each has a start of its own."""
+        if self.settings.start == "independent":
+            return None
+        return torch.cat([p.detach().flatten() for p in self._fresh().parameters()])
+
+    def _guarantee(self, events: dpa.DpEvent, parameters: int) -> Guarantee:
+        """Nothing is promised; the paper's claim is recorded."""
+        costs = self.costs(parameters)
+        s = self.settings
+        words = THEOREM if s.generator == "dp-pg" else THEOREM_GROUPS
+        theorem = words.format(one=costs["epsilon_per_parameter"], all=costs["model_level_epsilon"])
+        public = s.range == "public" and not isinstance(s.bandwidth, str)
+        chosen = (JUDGED_ON_TEST,) if self.judged and s.judged_on == "test" else ()
+        return Guarantee(
+            unit="none",
+            relation="add-remove",
+            events=events,
+            delta=self.config.delta,
+            status=self.status,
+            assumptions=(
+                *NEEDED,
+                *(() if public else (NOT_PUBLIC,)),
+                *((NOT_SELECTED,) if s.generator == "dp-pgp" else ()),
+                *((NOT_ALIGNED,) if s.align else ()),
+                *ASSUMPTIONS,
+                *chosen,
+            ),
+            claim=Claim(self.config.epsilon, self.config.delta, theorem),
+            accountant=self.config.accountant,
+        )
+
+
+def _nobody(facts: Facts) -> Records:
+    """A blank record, to train on where there is none."""
+    return Records(np.zeros((1, *facts.shape), np.float32), np.zeros(1, np.int64))
+
+
+def _report(progress: Progress | None, done: int, most: int) -> None:
+    if progress:
+        progress("drawing twins", done, most)
+
+
+@contextlib.contextmanager
+def _folder(run: Run) -> Iterator[Path]:
+    """Where the collection lies until the twin is drawn; kept for a resume where the run keeps checkpoints."""
+    if run.checkpoint is None:
+        with tempfile.TemporaryDirectory(prefix="airlock-collection-") as name:
+            yield Path(name) / "collection"
+        return
+    folder = run.checkpoint / "collection"
+    yield folder
+    shutil.rmtree(folder)
+    shutil.rmtree(folder.with_name(f"{folder.name}-start"), ignore_errors=True)
+    if not any(run.checkpoint.iterdir()):
+        run.checkpoint.rmdir()

@@ -1,0 +1,84 @@
+"""Where the ledger of a release lies, and that it has one alone.
+
+Unless someone says otherwise it lies beside the vault, one file a release. Not in the vault: the high-water marks are
+there, and a mark is worth something only where a restore of the database does not reach it.
+
+A second ledger for the same release would be a second budget. So the vault, without which nothing is answered, keeps
+the identity of the first ledger that a release was opened with, and every other is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from airlock.bundle import Vault
+from airlock.bundle.files import output_error, write_file
+from airlock.errors import LedgerBroken
+from airlock.ledger.ledger import Ledger, Terms
+from airlock.methods.interface import Interface
+
+FREE = "answers cost nothing"
+
+
+def ledger_place(vault: Vault, release_id: str) -> Path:
+    """The ledger of one release."""
+    return _folder(vault) / f"{release_id}.db"
+
+
+def ledgers_there(vault: Vault) -> list[Path]:
+    """All ledgers that lie there."""
+    return sorted(_folder(vault).glob("*.db"))
+
+
+def terms_of(release_id: str, interface: Interface) -> Terms:
+    """What the ledger of a bundle is opened for; one that sells nothing has a ledger too, for its keys."""
+    if interface.units is None:
+        return Terms(release_id, 1, FREE)
+    return Terms(release_id, interface.units, interface.unit)
+
+
+def open_only(
+    place: str, mark: Path, vault: Vault, release_id: str, interface: Interface, *, new_mark: bool = False
+) -> Ledger:
+    """The ledger of a release, begun if there is none.
+
+    Raises:
+        LedgerBroken: The release has another ledger, or as `Ledger.open`.
+        ConfigError: As `Ledger.open`.
+        LedgerUnavailable: As `Ledger.open`.
+    """
+    ledger = Ledger.open(place, mark, terms_of(release_id, interface), new_mark=new_mark)
+    try:
+        if interface.units is not None:
+            _claim(vault.mark_folder() / f"{release_id}.ledger", ledger.id)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _claim(path: Path, identity: str) -> None:
+    """Write the identity where none is, whole or not at all; it must be the one that is there."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write_file(aside, identity.encode(), 0o600)
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+        aside.unlink()
+        held = path.read_bytes()
+    except OSError as error:
+        raise output_error(error, path) from error
+    if held != identity.encode():
+        raise LedgerBroken(
+            "the ledger that this release was opened with",
+            "another",
+            "A second ledger would be a second budget for the same records.",
+            f"Name the first with --ledger; the vault remembers it in {path.parent.name}/{path.name}.",
+        )
+
+
+def _folder(vault: Vault) -> Path:
+    return vault.root.with_name(f"{vault.root.name}-ledgers")

@@ -1,0 +1,272 @@
+"""Many models trained together: shadow models of an attack, a collection of parameters, disjoint teachers.
+
+In: how to make a model, the records (on the device once), and which of them each model learns from. Out: an `Ensemble`.
+Model i is what `fit` would make of `make(i)` with `Shuffled(batch_size, model_seed(seed, i))` over its own records, up
+to rounding: its batches, its dropout and its augmentation follow from its own seed, so that neither the number of
+models nor which of them share a chunk changes it. All models take `recipe.steps` steps; one with fewer records goes
+through more epochs.
+
+There is no privacy here. Every model of an ensemble remembers its records: an ensemble is made to attack or to be
+computed on, it belongs into the vault, and nothing of it may be released.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from airlock.errors import ConfigError, NetError, TrainingError
+from airlock.nets import create
+from airlock.training import checkpoint
+from airlock.training.convexified import MEAN, Objective
+from airlock.training.ensembles.chunks import Engine, Job, Task, Watches, budget, read, train_here
+from airlock.training.ensembles.chunks import Make as Make
+from airlock.training.ensembles.chunks import model_seed as model_seed
+from airlock.training.ensembles.stacked import forward, forward_one_by_one, tensors
+from airlock.training.gradients import Named
+from airlock.training.loop import Augment, Recipe, Run, watch_interrupt
+from airlock.training.resident import Resident, to_input
+from airlock.training.sampling import Index
+
+EngineName = Literal["local", "ray"]
+Membership = NDArray[np.bool_] | Sequence[Index]
+Put = Callable[[range, Named], None]
+
+_BLOCK = 1000  # records of an evaluation at a time
+_NO_VMAP = (RuntimeError, TypeError, ValueError, NotImplementedError)
+
+
+def makes(name: str, shape: tuple[int, ...], classes: int, seed: int, shared: bool = False) -> Make:
+    """A built-in or the user's own network for every model, each initialised by its own seed or all alike."""
+    return lambda model: create(name, shape, classes, seed if shared else model_seed(seed, model))
+
+
+def train_together(
+    make: Make,
+    count: int,
+    data: Resident,
+    membership: Membership,
+    recipe: Recipe,
+    seed: int,
+    run: Run,
+    augment: Augment | None = None,
+    label: str = "training models",
+    *,
+    batch_size: int = 64,
+    chunk_bytes: int | None = None,
+    engine: EngineName | Engine = "local",
+    objective: Objective = MEAN,
+) -> Ensemble:
+    """Train `count` models at once, in chunks that fit into memory.
+
+    Neither the engine nor the chunks change a model, up to rounding; with the same chunks, on a CPU with the same
+    number of threads, not by a bit.
+
+    Args:
+        make: Gives model i; all have the same parameters.
+        count: How many models.
+        data: All records, once.
+        membership: Which records each model learns from: a mask (models, records), or positions for every model.
+        recipe: How to descend; its `channels_last` is left aside.
+        seed: Public; every model's own seed follows from it and the model's number.
+        run: Device, progress, checkpoints. Finished chunks are kept in the checkpoint's folder until the last is done.
+        augment: Applied to every model's batch with the model's own generator; it must keep the number of records.
+        label: For the progress bar, which counts steps of models.
+        batch_size: Records of one model in a step; the last batch of an epoch may be smaller, as with `Shuffled`.
+        chunk_bytes: How much memory models that are trained at once may take; by default, what suits the device.
+        engine: Who trains the chunks: "local", this process; "ray", the workers of a Ray cluster (`ray_engine.Ray`
+            has its settings).
+        objective: What each model minimises; the mean cross-entropy unless it is said.
+
+    Raises:
+        Interrupted: Ctrl-C; with a checkpoint folder, the same call goes on from there if `run.resume`.
+    """
+    ensemble = Ensemble.empty(make(0), count)
+    train_chunks(
+        make, count, data, membership, recipe, seed, run, augment, label,
+        batch_size=batch_size, chunk_bytes=chunk_bytes, engine=engine, put=ensemble.put, objective=objective,
+    )  # fmt: skip
+    return ensemble
+
+
+def train_chunks(
+    make: Make,
+    count: int,
+    data: Resident,
+    membership: Membership,
+    recipe: Recipe,
+    seed: int,
+    run: Run,
+    augment: Augment | None = None,
+    label: str = "training models",
+    *,
+    batch_size: int = 64,
+    chunk_bytes: int | None = None,
+    engine: EngineName | Engine = "local",
+    put: Put | None = None,
+    watches: Watches | None = None,
+    objective: Objective = MEAN,
+) -> None:
+    """What `train_together` does, by the same arguments, with no more models in memory than are trained at once.
+
+    `put` gets every chunk as it is finished: the numbers of its models and their tensors, stacked. `watches` gives what
+    watches a chunk in training (`loop.fit`), in this process alone; a chunk that was finished before a resume is not
+    watched again.
+    """
+    if watches and engine != "local":
+        raise ConfigError("the engine 'local' for models that are watched in training", f"'{engine}'")
+    members = dict(enumerate(_members(membership, count, len(data))))
+    descent = recipe.model_copy(update={"channels_last": False})
+    task = Task(make, data, members, descent, seed, augment, batch_size, watches=watches, objective=objective)
+    per_model = bytes_per_model(make(0), data, batch_size, recipe)
+    train = open_engine(engine)
+    with watch_interrupt() as interrupted:
+        job = Job(task, count, run, label, per_model, chunk_bytes, put or (lambda chunk, values: None), interrupted)
+        train(job)
+    job.forget()
+
+
+def open_engine(engine: str | Engine) -> Engine:
+    """The engine of this name; Ray is imported only where it is asked for."""
+    if engine == "local":
+        return train_here
+    if engine == "ray":
+        from airlock.training.ensembles.ray_engine import Ray
+
+        return Ray()
+    if isinstance(engine, str):
+        raise ConfigError("an engine ('local' or 'ray')", f"'{engine}'")
+    return engine
+
+
+def _members(membership: Membership, count: int, records: int) -> list[Index]:
+    if isinstance(membership, np.ndarray) and membership.dtype == np.bool_:
+        if membership.shape != (count, records):
+            raise TrainingError(
+                f"a mask of {count} models × {records} records",
+                f"one of shape {membership.shape}",
+                do="Give one row a model.",
+            )
+        found = [np.flatnonzero(row).astype(np.int64) for row in membership]
+    else:
+        found = [np.asarray(row, dtype=np.int64) for row in membership]
+    if len(found) != count:
+        raise TrainingError(f"the records of {count} models", f"those of {len(found)}", do="Give positions for each.")
+    for model, row in enumerate(found):
+        if not len(row) or row.min() < 0 or row.max() >= records:
+            raise TrainingError(
+                f"at least one record of positions 0 to {records - 1} for every model",
+                f"none or others for model {model}",
+                "A model without records cannot be trained.",
+            )
+    return found
+
+
+def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Recipe) -> int:
+    """About what one model takes in training: its weights, gradients, optimiser state, and activations of a batch."""
+    weights = sum(p.numel() * p.element_size() for p in net.parameters())
+    copies = 3 + (recipe.optimiser == "adam" or recipe.momentum > 0) + (recipe.optimiser == "adam") + (recipe.ema > 0)
+    outputs = [data.x[:1].numel()]
+    probe = copy.deepcopy(net).cpu().eval()
+
+    def note(layer: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and not any(True for _ in layer.children()):
+            outputs.append(output.numel())
+
+    for layer in probe.modules():
+        layer.register_forward_hook(note)
+    with torch.no_grad():
+        probe(to_input(data.x[:1].cpu()))
+    return copies * weights + 2 * 4 * batch_size * sum(outputs)
+
+
+class Ensemble:
+    """Trained models, stacked. None of them is private: they stay where the records are.
+
+    Args:
+        net: One network of their shape.
+        values: Parameters and buffers of all models by name, stacked along the first axis, on the CPU.
+    """
+
+    def __init__(self, net: nn.Module, values: Named) -> None:
+        wanted = {name: tuple(value.shape) for name, value in tensors(net).items()}
+        if {name: tuple(value.shape[1:]) for name, value in values.items()} != wanted:
+            raise NetError(
+                "models with the parameters of this network", "others", do="Give the network they were made of."
+            )
+        self.net, self.values = copy.deepcopy(net).cpu().eval(), values
+
+    @classmethod
+    def empty(cls, net: nn.Module, count: int) -> Ensemble:
+        """Room for so many models."""
+        return cls(net, {name: value.new_zeros((count, *value.shape)).cpu() for name, value in tensors(net).items()})
+
+    def put(self, models: range, values: Named) -> None:
+        """Fill in trained models."""
+        for name, value in values.items():
+            self.values[name][models.start : models.stop] = value
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def model(self, place: int) -> nn.Module:
+        """One model as a module of its own, ready for evaluation."""
+        net = copy.deepcopy(self.net)
+        for name, value in tensors(net).items():
+            value.copy_(self.values[name][place])
+        return net
+
+    def logits(self, data: Resident) -> Tensor:
+        """Every model's logits on every record: (models, records, classes), on the CPU."""
+        return torch.cat([part.cpu() for part in self._logits(data)])
+
+    def losses(self, data: Resident) -> NDArray[np.float64]:
+        """Every model's cross-entropy on every record: (models, records)."""
+        return np.concatenate([_cross_entropy(part, data.y) for part in self._logits(data)])
+
+    def correct(self, data: Resident) -> NDArray[np.bool_]:
+        """Which records each model classifies correctly: (models, records)."""
+        return np.concatenate([(part.argmax(2) == data.y).cpu().numpy() for part in self._logits(data)])
+
+    def _logits(self, data: Resident) -> Iterator[Tensor]:
+        """Logits of one block of models after another, where the records are."""
+        device, net = data.x.device, copy.deepcopy(self.net).to(data.x.device)
+        per_model = bytes_per_model(self.net, data, min(_BLOCK, len(data)), Recipe(steps=1, learning_rate=1.0))
+        step = max(1, budget(device) // per_model)
+        way = forward
+        for start in range(0, len(self), step):
+            own = {name: value[start : start + step].to(device) for name, value in self.values.items()}
+            try:
+                found = _in_blocks(way, net, own, data)
+            except _NO_VMAP:
+                way = forward_one_by_one
+                found = _in_blocks(way, net, own, data)
+            yield found
+
+    def save(self, file: Path) -> None:
+        """One safetensors file, readable by its owner alone."""
+        checkpoint.write(file, self.values, {})
+
+    @classmethod
+    def load(cls, file: Path, net: nn.Module) -> Ensemble:
+        """What `save` wrote; `net` is any network of the same shape."""
+        return cls(net, read(file))
+
+
+@torch.no_grad()
+def _in_blocks(way: Callable[[nn.Module, Named, Tensor], Tensor], net: nn.Module, own: Named, data: Resident) -> Tensor:
+    blocks = [way(net, own, to_input(data.x[i : i + _BLOCK])).float() for i in range(0, len(data), _BLOCK)]
+    return torch.cat(blocks, 1)
+
+
+def _cross_entropy(logits: Tensor, y: Tensor) -> NDArray[np.float64]:
+    found = [F.cross_entropy(own.double(), y, reduction="none").cpu().numpy() for own in logits]
+    return np.stack(found).astype(np.float64)

@@ -1,0 +1,270 @@
+"""The engine "ray": chunks of models trained by the workers of a Ray cluster, on this machine or on many.
+
+Every chunk is one Ray task. The records are put into Ray's object store once, so that a machine holds them once; a task
+gets its models' positions, trains as the engine "local" does, and sends the weights back. A chunk whose worker or
+machine dies is trained again elsewhere, with a warning; one that fails for a reason of its own stops the run. On Ctrl-C
+the workers stop after their step and send back what they have, so that with a checkpoint folder nothing is lost.
+
+Ray carries code and data by pickle and in the clear: every machine of the cluster and the network between them see the
+private records and can run code in this process. A cluster must be one's own (`ray_cluster`).
+
+Ray is imported when models are trained by it, and not before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load
+
+from airlock import errors
+from airlock.errors import AirlockError, AirlockWarning, NetError, TrainingError
+from airlock.training import checkpoint
+from airlock.training.ensembles.chunks import Job, budget
+from airlock.training.ensembles.ray_cluster import connected, first_line, import_ray
+from airlock.training.ensembles.ray_worker import PATIENCE, POLL, Outcome, Spec, train, versions
+from airlock.training.ensembles.stacked import tensors
+
+_GPU_BYTES = 4 << 30  # for models on GPUs that cannot be asked from here
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The engine with its settings: `train_together(..., engine=Ray(address="10.0.0.5:6379"))`.
+
+    Args:
+        address: Of the cluster to join; else the environment's RAY_ADDRESS; else one of its own is started on this
+            machine for the time of the call. A cluster that this process is connected to already goes before all.
+        workers: How many processes train in a cluster of its own; one a core when left out.
+        gpus: For every chunk, also part of one; when left out, 1 if `run.device` is a GPU, else none.
+        attempts: How often a chunk is begun whose workers die.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    gpus: float | None = None
+    attempts: int = 4
+
+    def __call__(self, job: Job) -> None:
+        """Train what is missing.
+
+        Raises:
+            ConfigError: Ray is not installed.
+            Interrupted: Ctrl-C.
+            TrainingError: The cluster cannot be reached or used, or models cannot be trained.
+        """
+        ray = import_ray()
+        if job.run.group.world > 1:
+            raise TrainingError(
+                "one process that starts Ray", f"{job.run.group.world}", do="Start it without torchrun."
+            )
+        if job.missing:
+            gpus = (1.0 if job.run.device.type == "cuda" else 0.0) if self.gpus is None else self.gpus
+            size = _bytes_sent(job)
+            with contextlib.redirect_stdout(sys.stderr), connected(ray, self.address, self.workers, size):
+                _Driver(ray, job, gpus, self.attempts).run()
+
+
+def _bytes_sent(job: Job) -> int:
+    """Records, and models with the state of their optimiser."""
+    models = job.count * sum(value.nbytes for value in tensors(job.task.make(0)).values())
+    return job.task.data.x.nbytes + job.task.data.y.nbytes + 4 * models
+
+
+class _Driver:
+    """Hands out chunks, takes their results, and begins anew what was lost."""
+
+    def __init__(self, ray: Any, job: Job, gpus: float, attempts: int) -> None:
+        self.ray, self.job, self.attempts = ray, job, attempts
+        self.chunks = job.chunks(job.chunk_bytes or self._room(gpus), self._slots(gpus))
+        self.begun = dict.fromkeys(self.chunks, 0)
+        self.waiting: dict[Any, range] = {}
+        self.steps: dict[int, int] = {}
+        failures = ray.exceptions
+        self.lost = (
+            failures.WorkerCrashedError,
+            failures.NodeDiedError,
+            failures.ObjectLostError,
+            failures.OutOfMemoryError,
+            failures.LocalRayletDiedError,
+        )
+        self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(train)
+        task = job.task
+        self.data = ray.put((task.data.x.cpu().numpy(), task.data.y.cpu().numpy()))
+        self.spec = ray.put(self._packed(gpus > 0))
+        self.board = _put_up_board(ray)
+        self.asked: Any = None
+
+    def _slots(self, gpus: float) -> int:
+        """How many chunks the cluster can train at once."""
+        there = self.ray.cluster_resources()
+        slots = int(there.get("GPU", 0) / gpus) if gpus else int(there.get("CPU", 0))
+        if slots < 1 or there.get("CPU", 0) < 1:
+            raise TrainingError(
+                f"a Ray cluster with a core{f' and {gpus:g} GPUs' if gpus else ''} for every chunk",
+                f"one with {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs",
+                "The chunks would wait for ever.",
+            )
+        return slots
+
+    def _room(self, gpus: float) -> int:
+        if not gpus:
+            return budget(torch.device("cpu"))
+        here = self.job.run.device
+        return int((budget(here) if here.type == "cuda" else _GPU_BYTES) * min(gpus, 1.0))
+
+    def _packed(self, cuda: bool) -> bytes:
+        task = self.job.task
+        spec = Spec(
+            task.make, task.recipe, task.seed, task.augment, task.batch_size, task.fingerprint, cuda, task.objective
+        )
+        try:
+            packed: bytes = self.ray.cloudpickle.dumps(spec)
+        except Exception as error:  # pickling runs code of whatever it meets
+            raise NetError(
+                "a network and an augmentation that can be sent to other processes",
+                f"an error ({first_line(error)})",
+                do="Make them by functions that hold no open files, locks or devices.",
+            ) from error
+        return packed
+
+    def run(self) -> None:
+        """Until all chunks are done, or those that are under way have stopped."""
+        try:
+            for chunk in self.chunks:
+                self._begin(chunk)
+            last = float("inf")
+            while self.waiting and time.monotonic() < last:
+                ready, _ = self.ray.wait(list(self.waiting), timeout=POLL)
+                for ref in ready:
+                    self._take(self.waiting.pop(ref), ref, stopping=last < float("inf"))
+                self._report()
+                if self.job.interrupted() and last == float("inf"):
+                    self.board.stop.remote()
+                    last = time.monotonic() + PATIENCE
+        finally:
+            with contextlib.suppress(self.ray.exceptions.RayError):
+                for ref in self.waiting:
+                    self.ray.cancel(ref, force=True)
+                self.ray.kill(self.board)
+        if self.job.missing:
+            raise self.job.interruption(self._under_way())
+
+    def _begin(self, chunk: range) -> None:
+        task, folder = self.job.task, self.job.folder(chunk)
+        self.begun[chunk] += 1
+        self.steps.pop(chunk.start, None)
+        steps = checkpoint.read(folder) if folder and self.job.run.resume else None
+        if steps is not None:
+            self.steps[chunk.start] = checkpoint.steps_done(steps)
+        members = {i: task.members[i] for i in chunk}
+        ref = self.remote.remote(
+            self.spec, self.data, (chunk.start, chunk.stop), members, task.mark(chunk), steps, versions(), self.board
+        )
+        self.waiting[ref] = chunk
+
+    def _take(self, chunk: range, ref: Any, stopping: bool) -> None:
+        try:
+            outcome: Outcome = self.ray.get(ref)
+        except self.lost as error:
+            if not stopping:
+                self._begin_again(chunk, error)
+            return
+        except self.ray.exceptions.RayError as error:
+            raise TrainingError(
+                f"workers that can train {_named(chunk)}",
+                f"an error ({type(error).__name__}: {str(error).strip().splitlines()[-1]})",
+                do="Install the same Airlock on every machine of the cluster.",
+            ) from error
+        if outcome.error:
+            raise _failure(chunk, outcome)
+        if outcome.models is not None:
+            self.job.keep(chunk, load(outcome.models), outcome.mark)
+        elif stopping:
+            self._keep_steps(chunk, outcome.steps)
+        else:
+            self._begin_again(chunk, None)
+
+    def _begin_again(self, chunk: range, error: Exception | None) -> None:
+        why = first_line(error) if error else "it was stopped"
+        if self.begun[chunk] >= self.attempts:
+            raise TrainingError(
+                f"a worker that lives until {_named(chunk)} can be used",
+                f"{self.begun[chunk]} that did not, the last by {why}",
+                "Something there ends them: often memory.",
+                "See Ray's logs on that machine; a smaller chunk_bytes takes less memory.",
+            ) from error
+        warnings.warn(
+            f"The worker that trained {_named(chunk)} is gone ({why}); it begins again elsewhere.",
+            AirlockWarning,
+            stacklevel=2,
+        )
+        self._begin(chunk)
+
+    def _keep_steps(self, chunk: range, steps: bytes | None) -> None:
+        folder = self.job.folder(chunk)
+        if folder and steps:
+            checkpoint.put(folder, steps)
+
+    def _report(self) -> None:
+        """Ask the board now and then, and never wait for it."""
+        with contextlib.suppress(self.ray.exceptions.RayError):
+            if self.asked is None:
+                self.asked = self.board.read.remote()
+            elif self.ray.wait([self.asked], timeout=0)[0]:
+                answer, self.asked = self.asked, None
+                self.steps |= self.ray.get(answer)
+        self.job.report(self._under_way())
+
+    def _under_way(self) -> dict[range, int]:
+        return {chunk: self.steps.get(chunk.start, 0) for chunk in self.chunks if chunk.start in self.job.missing}
+
+
+def _put_up_board(ray: Any) -> Any:
+    """An actor beside the driver: workers note how far they are and read whether to stop.
+
+    The class is made here so that it travels by value: a process that counts need not import torch.
+    """
+
+    class Board:
+        def __init__(self) -> None:
+            self.done: dict[int, int] = {}
+            self.stopping = False
+
+        def note(self, start: int, done: int) -> bool:
+            self.done[start] = done
+            return self.stopping
+
+        def stop(self) -> None:
+            self.stopping = True
+
+        def read(self) -> dict[int, int]:
+            return self.done
+
+    node = ray.get_runtime_context().get_node_id()
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
+
+
+def _named(chunk: range) -> str:
+    return f"models {chunk.start} to {chunk.stop - 1}" if len(chunk) > 1 else f"model {chunk.start}"
+
+
+def _failure(chunk: range, outcome: Outcome) -> AirlockError:
+    """What went wrong in a worker, as it would have been said here."""
+    if outcome.said is not None:
+        kind: type[AirlockError] = getattr(errors, outcome.error, TrainingError)
+        return kind(*outcome.said)
+    found = TrainingError(
+        f"{_named(chunk)} to be trained",
+        f"an error in a worker ({outcome.error})",
+        "It would come again, so the models were not tried again.",
+    )
+    found.__cause__ = RuntimeError(outcome.trace)
+    return found

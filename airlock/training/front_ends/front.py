@@ -1,0 +1,141 @@
+"""Frozen public front ends by name: sized for a plan, and made ready with public tensors for a release.
+
+A front end's tensors come from a seed, from a wheel, or from public images: a trunk trained on them, and a whitening by
+their features' covariance. Nothing here sees a private record. A user's own front end is tried: it must give finite
+vectors, and one record's must not change with its neighbours in a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from airlock.data import Public
+from airlock.errors import NetError
+from airlock.nets import build_front
+from airlock.nets.check import alone
+from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
+from airlock.nets.pretrained import efficientnet, efficientnet_linear
+from airlock.nets.registry import open_user_net
+from airlock.nets.residual import Trunk, trained_name
+from airlock.nets.scattering import SMALLEST
+from airlock.training.front_ends.pretrain import FROM_SCRATCH, TRAIN_ON, pretrained
+from airlock.training.front_ends.public import SYNTHETIC, FrontSettings, moments
+from airlock.training.loop import Run
+
+Shape = tuple[int, ...]
+
+PRETRAINED, TRAINED = "efficientnet-lite0", "trained"
+_BUILT_IN = ("scattering", "pixels", TRAINED)
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """One front end with a head for records of one shape.
+
+    Args:
+        features: scattering, pixels, trained, efficientnet-lite0 or `package.module:function`.
+        shape: Of one record.
+        classes: How many.
+        seed: Of the random projection and the synthetic images; public.
+        settings: What public images are used for.
+    """
+
+    features: str
+    shape: Shape
+    classes: int
+    seed: int
+    settings: FrontSettings
+
+    @property
+    def white(self) -> bool:
+        """Whether public images whiten the features."""
+        return self.settings.public is not None and self.settings.whitening != "none"
+
+    @property
+    def name(self) -> str:
+        """Of the whole network."""
+        if ":" in self.features:
+            return self.features
+        front = trained_name(self.settings.width, self.mirror) if self.features == TRAINED else self.features
+        return f"{front}-white-linear" if self.white else f"{front}-linear"
+
+    @property
+    def mirror(self) -> bool:
+        """Whether features are averaged over a picture and its mirror image."""
+        learnt = self.features in (PRETRAINED, TRAINED)
+        return learnt if self.settings.mirror is None else self.settings.mirror
+
+    @property
+    def tuned(self) -> bool:
+        """Whether a pre-trained front end is trained on with the public images."""
+        public = self.settings.public
+        useful = self.features == PRETRAINED and public is not None and public.source != SYNTHETIC
+        return useful if self.settings.tune is None else self.settings.tune
+
+    def sized(self) -> Framed:
+        """The network before anything public was computed for it."""
+        net = self._plain()
+        return whitened(net) if self.white else net
+
+    def ready(self, public: Public | None, run: Run) -> Framed:
+        """The network with all public tensors in place, on the run's device; its head is still zero."""
+        net = self._plain()
+        if self.features == "scattering":
+            pretrain(net, self.shape, self.seed)
+        if self.features == TRAINED or self.tuned:
+            assert public is not None
+            self._train(net, public, run)
+        if not self.white:
+            return net.to(run.device)
+        assert public is not None
+        settings = self.settings
+        mean, covariance = moments(net.to(run.device).front, public, settings.whitening == "within", run)
+        net = whitened(net).to(run.device)
+        whiten(net, *whitening(mean, covariance, settings.whitening_power, settings.whitening_damping))
+        return net
+
+    def _plain(self) -> Framed:
+        if self.features == PRETRAINED:
+            return efficientnet_linear(self.shape, self.classes, self.mirror)
+        if ":" in self.features:
+            return _user(self.features, self.shape, self.classes)
+        front = trained_name(self.settings.width, self.mirror) if self.features == TRAINED else self.features
+        return build_front(f"{front}-linear", self.shape, self.classes)
+
+    def _train(self, net: Framed, public: Public, run: Run) -> None:
+        """Put a trunk that was trained on public images into the network."""
+        width, seed = self.settings.width, self.settings.front_seed
+        how = TRAIN_ON if self.tuned else FROM_SCRATCH
+        how = how.model_copy(update={"mirror": self.mirror, "epochs": self.settings.epochs or how.epochs})
+        if self.tuned:
+            trunk = pretrained(PRETRAINED, efficientnet, public, how, seed, run)
+        else:
+            trunk = pretrained(f"residual-{width}", lambda: Trunk(self.shape[0], width), public, how, seed, run)
+        assert isinstance(net.front, nn.Sequential)
+        body = net.front[0]
+        (body.body if isinstance(body, Mirrored) else body).load_state_dict(trunk.state_dict())
+
+
+def front_end(features: str, shape: Shape, classes: int, seed: int, settings: FrontSettings) -> FrontEnd:
+    """The front end of this name; "auto" goes by the shape of a record.
+
+    Raises:
+        NetError: There is none of this name.
+    """
+    if features == "auto":
+        features = "scattering" if len(shape) == 3 and min(shape[1:]) >= SMALLEST else "pixels"
+    if features not in (*_BUILT_IN, PRETRAINED) and ":" not in features:
+        known = ", ".join((*_BUILT_IN, PRETRAINED))
+        raise NetError(
+            f"features of a known kind ({known})", f"'{features}'", do="Or give your own as package.module:function."
+        )
+    return FrontEnd(features, shape, classes, seed, settings)
+
+
+def _user(features: str, shape: Shape, classes: int) -> Framed:
+    """The user's module, flattened and brought to norm 1, with a head."""
+    body = open_user_net(features, shape, classes).requires_grad_(False).eval()
+    front = nn.Sequential(body, nn.Flatten(), Unit())
+    return Framed(front, alone(body, features, shape).numel(), classes)

@@ -1,0 +1,180 @@
+"""What front ends take from public images: settings, where the images come from, and their features' covariance."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
+
+from airlock.config import DataConfig, Frozen
+from airlock.data import Facts, Public, Records, Split, digest
+from airlock.errors import ConfigError, DataError
+from airlock.nets.synthetic import draw_classes
+from airlock.training.front_ends.features import compute
+from airlock.training.loop import Run
+
+SPLIT, SYNTHETIC = "split", "synthetic"
+_CLASSES, _EACH = 100, 200  # of synthetic images
+_NAME, _DRAWN = "Synthetic images", "Synthetic images are drawn from a seed"
+_OPEN = "is public: its records are not protected"
+
+
+def _source(value: object) -> object:
+    return {"source": value} if isinstance(value, str) else value
+
+
+class FrontSettings(Frozen):
+    """What public images are used for.
+
+    Args:
+        public: A named source, a path or a table as under `data`; "split" for the public part of the split, "synthetic"
+            for random shapes that are drawn from the seed.
+        whitening: Whiten features by the covariance of public features around their class's mean (within), around the
+            mean of all (total), or not at all (none).
+        whitening_power: The covariance is raised to minus this power; 1/2 whitens fully.
+        whitening_damping: Added to the covariance's eigenvalues, as a multiple of their mean.
+        mirror: Average features over a picture and its mirror image; true for trained and efficientnet-lite0 when left
+            out.
+        tune: Train efficientnet-lite0 on with the public images before it is frozen; true when left out and `public`
+            is a data set.
+        width: Of the network behind features "trained".
+        epochs: Of the training on public images; when left out 80 for trained, 6 to tune.
+        front_seed: Of that training; apart from `seed`, so that several releases can share one front end.
+    """
+
+    public: Annotated[DataConfig, BeforeValidator(_source)] | None = None
+    whitening: Literal["within", "total", "none"] = "within"
+    whitening_power: Annotated[float, Field(gt=0, le=1)] = 0.375
+    whitening_damping: Annotated[float, Field(ge=0, le=100)] = 0.3
+    mirror: bool | None = None
+    tune: bool | None = None
+    width: Literal[16, 64] = 64
+    epochs: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    front_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+def check_public(settings: FrontSettings, features: str, facts: Facts, public_share: float) -> None:
+    """Refuse settings of public images that contradict each other or the data.
+
+    Raises:
+        ConfigError: It says which.
+    """
+    _check_used(settings, features)
+    source = settings.public.source if settings.public else None
+    if source is None and features == "trained":
+        raise ConfigError(
+            'public images for features "trained"',
+            "none",
+            "A front end may only be trained on records that need no protection.",
+            'Set settings.public to a public set such as "cifar100", or to "synthetic".',
+        )
+    if source == SPLIT and not public_share:
+        raise ConfigError(
+            'a public part of the split with settings.public = "split"', "none", do="Set split.public, such as 0.2."
+        )
+    if source == SYNTHETIC and not _images(facts.shape):
+        raise ConfigError(
+            'grey or colour images with settings.public = "synthetic"',
+            f"records of shape {' × '.join(map(str, facts.shape))}",
+            "Synthetic public records are pictures.",
+        )
+
+
+def _check_used(settings: FrontSettings, features: str) -> None:
+    """A setting that would be ignored hides a mistake."""
+    tuned = features == "efficientnet-lite0"
+    needs = {
+        "settings.public": (settings.public is not None, ("whitening", "whitening_power", "whitening_damping", "tune")),
+        'features = "efficientnet-lite0"': (tuned, ("tune",)),
+        'features = "trained"': (features == "trained", ("width",)),
+        'features = "trained" or "efficientnet-lite0"': (
+            tuned or features == "trained",
+            ("epochs", "front_seed", "mirror"),
+        ),
+    }
+    for needed, (there, keys) in needs.items():
+        for key in keys:
+            if not there and key in settings.model_fields_set:
+                raise ConfigError(f"{needed} beside settings.{key}", "none", "A key that is ignored hides a mistake.")
+
+
+def _images(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[0] in (1, 3)
+
+
+def outside(settings: FrontSettings) -> DataConfig | None:
+    """The public set that has to be read from elsewhere, if any."""
+    own = settings.public is None or settings.public.source in (SPLIT, SYNTHETIC)
+    return None if own else settings.public
+
+
+def public_records(settings: FrontSettings, split: Split, seed: int) -> Public | None:
+    """The public images of a release.
+
+    Raises:
+        DataError: There are none; it says nothing of records that are not public.
+    """
+    if settings.public is None:
+        return None
+    found = _public_records(settings.public, split, seed)
+    if not len(found.records):
+        raise DataError(
+            "at least one public record",
+            "none",
+            "What is public of a front end has nothing to be learnt from.",
+            "Raise split.public, or take another public set.",
+        )
+    return found
+
+
+def _public_records(public: DataConfig, split: Split, seed: int) -> Public:
+    if public.source == SYNTHETIC:
+        images, labels = draw_classes(_CLASSES * _EACH, split.facts.shape, _CLASSES, seed)
+        records = Records(images.numpy(), labels.numpy())
+        return Public(_NAME, records, _CLASSES, digest(records))
+    if public.source == SPLIT:
+        return Public(
+            f"The public part of {split.facts.name}", split.public, len(split.facts.classes), digest(split.public)
+        )
+    if split.beside is None:
+        raise ConfigError(
+            "the public set beside the split",
+            "none",
+            do="Call data.add_public(split, channel.public) before a release.",
+        )
+    return split.beside
+
+
+def sentence(public: Public) -> tuple[str, ...]:
+    """What a reviewer has to agree to."""
+    what = _DRAWN if public.name == _NAME else f"{public.name} {_OPEN}"
+    return (f"{what} ({len(public.records)} records, SHA-256 {public.digest}).",)
+
+
+def planned_sentence(settings: FrontSettings) -> tuple[str, ...]:
+    """The same before the public images are read; a path is not repeated."""
+    if settings.public is None:
+        return ()
+    source = settings.public.source
+    names = {SYNTHETIC: _DRAWN, SPLIT: f"The public part of the split {_OPEN}"}
+    name = settings.public.name or (source if source.isalnum() else "The public set")
+    return (f"{names.get(source, f'{name} {_OPEN}')}.",)
+
+
+def moments(front: nn.Module, public: Public, within: bool, run: Run) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of public features, in float64 on the run's device; around class means if `within`.
+
+    One pass, nothing kept but sums: with n_c records and sum s_c in class c the covariance around class means is
+    (sum of x x' - sum of s_c s_c' / n_c) / n.
+    """
+    records, classes = public.records, public.classes if within else 1
+    labels = torch.from_numpy(records.y if within else np.zeros(len(records), np.int64)).to(run.device)
+    counts = sums = products = torch.zeros((), dtype=torch.float64, device=run.device)
+    for place, features in compute(front, records, run, "features of public images"):
+        x, member = features.double(), nn.functional.one_hot(labels[place], classes).double()
+        counts, sums, products = counts + member.sum(0), sums + member.T @ x, products + x.T @ x
+    middle = (sums.T / counts.clamp_min(1)) @ sums
+    return sums.sum(0) / len(records), (products - middle) / len(records)

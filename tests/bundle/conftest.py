@@ -1,0 +1,155 @@
+"""One small release for all tests of this room; every test that tampers works on a copy of its bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+import torch
+
+from airlock.accounting import Guarantee
+from airlock.auditing.result import Advantage, AttackResult, Audit, ClassScore, RateAt, Stability
+from airlock.bundle import Bundle, Card, Dossier, Vault, make_card, write
+from airlock.bundle.dossier import make as make_dossier
+from airlock.config import ReleaseConfig, from_table
+from airlock.data import Facts
+from airlock.mechanisms import Place, Stream
+from airlock.methods.contract import Artefact, Plan, Release
+from airlock.nets import build
+from airlock.training.outcomes import Outcomes
+
+DAY = datetime.date(2026, 3, 9)
+SHAPE, CLASSES = (1, 8, 8), tuple("0123456789")
+FACTS = Facts("digits", SHAPE, CLASSES, 1797, None, "Optical digits; the sizes are public.")
+ASSUMPTIONS = (
+    "Each person has one record in the data.",
+    "The settings were chosen without looking at the private records.",
+)
+ATTACK = AttackResult(
+    name="loss threshold",
+    question="Can someone who holds the model and a person's record tell whether it was in the training set?",
+    score="AUC",
+    value=0.5123,
+    low=0.4561,
+    high=0.5685,
+    chance=0.5,
+    confidence=0.95,
+    members=1800,
+    non_members=1750,
+    smallest_effect=0.5601,
+    epsilon_lower_bound=0.0,
+    view="black-box",
+    could_refute=5.4,
+    advantage=Advantage(0.01, -0.06, 0.08, 0.505, 0.45, 0.44, 0.04),
+    rates=(RateAt(0.001, 0.0012, 0.0003, 0.0032, 0.0035), RateAt(0.01, 0.0133, 0.0083, 0.02, 0.015)),
+    curve=((0.001, 0.0012), (0.01, 0.0133), (0.1, 0.12), (1.0, 1.0)),
+    per_class=(ClassScore("0", 0.52, 0.4, 0.64), ClassScore("1", None, None, None)),
+    stability=Stability(3, 0.81, 0.5),
+)
+INSIDE = dataclasses.replace(ATTACK, name="gradient norm", view="white-box")
+AUDIT = Audit((ATTACK, INSIDE), ("Attacks by shadow models.", "Reconstruction of records from the weights."))
+
+
+def guarantee(noise: float = 1.5, **changes: object) -> Guarantee:
+    settings: dict[str, object] = {
+        "unit": "record",
+        "relation": "add-remove",
+        "events": dpa.GaussianDpEvent(noise),
+        "delta": 1e-4,
+        "status": "proven",
+        "assumptions": ASSUMPTIONS,
+    }
+    return Guarantee(**(settings | changes))  # type: ignore[arg-type]
+
+
+def outcomes(correct: int, records: int) -> Outcomes:
+    """So many of so many right, as sure as a coin that is a little unfair; classes in turn."""
+    labels = np.arange(records, dtype=np.int64) % len(CLASSES)
+    predicted = np.where(np.arange(records) < correct, labels, (labels + 1) % len(CLASSES))
+    return Outcomes(labels, predicted, np.linspace(0.3, 0.99, records))
+
+
+def noise() -> Stream:
+    """For what a card says about test records."""
+    return Stream.from_seed(3)
+
+
+def make_release(
+    promise: Guarantee, *, secure_noise: bool = True, noise_made_on: tuple[Place, ...] = ("cpu",)
+) -> Release:
+    torch.manual_seed(0)
+    net = build("linear", SHAPE, len(CLASSES)).eval().requires_grad_(False)
+    details = {"net": "linear", "steps": 1, "noise_multiplier": 1.5, "clip_norm": 1.0}
+    return Release(
+        plan=Plan("weights", "gaussian", "A trained model with all its weights.", promise, details),
+        artefact=Artefact(net, "linear", SHAPE, CLASSES),
+        guarantee=promise,
+        utility=outcomes(331, 360),
+        secure_noise=secure_noise,
+        noise_made_on=noise_made_on,
+        secrets={"teachers": {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}},
+    )
+
+
+@pytest.fixture(scope="session")
+def config() -> ReleaseConfig:
+    return from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
+
+
+@pytest.fixture(scope="session")
+def release() -> Release:
+    return make_release(guarantee())
+
+
+@pytest.fixture(scope="session")
+def card(config: ReleaseConfig, release: Release) -> Card:
+    return make_card(config, FACTS, release, noise(), created=DAY)
+
+
+@pytest.fixture(scope="session")
+def dossier(release: Release, card: Card) -> Dossier:
+    return make_dossier(card, release, AUDIT)
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory, config: ReleaseConfig, release: Release, card: Card) -> Bundle:
+    return write(tmp_path_factory.mktemp("original") / "bundle", config, release, card)
+
+
+@pytest.fixture
+def fast_export(original: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporting takes a second; tests about writing files reuse the one ONNX file."""
+    content = (original.folder / "model.onnx").read_bytes()
+    monkeypatch.setattr("airlock.bundle.export.to_onnx", lambda artefact: content)
+
+
+@pytest.fixture
+def folder(original: Bundle, tmp_path: Path) -> Path:
+    """A copy of the bundle that a test may tamper with."""
+    return Path(shutil.copytree(original.folder, tmp_path / "bundle"))
+
+
+@pytest.fixture(autouse=True)
+def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
+    """An empty vault of the test's own, also where none is named."""
+    monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
+    return Vault.open()
+
+
+@pytest.fixture
+def reseal() -> Callable[[Path], None]:
+    """Write SHA256SUMS again, as somebody would who tampers with care."""
+
+    def seal(folder: Path) -> None:
+        names = sorted(path.name for path in folder.iterdir() if path.name != "SHA256SUMS")
+        lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+        (folder / "SHA256SUMS").write_text("".join(lines))
+
+    return seal

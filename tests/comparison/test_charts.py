@@ -1,0 +1,101 @@
+"""The figures: signs that do not rest on colour, axes that hold what they show, text that stays text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airlock.comparison import charts
+from airlock.comparison.charts import Level, Line, Point, Range, draw_accuracy, draw_attacks, glyph, span
+
+ACROSS = Range(0.0, 1.0, (0.0, 0.5, 1.0))
+HOSTILE = '"><script>alert(1)</script>'
+
+
+def point(x: float, y: float, standing: charts.Standing = "proven", label: str = "1") -> Point:
+    return Point(
+        x, y, max(0.0, y - 0.05), min(1.0, y + 0.05), standing, label, f"{label} at {x:g}.", x - 0.02, x + 0.02
+    )
+
+
+def tree(svg: str) -> ET.Element:
+    return ET.fromstring(svg)
+
+
+def test_every_standing_has_a_shape_and_a_word_of_its_own() -> None:
+    shapes = [re.sub(r's-\w+"', "", glyph(one)) for one in charts.WORDS]
+    assert len(set(shapes)) == len(set(charts.WORDS.values())) == len(charts.WORDS) == 5
+
+
+def test_accuracy_is_drawn_where_it_is() -> None:
+    lines = [Line("gaussian", [point(8.0, 1.0), point(1.0, 0.5), point(0.125, 0.0)])]
+    found = tree(draw_accuracy("a", "weights", lines, [], (0.125, 1.0, 8.0), ACROSS))
+    way = next(one for one in found.iter("polyline") if "way" in one.get("class", ""))
+    at = [tuple(map(float, pair.split(","))) for pair in way.get("points", "").split()]
+    assert at[1][0] == pytest.approx((at[0][0] + at[2][0]) / 2), "a logarithmic axis"
+    assert at[1][1] == pytest.approx((at[0][1] + at[2][1]) / 2)
+    assert at[0][1] > at[2][1], "more accurate is higher"
+    whiskers = [one.get("d", "") for one in found.iter("path") if one.get("class") == "whisker"]
+    assert len(whiskers) == 3
+    assert {one.text for one in found.iter("text")} >= {"weights", "gaussian", "0.125", "1", "8", "50%"}
+
+
+def test_what_to_compare_with_has_no_marks_and_a_level_goes_across() -> None:
+    aside = Line("DP-SGD", [point(1.0, 0.5), point(3.0, 0.6)], aside=True)
+    level = Level("no privacy", point(1.0, 0.9, "none"))
+    svg = draw_accuracy("a", "answers", [aside], [level], (1.0, 3.0), ACROSS)
+    assert svg.count('class="dot"') == 1
+    assert svg.count('class="level"') == svg.count('class="aside"') == 1
+
+
+def test_names_of_lines_that_end_together_do_not_cover_each_other() -> None:
+    lines = [Line(f"m{n}", [point(1.0, 0.02 + n / 1000)]) for n in range(9)]
+    found = tree(draw_accuracy("a", "t", lines, [], (1.0,), ACROSS))
+    rows = sorted(float(one.get("y", "")) for one in found.iter("text") if (one.text or "").startswith("m"))
+    assert all(b - a >= 13.9 for a, b in itertools.pairwise(rows))
+    assert rows[-1] <= 262
+
+
+def test_numbers_of_points_stay_apart_and_inside() -> None:
+    points = [point(0.5 + n / 1000, 0.9 + n / 500, "claimed", str(n)) for n in range(15)]
+    found = tree(draw_attacks("b", "At ε = 1", points, ACROSS, Range(0.45, 0.7, (0.5, 0.6))))
+    labels = [one for one in found.iter("text") if "number" in one.get("class", "")]
+    places = [(float(one.get("x", "")), float(one.get("y", ""))) for one in labels]
+    assert len(places) == 15
+    for n, (x, y) in enumerate(places):
+        assert 0 < x < 360
+        assert 0 < y < 340
+        assert all(abs(x - a) > 13 or abs(y - b) > 10 for a, b in places[:n])
+
+
+def test_figures_can_be_read_aloud() -> None:
+    svg = draw_attacks("b", "At ε = 1", [point(0.6, 0.9, "refuted", "4")], ACROSS, Range(0.5, 0.7, (0.5,)))
+    found = tree(svg)
+    assert found.get("role") == "img"
+    named = (found.get("aria-labelledby") or "").split()
+    assert found.findtext(f"*[@id='{named[0]}']") == "At ε = 1"
+    assert "4 at 0.6." in (found.findtext("desc") or "")
+
+
+def test_names_are_text_and_never_markup() -> None:
+    lines = [Line(HOSTILE, [point(1.0, 0.5, label=HOSTILE)])]
+    for svg in (
+        draw_accuracy(HOSTILE, HOSTILE, lines, [Level(HOSTILE, lines[0].points[0])], (1.0,), ACROSS),
+        draw_attacks(HOSTILE, HOSTILE, lines[0].points, ACROSS, ACROSS),
+    ):
+        tags = {one.tag for one in tree(svg).iter()}
+        assert "script" not in tags
+        assert "<script" not in svg
+
+
+@given(st.lists(st.floats(0, 1), max_size=6))
+def test_a_range_holds_its_values_and_stays_in_bounds(values: list[float]) -> None:
+    found = span(values)
+    assert 0 <= found.low < found.high <= 1 + 1e-9
+    assert all(found.low - 1e-6 <= value <= found.high + 1e-6 for value in values)
+    assert 2 <= len(found.ticks) <= 11

@@ -1,0 +1,188 @@
+"""What every method of every channel must keep; a channel's test inherits from `Contract`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from airlock import data, methods
+from airlock.accounting import from_json, spend, to_json
+from airlock.config import ReleaseConfig, from_table
+from airlock.data import Split
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import Randomness, Stream
+from airlock.methods import Channel, Interface, Plan, Release, contract
+from airlock.methods.contract import NOTHING_ELSE_LEAVES
+from airlock.methods.interface import as_queries, ask
+from airlock.training import Run
+
+
+class Contract:
+    """Set `channel`, `method` and quick `settings`; digits is the data unless `source` says otherwise."""
+
+    channel: str
+    method: str
+    settings: ClassVar[dict[str, Any]]
+    source: str = "digits"
+    epsilon, delta = 2.0, 1e-4
+
+    @classmethod
+    def config(cls, **changes: Any) -> ReleaseConfig:
+        table = {"channel": cls.channel, "method": cls.method, "data": cls.source, "settings": cls.settings}
+        return from_table({**table, "epsilon": cls.epsilon, "delta": cls.delta, **changes})
+
+    @classmethod
+    def build(cls, **changes: Any) -> Channel:
+        config = cls.config(**changes)
+        return methods.build(config, data.describe(config))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def split(cls) -> Split:
+        return data.load(cls.config())
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def released(cls, split: Split) -> Release:
+        return cls.release(split)
+
+    @classmethod
+    def release(cls, split: Split, seed: int = 1, **changes: Any) -> Release:
+        return cls.build(**changes).release(split, Randomness.make(0, insecure_seed=seed), Run())
+
+    @classmethod
+    def answers(cls, release: Release, split: Split, seed: int) -> NDArray[np.generic]:
+        """What an interface that leaves says about test records."""
+        assert isinstance(release.artefact, Interface)
+        desk = methods.find(cls.config()).answerer(release.artefact, release.secrets)
+        found = ask(desk, as_queries(split.test), Stream.from_seed(seed))
+        return found.labels if found.values is None else found.values
+
+    def test_it_is_in_the_table_and_named_alike(self) -> None:
+        found = methods.find(self.config())
+        assert (found.channel, found.method) == (self.channel, self.method)
+        assert found.leaves.endswith(".")
+
+    def test_a_method_that_is_not_proven_says_so_and_names_a_sound_one(self) -> None:
+        found = methods.find(self.config())
+        if found.status != "proven":
+            assert found.unproven.endswith(".")
+            sound = methods.find(self.config(method=found.sound_method, settings={}))
+            assert sound.status == "proven"
+
+    def test_planning_reads_no_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*args: object, **kwargs: object) -> None:
+            raise AssertionError("plan read a record")
+
+        monkeypatch.setattr("airlock.data.load", refuse)
+        monkeypatch.setattr("sklearn.datasets.load_digits", refuse)
+        assert isinstance(self.build().plan(), Plan)
+
+    def test_the_plan_is_the_same_every_time(self) -> None:
+        assert self.build().plan() == self.build().plan()
+
+    def test_the_planned_epsilon_is_within_the_target(self) -> None:
+        promise = self.build().plan().guarantee
+        if promise.status == "proven":
+            assert 0.5 * self.epsilon < promise.epsilon <= self.epsilon
+        assert promise.delta == self.delta
+        assert promise.assumptions
+
+    def test_a_smaller_epsilon_means_a_smaller_epsilon(self) -> None:
+        assert self.build(epsilon=0.5).plan().guarantee.epsilon <= 0.5
+
+    def test_repeated_runs_are_paid_for(self) -> None:
+        once, often = self.build(), self.build(tuning_runs=5)
+        assert often.plan().guarantee.epsilon <= self.epsilon
+        noise = "noise_multiplier"
+        assert often.plan().details[noise] > once.plan().details[noise]  # type: ignore[operator]
+
+    def test_the_curve_of_epsilon_ends_at_the_planned_one(self) -> None:
+        plan = self.build().plan()
+        curve = plan.curve()
+        if math.isinf(plan.guarantee.epsilon):
+            assert curve is None
+        elif curve is not None:
+            assert curve.points[-1].epsilon == plan.guarantee.epsilon
+            assert all(a.epsilon <= b.epsilon for a, b in zip(curve.points, curve.points[1:], strict=False))
+            assert curve.status == plan.guarantee.status
+
+    def test_executed_events_equal_planned_ones(self, released: Release) -> None:
+        assert to_json(released.guarantee.events) == to_json(self.build().plan().guarantee.events)
+        assert released.guarantee.epsilon == released.plan.guarantee.epsilon
+
+    def test_epsilon_follows_from_the_recorded_events(self, released: Release) -> None:
+        plain = released.guarantee.to_dict()
+        assert spend(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon == plain["epsilon"]
+
+    def test_what_leaves_works_on_test_records(self, released: Release, split: Split) -> None:
+        assert 0 < released.utility.records <= len(split.test)
+        assert released.utility.records == len(split.test) or isinstance(released.artefact, Interface)
+        assert 0 <= released.utility.accuracy <= 1
+        assert "array" not in repr(released.utility)
+        assert not set(released.inside) & set(released.plan.details)
+        assert not [key for key in released.plan.details if "accuracy" in key]  # test records pay for no detail
+        if isinstance(released.artefact, Interface):
+            assert released.artefact.input_shape == split.facts.shape
+            return
+        assert not released.network.net.training
+        assert all(not p.requires_grad for p in released.network.net.parameters())
+
+    def test_that_the_dossier_stays_is_assumed(self, released: Release) -> None:
+        assert NOTHING_ELSE_LEAVES in released.guarantee.assumptions
+
+    def test_the_seed_of_the_noise_changes_what_leaves(self, released: Release, split: Split) -> None:
+        other = self.release(split, seed=2)
+        same = self.release(split, seed=1)
+        if isinstance(released.artefact, Interface):
+            says = [self.answers(r, split, seed) for r, seed in ((released, 1), (other, 2), (same, 1))]
+            assert not np.array_equal(says[0], says[1])
+            assert np.array_equal(says[0], says[2])
+            return
+        first, second, third = (list(r.network.net.state_dict().values()) for r in (released, other, same))
+        assert any(not a.equal(b) for a, b in zip(first, second, strict=True))
+        assert all(a.equal(b) for a, b in zip(first, third, strict=True))
+
+    def test_the_plan_does_not_depend_on_the_records(self, released: Release, split: Split) -> None:
+        """Half the private records, the same declared facts: the same plan, the same events."""
+        half = replace(split, private=split.private.take(range(0, len(split.private), 2)))
+        assert self.release(half).guarantee == released.guarantee
+
+    def test_insecure_noise_is_recorded(self, released: Release, split: Split) -> None:
+        assert not released.secure_noise
+        secure = self.build().release(split, Randomness.make(0), Run())
+        assert secure.secure_noise
+
+    def test_where_the_noise_was_made_is_recorded(self, released: Release) -> None:
+        assert released.noise_made_on == ("cpu",)
+
+    def test_an_unknown_setting_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"settings\.stepz"):
+            self.build(settings={"stepz": 3})
+
+    def test_spending_something_else_is_refused(self, split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+        from airlock.methods import contract
+
+        plan = self.build().plan()
+        wrong = self.build(epsilon=0.5).plan().guarantee.events
+        with pytest.raises(Refused, match="executed events"):
+            contract.check_executed(plan, wrong)
+
+
+class ClaimContract(Contract):
+    """For a paper's claim: nothing is promised, so the tests of ε are kept for the claim and against the promise."""
+
+    def test_epsilon_follows_from_the_recorded_events(self, released: Release) -> None:
+        plain = released.guarantee.to_dict()
+        assert math.isinf(spend(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon)
+        assert plain["epsilon"] is None
+
+    def test_spending_something_else_is_refused(self, split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+        wrong = self.build(tuning_runs=2).plan().guarantee.events
+        with pytest.raises(Refused, match="executed events"):
+            contract.check_executed(self.build().plan(), wrong)

@@ -1,0 +1,134 @@
+"""One whole release with canaries: sound methods stand and published ones fall; planted faults are in tests/faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from airlock import methods
+from airlock.auditing import OneRunVerdict, judge_one_run, one_run_audit
+from airlock.errors import Refused
+from airlock.mechanisms import Clip, Stream
+from airlock.mechanisms.clipping import SLACK
+from airlock.methods import Canaries
+from airlock.methods import step_canaries as made
+from airlock.methods.contract import Channel
+from airlock.methods.weights.gaussian import Gaussian
+from airlock.threads import one_thread
+from airlock.training.per_sample import clipped_sum
+from tests.faults.plants import no_noise, noise_over
+from tests.methods import test_cases
+
+COUNT = 400
+# They have a case, and no canaries.
+_ANSWERS = tuple(f"answers/{name}" for name in ("per-query", "poll", "savings", "published"))
+_WITHOUT = ("twin/kde-sharded", "student/ensemble", "features/noised", *_ANSWERS)
+NAMES, SOUND = ([n for n in names if n not in _WITHOUT] for names in (test_cases.NAMES, test_cases.SOUND))
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@cache
+def opened(name: str, count: int = COUNT) -> Canaries:
+    return methods.open_canaries(name, 1.0, 1e-5, count)
+
+
+def tried(name: str, seed: int = 1, count: int = COUNT) -> OneRunVerdict:
+    return judge_one_run(opened(name, count), Stream.from_seed(seed))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_has_canaries_and_claims_what_it_runs(name: str) -> None:
+    canaries = opened(name)
+    assert 0.99 < canaries.claim.epsilon <= 1.0
+    assert (canaries.claim.delta, canaries.count) == (1e-5, COUNT)
+    assert canaries.what
+    assert canaries.statistic
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_method_stands(name: str) -> None:
+    verdict = tried(name)
+    assert not verdict.refuted, verdict.to_dict()
+    assert verdict.looks[0].correct > COUNT / 2  # canaries can be seen, a little
+
+
+def test_the_published_method_is_refuted_by_one_run() -> None:
+    verdict = tried("weights/published", count=1000)
+    assert verdict.refuted
+    assert verdict.epsilon_lower_bound > 1.0
+
+
+def test_canaries_have_orthogonal_gradients_at_the_clip_norm_in_their_own_direction() -> None:
+    channel = Gaussian(made.config_for("gaussian", 1.0, 1e-5, 40), made.facts(40))
+    net, every = channel.net(), made.records(40)
+    x, y = torch.from_numpy(every.x), torch.from_numpy(every.y)
+    rows = []
+    for i in range(40):
+        free, _ = clipped_sum(net, x[i : i + 1], y[i : i + 1], Clip(1e9))
+        assert sum(float(g.square().sum()) for g in free.values()) ** 0.5 > 10 * channel.settings.clip_norm
+        bound, _ = clipped_sum(net, x[i : i + 1], y[i : i + 1], Clip(channel.settings.clip_norm))
+        rows.append(torch.cat([g.flatten().double() for g in bound.values()]))
+    products = torch.stack(rows) @ torch.stack(rows).T
+    wanted = channel.settings.clip_norm**2 * torch.eye(40, dtype=torch.float64)
+    assert torch.allclose(products, wanted, atol=1e-4 + 2 * SLACK * channel.settings.clip_norm**2)
+
+
+def test_a_run_depends_on_the_coins_and_the_stream_alone() -> None:
+    coins = np.arange(COUNT) % 2 == 0
+    first, again, other = (
+        opened("weights/published").run(found, Stream.from_seed(3)) for found in (coins, coins, ~coins)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_without_noise_every_guess_is_right(monkeypatch: Patch) -> None:
+    opened("weights/gaussian")
+    no_noise(monkeypatch)
+    coins = Stream.from_seed(7).uniform(COUNT) < 0.5
+    scores = opened("weights/gaussian").run(coins, Stream.from_seed(8))
+    assert scores[coins].min() > scores[~coins].max()
+
+
+def test_a_method_without_canaries_is_refused() -> None:
+    with pytest.raises(Refused, match="canaries for the court"):
+        Channel.canaries.__func__(type("Bare", (Channel,), {"channel": "weights", "method": "bare"}), 1.0, 1e-5, 100)
+
+
+def test_one_run_of_the_published_student_shows_every_record() -> None:
+    verdict = tried("student/published")
+    assert verdict.refuted
+    assert verdict.looks[0].correct > 0.98 * COUNT
+
+
+def test_one_run_of_the_published_twin_shows_every_record() -> None:
+    verdict = tried("twin/published")
+    assert verdict.refuted
+    assert verdict.looks[0].correct > 0.98 * COUNT
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in ("weights/shaped", "weights/head") else name
+        for name in SOUND
+    ],
+)
+def test_canaries_show_what_their_power_is_computed_from(name: str, monkeypatch: Patch) -> None:
+    """With a quarter of the noise as many guesses are right as the family says."""
+    family = opened(name).family
+    assert family is not None
+    noise_over(4.0)(monkeypatch)
+    expected = one_run_audit._accuracy(1.0, *family.at(4.0).chances)
+    seen = [tried(name, seed).looks[0].correct / COUNT for seed in (1, 2)]
+    assert abs(np.mean(seen) - expected) < 4 * (0.25 / (2 * COUNT)) ** 0.5

@@ -1,0 +1,84 @@
+"""`answers`/`poll`: the contract, counts and their noise, and how many heads there are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from airlock.accounting import spend
+from airlock.data import Split
+from airlock.errors import ConfigError
+from airlock.mechanisms import Stream
+from airlock.methods.answers.fitted import embed_queries
+from airlock.methods.answers.poll import MOVED, Counted, Poll
+from airlock.methods.answers.shards import HEADS
+from airlock.methods.interface import Interface, as_queries, ask
+from airlock.training import Run
+from airlock.training.convex import LogisticHead
+from tests.methods.contract import Contract
+
+
+class TestPoll(Contract):
+    channel, method = "answers", "poll"
+    settings: ClassVar[dict[str, Any]] = {"features": "pixels", "queries": 20, "heads": 60}
+
+    @classmethod
+    def poll(cls, **changes: Any) -> Poll:
+        found = cls.build(**changes)
+        assert isinstance(found, Poll)
+        return found
+
+    def test_the_events_are_the_answers_and_half_the_noise_would_break_the_promise(self) -> None:
+        plan = self.build().plan()
+        z = float(plan.details["noise_multiplier"])
+        assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.ZCDpEvent(0.5 / z**2, 0.0), 20)
+        half = dpa.SelfComposedDpEvent(dpa.ZCDpEvent(0.5 / (z / 2) ** 2, 0.0), 20)
+        assert spend(half, self.delta).epsilon > 1.5 * self.epsilon
+
+    def test_one_record_moves_one_vote(self, split: Split) -> None:
+        channel = self.poll()
+        net, some, x = channel.ready(), split.private.take(np.arange(200)), as_queries(split.test)
+
+        def counts(part: np.ndarray) -> np.ndarray:
+            desk = Counted(channel.interface(channel.noise()), channel.kept(net, some.take(part), 40, Run()))
+            return desk.counts(embed_queries(desk.body, x, LogisticHead(10, 1.0, 1)))
+
+        whole = counts(np.arange(200))
+        assert (whole.sum(1) == 40).all()
+        for i in (0, 111, 199):
+            assert np.linalg.norm(whole - counts(np.delete(np.arange(200), i)), axis=1).max() <= MOVED
+
+    def test_few_heads_are_refused_before_training(self) -> None:
+        with pytest.raises(ConfigError, match="drowned"):
+            self.build(settings={**self.settings, "queries": 10_000}).plan()
+
+    def test_the_number_of_heads_follows_from_the_noise_and_the_records(self) -> None:
+        channel = self.poll(settings={"features": "pixels", "queries": 5})
+        noise = channel.noise()
+        assert channel.heads(noise) == math.ceil(8 * MOVED * noise.multiplier)
+        many = self.poll(settings={"features": "pixels", "queries": 200})
+        assert many.heads(many.noise()) == many.records // 5
+
+    def test_digits_are_answered(self, split: Split) -> None:
+        released = self.release(split, epsilon=8.0, settings={"features": "pixels", "queries": 20})
+        assert released.utility.accuracy > 0.7
+
+
+def test_the_noise_on_the_counts_is_as_stated() -> None:
+    """Two classes and 7 votes more for one of them: how often the label names it is a matter of the noise alone."""
+    multiplier, heads = 5.0, np.zeros((21, 2, 3), np.float32)
+    heads[:14, 1, 2] = 1.0
+    heads[14:, 0, 2] = 1.0
+    figures = {"net": "pixels-linear", "noise_multiplier": multiplier}
+    interface = Interface("label", (2,), ("0", "1"), 10**6, "one answer", figures)
+    desk = Counted(interface, {HEADS: {"weight": heads}, "front": {}})
+    labels = ask(desk, np.zeros((40_000, 2), np.float32), Stream.from_seed(3)).labels
+    stated = norm.cdf(7 / (math.sqrt(2) * MOVED * multiplier))
+    spread = math.sqrt(stated * (1 - stated) / len(labels))
+    assert abs(labels.mean() - stated) < 4 * spread
+    assert abs(labels.mean() - norm.cdf(7 / (math.sqrt(2) * MOVED * multiplier / 2))) > 20 * spread

@@ -1,0 +1,233 @@
+"""`twin`/`sharded` and `twin`/`kde-sharded`: the contract, and what is their own."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, ClassVar
+
+import dp_accounting as dpa
+import numpy as np
+import pytest
+import torch
+
+from airlock import data, methods
+from airlock.accounting import spend
+from airlock.bundle import Vault
+from airlock.bundle.verify import verify
+from airlock.data import Records, Split, shard
+from airlock.errors import AirlockWarning, ConfigError, NetError, Refused
+from airlock.mechanisms import Randomness, Stream
+from airlock.methods.twin.heads import Heads, ridge_regression
+from airlock.methods.twin.kde_sharded import KdeSharded
+from airlock.methods.twin.sharded import OfShards
+from airlock.methods.twin.subspace import Subspace, even
+from airlock.nets.frontend import Framed
+from airlock.pipeline import make_release
+from airlock.training import Run
+from tests.methods.contract import Contract
+
+
+class OfShardsContract(Contract):
+    channel = "twin"
+
+    def test_the_plan_says_how_large_the_noise_is_and_how_many_shards_it_would_take(self) -> None:
+        channel = self.build()
+        assert isinstance(channel, OfShards)
+        details = channel.plan().details
+        noise, count, size = (float(details[key]) for key in ("noise_multiplier", "shards", "dimensions"))
+        assert details["noise_norm_over_radius"] == pytest.approx(2 * noise * math.sqrt(size) / count)
+        wished = int(details["shards_for_noise_of_0.3"])
+        assert 2 * noise * math.sqrt(size) / wished <= 0.3 < 2 * noise * math.sqrt(size) / (wished - 1)
+        assert details["records_per_shard"] == pytest.approx(channel.records / count)
+
+    def test_noise_that_shows_is_said_and_noise_that_drowns_is_refused(self) -> None:
+        settings = {**self.settings, "shards": 40}
+        with pytest.warns(AirlockWarning, match="times the norm"):
+            self.build(settings=settings, epsilon=1.0).plan()
+        with pytest.raises(Refused, match=r"settings\.noise_limit"):
+            self.build(settings={**self.settings, "shards": 5}, epsilon=0.5).plan()
+        with pytest.warns(AirlockWarning):
+            self.build(settings={**self.settings, "shards": 5, "noise_limit": 1e3}, epsilon=0.5).plan()
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"settings": {"shards": 1}}, r"settings\.shards"),
+            ({"settings": {"shards": 2000}}, "as many shards as private records"),
+            ({"settings": {"radius": 0.0}}, r"settings\.radius"),
+            ({"settings": {"radius": -1.0}}, r"settings\.radius"),
+            ({"settings": {"dimensions": 5000}}, "number of features"),
+            ({"settings": {"dimensions": 6000, "radius": 1.0}, "net": "digits-net"}, "5,450 parameters"),
+            ({"settings": {}, "net": "digits-net"}, "public records to find it on"),
+            ({"settings": {"radius": 1.0, "basis": "public"}, "net": "digits-net"}, "public basis"),
+            ({"settings": {"radius": 1.0, "ridge": 1.0}, "net": "digits-net"}, r"settings\.ridge"),
+            ({"settings": {"steps": 3}}, r"settings\.steps"),
+            ({"settings": {"features": "scatering"}}, "scattering, pixels"),
+            ({"epsilon": 0.0}, "epsilon"),
+        ],
+    )
+    def test_bad_input_is_refused_and_nothing_written(
+        self, changes: dict[str, Any], words: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises((ConfigError, NetError), match=words):
+            make_release(self.config(**changes), tmp_path / "bundle", vault=tmp_path / "vault")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_bundle_verifies(self, tmp_path: Path) -> None:
+        make_release(self.config(), tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
+        verdict = verify(tmp_path / "bundle", Vault.open(tmp_path / "vault"))
+        assert all(check.outcome == "ok" for check in verdict.checks), verdict
+
+
+class TestSharded(OfShardsContract):
+    method = "sharded"
+    settings: ClassVar[dict[str, Any]] = {"shards": 250, "dimensions": 8}
+
+    def test_it_is_the_default(self) -> None:
+        assert next(iter(methods.METHODS["twin"])) == "sharded"
+
+    def test_the_event_is_one_gaussian_and_half_the_noise_would_break_the_promise(self) -> None:
+        plan = self.build().plan()
+        noise = float(plan.details["noise_multiplier"])
+        assert plan.guarantee.events == dpa.GaussianDpEvent(noise)
+        assert spend(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
+
+    def test_one_record_changes_one_vector_and_not_a_bit_of_another(self, split: Split) -> None:
+        channel = self.build()
+        assert isinstance(channel, OfShards)
+        net, here = channel.learner.start(None, 5, Run()), Run()
+        records = split.private.take(np.arange(300))
+        whole = channel.answers(net, records, 1.0, here)
+        less = channel.answers(net, records.take(np.arange(1, 300)), 1.0, here)
+        assert int((whole != less).any(1).sum()) == 1
+
+    def test_what_leaves_is_the_mean_of_the_clipped_heads_with_the_stated_noise(self, split: Split) -> None:
+        settings = {"shards": 250, "radius": 0.5}
+        channel = self.build(settings=settings, epsilon=8.0)
+        assert isinstance(channel, OfShards)
+        net = channel.release(split, Randomness.make(0, insecure_seed=1), Run()).network.net
+        noise = channel.noise_multiplier()
+        vectors = channel.answers(channel.learner.start(None, 5, Run()), split.private, noise, Run()).double()
+        clipped = vectors * (0.5 / vectors.norm(dim=1, keepdim=True).clamp_min(1e-9)).clamp_max(1.0)
+        assert isinstance(net, Framed)
+        error = net.head.weight.double().flatten() - clipped.mean(0)
+        assert float(error.std()) == pytest.approx(2 * 0.5 * noise / 250, rel=0.1)
+
+    def test_a_shard_without_records_says_nothing(self, split: Split) -> None:
+        channel = self.build()
+        assert isinstance(channel, OfShards)
+        records = split.private.take(np.arange(20))
+        vectors = channel.answers(channel.learner.start(None, 5, Run()), records, 1.0, Run())
+        empty = [not len(own) for own in shard(records, 250, 0)]
+        assert sum(empty) > 200
+        assert not vectors[empty].any()
+        assert vectors[[not e for e in empty]].any(1).all()
+
+    def test_projected_heads_are_heads_of_projected_features(self, split: Split) -> None:
+        channel = self.build()
+        assert isinstance(channel, OfShards)
+        heads = channel.learner
+        assert isinstance(heads, Heads)
+        assert heads._basis is not None
+        net = heads.start(None, 5, Run())
+        vector = np.random.default_rng(0).normal(size=heads.size)
+        heads.settle(net, vector)
+        x = torch.from_numpy(split.test.x[:7]).float()
+        features = net.centre(net.front(x)).double()
+        small = torch.cat([features[:, :-1] @ heads._basis, features[:, -1:]], 1)
+        wanted = small @ torch.from_numpy(vector).view(10, -1).T
+        assert torch.allclose(net(x).double(), wanted, atol=1e-4)
+
+    @pytest.mark.parametrize("basis", ["random", "public"])
+    def test_a_whole_network_moves_in_a_public_subspace_alone(self, basis: str, split: Split) -> None:
+        settings = {"shards": 20, "dimensions": 6, "public": "synthetic", "basis": basis, "steps": 2}
+        channel = self.build(settings=settings, net="digits-net", epsilon=8.0)
+        assert isinstance(channel, OfShards)
+        released = channel.release(split, Randomness.make(0, insecure_seed=1), Run())
+        assert float(released.plan.details["radius"]) > 0
+        learner = channel.learner
+        assert isinstance(learner, Subspace)
+        assert learner._basis is not None
+        assert torch.allclose(learner._basis.T @ learner._basis, torch.eye(6), atol=1e-4)
+        before, after = (
+            torch.cat([p.detach().flatten() for p in net.parameters()]) for net in (learner._net, released.network.net)
+        )
+        move = (after - before).double()
+        inside = learner._basis.double() @ (learner._basis.double().T @ move)
+        assert float(move.norm()) > 0
+        assert torch.allclose(move, inside, atol=1e-5)
+
+    def test_shards_of_a_network_do_not_touch_each_other(self, split: Split) -> None:
+        settings = {"shards": 12, "dimensions": 6, "radius": 1.0, "steps": 2}
+        channel = self.build(settings=settings, net="digits-net", epsilon=8.0)
+        assert isinstance(channel, OfShards)
+        net, records = channel.learner.start(None, 5, Run()), split.private.take(np.arange(60))
+        whole = channel.answers(net, records, 1.0, Run())
+        less = channel.answers(net, records.take(np.arange(1, 60)), 1.0, Run())
+        assert int((whole != less).any(1).sum()) <= 1
+
+
+class TestKdeSharded(OfShardsContract):
+    method = "kde-sharded"
+    settings: ClassVar[dict[str, Any]] = {"shards": 250, "dimensions": 8, "grid": 64}
+
+    def test_the_event_is_zcdp_of_all_coordinates(self) -> None:
+        plan = self.build().plan()
+        own, size = float(plan.details["epsilon_of_a_coordinate"]), int(plan.details["dimensions"])
+        assert plan.guarantee.events == dpa.ZCDpEvent(size * own**2 / 8)
+        assert plan.guarantee.accountant_used == "RDP"
+        assert float(plan.details["noise_multiplier"]) == pytest.approx(math.sqrt(4 / (size * own**2)))
+
+    def test_twice_the_weight_would_break_the_promise(self) -> None:
+        details = self.build().plan().details
+        rho = int(details["dimensions"]) * (2 * float(details["epsilon_of_a_coordinate"])) ** 2 / 8
+        assert spend(dpa.ZCDpEvent(rho), self.delta).epsilon > 1.5 * self.epsilon
+
+    def test_what_leaves_lies_on_the_public_grid_near_where_the_shards_agree(self) -> None:
+        channel = self.build()
+        assert isinstance(channel, KdeSharded)
+        size, unit = channel.learner.size, 1.0 / math.sqrt(channel.learner.size)
+        vectors = torch.full((250, size), 0.9 * unit)
+        found, _ = channel.publish(vectors, 0.2, 1.0, Stream.from_seed(1))
+        grid = np.linspace(-1.5 * unit, 1.5 * unit, 64)
+        assert np.abs(found[:, None] - grid).min(1).max() < 1e-12
+        assert abs(found.mean() / unit - 0.9) < 0.3
+
+
+def test_ridge_is_the_same_by_both_equations_and_minimises_its_loss() -> None:
+    chance = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(n, d, dtype=torch.float64, generator=chance) for n, d in ((6, 6), (6, 3)))
+    wide = ridge_regression(torch.cat([x, 0 * x], 1), y, 0.3)
+    tall = ridge_regression(torch.cat([x, 0 * x]), torch.cat([y, 0 * y]), 0.3)
+    assert torch.allclose(wide[:, :6], tall, atol=1e-9)
+    gradient = (x @ tall.T - y).T @ x + 0.3 * tall
+    assert gradient.abs().max() < 1e-9
+
+
+def test_shards_are_brought_to_one_size() -> None:
+    own = np.array([5, 7, 9])
+    assert even(own, 2).tolist() == [5, 7]
+    assert even(own, 7).tolist() == [5, 7, 9, 5, 7, 9, 5]
+
+
+def test_a_table_of_numbers_takes_the_record_itself() -> None:
+    facts = data.Facts("own", (4,), ("a", "b"), 3000, None, "x")
+    config = TestSharded.config(data="x.csv", settings={})
+    assert methods.build(config, facts).plan().details["net"] == "pixels-linear"
+
+
+def test_digits_at_epsilon_8_reaches_85_percent() -> None:
+    """91% on average."""
+    config = TestSharded.config(epsilon=8.0, settings={})
+    channel = methods.build(config, data.describe(config))
+    assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.85
+
+
+def test_a_record_with_nan_makes_a_zero_and_no_error() -> None:
+    config = TestSharded.config(data="x.csv", settings={"shards": 4})
+    facts = data.Facts("own", (2,), ("a", "b"), 300, 1, "x")
+    channel = methods.build(config, facts)
+    assert isinstance(channel, OfShards)
+    records = Records(np.array([[np.nan, 1.0], [1.0, 2.0]], np.float32), np.array([0, 1]))
+    assert torch.isfinite(channel.answers(channel.learner.start(None, 1, Run()), records, 1.0, Run())).all()
