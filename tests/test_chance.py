@@ -21,7 +21,12 @@ from airlock.mechanisms import Stream
 from tests import chance
 
 TESTS = Path(__file__).parent
-SLOW_WORK = {"serve/selling.py", "training/test_ray.py", "training/test_extract.py", "comparison/test_run.py"}
+SLOW_WORK = {
+    "serve/selling.py",
+    "training/ensembles/test_ray.py",
+    "training/front_ends/test_extract.py",
+    "comparison/test_run.py",
+}
 # What a test may not say, what it says instead, and who may all the same.
 UNSAFE: dict[str, tuple[str, set[str]]] = {
     r"\bsleep\(": ("wait_until of tests/waiting.py", {"waiting.py", *SLOW_WORK}),

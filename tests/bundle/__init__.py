@@ -1,1 +1,1 @@
-"""Tests of `airlock.release`."""
+"""Tests of `airlock.bundle`."""

@@ -24,7 +24,7 @@ from airlock.methods.features.bound import bound
 from airlock.pipeline import make_release as make
 from airlock.training.front_ends import extract
 from tests.bundle.conftest import CLASSES, DAY, FACTS, guarantee, make_release, noise
-from tests.methods.test_features import own_front
+from tests.methods.features.test_methods import own_front
 
 Seal = Callable[[Path], None]
 SHARDS = ["features-00000.parquet", "features-00001.parquet"]

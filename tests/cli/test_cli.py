@@ -388,7 +388,7 @@ def test_pretrain_writes_weights_and_says_from_what(tmp_path: Path, monkeypatch:
 def test_features_are_extracted_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
     config = ROOT / "runs/features-noised-digits-eps8.toml"
-    own = ("--set", "settings.front=tests.methods.test_features:own_front", "--set", "settings.layers=2")
+    own = ("--set", "settings.front=tests.methods.features.test_methods:own_front", "--set", "settings.layers=2")
     result = run("features", "extract", config, "--out", tmp_path / "b", "--format", "npz", *own, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["inside"]["accuracy"]["value"] > 0.2

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from airlock.bundle import Vault
 from airlock.cli import app
 from airlock.ledger import KeyStore, Ledger, Spend, Terms, digest, mark_name, tables
-from tests.serve.conftest import forging
+from tests.ledger.conftest import forging
 
 runner = CliRunner()
 

@@ -11,7 +11,7 @@ from airlock.bundle.rendering.templating import allow_script
 from airlock.comparison.page import NAME, accuracy_figures, gaps, lines, need_words, render, untried, write_page
 from airlock.comparison.results import NOTES, Comparison
 from airlock.comparison.values import PUBLIC, Advice, Need, Subject
-from tests.bundle.test_page import Tags
+from tests.bundle.rendering.test_page import Tags
 from tests.comparison.example import attacked, cell, cells, comparison
 
 OWN = Subject(name="wards", records=900, classes=("a", "b"), shape=(3,))

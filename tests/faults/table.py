@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dp_accounting as dpa
 
-from tests.accounting import test_events, test_spend
+from tests.accounting import test_epsilon, test_events
 from tests.auditing import test_evaluation
 from tests.data import test_shards, test_split
 from tests.faults import checks, plants
@@ -24,15 +24,15 @@ from tests.faults.catchers import (
     with_graphs,
 )
 from tests.faults.fault import Catcher, Fault, Patch
-from tests.mechanisms import test_aggregate, test_choice, test_counts, test_discrete, test_local, test_randomness
+from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_exponential, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
-from tests.methods import test_feature_rows as feature_rows
 from tests.methods import test_secret_noise as secret_noise
-from tests.methods import test_student_ensemble as of_ensemble
-from tests.methods.test_gaussian import TestGaussian
-from tests.methods.test_head import TestHead
-from tests.training import test_loop, test_moving, test_private, test_sampling
+from tests.methods.features import test_rows as feature_rows
+from tests.methods.student import test_ensemble as of_ensemble
+from tests.methods.weights.test_gaussian import TestGaussian
+from tests.methods.weights.test_head import TestHead
+from tests.training import test_adaptive_clip, test_loop, test_private, test_sampling
 from tests.training.per_sample import test_copies, test_graphs, test_sealed
 
 SYSTEM = secret_noise.noise_is_the_systems
@@ -81,8 +81,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("noise may be read twice", "Stream", plants.noise_may_be_read_twice, called(test_randomness.test_a_leaf_is_read_once_and_a_label_opened_once)),
     Fault("half of the planned noise", "PrivateGradients", plants.half_of_the_planned_noise, RELEASED),
     Fault("discrete noise on one side", "discrete", plants.noise_on_one_side, called(test_discrete.test_the_distribution_is_the_stated_one_and_half_the_noise_is_noticed, "laplace", 7)),
-    Fault("the exponential mechanism takes half the spread", "Choice", plants.half_the_spread, called(test_choice.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
-    _long("no noise on the count of an adaptive clip norm", "QuantileBound", plants.no_noise_on_the_count, called(test_moving.test_the_count_gets_noise_of_the_accounted_scale, 5, long=True)),
+    Fault("the exponential mechanism takes half the spread", "Choice", plants.half_the_spread, called(test_exponential.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
+    _long("no noise on the count of an adaptive clip norm", "QuantileBound", plants.no_noise_on_the_count, called(test_adaptive_clip.test_the_count_gets_noise_of_the_accounted_scale, 5, long=True)),
     Fault("labels stay as with twice the epsilon", "RandomisedResponse", plants.labels_stay_twice_as_surely, called(test_local.test_a_label_stays_as_often_as_stated_and_moves_anywhere_else_alike)),
     _long("two processes, and none adds the noise", "Group", _in_processes, called(checks.two_processes_add_the_noise_once, long=True)),
     # Secrecy
@@ -92,7 +92,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the system's key is a constant", "Stream", plants.the_systems_key_is_a_constant, called(SYSTEM, "answers/per-query")),
     Fault("gradients take their noise from the seed, marked secure", "DpSgd", plants.gradients_take_their_noise_from_the_seed, called(SYSTEM, "weights/gaussian")),
     Fault("lots are drawn by the seed", "Poisson", plants.lots_are_drawn_by_the_seed, called(SYSTEM, "weights/gaussian")),
-    Fault("dropout and augmentation by the public seed", "loop", plants.chance_by_the_public_seed, called(test_moving.test_what_chance_does_to_records_is_secret)),
+    Fault("dropout and augmentation by the public seed", "loop", plants.chance_by_the_public_seed, called(test_adaptive_clip.test_what_chance_does_to_records_is_secret)),
     # Sensitivity
     Fault("no clipping", "Clip", plants.no_clipping, GAUSSIAN),
     Fault("clip skipped for biases", "Clip", plants.biases_not_clipped, BLOCK),
@@ -111,13 +111,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("lots of fixed size, accounted as Poisson", "Poisson", plants.lots_of_fixed_size, called(test_sampling.test_poisson_draws_each_record_with_the_same_probability)),
     Fault("one step more than accounted", "loop", plants.one_step_more, called(checks.as_many_noisy_steps_as_accounted)),
     # Accounting
-    _made_up("epsilon read at 100 delta", "spend", plants.epsilon_at_a_hundred_times_delta, called(test_spend.test_one_gaussian_meets_the_exact_curve)),
-    _made_up("Rényi divergence without what delta costs", "spend", plants.renyi_without_delta, called(test_spend.test_known_answers)),
+    _made_up("epsilon read at 100 delta", "spend", plants.epsilon_at_a_hundred_times_delta, called(test_epsilon.test_one_gaussian_meets_the_exact_curve)),
+    _made_up("Rényi divergence without what delta costs", "spend", plants.renyi_without_delta, called(test_epsilon.test_known_answers)),
     _made_up("a failure's probability is not taken off delta", "events", plants.failures_cost_nothing, called(test_events.test_a_failure_is_taken_off_delta_wherever_it_stands, dpa.GaussianDpEvent(2.0))),
     _made_up("only the first event is composed", "events", plants.only_the_first_event_is_composed, called(test_events.test_small_compositions_stay_simple)),
     _made_up("the last step is free", "events", plants.the_last_step_is_free, called(TestGaussian.test_the_event_is_that_of_dp_sgd)),
     _made_up("tuning runs are free", "Course", plants.tuning_runs_are_free, called(TestGaussian.test_tuning_runs_repeat_the_whole_event)),
-    _made_up("sampling under replace-one, accounted as add-remove", "events", plants.sampling_under_replace_one, called(test_spend.test_sampling_under_replace_one_is_refused)),
+    _made_up("sampling under replace-one, accounted as add-remove", "events", plants.sampling_under_replace_one, called(test_epsilon.test_sampling_under_replace_one_is_refused)),
     # Records
     Fault("shards by position", "data.shards", plants.shards_by_position, called(test_shards.test_one_record_less_changes_one_shard)),
     Fault("a shard holds the next one too", "data.shards", plants.shards_hold_the_next_one_too, called(test_shards.test_every_record_lies_in_one_shard_and_equal_ones_in_the_same)),

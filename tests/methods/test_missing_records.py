@@ -38,6 +38,7 @@ STUDENT = {
     "hint_epochs": 1, "rounds": 1, "self_epochs": 1, "distil_epochs": 1, "query_batch": 32, "self_batch": 128,
     "teacher_epochs": 1, "teacher_batch": 128,
 }  # fmt: skip
+FRONT = {"front": "tests.methods.features.test_methods:own_front", "layers": 2}
 LINEAR = {**STUDENT, "teacher": "linear", "hint_epochs": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
     "weights/gaussian": {"steps": 3, "lot_size": 400},
@@ -52,8 +53,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "student/private-teacher": {**LINEAR, "private": {"steps": 2, "lot_size": 400, "clip_norm": 0.5}},
     "student/published": {**STUDENT, "select_rate": 0.2},
-    "features/noised": {"front": "tests.methods.test_features:own_front", "layers": 2, "project": 4},
-    "features/published": {"front": "tests.methods.test_features:own_front", "layers": 2, "channels": 4, "epochs": 1},
+    "features/noised": {**FRONT, "project": 4},
+    "features/published": {**FRONT, "channels": 4, "epochs": 1},
     "answers/head": {"features": "pixels"},
     "answers/per-query": {"features": "pixels", "queries": 5},
     "answers/poll": {"features": "pixels", "queries": 5, "heads": 30},

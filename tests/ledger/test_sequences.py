@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from airlock.errors import Exhausted, KeyReused
 from airlock.ledger import Charge, Ledger, Replay, Rules, Spend, Terms, digest
-from tests.serve.conftest import MEMORY
+from tests.ledger.conftest import MEMORY
 
 CAP = 40
 CLIENTS = st.sampled_from(["ann", "bob"])

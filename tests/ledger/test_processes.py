@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.serve.worker import STEPS
+from tests.ledger.worker import STEPS
 from tests.waiting import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def work(*arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.serve.worker", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.ledger.worker", *map(str, arguments)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONG, check=False)
     assert run.returncode == 0, run.stderr
     found: dict[str, Any] = json.loads(run.stdout)

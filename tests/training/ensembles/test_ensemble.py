@@ -412,7 +412,7 @@ def test_the_global_generator_is_left_as_it_was() -> None:
 
 
 def test_the_page_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/ensemble.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs/ensemble.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
     names: dict[str, Any] = {}
     for block in blocks:

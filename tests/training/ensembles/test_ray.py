@@ -35,7 +35,7 @@ from airlock.training.ensembles.ray_engine import Ray
 from airlock.training.front_ends.extract import Extraction, Ordered, extract
 from tests.waiting import LONG, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SEED = 5
 RECIPE = Recipe(steps=24, learning_rate=0.05)
 RNG = np.random.default_rng(0)

@@ -100,7 +100,7 @@ def many_records_changed() -> None:
 
 def channel(**more: Any) -> Noised:
     table = {"channel": "features", "method": "noised", "data": "x", "epsilon": 4.0, "delta": 1e-3, "device": "cpu"}
-    own = {"front": "tests.methods.test_features:own_front", "layers": 2, "project": 4, "clip": 1.0, **more}
+    own = {"front": "tests.methods.features.test_methods:own_front", "layers": 2, "project": 4, "clip": 1.0, **more}
     return Noised(from_table({**table, "settings": own}), FACTS)
 
 

@@ -253,7 +253,7 @@ def test_the_papers_setting_is_3200_queries_and_the_claim_what_it_prints() -> No
 def test_every_config_in_runs_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     from airlock.config import load
 
-    files = sorted((Path(__file__).resolve().parents[2] / "runs").glob("student-published-*.toml"))
+    files = sorted((Path(__file__).resolve().parents[3] / "runs").glob("student-published-*.toml"))
     assert len(files) == 7
     for file in files:
         config = load(file)
@@ -261,7 +261,7 @@ def test_every_config_in_runs_can_be_planned(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_setting_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/student.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs/student.md").read_text(encoding="utf-8")
     for name in PublishedSettings.model_fields:
         assert f"`{name}`" in page
 

@@ -1,4 +1,4 @@
-"""Processes that spend, die and run out of disk: run by the tests as `python -m tests.serve.worker WHAT …`.
+"""Processes that spend, die and run out of disk: run by the tests as `python -m tests.ledger.worker WHAT …`.
 
 It forks while it has one thread, so that a child costs milliseconds, and prints what happened as JSON. By hand, at full
 size: `crash PLACE MARK 200` and `share PLACE MARK 8 500`.

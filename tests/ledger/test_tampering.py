@@ -15,7 +15,7 @@ from airlock.errors import LedgerBroken, LedgerUnavailable
 from airlock.ledger import Ledger, Spend, Terms, digest, tables
 from airlock.ledger.chain import Entry, Position
 from airlock.ledger.high_water_mark import Mark
-from tests.serve.conftest import forging
+from tests.ledger.conftest import forging
 
 REQUEST = digest("a request")
 TERMS = Terms("a-release", 100, "0.01 rho")
