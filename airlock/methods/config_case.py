@@ -37,7 +37,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.methods.case import Case, Scores, curve_of, less_noise
 from airlock.methods.contract import Arrays, Channel, Disclosing
 from airlock.methods.interface import Answerer, Interface, as_queries
-from airlock.nets.chance import seed_torch
+from airlock.nets.registry import seed_torch
 from airlock.training import Run
 from airlock.training.loop import forked_generator
 

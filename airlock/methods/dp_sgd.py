@@ -27,7 +27,7 @@ from airlock.mechanisms import Clip, QuantileBound, Randomness
 from airlock.methods.contract import Details, Plan
 from airlock.methods.noisy_settings import GaussianTraining
 from airlock.methods.noisy_training import NoisyTraining
-from airlock.nets.chance import seed_torch
+from airlock.nets.registry import seed_torch
 from airlock.training import Poisson, PrivateGradients, Resident
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock.errors import NetError
-from airlock.nets.chance import seed_torch
+from airlock.nets.registry import seed_torch
 
 Shape = tuple[int, ...]
 

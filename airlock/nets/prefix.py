@@ -20,14 +20,19 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from airlock.errors import NetError
+from airlock.nets.backbones import (
+    RESNET_LAYERS,
+    ResidualTrunk,
+    ResnetTrunk,
+    VggTrunk,
+    efficientnet_body,
+    resnet_layers,
+    vgg_layers,
+    vgg_layout,
+)
 from airlock.nets.check import alone
-from airlock.nets.pretrained import efficientnet_body
 from airlock.nets.registry import open_user_net
-from airlock.nets.residual import Trunk
-from airlock.nets.resnet import LAYERS as RESNET_LAYERS
-from airlock.nets.resnet import ResnetTrunk, resnet_layers
 from airlock.nets.stages import BY_CHANNEL, Block, ByChannel, Convolution, Layer, Plain, Weights, Whole, folded
-from airlock.nets.vgg import VggTrunk, layout, vgg_layers
 
 Shape = tuple[int, ...]
 State = Mapping[str, Tensor]
@@ -156,7 +161,7 @@ def trunk(name: str, shape: Shape, layers: int | None = None) -> nn.Module:
     if name == "resnet18":
         return ResnetTrunk()
     if name == "residual":
-        return Trunk(shape[0], _RESIDUAL_WIDTH)
+        return ResidualTrunk(shape[0], _RESIDUAL_WIDTH)
     raise NetError(
         "a front end that is trained here (vgg16, vgg19, resnet18, residual)", f"'{name}'",
         do="EfficientNet-lite0 comes with its weights; your own module brings them.",
@@ -242,8 +247,8 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
 
 def _family(name: str) -> _Family:
     families = {
-        "vgg16": _Family(len(list(layout("vgg16"))), True, lambda w, m, _: vgg_layers("vgg16", w, m)),
-        "vgg19": _Family(len(list(layout("vgg19"))), True, lambda w, m, _: vgg_layers("vgg19", w, m)),
+        "vgg16": _Family(len(list(vgg_layout("vgg16"))), True, lambda w, m, _: vgg_layers("vgg16", w, m)),
+        "vgg19": _Family(len(list(vgg_layout("vgg19"))), True, lambda w, m, _: vgg_layers("vgg19", w, m)),
         "resnet18": _Family(RESNET_LAYERS, True, lambda w, m, _: resnet_layers(w, m)),
         "efficientnet-lite0": _Family(_EFFICIENT_LAYERS, True, lambda _, m, __: _efficient_layers(m)),
         "residual": _Family(_RESIDUAL_LAYERS, False, lambda w, m, colours: _residual_layers(w, m, colours)),

@@ -1,4 +1,4 @@
-"""The table of built-in networks, and the user's own by `package.module:function`."""
+"""The table of built-in networks, the user's own by `package.module:function`, and the seeds they start from."""
 
 from __future__ import annotations
 
@@ -14,16 +14,37 @@ import torch
 from torch import nn
 
 from airlock.errors import NetError
-from airlock.nets.chance import seed_torch
-from airlock.nets.cifar import cifar_net
+from airlock.nets.backbones import RESIDUAL_WIDTHS, trained_linear, trained_name
+from airlock.nets.classifiers import cifar_net, digits_net, linear, mlp, mnist_net, tanh_net
 from airlock.nets.compact import FAMILY, compact_net
 from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
 from airlock.nets.frontend import Framed, pixels_linear, scattering_linear, whitened
-from airlock.nets.mlp import linear, mlp
-from airlock.nets.mnist import mnist_net
-from airlock.nets.residual import WIDTHS, trained_linear, trained_name
 from airlock.nets.scattering import SMALLEST
-from airlock.nets.small import digits_net, tanh_net
+
+# Torch's own generators: initial weights and dropout are drawn from them.
+
+
+def seed_torch(seed: int, device: torch.device | None = None) -> None:
+    """What `torch.manual_seed` does, on one device, or on those that are there.
+
+    For every kind of accelerator that is not at work yet, torch writes the whole stack down and keeps it, which in a
+    small network's training takes longer than a step, every step.
+    """
+    if device is not None and device.type == "cuda":
+        place = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[place].manual_seed(seed)
+        return
+    torch.default_generator.manual_seed(seed)
+    if device is None and torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
+
+
+# Networks by name.
+
+
+pass  # merged
 
 Shape = tuple[int, ...]
 
@@ -54,7 +75,9 @@ _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
 }
 # Networks that only `head` makes, because public images go into them; "<name>-white-linear" has a whitening as well.
 _TRAINED: dict[str, Callable[[Shape, int], Framed]] = {
-    f"{trained_name(w, m)}-linear": partial(trained_linear, width=w, mirror=m) for w in WIDTHS for m in (False, True)
+    f"{trained_name(w, m)}-linear": partial(trained_linear, width=w, mirror=m)
+    for w in RESIDUAL_WIDTHS
+    for m in (False, True)
 }
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from airlock.config import Frozen, Positive
 from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import Stream
-from airlock.nets.chance import seed_torch
+from airlock.nets.registry import seed_torch
 from airlock.training import checkpoint
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients, Named

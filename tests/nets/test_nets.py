@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from airlock.errors import NetError
 from airlock.nets import build, check, create, default_name, names
-from airlock.nets.chance import seed_torch
 from airlock.nets.compact import FAMILY
+from airlock.nets.registry import seed_torch
 
 SHAPES = {
     "mnist-net": (1, 28, 28),

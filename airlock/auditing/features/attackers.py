@@ -17,7 +17,7 @@ from airlock.auditing.attacks.reconstruct import Attacker, ReconstructSettings, 
 from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on
 from airlock.auditing.features.prior_baseline import Blind, best_blind, trust
 from airlock.auditing.result import View
-from airlock.nets.irn import Irn
+from airlock.nets.privynet import Irn
 from airlock.training import Run
 
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from airlock.errors import NetError
-from airlock.nets.chance import seed_torch
 from airlock.nets.check import check_independence
+from airlock.nets.registry import seed_torch
 from airlock.training.convexified import MEAN, Objective
 from airlock.training.ensembles import stacked_layers
 from airlock.training.ensembles.stacked_graphs import Part, Replays

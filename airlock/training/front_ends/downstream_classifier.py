@@ -1,9 +1,9 @@
 """The receiver's side: a classifier from released features alone.
 
 In: features and labels as they lie in a bundle. Out: a network from features to logits. Maps are classified by
-PrivyNet's network (`nets.icn`) or the user's own, with every channel brought to mean 0 and spread 1 first. Vectors with
-noise are classified by the nearest class mean: under noise that is many times the signal, all that can be learnt are
-these means. All of it is post-processing of what was released.
+PrivyNet's network (`nets.privynet`) or the user's own, with every channel brought to mean 0 and spread 1 first. Vectors
+with noise are classified by the nearest class mean: under noise that is many times the signal, all that can be learnt
+are these means. All of it is post-processing of what was released.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from airlock.data import Records
-from airlock.nets.icn import Icn
-from airlock.nets.mlp import linear
+from airlock.nets.classifiers import linear
+from airlock.nets.privynet import Icn
 from airlock.nets.registry import create
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit

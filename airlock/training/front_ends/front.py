@@ -14,11 +14,10 @@ from torch import nn
 from airlock.data import Public
 from airlock.errors import NetError
 from airlock.nets import build_front
+from airlock.nets.backbones import ResidualTrunk, efficientnet, efficientnet_linear, trained_name
 from airlock.nets.check import alone
 from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
-from airlock.nets.pretrained import efficientnet, efficientnet_linear
 from airlock.nets.registry import open_user_net
-from airlock.nets.residual import Trunk, trained_name
 from airlock.nets.scattering import SMALLEST
 from airlock.training.front_ends.pretrain import FROM_SCRATCH, TRAIN_ON, pretrained
 from airlock.training.front_ends.public import SYNTHETIC, FrontSettings, moments
@@ -112,7 +111,7 @@ class FrontEnd:
         if self.tuned:
             trunk = pretrained(PRETRAINED, efficientnet, public, how, seed, run)
         else:
-            trunk = pretrained(f"residual-{width}", lambda: Trunk(self.shape[0], width), public, how, seed, run)
+            trunk = pretrained(f"residual-{width}", lambda: ResidualTrunk(self.shape[0], width), public, how, seed, run)
         assert isinstance(net.front, nn.Sequential)
         body = net.front[0]
         (body.body if isinstance(body, Mirrored) else body).load_state_dict(trunk.state_dict())

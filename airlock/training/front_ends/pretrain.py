@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from airlock.config import Fraction, Frozen, Positive
 from airlock.data import Public
 from airlock.errors import OutputError
-from airlock.nets.chance import seed_torch
 from airlock.nets.prefix import open_prefix, trunk, usual_state
+from airlock.nets.registry import seed_torch
 from airlock.training.augment import cutout, flip, shift
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit, mix

@@ -1,9 +1,9 @@
 """The networks that judge front ends: the paper's classifier and its reconstructor, many of them trained as one.
 
 In: a prefix, points (which of its channels, which seed) and public records. Out: of every point the test accuracy of a
-classifier (`nets.icn`) on its maps, or the mean PSNR of a reconstructor (`nets.irn`). Points of one prefix are one
-ensemble: every network meets the same images and takes its own channels of the maps; where a point has fewer channels
-than others, the rest are zeros.
+classifier (`nets.privynet`) on its maps, or the mean PSNR of a reconstructor (`nets.privynet`). Points of one prefix
+are one ensemble: every network meets the same images and takes its own channels of the maps; where a point has fewer
+channels than others, the rest are zeros.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from torch.func import functional_call
 from airlock.config import Frozen, Positive
 from airlock.data import Records
 from airlock.errors import DataError, Interrupted
-from airlock.nets.icn import Icn
-from airlock.nets.irn import Irn
 from airlock.nets.prefix import Prefix
+from airlock.nets.privynet import Icn, Irn
 from airlock.training.augment import flip, shift
 from airlock.training.convexified import MEAN, Objective
 from airlock.training.ensembles.stacked import Looped, Vmapped, choose, stack, tensors

@@ -11,9 +11,8 @@ import torch
 
 from airlock.data import Records
 from airlock.errors import DataError, Interrupted, NetError
-from airlock.nets.icn import Icn
-from airlock.nets.irn import Irn
 from airlock.nets.prefix import Prefix, open_prefix
+from airlock.nets.privynet import Icn, Irn
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
 from airlock.training.convexified import MEAN

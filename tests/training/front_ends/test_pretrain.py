@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from airlock.data import Public, Records, digest, halve
 from airlock.errors import ConfigError, Interrupted, NetError, OutputError
+from airlock.nets.backbones import ResidualTrunk
 from airlock.nets.prefix import open_prefix
-from airlock.nets.residual import Trunk
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
 from airlock.training.front_ends.pretrain import (
@@ -42,7 +42,7 @@ def shapes(count: int = 96, seed: int = 0, classes: int = 4) -> Public:
 
 
 def trunk() -> nn.Module:
-    return Trunk(1, 16)
+    return ResidualTrunk(1, 16)
 
 
 class Count:

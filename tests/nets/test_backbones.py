@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from airlock.errors import NetError
-from airlock.nets.pretrained import DIMENSIONS, efficientnet_linear
+from airlock.nets.backbones import EFFICIENTNET_DIMENSIONS, efficientnet_linear
 
 
 def test_without_the_wheels_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +36,6 @@ def test_features_have_norm_one_and_depend_on_their_own_record(shape: tuple[int,
         plain = efficientnet_linear(shape, 4, mirror=False)
         assert torch.allclose(features, net.front(images.flip(3)), atol=1e-5)
         assert not torch.allclose(features, plain.front(images), atol=1e-3)
-    assert features.shape == (3, DIMENSIONS)
+    assert features.shape == (3, EFFICIENTNET_DIMENSIONS)
     assert (features.double().norm(dim=1) <= 1).all()
     assert [name for name, p in net.named_parameters() if p.requires_grad] == ["head.weight"]
