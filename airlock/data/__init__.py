@@ -3,6 +3,21 @@
 `describe(config)` gives the `Facts`, which are public and known before a record is read; `load(config)` gives the
 `Split`; `find_all()` lists the named sources and what is there of them. Files are data and never code: nothing in this
 room unpickles, and nothing is allocated on the word of a header alone.
+
+    loading        `describe` and `load`: from a config to its data
+    split          `Facts`, `Records`, `Split`, and shards; who may see which record
+    public         a public set alongside the private one
+    sources        the named sources: what is published about each, and where its files are looked for
+    benchmarks     files of MNIST, Fashion-MNIST, SVHN, UCI Adult and Location-30
+    cifar          CIFAR-10 and CIFAR-100, in a folder or in their archive
+    batches        CIFAR's pickled batches, read without running them
+    own            the user's own files, and a folder of images
+    tables         CSV and Parquet, encoded by the public schema
+    npz            arrays in an npz file, with nothing taken on trust
+    feature_files  features on disk: shards and their manifest
+    validate       what every load passes through: raw arrays in, records out
+    remarks        what the holder should know about the records, and nobody else
+    limits         how much a file may make this machine do, and how a bad file is reported
 """
 
 from airlock.data.limits import MAX_BYTES_VARIABLE as MAX_BYTES_VARIABLE
@@ -13,20 +28,11 @@ from airlock.data.public import describe_public as describe_public
 from airlock.data.public import digest as digest
 from airlock.data.public import halve as halve
 from airlock.data.public import open_public as open_public
-from airlock.data.shards import shard as shard
 from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
 from airlock.data.sources import Listing as Listing
 from airlock.data.sources import Source as Source
 from airlock.data.sources import find_all as find_all
-from airlock.data.split import Facts as Facts
-from airlock.data.split import Part as Part
-from airlock.data.split import Public as Public
-from airlock.data.split import Records as Records
-from airlock.data.split import Split as Split
-from airlock.data.split import content_digests as content_digests
-from airlock.data.split import divide as divide
-from airlock.data.split import exact as exact
-from airlock.data.split import share as share
+from airlock.data.split import Facts, Part, Public, Records, Split, content_digests, divide, exact, shard, share
 
 __all__ = [
     "FOLDER_VARIABLE",

@@ -1,8 +1,16 @@
-"""Safe npz: numpy's zip of arrays, read with nothing taken on trust.
+"""Npz files: numpy's zip of arrays, read with nothing taken on trust, and what their arrays mean.
 
 In: a path and the wanted member names. Out: shapes and types from the headers alone, or the arrays. Before anything is
 allocated the zip directory's sizes must fit the file and the limits, and a member's npy header must account for every
 byte of the member. Object arrays, which are pickles, are refused: pickles can run code.
+
+What the arrays of an npz file mean: x and y, or x_train, y_train, x_test and y_test, as images or as features.
+
+In: the path of such a file. Out: the shape of a record and the record counts from the headers alone, or the records.
+
+Images are uint8, (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels; when the last axis is 1 or 3, it is the
+channels, otherwise the second one is. Features are two-dimensional numbers and are used as they are: scale them by
+public constants beforehand, never by statistics of the records, which would themselves need a guarantee.
 """
 
 from __future__ import annotations
@@ -18,7 +26,8 @@ import numpy as np
 
 from airlock.data.limits import check_bytes, check_ratio, damaged, read_exactly, reading
 from airlock.data.split import Array
-from airlock.errors import FormatError
+from airlock.data.validate import Raw
+from airlock.errors import DataError, FormatError
 
 
 @dataclass(frozen=True)
@@ -86,3 +95,99 @@ def _array(stream: IO[bytes], header: Header, path: Path) -> Array:
     flat = np.frombuffer(read_exactly(stream, header.data_bytes, path), header.dtype)
     shaped = flat.reshape(header.shape[::-1]).T if header.fortran else flat.reshape(header.shape)
     return shaped.astype(header.dtype.newbyteorder("="), copy=False)
+
+
+# The arrays as records.
+
+pass  # merged
+
+_TRAIN, _TEST, _PLAIN = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
+
+
+@dataclass(frozen=True)
+class NpzFile:
+    """A file of arrays at its place."""
+
+    where: Path
+
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one record."""
+        found = headers(self.where, (*_TRAIN, *_TEST, *_PLAIN))
+        header = found[self._pairs(set(found))[0][0]]
+        return record_shape(header.shape, header.dtype, self.where)
+
+    def has_test(self) -> bool:
+        """Whether test records lie in the file as well."""
+        found = headers(self.where, (*_TRAIN, *_TEST, *_PLAIN))
+        return len(self._pairs(set(found))) == 2
+
+    def sizes(self) -> tuple[int, int | None]:
+        """Training and test records."""
+        found = headers(self.where, (*_TRAIN, *_TEST, *_PLAIN))
+        counts = [found[x].shape[0] if found[x].shape else 0 for x, _ in self._pairs(set(found))]
+        return counts[0], counts[1] if len(counts) == 2 else None
+
+    def read(self) -> tuple[Raw, Raw | None]:
+        """Training records, and test records if there are any."""
+        found = read(self.where, (*_TRAIN, *_TEST, *_PLAIN))
+        raw = [Raw(arrange(found[x], self.where), found[y]) for x, y in self._pairs(set(found))]
+        return raw[0], raw[1] if len(raw) == 2 else None
+
+    def read_test(self) -> Raw:
+        """The records of a file that is given as the test file: its x_test, y_test, or its only pair."""
+        train, test = self.read()
+        return test if test is not None else train
+
+    def _pairs(self, names: set[str]) -> list[tuple[str, str]]:
+        pair = _PLAIN if set(_PLAIN) <= names else _TRAIN
+        if not set(pair) <= names or (pair == _PLAIN and names & set(_TRAIN)) or len(names & set(_TEST)) == 1:
+            raise FormatError(
+                f"arrays named x and y, or x_train and y_train (and x_test and y_test), in {self.where}",
+                ", ".join(sorted(names)) or "none of them",
+                do="Save them with numpy.savez(path, x=x, y=y).",
+            )
+        return [pair, _TEST] if set(_TEST) <= names else [pair]
+
+
+def record_shape(shape: tuple[int, ...], dtype: np.dtype[np.generic], path: Path) -> tuple[int, ...]:
+    """The shape of one record as it will be used: (features,) or (channels, height, width)."""
+    if len(shape) == 2 and shape[1] and dtype.kind in "fuib":
+        return (shape[1],)
+    if dtype != np.uint8 and len(shape) in (3, 4):
+        raise DataError(
+            f"images as uint8 in {path}",
+            f"{dtype}",
+            "The scale of pixels has to be public and is fixed: 0 to 255.",
+            "Convert them, such as (255 * x).round().astype('uint8').",
+        )
+    axis = _channel_axis(shape)
+    if axis is None or dtype.kind not in "fuib":
+        raise DataError(
+            f"images (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, or features (N, F), in {path}",
+            f"{len(shape)} dimensions" + (f" {shape[1:]} after the first" if len(shape) > 2 else f" of type {dtype}"),
+            "Networks need to know which axis is which.",
+            "Reshape the array.",
+        )
+    rest = [n for i, n in enumerate(shape) if i not in (0, axis)]
+    return (shape[axis] if axis else 1, *rest)
+
+
+def arrange(x: Array, path: Path) -> Array:
+    """Images as (N, C, H, W) uint8, features as (N, F) float32."""
+    shape = record_shape(x.shape, x.dtype, path)
+    if x.ndim == 2:
+        with np.errstate(over="ignore"):  # what overflows becomes infinite and leaves its record out
+            return x.astype(np.float32)
+    axis = _channel_axis(x.shape)
+    return np.ascontiguousarray(np.moveaxis(x, axis, 1) if axis else x.reshape(len(x), *shape))
+
+
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
+    """The axis of the channels; 0 when there is none because the images are grey, None when it cannot be known."""
+    if 0 in shape[1:]:
+        return None
+    if len(shape) == 3:
+        return 0
+    if len(shape) == 4:
+        return 3 if shape[3] in (1, 3) else 1 if shape[1] in (1, 3) else None
+    return None

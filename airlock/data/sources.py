@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from airlock.data import adult, cifar, idx, location, svhn
-from airlock.data.arrays import NpzFile
+from airlock.data import benchmarks, cifar
+from airlock.data.npz import NpzFile
 from airlock.data.validate import Raw
 from airlock.errors import AirlockError, ConfigError
 
@@ -153,7 +153,7 @@ def _find_idx(name: str, other_name: str) -> Callable[[Path], Place | None]:
         fashion = "fashion" in folder.resolve().name.lower()
         places += [folder, folder / "raw"] if fashion == ("fashion" in name) else []
         places += [_DEBIAN_FASHION] if "fashion" in name else []
-        return _first(idx.find, *places) or _find_npz(folder, name)
+        return _first(benchmarks.find_idx, *places) or _find_npz(folder, name)
 
     return find
 
@@ -259,28 +259,28 @@ SOURCES = {
             73_257,
             26_032,
             "train_32x32.mat and test_32x32.mat from the Street View House Numbers page at Stanford, into svhn/.",
-            _or_npz("svhn", _find_in("svhn", svhn.find)),
+            _or_npz("svhn", _find_in("svhn", benchmarks.find_svhn)),
         ),
         Source(
             "adult",
             "Adult census income (Becker and Kohavi 1996, UCI)",
-            (adult.FEATURES,),
-            adult.CLASSES,
+            (benchmarks.ADULT_FEATURES,),
+            benchmarks.ADULT_CLASSES,
             32_561,
             16_281,
             "adult.data and adult.test from the UCI Machine Learning Repository, into adult/.",
-            _find_in("adult", adult.find),
+            _find_in("adult", benchmarks.find_adult),
         ),
         Source(
             "location30",
             "Location-30, Bangkok check-ins (Shokri et al. 2017)",
-            (location.FEATURES,),
-            tuple(f"cluster {i}" for i in range(1, location.CLASSES + 1)),
+            (benchmarks.LOCATION_FEATURES,),
+            tuple(f"cluster {i}" for i in range(1, benchmarks.LOCATION_CLASSES + 1)),
             5_010,
             None,
             "dataset_location.tgz from the data sets of the Privacy and Trust Lab; unpack the file bangkok into "
             "location30/.",
-            _or_npz("location30", _find_in("location30", location.find, "dataset_location")),
+            _or_npz("location30", _find_in("location30", benchmarks.find_location, "dataset_location")),
         ),
     )
 }

@@ -26,7 +26,7 @@ from airlock import data
 from airlock.auditing.attacks import Answers, Shadows, ShadowSettings, shadow_attack, subsets
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
-from airlock.data.adult import COLUMNS
+from airlock.data.benchmarks import ADULT_COLUMNS
 from airlock.mechanisms import Stream
 from airlock.methods.answers.neuron import NeuronAnswerer, keep
 from airlock.methods.answers.published import Published, measure
@@ -121,14 +121,14 @@ def _with_codes(facts: Facts, split: Split) -> tuple[Facts, Split]:
 
     def coded(records: Records) -> Records:
         columns, place = [], 0
-        for column in COLUMNS.values():
+        for column in ADULT_COLUMNS.values():
             width = len(column.categories or (None,))
             block = records.x[:, place : place + width]
             columns.append(block.argmax(1) / (width - 1) if column.categories else block[:, 0])
             place += width
         return Records(np.stack(columns, 1).astype(np.float32), records.y)
 
-    facts = replace(facts, shape=(len(COLUMNS),))
+    facts = replace(facts, shape=(len(ADULT_COLUMNS),))
     private, public, test, holdout = map(coded, (split.private, split.public, split.test, split.holdout))
     return facts, Split(facts, private, public, test, holdout)
 

@@ -10,9 +10,9 @@ from airlock.data import describe, load
 from airlock.errors import AirlockError, DataError
 
 from .test_batches import LABELS, NAMES, X, write
-from .test_images import own as own_images
 from .test_own import X as FEATURES
 from .test_own import Y, save
+from .test_own import image_config as own_images
 from .test_own import own as own_npz
 from .test_tables import own as own_table
 from .test_tables import write_csv, write_parquet

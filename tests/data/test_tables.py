@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airlock.config import Column
 from airlock.data import describe, load
 from airlock.data.remarks import Faults
-from airlock.data.schema import encode, width
+from airlock.data.tables import encode, width
 from airlock.errors import ConfigError, DataError, FormatError
 
 from .writers import config

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from airlock.accounting import Course, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
-from airlock.data import shards as data_shards
+from airlock.data import split as data_shards
 from airlock.data import split as data_split
 from airlock.ledger.orders import Charge, Replay, Spend
 from airlock.ledger.transaction import Books

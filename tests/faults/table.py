@@ -10,7 +10,7 @@ import dp_accounting as dpa
 
 from tests.accounting import test_epsilon, test_events
 from tests.auditing import test_evaluation
-from tests.data import test_shards, test_split
+from tests.data import test_split
 from tests.faults import checks, plants
 from tests.faults.catchers import (
     RELEASED,
@@ -119,8 +119,8 @@ FAULTS: tuple[Fault, ...] = (
     _made_up("tuning runs are free", "Course", plants.tuning_runs_are_free, called(TestGaussian.test_tuning_runs_repeat_the_whole_event)),
     _made_up("sampling under replace-one, accounted as add-remove", "events", plants.sampling_under_replace_one, called(test_epsilon.test_sampling_under_replace_one_is_refused)),
     # Records
-    Fault("shards by position", "data.shards", plants.shards_by_position, called(test_shards.test_one_record_less_changes_one_shard)),
-    Fault("a shard holds the next one too", "data.shards", plants.shards_hold_the_next_one_too, called(test_shards.test_every_record_lies_in_one_shard_and_equal_ones_in_the_same)),
+    Fault("shards by position", "data.split", plants.shards_by_position, called(test_split.test_one_record_less_changes_one_shard)),
+    Fault("a shard holds the next one too", "data.split", plants.shards_hold_the_next_one_too, called(test_split.test_every_record_lies_in_one_shard_and_equal_ones_in_the_same)),
     Fault("parts by position", "data.split", plants.parts_by_position, called(test_split.test_adding_a_record_changes_one_part_by_it_alone)),
     Fault("holdout records are trained on", "data.split", plants.holdout_records_are_private_too, called(test_split.test_parts_are_disjoint_and_complete)),
     # weights

@@ -1,6 +1,6 @@
 """Heads on disjoint records: what `savings` and `poll` have in common.
 
-A record lies in one shard and moves no other (`data.shards`), a head is solved from its own shard alone, and a head has
+A record lies in one shard and moves no other (`data.split`), a head is solved from its own shard alone, and a head has
 one vote: one record more or less changes at most one vote on any question. A head needs no certificate and no noise,
 because nothing but its vote is ever used, so that it may fit its few records well.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from airlock.config import Positive
 from airlock.data import Records
-from airlock.data.shards import shard
+from airlock.data.split import shard
 from airlock.methods.answers.answerer import FRONT, INSIDE, Desk, front_arrays
 from airlock.methods.answers.fitted import ASSUMPTIONS, Featured, FrontSettings, embed
 from airlock.methods.contract import Secrets

@@ -3,7 +3,7 @@
 Sub-sample and stability (Thakurta and Smith 2013) with the sparse vector technique, as Bassily, Thakurta and Thakkar
 2018 ("Model-agnostic private learning") put them together.
 
-Proof. A record lies in one shard (`data.shards`), a head is solved from its own shard alone, and a head has one vote:
+Proof. A record lies in one shard (`data.split`), a head is solved from its own shard alone, and a head has one vote:
 one record more or less changes at most one vote on any query. Let n₁ ≥ n₂ be the two largest counts, and
 
     d = max(0, ⌈(n₁ − n₂)/2⌉ − 1).

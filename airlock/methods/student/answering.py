@@ -1,7 +1,7 @@
 """How the answers of K teachers on disjoint shards are released, once; whatever is made of them later is free.
 
 In: for every teacher and every one of Q public queries, how far it moved the public logits, z_k(x) − z_aux(x). A record
-lies in one shard and moves no other (`data.shards`), so adding or removing it changes one teacher, and that in all its
+lies in one shard and moves no other (`data.split`), so adding or removing it changes one teacher, and that in all its
 answers. The ways out:
 
     residuals   for each query the mean over teachers of moves that are clipped to norm B, plus N(0, (2Bz/K)²) on every

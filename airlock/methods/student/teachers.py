@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.data import Facts, Records
-from airlock.data.shards import even
+from airlock.data.split import even
 from airlock.methods.student.settings import TeacherSettings
 from airlock.nets import check, create
 from airlock.nets.hints import guided

@@ -4,7 +4,7 @@ The private records are divided into M disjoint shards by a keyed hash of their 
 shard gives one vector: a linear head over public features in closed form (`heads`), or the change of a whole network in
 a public subspace (`subspace`). Their mean, with noise, is put into the public network, and that leaves.
 
-Proof. A record lies in one shard and moves no other record (`data.shards`), so adding or removing it changes one of the
+Proof. A record lies in one shard and moves no other record (`data.split`), so adding or removing it changes one of the
 M vectors v_i. Each is clipped to norm R, which is public, so the mean moves by at most Δ = 2R/M, and noise N(0, (zΔ)²)
 on every coordinate is `GaussianDpEvent(z)` (`mechanisms.aggregate`). How a shard computes its vector does not matter to
 this, as long as chance in it is public or independent of the records; start, basis, M and R come from public figures.

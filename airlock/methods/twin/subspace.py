@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.data import Facts, Public, Records
-from airlock.data.shards import even as even
+from airlock.data.split import even
 from airlock.errors import ConfigError
 from airlock.methods.twin.shard_settings import ShardSettings
 from airlock.nets import check, create
