@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from airlock.auditing.attacks import Answers, Shadows, ShadowSettings, balanced, rmia, shadow_attack
 from airlock.auditing.attacks.lira import from_signals
-from airlock.auditing.attacks.shadow import train_attack
+from airlock.auditing.attacks.shadows import train_attack
 from airlock.auditing.attacks.signals import Mask, as_scores, loss, scaled_logit
 from airlock.auditing.bounds import auc_interval
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 from airlock.data import Records
 from airlock.data.sources import named
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together

@@ -37,7 +37,7 @@ from airlock.auditing.attacks import (
 from airlock.auditing.attacks.label_only import labels_of
 from airlock.auditing.attacks.signals import Mask, as_scores, loss
 from airlock.auditing.bounds import auc_interval
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 from airlock.data import Records
 from airlock.data.sources import named
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together

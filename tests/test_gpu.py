@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from airlock.auditing.attacks.invert import InvertSettings
 from airlock.auditing.attacks.reconstruct import ReconstructSettings
-from airlock.auditing.features.attackers import Attackers
+from airlock.auditing.features.attack import Attackers
 from airlock.auditing.features.feature_pipeline import Passage, push
-from airlock.auditing.features.images import psnr
-from airlock.auditing.features.prior_baseline import hits_at_most
+from airlock.auditing.features.reconstruction_metrics import hits_at_most, psnr
 from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sheather_jones, silverman

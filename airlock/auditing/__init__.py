@@ -2,6 +2,23 @@
 
 In: a release and the split it came from. Out: an `Audit`, and the per-record scores for the vault. Beside it the court:
 in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its canaries, out comes a `OneRunVerdict`.
+
+    run               the attacks that fit what leaves, on equal numbers of members and non-members
+    target            what is attacked, and what an attacker would train to be like it
+    members           who takes part in an attack
+    query_attack      attacks on answers, through the interface
+    required_attacks  which attacks fit what leaves
+    result            scores of records, figures about attacks, the audit
+    metrics           from scores to figures
+    bounds            confidence bounds for proportions and for the area under a ROC curve
+    evaluation        how useful a release is, paid for on the test part
+    noisy_proportion  an interval for a proportion of which count and total are noisy
+    paid_attacks      attacks whose figures a share of ε pays for
+    dp_audit          can a stated (ε, δ) be refuted? the statistics
+    audit_game        the court: runs on both sides until the claim is settled
+    one_run_audit     the court with one run and many canaries
+    attacks/          the attacks on membership, and those on features
+    features/         what attacks on features share
 """
 
 from airlock.auditing.audit_game import Verdict, judge
@@ -9,10 +26,9 @@ from airlock.auditing.bounds import auc_interval, epsilon_lower_bound, proportio
 from airlock.auditing.features.attack import FeatureSettings
 from airlock.auditing.features.release import attack_features
 from airlock.auditing.metrics import measure, measure_all, roc
-from airlock.auditing.one_trial import OneRunVerdict, judge_one_run
-from airlock.auditing.result import AttackResult, Audit
+from airlock.auditing.one_run_audit import OneRunVerdict, judge_one_run
+from airlock.auditing.result import AttackResult, Audit, Scores
 from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly, run
-from airlock.auditing.scores import Scores
 from airlock.auditing.target import Target
 
 __all__ = [

@@ -1,12 +1,12 @@
 """Who takes part in an attack: as many members as others, and how many is a public figure.
 
-For the bound on ε the coins have to be fair and independent (`one_run`), and equal numbers of both sides are not what
-independent coins give. So a `Game` is drawn among them, record by record. A record is private with probability p and in
-the holdout with probability h, by a keyed hash of its own. Given that it is one of the two, it stays with probability
-t/p or t/h, for one t: then among those that stay each is in with probability 1/2, whatever the others are. Of a random
-order the first K stay, K binomial, which is the same; where they are more than take part at all, which is rare, nobody
-stays and there is no bound. Records with equal content fall together, so they never stay. In which half of the game a
-record is, another hash of its content says.
+For the bound on ε the coins have to be fair and independent (`one_run_audit`), and equal numbers of both sides are not
+what independent coins give. So a `Game` is drawn among them, record by record. A record is private with probability p
+and in the holdout with probability h, by a keyed hash of its own. Given that it is one of the two, it stays with
+probability t/p or t/h, for one t: then among those that stay each is in with probability 1/2, whatever the others are.
+Of a random order the first K stay, K binomial, which is the same; where they are more than take part at all, which is
+rare, nobody stays and there is no bound. Records with equal content fall together, so they never stay. In which half of
+the game a record is, another hash of its content says.
 """
 
 from __future__ import annotations

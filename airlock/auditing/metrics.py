@@ -25,8 +25,7 @@ from scipy.stats import beta, norm, rankdata
 from airlock.accounting.epsilon import Relation
 from airlock.auditing.bounds import Floats, auc_interval, null_variance, proportion_interval
 from airlock.auditing.one_run_audit import Game, largest_membership_bound, membership_bound
-from airlock.auditing.result import Advantage, AttackResult, ClassScore, RateAt, Stability
-from airlock.auditing.scores import Ints, Scores
+from airlock.auditing.result import Advantage, AttackResult, ClassScore, Ints, RateAt, Scores, Stability
 from airlock.errors import DataError
 
 CONFIDENCE = 0.95

@@ -19,7 +19,7 @@ from airlock.auditing.attacks import LabelSettings, label_only, loss_threshold
 from airlock.auditing.attacks.label_only import Kind
 from airlock.auditing.attacks.signals import QUESTION_ANSWERS, QUESTION_LABELS, from_probabilities, loss
 from airlock.auditing.bounds import Floats
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 from airlock.data import Records
 from airlock.mechanisms import Stream
 from airlock.methods.interface import Answerer, as_queries, ask

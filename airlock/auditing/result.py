@@ -1,8 +1,17 @@
-"""What an attack found: its score, how sure that is, and what it could have seen.
+"""What attacks say and what they found: scores of single records, figures about an attack, and a whole audit.
 
-Every figure is one of two kinds. An *estimate* describes the records that were at hand, as other tools print it. A
-*certified* figure holds for records of this kind with the stated confidence: whatever was chosen for it, a threshold
-say, was chosen on other records than those that it counts. `docs/bundle.md` says which is which.
+Scores come before anything is made of them. Every attack on membership gives one value `Scores`, and `metrics.measure`
+turns any of them into an `AttackResult`: an attack never chooses a threshold on the records that it is measured with.
+Scores belong in the vault; only what `measure` makes of them may appear on a card.
+
+Every figure of a result is one of two kinds. An *estimate* describes the records that were at hand, as other tools
+print it. A *certified* figure holds for records of this kind with the stated confidence: whatever was chosen for it, a
+threshold say, was chosen on other records than those that it counts. `docs/bundle.md` says which is which.
+
+Findings are what attacks on features found. They are no membership scores, so they are values of their own next to
+`AttackResult`. Every figure stands beside what someone who never saw the features would reach. They are estimates with
+intervals for records like those that took part, and those are records that no promise covers (the holdout), sent
+through the same passage: nothing here was computed from what left.
 """
 
 from __future__ import annotations
@@ -12,7 +21,193 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airlock.auditing.features.findings import Findings
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock.auditing.bounds import Floats
+
+# Before anything is made of them.
+
+pass  # merged
+
+Ints = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One attack's scores of records that are known to be in or out; the higher, the more it takes one for a member.
+
+    Args:
+        name: Short name, as in "LiRA, online".
+        question: What the attacker tries to find out, in one sentence for a reader who is no engineer.
+        view: What the attacker has: "white-box", "black-box", "labels", or "interface" for a noisy one with a budget.
+        members: Scores of records of the training set.
+        others: Scores of records that were not in it.
+        member_classes: The labels of the first.
+        other_classes: The labels of the second.
+        member_repeats: The same attack made again with other seeds: (seeds, members). None if it knows no chance.
+        other_repeats: (seeds, others).
+    """
+
+    name: str
+    question: str
+    view: View
+    members: Floats
+    others: Floats
+    member_classes: Ints
+    other_classes: Ints
+    member_repeats: Floats | None = None
+    other_repeats: Floats | None = None
+
+
+# What attacks on features found.
+
+
+@dataclass(frozen=True)
+class ReconstructionResult:
+    """One attacker who turns features back into pictures. PSNR in dB; more is closer, SSIM 1 is the same picture.
+
+    Args:
+        name: Short name, as in "reconstruction net".
+        question: What the attacker tries, in one sentence for a reader who is no engineer.
+        view: What the attacker has: "features" and pairs, or the "front" end too.
+        images: How many pictures were rebuilt; a public figure.
+        known: How many pairs of record and features the attacker knew; a public figure.
+        psnr: Mean over pictures.
+        low: Lower end of its bootstrap interval.
+        high: Upper end.
+        middle: The median picture's.
+        best_tenth: What the best tenth of the pictures reach at least.
+        ssim: Mean over pictures.
+        blind: The name of the best guess without features.
+        blind_psnr: Its mean PSNR on the same pictures.
+        blind_ssim: Its mean SSIM.
+        gain: The mean of the difference, picture by picture.
+        gain_low: Lower end of its bootstrap interval.
+        gain_high: Upper end.
+        smallest_effect: The smallest gain that so many pictures can tell from none.
+        threshold: From this PSNR on a picture counts as rebuilt.
+        share: How many are.
+        share_low: Lower end of Clopper and Pearson's interval.
+        share_high: Upper end.
+        blind_share: How many the blind guess hits.
+        confidence: Of every interval.
+    """
+
+    name: str
+    question: str
+    view: View
+    images: int
+    known: int
+    psnr: float
+    low: float
+    high: float
+    middle: float
+    best_tenth: float
+    ssim: float
+    blind: str
+    blind_psnr: float
+    blind_ssim: float
+    gain: float
+    gain_low: float
+    gain_high: float
+    smallest_effect: float
+    threshold: float
+    share: float
+    share_low: float
+    share_high: float
+    blind_share: float
+    confidence: float
+
+    @property
+    def aim(self) -> Aim:
+        """What the attacker is after."""
+        return "inversion"
+
+
+@dataclass(frozen=True)
+class IdentificationResult:
+    """Whoever holds a few records and their features names the front end from a pool of public nets.
+
+    Args:
+        candidates: How many nets and layers were in the pool.
+        known: Numbers of known records that were tried, rising.
+        net_right: Whether the net and layer named with so many were the right ones.
+        right: Channels that were named rightly with so many.
+        live: Channels that could be: those that are not constant on the known records.
+        low: Lower end of Clopper and Pearson's interval of the share with the most known records.
+        high: Upper end.
+        chance: The share that blind guessing names rightly.
+        confidence: Of the interval.
+    """
+
+    candidates: int
+    known: tuple[int, ...]
+    net_right: tuple[bool, ...]
+    right: tuple[int, ...]
+    live: tuple[int, ...]
+    low: float
+    high: float
+    chance: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class AttributeResult:
+    """One attacker who reads something off the features that is not the label.
+
+    Args:
+        attribute: What it is, as in "the picture is brighter than most".
+        records: How many were guessed about; a public figure.
+        known: How many the attacker learnt from.
+        value: The share of right guesses.
+        low: Lower end of Clopper and Pearson's interval.
+        high: Upper end.
+        blind: The share of right guesses from the label alone.
+        smallest_effect: The smallest share that so many records can tell from the blind one.
+        confidence: Of the interval.
+    """
+
+    attribute: str
+    records: int
+    known: int
+    value: float
+    low: float
+    high: float
+    blind: float
+    smallest_effect: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Pictures beside what attackers made of their features, for the card: it leaves.
+
+    Args:
+        png: The picture, one row an entry of `rows`.
+        rows: "original", and the attackers.
+        whose: Whose records these are, in one sentence; never private, test or holdout records.
+    """
+
+    png: bytes
+    rows: tuple[str, ...]
+    whose: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All of them; the sheet goes onto the card and not into audit.json."""
+
+    reconstructions: tuple[ReconstructionResult, ...] = ()
+    identification: IdentificationResult | None = None
+    attributes: tuple[AttributeResult, ...] = ()
+    found_by_lookup: bool | None = None
+    sheet: Sheet | None = None
+
+
+# What attacks on membership found, and the whole audit.
+
+pass  # merged
 
 View = Literal["white-box", "black-box", "labels", "interface", "features", "front"]
 Aim = Literal["membership", "inversion"]
@@ -112,8 +307,8 @@ class AttackResult:
         non_members: How many records of the holdout were used; a public figure.
         smallest_effect: The smallest score that this many records could have told from guessing.
         epsilon_lower_bound: The largest ε that the attack refutes, 0 if none. Certified together with the bounds of all
-            other attacks that were measured with it, over the coins of the split (`one_run`). Of an interface it is an
-            estimate: every record has a client of its own, and no promise is about all of them together.
+            other attacks that were measured with it, over the coins of the split (`one_run_audit`). Of an interface it
+            is an estimate: every record has a client of its own, and no promise is about all of them together.
         view: What the attacker has.
         aim: What the attacker is after.
         could_refute: The largest ε that this many records could have refuted at all.

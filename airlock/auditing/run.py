@@ -38,15 +38,14 @@ from airlock.auditing.attacks import (
     train_shadows,
 )
 from airlock.auditing.attacks.label_only import Kind, labels_of
+from airlock.auditing.attacks.shadows import Logits, release_shadows
 from airlock.auditing.attacks.signals import Mask, loss
 from airlock.auditing.bounds import Floats
 from airlock.auditing.features.release import attack_features
 from airlock.auditing.members import FEWEST, Sides, draw, joined
 from airlock.auditing.metrics import measure_all
 from airlock.auditing.one_run_audit import Game
-from airlock.auditing.releases import Logits, release_shadows
-from airlock.auditing.result import Audit
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Audit, Scores
 from airlock.auditing.target import Target
 from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split

@@ -32,7 +32,7 @@ from airlock._version import VERSION
 from airlock.accounting import Guarantee, compose, from_json, spend, to_json
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.attacks.signals import QUESTION
-from airlock.auditing.paid import PaidFigure
+from airlock.auditing.paid_attacks import PaidFigure
 from airlock.auditing.result import View
 from airlock.bundle.rendering import text
 from airlock.bundle.rendering.text import Verdict

@@ -1,4 +1,4 @@
-"""What a card says about attacks on features: the values of `airlock.auditing.features.findings`, field by field."""
+"""What a card says about attacks on features: the values of `airlock.auditing.result`, field by field."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _one_run(
     name: str, epsilon: float, delta: float, canaries: int, confidence: float, stream: Stream
 ) -> OneRunVerdict:
     from airlock.auditing import judge_one_run
-    from airlock.auditing.one_trial import check_count
+    from airlock.auditing.one_run_audit import check_count
     from airlock.methods import open_canaries
 
     check_count(canaries)

@@ -25,12 +25,9 @@ from airlock import data
 from airlock.auditing.attacks.identify import identify
 from airlock.auditing.attacks.invert import InvertSettings
 from airlock.auditing.attacks.reconstruct import ReconstructSettings
-from airlock.auditing.features.attackers import Attackers
-from airlock.auditing.features.contact_sheet import png
+from airlock.auditing.features.attack import Attackers, png
 from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
-from airlock.auditing.features.images import psnr
-from airlock.auditing.features.prior_baseline import hits_at_most
-from airlock.auditing.features.reconstruction_metrics import named, rebuilt
+from airlock.auditing.features.reconstruction_metrics import hits_at_most, named, psnr, rebuilt
 from airlock.config import Frozen, from_table
 from airlock.data import Records
 from airlock.nets.prefix import narrow, open_prefix, trunk, usual_state

@@ -24,8 +24,7 @@ from torch import nn
 
 from airlock import data
 from airlock.auditing.attacks import Answers, ShadowSettings, shadow_attack, subsets
-from airlock.auditing.attacks.shadow import train_attack
-from airlock.auditing.attacks.shadows import train_shadows
+from airlock.auditing.attacks.shadows import train_attack, train_shadows
 from airlock.auditing.attacks.signals import ask
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split

@@ -108,15 +108,15 @@ def test_randomised_response_at_the_boundary_is_rarely_refuted(epsilon: float) -
         scores = answers(coins, epsilon, rng) + rng.random(400) * 0.01
         right = int(((scores > 0.5) == coins).sum())  # a guess for every canary, not half of each kind
         single += one_run_audit.lower_bound(400, 400, right, 0.0, 0.95) > epsilon
-        several += one_run_audit.best(one_run_audit.looks(scores, coins, 0.0, 0.95)).bound > epsilon
+        several += one_run_audit.best_look(one_run_audit.look_at_guesses(scores, coins, 0.0, 0.95)).bound > epsilon
     assert 0 < single <= ALLOWED
     assert several <= ALLOWED
 
 
 def test_true_epsilon_zero_rarely_gives_a_positive_bound() -> None:
     rng = np.random.default_rng(2)
-    found = [one_run_audit.looks(rng.normal(size=400), tossed(rng, 400), 1e-5, 0.95) for _ in range(RUNS)]
-    assert sum(one_run_audit.best(looks).bound > 0 for looks in found) <= ALLOWED
+    found = [one_run_audit.look_at_guesses(rng.normal(size=400), tossed(rng, 400), 1e-5, 0.95) for _ in range(RUNS)]
+    assert sum(one_run_audit.best_look(looks).bound > 0 for looks in found) <= ALLOWED
 
 
 def test_the_best_of_many_numbers_of_guesses_without_a_share_of_the_error_would_overstate() -> None:
@@ -134,7 +134,10 @@ def test_a_much_larger_epsilon_is_refuted() -> None:
     rng = np.random.default_rng(4)
     for _ in range(20):
         coins = tossed(rng, 1000)
-        assert one_run_audit.best(one_run_audit.looks(answers(coins, 3.0, rng), coins, 1e-5, 0.95)).bound > 2.0
+        assert (
+            one_run_audit.best_look(one_run_audit.look_at_guesses(answers(coins, 3.0, rng), coins, 1e-5, 0.95)).bound
+            > 2.0
+        )
 
 
 def leaky(coins: Coins, delta: float, rng: Rng, all_at_once: bool) -> Floats:

@@ -13,9 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from airlock.auditing.features.contact_sheet import sheet
-from airlock.auditing.features.findings import AttributeResult, Findings, IdentificationResult, ReconstructionResult
-from airlock.auditing.result import Audit
+from airlock.auditing.features.attack import sheet
+from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
 from airlock.bundle import Card, Dossier, verify
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.dossier import with_audit

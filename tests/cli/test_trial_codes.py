@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from airlock import audit, methods
 from airlock.accounting import Claim
 from airlock.auditing import Audit, measure
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 from airlock.cli import app
 from airlock.errors import Refused
 from airlock.mechanisms import Stream

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from airlock.accounting import Course, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
-from airlock.data import split as data_shards
 from airlock.data import split as data_split
 from airlock.ledger.orders import Charge, Replay, Spend
 from airlock.ledger.transaction import Books
@@ -519,12 +518,21 @@ def _by_place(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats
     return np.arange(count) / max(1, count), [place.to_bytes(16, "big") for place in range(count)]
 
 
+def _positions_where(patch: Patch, is_wrong: Callable[[bytes], bool]) -> None:
+    right = data_split.positions
+
+    def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, list[bytes]]:
+        return (_by_place if is_wrong(purpose) else right)(records, seed, purpose)
+
+    patch.setattr(data_split, "positions", positions)
+
+
 def shards_by_position(patch: Patch) -> None:
-    patch.setattr(data_shards, "positions", _by_place)
+    _positions_where(patch, lambda purpose: purpose == data_split._SHARDS)
 
 
 def parts_by_position(patch: Patch) -> None:
-    patch.setattr(data_split, "positions", _by_place)
+    _positions_where(patch, lambda purpose: purpose != data_split._SHARDS)
 
 
 def holdout_records_are_private_too(patch: Patch) -> None:
@@ -544,7 +552,7 @@ def _with_the_next(own: Sequence[Whole]) -> list[Whole]:
 
 
 def shards_hold_the_next_one_too(patch: Patch) -> None:
-    shard = data_shards.shard
+    shard = data_split.shard
     everywhere(patch, shard, lambda records, count, seed: _with_the_next(shard(records, count, seed)))
 
 

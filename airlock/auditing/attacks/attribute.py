@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from airlock.auditing.attacks.linear import learn_linear
+from airlock.auditing.attacks.reconstruct import learn_linear
 from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on
-from airlock.auditing.features.prior_baseline import best_blind
+from airlock.auditing.features.reconstruction_metrics import best_blind
 from airlock.errors import ConfigError
 from airlock.training import Run
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from airlock.auditing.features.feature_pipeline import Pairs, Passage
-from airlock.auditing.features.images import psnr, total_variation
-from airlock.auditing.features.prior_baseline import trust
+from airlock.auditing.features.reconstruction_metrics import psnr, total_variation, trust
 from airlock.config import Frozen
 from airlock.errors import DataError
 from airlock.training import Run

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from airlock.auditing.attacks.signals import QUESTION_LABELS, Answer
 from airlock.auditing.bounds import Floats
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 from airlock.config import Frozen
 from airlock.data import Records
 from airlock.errors import DataError

@@ -19,7 +19,7 @@ from scipy.stats import norm
 from airlock.auditing.attacks.shadows import Shadows, halves
 from airlock.auditing.attacks.signals import Mask, as_scores, scaled_logit
 from airlock.auditing.bounds import Floats
-from airlock.auditing.scores import Ints, Scores
+from airlock.auditing.result import Ints, Scores
 from airlock.errors import ConfigError, DataError
 
 Variance = Literal["global", "record"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from airlock.auditing.bounds import Floats
 from airlock.auditing.features.feature_pipeline import Pairs, Passage
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 
 QUESTION = "Can someone who has a person's record and the front end tell whether its features are among the released?"
 Blocks = Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]]

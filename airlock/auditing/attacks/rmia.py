@@ -20,7 +20,7 @@ import numpy as np
 from airlock.auditing.attacks.shadows import Shadows, halves
 from airlock.auditing.attacks.signals import Mask, as_scores, probability_of
 from airlock.auditing.bounds import Floats
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 from airlock.errors import ConfigError, DataError
 
 GAMMA, A = 1.0, 0.3

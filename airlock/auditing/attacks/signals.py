@@ -15,8 +15,7 @@ from scipy.special import log_softmax, logsumexp
 from torch import Tensor
 
 from airlock.auditing.bounds import Floats
-from airlock.auditing.result import View
-from airlock.auditing.scores import Ints, Scores
+from airlock.auditing.result import Ints, Scores, View
 from airlock.data import Records
 from airlock.errors import DataError
 from airlock.training.loop import Augment, mix

@@ -7,43 +7,175 @@ Who is used for what. The attacker knows test records with their features and le
 attributes are measured on the holdout, sent through the same passage with noise of the audit's own: these figures are
 about records like the private ones, and no private record is behind them. Membership needs members: it uses private
 records against the holdout, as every membership attack does. Pictures on the card are public or drawn (`sheet`).
+
+The attackers (`Attackers`): everybody who turns features back into pictures, learnt once on the records that they know.
+Three of four known records are learnt from, every fourth one chooses: how smooth pictures should be, and how far each
+attacker is trusted beyond the blind guess. So no attacker is much worse than that guess, as none would be.
+
+The contact sheet (`sheet`): originals above, and below what each attacker made of their features. A sheet shows whole
+records, so it matters whose they are. The one for the card leaves: it shows records that are public anyway, or drawn
+ones where there are none, and never a private, test or holdout record. The one of private records goes to the vault, as
+arrays.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.auditing.attacks.attribute import attribute_of, infer, majority
 from airlock.auditing.attacks.identify import identify
-from airlock.auditing.attacks.invert import InvertSettings
+from airlock.auditing.attacks.invert import InvertSettings, Tuned, invert, tune
 from airlock.auditing.attacks.lookup import Blocks, lookup
-from airlock.auditing.attacks.reconstruct import ReconstructSettings
+from airlock.auditing.attacks.reconstruct import Attacker, Linear, ReconstructSettings, dense, learn_linear, learn_net
 from airlock.auditing.features import reconstruction_metrics
-from airlock.auditing.features.attackers import Attackers
-from airlock.auditing.features.contact_sheet import as_bytes, pictures_to_show, sheet
 from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
-from airlock.auditing.features.findings import (
+from airlock.auditing.features.reconstruction_metrics import Blind, best_blind, trust
+from airlock.auditing.members import FEWEST, Sides, draw, public_count
+from airlock.auditing.metrics import measure_all
+from airlock.auditing.result import (
     AttributeResult,
+    Audit,
     Findings,
     IdentificationResult,
     ReconstructionResult,
     Sheet,
+    View,
 )
-from airlock.auditing.members import FEWEST, Sides, draw, public_count
-from airlock.auditing.metrics import measure_all
-from airlock.auditing.result import Audit
 from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split
+from airlock.errors import DataError
 from airlock.methods.contract import Secrets
+from airlock.nets import synthetic
+from airlock.nets.privynet import Irn
 from airlock.training import Run
+
+# Everybody who turns features back into pictures.
+
+
+@dataclass(frozen=True)
+class Attackers:
+    """Learnt from known records; `make` uses them on others.
+
+    Args:
+        passage: What features went through.
+        blind: The best guess without features.
+        linear: The best linear guess.
+        tuned: What inversion was tuned to.
+        settings: How hard it looks.
+        net: The trained net; None where none was trained.
+        net_trust: How far its pictures are trusted.
+        seed: Of random starts.
+        run: Device and progress.
+    """
+
+    passage: Passage
+    blind: Blind
+    linear: Linear
+    tuned: Tuned
+    settings: InvertSettings
+    net: Attacker | None
+    net_trust: float
+    seed: int
+    run: Run
+
+    @classmethod
+    def learn(
+        cls, passage: Passage, known: Pairs, seed: int, run: Run, settings: InvertSettings,
+        net_settings: ReconstructSettings | None,
+    ) -> Self:  # fmt: skip
+        """Learn everybody; without settings of a net none is trained."""
+        learn, choose = known.halves()
+        blind, early = best_blind(known), best_blind(learn)
+        noisy = passage.noisy(choose.clean, generator_on(choose.clean.device, seed))
+        guess, net, far = early(choose.y), None, 1.0
+        starts = [learn_linear(passage, learn, early, seed)(noisy, choose.y), guess]
+        tuned = tune(passage, choose, starts, guess, noisy, seed, settings)
+        if net_settings is not None:
+            make = Irn if known.clean.dim() == 4 else dense
+            net = learn_net(passage, learn, seed, run, net_settings, make)
+            far = trust(guess, net(noisy), choose.x)
+        return cls(passage, blind, learn_linear(passage, known, blind, seed), tuned, settings, net, far, seed, run)
+
+    def make(self, features: Tensor, y: Tensor) -> dict[tuple[str, View], Tensor]:
+        """Everybody's pictures of these features, by name and by what the attacker has."""
+        guess = self.blind(y)
+        linear = self.linear(features, y)
+        found: dict[tuple[str, View], Tensor] = {("best linear guess", "features"): linear}
+        if self.net is not None:
+            found["reconstruction net", "features"] = guess + self.net_trust * (self.net(features) - guess)
+        starts = [linear, guess]
+        inverted = invert(self.passage, features, starts, guess, self.tuned, self.seed, self.run, self.settings)
+        return found | {("inversion", "front"): inverted}
+
+
+# The contact sheet.
+
+_GAP, _PAPER = 2, 255
+PUBLIC = "Pictures from the public part of the data, none of which is protected or was released."
+BESIDE = "Pictures from the public set {name}, none of which is protected or was released."
+DRAWN = "Drawn pictures that show nobody: no public pictures of this shape were at hand."
+
+
+def pictures_to_show(split: Split, count: int, seed: int) -> tuple[Records, str]:
+    """Records that may be seen by everybody, and in words whose they are."""
+    beside = split.beside
+    if len(split.public) >= count:
+        return split.public.take(np.random.default_rng(seed).permutation(len(split.public))[:count]), PUBLIC
+    if beside is not None and len(beside.records) >= count and beside.records.x.shape[1:] == split.private.x.shape[1:]:
+        chosen = np.random.default_rng(seed).permutation(len(beside.records))[:count]
+        drawn = beside.records.take(chosen)
+        return Records(drawn.x, np.zeros(count, np.int64)), BESIDE.format(name=beside.name)
+    x = (synthetic.draw(count, split.facts.shape, seed) * 255).round().byte().numpy()
+    return Records(x, np.zeros(count, np.int64)), DRAWN
+
+
+def sheet(originals: Tensor, rebuilt: Mapping[str, Tensor], whose: str) -> Sheet:
+    """A row of originals and one for each attacker.
+
+    Raises:
+        DataError: The pictures have neither one nor three colours.
+    """
+    rows = {"original": originals} | dict(rebuilt)
+    return Sheet(png(torch.stack([row.cpu() for row in rows.values()])), tuple(rows), whose)
+
+
+def png(rows: Tensor) -> bytes:
+    """(rows, columns, colours, height, width) from 0 to 1 as a PNG without any metadata."""
+    colours = rows.shape[2]
+    if colours not in (1, 3):
+        raise DataError("pictures of one or three colours", f"{colours}")
+    pixels = as_bytes(rows)
+    down, across, height, width = rows.shape[0], rows.shape[1], rows.shape[3], rows.shape[4]
+    paper = np.full((down * (height + _GAP) - _GAP, across * (width + _GAP) - _GAP, colours), _PAPER, np.uint8)
+    for row in range(down):
+        for column in range(across):
+            top, left = row * (height + _GAP), column * (width + _GAP)
+            paper[top : top + height, left : left + width] = pixels[row, column].transpose(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(paper if colours == 3 else paper[:, :, 0]).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def as_bytes(x: Tensor) -> NDArray[np.uint8]:
+    """Pixels from 0 to 1 as bytes."""
+    array: NDArray[np.uint8] = (x.clamp(0, 1) * 255).round().byte().cpu().numpy()
+    return array
+
+
+# The attacks together.
+
+pass  # merged
+pass  # merged
 
 KNOWN_IMAGES = (1, 2, 4, 8)  # with how many known records the front end is named
 TOO_FEW = (

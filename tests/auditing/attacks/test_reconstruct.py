@@ -10,13 +10,18 @@ import torch
 from torch import nn
 
 from airlock.auditing.attacks.invert import InvertSettings, Tuned, invert, tune
-from airlock.auditing.attacks.linear import _solve, learn_linear
-from airlock.auditing.attacks.reconstruct import ReconstructSettings, learn_net
-from airlock.auditing.features.attackers import Attackers
+from airlock.auditing.attacks.reconstruct import ReconstructSettings, _solve, learn_linear, learn_net
+from airlock.auditing.features.attack import Attackers
 from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on
-from airlock.auditing.features.images import psnr
-from airlock.auditing.features.prior_baseline import best_blind, candidates, hits_at_most, trust
-from airlock.auditing.features.reconstruction_metrics import mean_interval, rebuilt
+from airlock.auditing.features.reconstruction_metrics import (
+    best_blind,
+    candidates,
+    hits_at_most,
+    mean_interval,
+    psnr,
+    rebuilt,
+    trust,
+)
 from airlock.errors import DataError, Interrupted, TrainingError
 from airlock.training import Run
 from tests.auditing.attacks.toy_features import CPU, conv_front, sides

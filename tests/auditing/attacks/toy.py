@@ -12,7 +12,7 @@ from torch import nn
 
 from airlock.auditing.attacks import Shadows, balanced, train_shadows
 from airlock.auditing.bounds import auc_interval
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Scores
 from airlock.data import Records
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
 from airlock.training.ensembles.ensemble import makes

@@ -14,11 +14,21 @@ from torch import nn
 from airlock.auditing import required_attacks
 from airlock.auditing.attacks.invert import InvertSettings
 from airlock.auditing.attacks.reconstruct import ReconstructSettings
-from airlock.auditing.features.attack import NO_NET, NO_PICTURES, NO_POOL, TOO_FEW, FeatureSettings, Pool, attack
-from airlock.auditing.features.contact_sheet import BESIDE, DRAWN, PUBLIC, pictures_to_show
+from airlock.auditing.features.attack import (
+    BESIDE,
+    DRAWN,
+    NO_NET,
+    NO_PICTURES,
+    NO_POOL,
+    PUBLIC,
+    TOO_FEW,
+    FeatureSettings,
+    Pool,
+    attack,
+    pictures_to_show,
+)
 from airlock.auditing.features.feature_pipeline import Passage, generator_on, push
-from airlock.auditing.features.findings import Findings
-from airlock.auditing.result import Audit
+from airlock.auditing.result import Audit, Findings
 from airlock.config import SplitConfig
 from airlock.data import Facts, Records, Split
 from airlock.data.split import Public

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from airlock.auditing.features.images import psnr, ssim, total_variation
+from airlock.auditing.features.reconstruction_metrics import psnr, ssim, total_variation
 from airlock.errors import DataError
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from airlock.auditing.attacks import gradient_norm
-from airlock.auditing.attacks.gradient import last_layer
+from airlock.auditing.attacks.threshold import last_layer
 from airlock.data import Records
 from airlock.errors import NetError
 from airlock.nets import create

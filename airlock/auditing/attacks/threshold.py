@@ -1,8 +1,10 @@
-"""The gradient-norm attack (after Nasr et al. 2019), for whoever holds the weights.
+"""Attacks that compare one quantity of a record with a threshold: its loss, or the norm of its gradient.
 
-Training has left little to learn from a member, so that the gradient of its loss is short. In: the network and records.
-Out: the negative norm of every record's loss gradient, over all parameters or over the last layer alone. It knows no
-chance and fits nothing.
+The loss (`loss_threshold`; Yeom et al. 2018): a record that the model fits well was probably in the training set.
+
+The gradient norm (`gradient_norm`; after Nasr et al. 2019), for whoever holds the weights. Training has left little to
+learn from a member, so that the gradient of its loss is short. In: the network and records. Out: the negative norm of
+every record's loss gradient, over all parameters or over the last layer alone. It knows no chance and fits nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +16,24 @@ from torch import nn
 
 from airlock.auditing.attacks.signals import QUESTION
 from airlock.auditing.bounds import Floats
-from airlock.auditing.scores import Scores
+from airlock.auditing.result import Ints, Scores
 from airlock.data import Records
 from airlock.errors import NetError
 from airlock.training.per_sample.norms import gradient_squares
+
+
+def loss_threshold(member_losses: Floats, other_losses: Floats, member_classes: Ints, other_classes: Ints) -> Scores:
+    """The negative loss as score: a lower loss means "member". It takes the class probabilities alone: black-box."""
+    return Scores(
+        name="loss threshold",
+        question="Can someone who holds the model and a person's record tell whether it was in the training set?",
+        view="black-box",
+        members=-np.asarray(member_losses),
+        others=-np.asarray(other_losses),
+        member_classes=member_classes,
+        other_classes=other_classes,
+    )
+
 
 Over = Literal["all", "last"]
 
