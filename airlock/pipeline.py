@@ -37,10 +37,10 @@ from airlock.methods.config_case import of_config
 from airlock.methods.contract import TEACHER, Secrets
 from airlock.methods.features.reopen import kept
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
+from airlock.training.devices import choose_device
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.outcomes import Outcomes
-from airlock.training.resident import choose_device
 
 CARD, ATTACKS = "card", "attacks"  # streams of the noise on what a card says
 COURT_SECONDS = 10.0  # of the short trial in every release of a network of the user's own

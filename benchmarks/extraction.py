@@ -26,9 +26,9 @@ from airlock.mechanisms import LocalGaussian, Stream
 from airlock.methods.features.rows import permutation
 from airlock.nets.prefix import narrow, open_prefix
 from airlock.training import Run
+from airlock.training.devices import choose_device
 from airlock.training.front_ends.extract import Extraction, extract, feature_shape
 from airlock.training.front_ends.features import compute
-from airlock.training.resident import choose_device
 
 SHAPE, CHANNELS, ROUNDS = (3, 32, 32), 8, 3
 FEW, FEW_GPU, MANY = 1000, 100_000, 1_000_000

@@ -37,8 +37,8 @@ from airlock.auditing.result import Scores
 from airlock.data import Records
 from airlock.data.sources import named
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
+from airlock.training.devices import choose_device
 from airlock.training.ensembles.ensemble import makes
-from airlock.training.resident import choose_device
 
 SEED = 11
 

@@ -41,9 +41,9 @@ from airlock.auditing.result import Scores
 from airlock.data import Records
 from airlock.data.sources import named
 from airlock.training import Ensemble, Recipe, Resident, Run, train_together
-from airlock.training.convexified import Convexified
+from airlock.training.devices import choose_device
 from airlock.training.ensembles.ensemble import makes
-from airlock.training.resident import choose_device
+from airlock.training.gradients import Convexified
 
 TRAINED, SHADOWS, EPOCHS, BATCH, SEEDS = 1200, 30, 100, 100, (0, 1, 2)
 RECIPE = Recipe(

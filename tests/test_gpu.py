@@ -35,7 +35,7 @@ from airlock.training import (
     fit,
     train_together,
 )
-from airlock.training.capture import capture
+from airlock.training.devices import capture
 from airlock.training.ensembles.checkpoint_store import Slices, collect
 from airlock.training.ensembles.ensemble import makes, model_seed
 from airlock.training.ensembles.stacked import Dropouts, Looped, Vmapped, choose, stack

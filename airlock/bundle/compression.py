@@ -30,7 +30,7 @@ from airlock.bundle.schema import Compression, Cost, Form, OnTest
 from airlock.data import Records, Split
 from airlock.errors import NetError
 from airlock.methods.contract import Artefact, Release
-from airlock.training.resident import to_input
+from airlock.training.devices import to_input
 
 IMAGES, ROUNDS = 100, 7
 CALIBRATE = 512  # public records, at most

@@ -21,10 +21,10 @@ from airlock.data.feature_files import MANIFEST, load, parse_manifest
 from airlock.errors import ConfigError, Refused
 from airlock.methods.contract import Artefact
 from airlock.training import Run
-from airlock.training.evaluate import count_correct
+from airlock.training.devices import choose_device
 from airlock.training.front_ends.downstream_classifier import learn
 from airlock.training.loop import Progress
-from airlock.training.resident import choose_device
+from airlock.training.outcomes import count_correct
 
 REPORT = "report.json"
 

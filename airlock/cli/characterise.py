@@ -55,8 +55,8 @@ def characterise(
     from airlock.config import load
     from airlock.methods.features.characterised import measure
     from airlock.training import Run
+    from airlock.training.devices import choose_device
     from airlock.training.front_ends.characterise import QUICK, Effort
-    from airlock.training.resident import choose_device
 
     if figure is not None:
         check_figure(figure)

@@ -47,8 +47,8 @@ def pretrain(
     from airlock.config import DataConfig, parse
     from airlock.data import halve, open_public
     from airlock.training import Run
+    from airlock.training.devices import choose_device
     from airlock.training.front_ends.pretrain import FRONT, front_weights, write_weights
-    from airlock.training.resident import choose_device
 
     declared = {"source": source, "classes": _classes(classes), "shape": parse_shape(shape) if shape else None}
     public = open_public(parse(DataConfig, declared, where="data"), data_dir)

@@ -29,8 +29,8 @@ from airlock.comparison.settings import CompareConfig
 from airlock.comparison.values import Cell, Dropped, Verdict
 from airlock.errors import ConfigError, Interrupted
 from airlock.pipeline import tell_holder
+from airlock.training.devices import give_back, share_gpu
 from airlock.training.loop import Progress
-from airlock.training.memory import give_back, share_gpu
 
 CRASHED = "Its process ended without a word, as when memory runs out."
 OVER = "The time was over."

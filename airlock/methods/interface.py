@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from airlock.data import Records
 from airlock.errors import DataError
 from airlock.mechanisms import Stream
+from airlock.training.devices import to_input
 from airlock.training.outcomes import Outcomes
-from airlock.training.resident import to_input
 
 Gives = Literal["logits", "probabilities", "label"]
 Figures = Mapping[str, str | int | float]

@@ -1,15 +1,32 @@
 """Training: one loop, with plain or private gradients; many models at once; evaluation; checkpoints.
 
 In: a network, records, a sampler and a source of gradients. Out: the trained network and how many steps were executed.
+
+    loop            the one training loop, and how the learning rate moves
+    sampling        which records enter a step; a private run's event comes from its sampler
+    gradients       where a step's gradient comes from, and what is minimised
+    private         private gradients: clip every record's, sum, add noise, divide by a public constant
+    noise_aware_lr  the largest steps that noise does not spoil
+    augment         augmentations that change each record by itself
+    convex          logistic heads with a certified distance to their minimiser
+    outcomes        a network's outputs and accuracy, and what happened to every test record
+    checkpoint      a training run on disk
+    stages          trainings that follow each other, as one run
+    distributed     several processes that train one network together
+    devices         the device, records that live on it, its memory, CUDA graphs
+    per_sample/     clipped per-sample gradients: the engine and its self-check
+    ensembles/      many models as one
+    front_ends/     public front ends: trained, profiled, characterised, applied
+    distillation/   a student and its teachers
 """
 
+from airlock.training.devices import Resident
 from airlock.training.ensembles.align import Aligned, align
 from airlock.training.ensembles.ensemble import Ensemble, train_together
-from airlock.training.evaluate import count_correct, losses, outcomes_of, predict
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit
+from airlock.training.outcomes import count_correct, losses, outcomes_of, predict
 from airlock.training.private import PrivateGradients
-from airlock.training.resident import Resident
 from airlock.training.sampling import Poisson, Shuffled
 
 __all__ = [

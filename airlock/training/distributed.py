@@ -30,7 +30,7 @@ from torch import Tensor
 
 from airlock.errors import ConfigError, TrainingError
 from airlock.mechanisms import Stream
-from airlock.training.resident import choose_device
+from airlock.training.devices import choose_device
 from airlock.training.sampling import Index
 
 ASSUMPTION = (

@@ -1,10 +1,27 @@
-"""Where a step's gradient comes from: the protocol of the loop, and the plain mean gradient."""
+"""Where a step's gradient comes from: the protocol of the loop, the plain mean gradient, and other objectives.
+
+The objective is the mean cross-entropy, or the convexified loss of Lu et al. 2021. With ℓ
+a record's cross-entropy, n records and the L2 term on weight matrices alone (Eq. 22 and 23; 2λ is `l2`):
+
+* `over="records"`, as printed: (1/α) ln[(1/n) Σ exp(α ℓ)] + l2 ‖W‖². As α → 0 it is the mean, as α → ∞ the maximum.
+* `over="elements"`, as in the authors' code: the mean over all n·C elements of exp(−α y_c ln p_c), of which C − 1 in
+  every record are 1, so that it is (1/α) ln[(1/C) ((1/n) Σ exp(α ℓ) + C − 1)] + l2 ‖W‖². Close to a fit, its gradient
+  is C times smaller, and L2 counts C times more.
+
+The paper takes the first for convex in the weights. It is not: exp(α ℓ) of a network with a hidden layer has as many
+minima as ℓ; a larger α only widens the region around each where it is convex.
+
+Both are sums of exponentials of losses that may be hundreds, so they are computed from logarithms.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -52,3 +69,121 @@ class PlainGradients:
         net.zero_grad(set_to_none=True)
         if len(y):
             F.cross_entropy(net(x).float(), y).backward()  # type: ignore[no-untyped-call]
+
+
+# Objectives: the mean loss, and the convexified one.
+
+pass  # merged
+
+Over = Literal["records", "elements"]
+
+
+class Objective(Protocol):
+    """What several networks minimise side by side, each over its own batch."""
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """What a checkpoint must agree on before a run goes on."""
+        ...
+
+    def __call__(self, logits: Tensor, y: Tensor, weights: Tensor, parameters: Named) -> Tensor:
+        """The sum over networks.
+
+        Args:
+            logits: (networks, records, classes), float32 or better.
+            y: (networks, records).
+            weights: Every record's weight in its network's mean: they add up to 1; 0 for one that does not count.
+            parameters: By name, stacked along a first axis.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """The mean cross-entropy with the L2 term of weight matrices: the paper's "original loss".
+
+    Args:
+        l2: Times the squared weights; twice as much as torch's `weight_decay` of the same size, and without biases.
+    """
+
+    l2: float = 0.0
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """Its kind and figures."""
+        return {"objective": "mean", "l2": self.l2}
+
+    def __call__(self, logits: Tensor, y: Tensor, weights: Tensor, parameters: Named) -> Tensor:
+        """The sum over networks of mean loss and L2 term."""
+        return (_each(logits, y) * weights).sum() + _penalty(self.l2, parameters)
+
+
+MEAN = MeanLoss()  # what is minimised unless something else is said
+
+
+@dataclass(frozen=True)
+class Convexified:
+    """The convexified loss with its L2 term.
+
+    Args:
+        alpha: α, above 0.
+        over: Which mean is taken: over records (Eq. 22) or over records and classes (the authors' code).
+        l2: Times the squared weights.
+    """
+
+    alpha: float
+    over: Over = "records"
+    l2: float = 0.0
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """Its kind and figures."""
+        return {"objective": f"convexified over {self.over}", "alpha": self.alpha, "l2": self.l2}
+
+    def __call__(self, logits: Tensor, y: Tensor, weights: Tensor, parameters: Named) -> Tensor:
+        """The sum over networks of convexified loss and L2 term."""
+        terms = self.alpha * _each(logits, y) + weights.to(logits.dtype).log()
+        classes = logits.shape[-1]
+        if self.over == "elements":
+            ones = terms.new_full((*terms.shape[:-1], 1), math.log(classes - 1))
+            terms = torch.cat([terms, ones], -1)
+        mean = torch.logsumexp(terms, -1) - (math.log(classes) if self.over == "elements" else 0.0)
+        return mean.sum() / self.alpha + _penalty(self.l2, parameters)
+
+
+def _each(logits: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view_as(y)
+
+
+def _penalty(l2: float, parameters: Named) -> Tensor | float:
+    """Of everything with two dimensions or more beside the stacked one: weights, not biases."""
+    return l2 * sum(value.square().sum() for value in parameters.values() if value.dim() > 2) if l2 else 0.0
+
+
+class ObjectiveGradients(PlainGradients):
+    """The gradient of an objective of one network: no privacy."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """The objective's."""
+        return {"gradients": "objective", **self.objective.mark}
+
+    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
+        """Backward through the objective; an empty batch gives no gradient."""
+        net.zero_grad(set_to_none=True)
+        if len(y):
+            weights = torch.full((1, len(y)), 1 / len(y), device=y.device)
+            own = {name: p[None] for name, p in net.named_parameters() if p.requires_grad}
+            self.objective(net(x).float()[None], y[None], weights, own).backward()  # type: ignore[no-untyped-call]
+
+
+def start_as_keras(net: nn.Module, seed: int) -> None:
+    """Dense layers anew, as Keras starts them: uniform by Glorot and Bengio (2010), biases of zero."""
+    generator = torch.Generator().manual_seed(seed)
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)

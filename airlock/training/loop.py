@@ -12,6 +12,7 @@ likely ones, whoever was drawn. From a public seed one record could be seen in w
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -30,11 +31,32 @@ from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import Stream
 from airlock.nets.registry import seed_torch
 from airlock.training import checkpoint
+from airlock.training.devices import Resident
 from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients, Named
-from airlock.training.resident import Resident
 from airlock.training.sampling import Sampler
-from airlock.training.schedule import Schedule, rate
+
+# How the learning rate moves: a linear rise, then constant, linear or cosine to zero.
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+def scheduled_rate(schedule: Schedule, peak: float, warmup: float, step: int, steps: int) -> float:
+    """The learning rate of a step; a function of public numbers alone."""
+    rise = math.ceil(warmup * steps)
+    if step < rise:
+        return peak * (step + 1) / (rise + 1)
+    done = (step - rise) / max(1, steps - rise)
+    if schedule == "linear":
+        return peak * (1.0 - done)
+    if schedule == "cosine":
+        return peak * 0.5 * (1.0 + math.cos(math.pi * done))
+    return peak
+
+
+# The loop.
+
+pass  # merged
 
 _CPU = torch.device("cpu")
 _COMPARED = 200  # steps between two comparisons of the weights of several processes
@@ -223,7 +245,7 @@ class _Session:
             x = x.contiguous(memory_format=self.memory_format)
         self.gradients(self.net, x, y, step)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
+            group["lr"] = scheduled_rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
         self.optimiser.step()
         self._average(min(recipe.ema, (1 + step) / (10 + step)))
 

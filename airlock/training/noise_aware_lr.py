@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from airlock.data import Records
-from airlock.training.evaluate import count_correct
+from airlock.training.devices import Resident
 from airlock.training.loop import Recipe, Run, fit, mix
-from airlock.training.resident import Resident
+from airlock.training.outcomes import count_correct
 from airlock.training.sampling import Shuffled
 
 _RECORDS, _DRAWS, _WEIGHTS, _HALVINGS = 2000, 3, 4096, 12

@@ -1,8 +1,10 @@
-"""What happened to every test record: its label, what was said of it, and how sure that was. It stays inside.
+"""What a trained network makes of records: outputs and accuracy, and what happened to every test record.
 
-Each record's outcome follows from the release and that record alone, bit for bit, so one record more or less leaves all
-others as they are. That is what makes a table of outcomes a count in which one person moves one cell
-(`auditing.evaluation`).
+Outputs are computed without gradients; each record's output is its own.
+
+`Outcomes` hold a record's label, what was said of it, and how sure that was; they stay inside. Each record's outcome
+follows from the release and that record alone, bit for bit, so one record more or less leaves all others as they are.
+That is what makes a table of outcomes a count in which one person moves one cell (`auditing.evaluation`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from airlock.data import Records
+from airlock.training.devices import to_input
+from airlock.training.per_sample import outputs
 
 Whole = NDArray[np.int64]
 
@@ -87,3 +96,40 @@ class Outcomes:
 
     def __repr__(self) -> str:
         return "Outcomes(not shown)"
+
+
+# Of a network.
+
+pass  # merged
+
+_BATCH = 1024
+
+
+def predict(net: nn.Module, records: Records) -> Tensor:
+    """Logits of every record, on the CPU; there may be none."""
+    device = next(net.parameters()).device
+    net.eval()
+    if not len(records):  # one blank record says how wide an answer is
+        blank = Records(np.zeros((1, *records.x.shape[1:]), records.x.dtype), np.zeros(1, np.int64))
+        return predict(net, blank)[:0]
+    found = []
+    for start in range(0, len(records), _BATCH):
+        x = torch.from_numpy(np.ascontiguousarray(records.x[start : start + _BATCH])).to(device)
+        found.append(outputs(net, to_input(x)).float().cpu())
+    return torch.cat(found)
+
+
+def count_correct(net: nn.Module, records: Records) -> int:
+    """How many records the network classifies correctly."""
+    return int((predict(net, records).argmax(1).numpy() == records.y).sum())
+
+
+def outcomes_of(net: nn.Module, records: Records) -> Outcomes:
+    """What becomes of every record; it stays inside."""
+    return Outcomes.of_logits(predict(net, records).numpy(), records.y)
+
+
+def losses(net: nn.Module, records: Records) -> NDArray[np.float64]:
+    """Every record's cross-entropy."""
+    logits = predict(net, records).double()
+    return F.cross_entropy(logits, torch.from_numpy(records.y), reduction="none").numpy()

@@ -31,9 +31,9 @@ from airlock.mechanisms import Stream
 from airlock.methods.answers.neuron import NeuronAnswerer, keep
 from airlock.methods.answers.published import Published, measure
 from airlock.training import Resident, Run, count_correct, predict, train_together
-from airlock.training.convexified import start_as_keras
+from airlock.training.devices import choose_device
 from airlock.training.ensembles.ensemble import model_seed
-from airlock.training.resident import choose_device
+from airlock.training.gradients import start_as_keras
 
 
 def main() -> None:

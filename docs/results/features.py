@@ -29,12 +29,12 @@ from airlock.methods.features.prune import draw, draw_inner, prune
 from airlock.nets.prefix import Prefix, narrow, open_prefix
 from airlock.nets.stages import ByChannel
 from airlock.training import Run
+from airlock.training.devices import choose_device
 from airlock.training.front_ends.characterise import QUICK, Effort, Learning, Point, characterise, grid, singles
 from airlock.training.front_ends.lda import usefulness
 from airlock.training.front_ends.pretrain import FRONT, front_weights, write_weights
 from airlock.training.front_ends.probe_networks import Judges, Sets
 from airlock.training.front_ends.profiling import profile, profile_all
-from airlock.training.resident import choose_device
 
 STAGES = ("coarse", "lda", "draws", "inner", "profile", "surface", "pixels")
 START = time.monotonic()

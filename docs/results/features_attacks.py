@@ -32,7 +32,7 @@ from airlock.config import Frozen, from_table
 from airlock.data import Records
 from airlock.nets.prefix import narrow, open_prefix, trunk, usual_state
 from airlock.training import Run
-from airlock.training.resident import choose_device
+from airlock.training.devices import choose_device
 
 SHAPE = (3, 32, 32)
 

@@ -24,8 +24,8 @@ from airlock.mechanisms import Randomness
 from airlock.methods.student.published import Published, Teachers
 from airlock.training import Recipe, Run, Shuffled, count_correct
 from airlock.training.augment import named
+from airlock.training.devices import choose_device
 from airlock.training.distillation.distil import Stage, at_places, learn_labels
-from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
 
 SELECTIONS = ("k-centre", "random", "margin", "diverse")

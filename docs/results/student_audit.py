@@ -30,7 +30,7 @@ from airlock.methods.student.ensemble import Ensemble
 from airlock.methods.student.published import Published
 from airlock.methods.student.teachers import make_pair, taught
 from airlock.training import Run, count_correct
-from airlock.training.resident import choose_device
+from airlock.training.devices import choose_device
 from airlock.training.stages import Stages
 
 MOST = 10_000

@@ -19,7 +19,7 @@ from airlock.errors import AirlockWarning
 from airlock.mechanisms import Randomness
 from airlock.methods.student.ensemble import Ensemble
 from airlock.training import Run
-from airlock.training.resident import choose_device
+from airlock.training.devices import choose_device
 
 SHOWN = ("teachers", "queries", "noise_multiplier", "bound", "noise_over_bound", "public_teacher_accuracy")
 

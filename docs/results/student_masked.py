@@ -23,9 +23,8 @@ from airlock.methods.student.learning import School
 from airlock.methods.student.private_teacher import PrivateTeacher
 from airlock.methods.student.teachers import make_pair
 from airlock.training import Run, predict
+from airlock.training.devices import choose_device, share_gpu
 from airlock.training.distillation.distil import Cached, LabelLoss
-from airlock.training.memory import share_gpu
-from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
 
 SHOWN = (

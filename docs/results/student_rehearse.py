@@ -23,8 +23,8 @@ from airlock.config import ReleaseConfig, load
 from airlock.mechanisms import Randomness
 from airlock.methods.student.private_teacher import PrivateTeacher
 from airlock.training import Run, count_correct, predict
+from airlock.training.devices import choose_device
 from airlock.training.noise_aware_lr import bearable, shaken, wandering
-from airlock.training.resident import choose_device
 from airlock.training.stages import Stages
 
 FACTORS = (1.0, 0.5, 0.25, 0.125, 0.0625)

@@ -29,8 +29,8 @@ from airlock.mechanisms import Stream
 from airlock.methods.twin.generate import spread
 from airlock.methods.twin.published import Published
 from airlock.training import Run, align, count_correct
+from airlock.training.devices import choose_device
 from airlock.training.ensembles.checkpoint_store import Slices
-from airlock.training.resident import choose_device
 
 Row = dict[str, object]
 Triple = tuple[float, float, float]

@@ -31,8 +31,8 @@ from airlock.data import Records, Split
 from airlock.mechanisms import Stream
 from airlock.methods.twin.published import Published
 from airlock.training import Run, count_correct
+from airlock.training.devices import choose_device
 from airlock.training.ensembles.ensemble import makes
-from airlock.training.resident import choose_device
 
 Row = dict[str, object]
 Attack = Callable[[nn.Module], list[float]]

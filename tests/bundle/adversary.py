@@ -38,8 +38,7 @@ from airlock.data import Facts, Records, Split, divide
 from airlock.data.split import Part
 from airlock.mechanisms import Stream
 from airlock.pipeline import make_release
-from airlock.training.evaluate import count_correct, losses, predict
-from airlock.training.outcomes import Outcomes
+from airlock.training.outcomes import Outcomes, count_correct, losses, predict
 
 Table = dict[str, Any]
 Floats = NDArray[np.float64]

@@ -29,8 +29,7 @@ from airlock.training import (
     fit,
 )
 from airlock.training.augment import named
-from airlock.training.loop import Progress, precision
-from airlock.training.schedule import rate
+from airlock.training.loop import Progress, precision, scheduled_rate
 
 CPU = torch.device("cpu")
 
@@ -210,10 +209,10 @@ def test_empty_lots_are_steps_too() -> None:
 
 
 def test_schedules() -> None:
-    assert [rate("constant", 2.0, 0.0, s, 4) for s in range(4)] == [2.0] * 4
-    assert rate("linear", 2.0, 0.0, 2, 4) == pytest.approx(1.0)
-    assert rate("cosine", 2.0, 0.0, 2, 4) == pytest.approx(1.0)
-    assert [rate("constant", 3.0, 0.5, s, 4) for s in range(4)] == pytest.approx([1.0, 2.0, 3.0, 3.0])
+    assert [scheduled_rate("constant", 2.0, 0.0, s, 4) for s in range(4)] == [2.0] * 4
+    assert scheduled_rate("linear", 2.0, 0.0, 2, 4) == pytest.approx(1.0)
+    assert scheduled_rate("cosine", 2.0, 0.0, 2, 4) == pytest.approx(1.0)
+    assert [scheduled_rate("constant", 3.0, 0.5, s, 4) for s in range(4)] == pytest.approx([1.0, 2.0, 3.0, 3.0])
 
 
 @pytest.mark.parametrize("name", ["shift", "flip", "shift+flip"])

@@ -23,8 +23,8 @@ from airlock.auditing.result import Scores
 from airlock.config import Frozen
 from airlock.data import Records
 from airlock.errors import DataError
+from airlock.training.devices import to_input
 from airlock.training.loop import Progress, mix
-from airlock.training.resident import to_input
 
 Kind = Literal["shift", "noise", "flip"]
 

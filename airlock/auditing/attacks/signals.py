@@ -18,8 +18,8 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.result import Ints, Scores, View
 from airlock.data import Records
 from airlock.errors import DataError
+from airlock.training.devices import to_input
 from airlock.training.loop import Augment, mix
-from airlock.training.resident import to_input
 
 Answer = Callable[[Tensor], Tensor]
 Mask = NDArray[np.bool_]

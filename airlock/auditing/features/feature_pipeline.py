@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from airlock.data import Records
 from airlock.errors import DataError
-from airlock.training.resident import to_input
+from airlock.training.devices import to_input
 
 _BLOCK = 250
 _TINY = 1e-12

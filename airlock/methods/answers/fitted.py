@@ -32,8 +32,8 @@ from airlock.nets.frontend import Framed, pretrain
 from airlock.nets.scattering import SMALLEST, dense
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
+from airlock.training.devices import to_input
 from airlock.training.outcomes import Outcomes
-from airlock.training.resident import to_input
 
 ASSUMPTIONS = (
     "One person contributes one record; whoever contributes several is protected less.",

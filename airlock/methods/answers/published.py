@@ -1,6 +1,6 @@
 """`answers`/`published`: noise on one neuron of a network with a convexified loss (Lu et al. 2021); a claim.
 
-A net m – 128 (tanh) – C is trained on all private records with the convexified loss (`training.convexified`) and stays
+A net m – 128 (tanh) – C is trained on all private records with the convexified loss (`training.gradients`) and stays
 inside. Every query is answered from it by Algorithm 1 (`neuron`), with the sensitivities that the paper computes from
 the sizes of the network alone (`formulas`). ε is that of *one* answer, as in the paper; `queries` answers may be asked
 for, and the paper's composition makes queries · ε of them (√queries · ε with Gaussian noise).
@@ -42,9 +42,9 @@ from airlock.methods.contract import NOTHING_ELSE_LEAVES, Channel, Plan, Release
 from airlock.methods.interface import Answerer, Interface
 from airlock.nets import create
 from airlock.training import Recipe, Resident, Run, Shuffled, count_correct, fit
-from airlock.training.convexified import Convexified, MeanLoss, Objective, ObjectiveGradients, start_as_keras
+from airlock.training.devices import to_input
+from airlock.training.gradients import Convexified, MeanLoss, Objective, ObjectiveGradients, start_as_keras
 from airlock.training.outcomes import Outcomes
-from airlock.training.resident import to_input
 
 THEOREMS = {
     "laplace": (

@@ -29,11 +29,10 @@ from airlock.methods.features.front import FrontEnd, Whole, check_settings, outs
 from airlock.methods.features.settings import FeatureSettings
 from airlock.training import Run
 from airlock.training.distributed import digest
-from airlock.training.evaluate import outcomes_of
 from airlock.training.front_ends.downstream_classifier import learn
 from airlock.training.front_ends.extract import Extraction, Ordered, Protect, extract, feature_shape
 from airlock.training.front_ends.features import compute
-from airlock.training.outcomes import Outcomes
+from airlock.training.outcomes import Outcomes, outcomes_of
 
 FOLDER = "features"  # of a run's checkpoints
 MOST_BYTES = 1 << 30  # of features that the classifier learns from

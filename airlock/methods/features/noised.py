@@ -48,10 +48,10 @@ from airlock.methods.features.front import FrontEnd, default_layers, kept_front,
 from airlock.methods.features.rows import draw_rows
 from airlock.methods.features.settings import NoisedSettings
 from airlock.training import Run
+from airlock.training.devices import to_input
 from airlock.training.front_ends.extract import NOBODY
-from airlock.training.front_ends.projection import fit_projection
+from airlock.training.front_ends.features import fit_projection
 from airlock.training.front_ends.public import SPLIT, SYNTHETIC, FrontSettings, check_public, planned_sentence, sentence
-from airlock.training.resident import to_input
 
 PUBLISHED_ALONE = (
     "psnr", "milliseconds", "bytes", "pool", "inner", "characterised", "leakiest", "least_useful",

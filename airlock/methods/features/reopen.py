@@ -18,7 +18,7 @@ from airlock.methods.features.front import Choice, FrontEnd, public_set
 from airlock.methods.features.settings import FeatureSettings, NoisedSettings
 from airlock.nets.prefix import narrow, open_prefix
 from airlock.training import Run
-from airlock.training.front_ends.projection import Average
+from airlock.training.front_ends.features import Average
 
 _CHOOSING = {"psnr", "milliseconds", "bytes", "prune", "characterised"}  # settings that choose layers and channels
 

@@ -30,9 +30,8 @@ from airlock.training.distillation.distil import (
 from airlock.training.distillation.rounds import RandomQueries, Rounds, Timetable, outputs
 from airlock.training.distillation.selection import select
 from airlock.training.distillation.variations import Vary
-from airlock.training.loop import mix
+from airlock.training.loop import Schedule, mix
 from airlock.training.sampling import Index
-from airlock.training.schedule import Schedule
 from airlock.training.stages import Stages
 
 HINTS = "hints"  # the name of that stage among `Stages`

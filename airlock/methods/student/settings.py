@@ -13,7 +13,7 @@ from airlock.nets.compact import FAMILY
 from airlock.training.augment import Name as AugmentName
 from airlock.training.distillation.rounds import Timetable
 from airlock.training.distillation.selection import Name as SelectName
-from airlock.training.schedule import Schedule
+from airlock.training.loop import Schedule
 
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
 Count = Annotated[int, Field(ge=1)]

@@ -50,8 +50,7 @@ from airlock.nets import check, create, default_name
 from airlock.training import Recipe, Resident, Run, count_correct, outcomes_of
 from airlock.training.ensembles.align import align
 from airlock.training.ensembles.checkpoint_store import Collection, Slices, collect
-from airlock.training.ensembles.ensemble import makes
-from airlock.training.ensembles.shared_init import common_start
+from airlock.training.ensembles.ensemble import common_start, makes
 from airlock.training.loop import Progress
 
 THEOREM = (

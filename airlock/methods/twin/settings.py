@@ -9,7 +9,7 @@ from pydantic import Field
 from airlock.config import Fraction, Positive, ReleaseConfig
 from airlock.errors import ConfigError
 from airlock.methods.twin.generate import DensitySettings
-from airlock.training.schedule import Schedule
+from airlock.training.loop import Schedule
 
 BY_NAME: dict[str, dict[str, object]] = {
     "digits": {"models": 20, "epochs": 20, "batch_size": 64, "learning_rate": 0.05},

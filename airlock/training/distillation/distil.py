@@ -29,10 +29,10 @@ from airlock.data.split import Array
 from airlock.errors import TrainingError
 from airlock.mechanisms import Stream
 from airlock.nets.hints import Guided, output_at
+from airlock.training.devices import Resident
 from airlock.training.distillation.variations import Vary
 from airlock.training.distributed import digest
 from airlock.training.loop import Augment, Recipe, Run, fit, mix
-from airlock.training.resident import Resident
 from airlock.training.sampling import Sampler
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from airlock.training.devices import Resident, to_input
 from airlock.training.distillation.distil import Change, LabelLoss, LossGradients, Objective
 from airlock.training.distillation.variations import Vary
 from airlock.training.loop import mix
-from airlock.training.resident import Resident, to_input
 from airlock.training.sampling import Index, order
 
 Choose = Callable[[nn.Module, int], Index]

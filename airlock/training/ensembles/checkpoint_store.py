@@ -26,13 +26,13 @@ from torch import Tensor, nn
 
 from airlock.errors import NetError, TrainingError
 from airlock.training import checkpoint
+from airlock.training.devices import Resident
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import open_models
 from airlock.training.ensembles.ensemble import Ensemble, Make, train_chunks
 from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Named
 from airlock.training.loop import Augment, Recipe, Run, Watch
-from airlock.training.resident import Resident
 
 COLUMNS = 16_384  # parameters of a block, unless told
 _ROWS, _BUFFER = "parameters", "buffer/"

@@ -24,13 +24,11 @@ from torch import Tensor, nn
 
 from airlock.errors import Interrupted, OutputError, TrainingError
 from airlock.training import checkpoint
-from airlock.training.convexified import MEAN, Objective
+from airlock.training.devices import Resident, room
 from airlock.training.distributed import digest
 from airlock.training.ensembles.stacked import Looped, Vmapped, choose, stack, tensors
-from airlock.training.gradients import Named
+from airlock.training.gradients import MEAN, Named, Objective
 from airlock.training.loop import Augment, Progress, Recipe, Run, Watch, fit, forked_generator, interruption, mix
-from airlock.training.memory import room
-from airlock.training.resident import Resident
 from airlock.training.sampling import Index, order
 
 Make = Callable[[int], nn.Module]

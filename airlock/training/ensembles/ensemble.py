@@ -7,12 +7,19 @@ models nor which of them share a chunk changes it. All models take `recipe.steps
 through more epochs.
 
 There is no privacy here. Every model of an ensemble remembers its records: an ensemble is made to attack or to be
-computed on, it belongs into the vault, and nothing of it may be released.
+computed on, it belongs in the vault, and nothing of it may be released.
+
+A common start (`common_start`): one network trained on all records for a while, from which the others go apart. Models
+that start from the same random weights leave each other's basin when they learn fast; models that go apart after some
+epochs stay in one (Frankle, Dziugaite, Roy and Carbin 2020). There is no privacy here, either: the start says
+something about its records and stays in the vault.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -26,14 +33,14 @@ from torch import Tensor, nn
 from airlock.errors import ConfigError, NetError, TrainingError
 from airlock.nets import create
 from airlock.training import checkpoint
-from airlock.training.convexified import MEAN, Objective
+from airlock.training.devices import Resident, to_input
+from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import Engine, Job, Task, Watches, budget, read, train_here
 from airlock.training.ensembles.chunks import Make as Make
 from airlock.training.ensembles.chunks import model_seed as model_seed
 from airlock.training.ensembles.stacked import forward, forward_one_by_one, tensors
-from airlock.training.gradients import Named
+from airlock.training.gradients import MEAN, Named, Objective
 from airlock.training.loop import Augment, Recipe, Run, watch_interrupt
-from airlock.training.resident import Resident, to_input
 from airlock.training.sampling import Index
 
 EngineName = Literal["local", "ray"]
@@ -270,3 +277,45 @@ def _in_blocks(way: Callable[[nn.Module, Named, Tensor], Tensor], net: nn.Module
 def _cross_entropy(logits: Tensor, y: Tensor) -> NDArray[np.float64]:
     found = [F.cross_entropy(own.double(), y, reduction="none").cpu().numpy() for own in logits]
     return np.stack(found).astype(np.float64)
+
+
+# A start that models have in common.
+
+pass  # merged
+
+_NAME = "start.safetensors"
+_NUMBER = 1 << 31  # beyond every model of a collection, so that its batches are nobody else's
+
+
+def common_start(
+    make: Make, data: Resident, recipe: Recipe, seed: int, run: Run, folder: Path, *, batch_size: int = 128
+) -> Make:
+    """Train one network, keep it in the folder, and give copies of it.
+
+    Args:
+        make: Gives the network before training.
+        data: All records.
+        recipe: How to descend.
+        seed: Public.
+        run: Device, progress; with `resume`, a start that lies in the folder is taken as it is.
+        folder: In the vault.
+        batch_size: Records in a step.
+
+    Raises:
+        TrainingError: The start in the folder is that of other settings, another seed or other records.
+    """
+    net, file = make(0), folder / _NAME
+    own = model_seed(seed, _NUMBER)
+    known = json.dumps([recipe.model_dump(), own, batch_size], sort_keys=True).encode()
+    mark = hashlib.sha256(digest([data.x, data.y, *tensors(net).values()]) + known).hexdigest()
+    if not (run.resume and file.exists()):
+        everyone = [np.arange(len(data), dtype=np.int64)]
+        found = train_together(
+            make, 1, data, everyone, recipe, own, run, None, "training the common start", batch_size=batch_size
+        )
+        checkpoint.write(file, {name: value[0].cpu() for name, value in found.values.items()}, {"mark": mark})
+    kept = read(file, mark)
+    with torch.no_grad():
+        for name, value in tensors(net).items():
+            value.copy_(kept[name])
+    return lambda model: copy.deepcopy(net)

@@ -5,13 +5,20 @@ as the network by itself would draw them, so that what one meets does not depend
 Batches of different sizes stand side by side: filled up with records of weight zero where records do not mix in the
 network, in groups of equal size where they do (BatchNorm). What torch.func's vmap does not take is computed one network
 after another, with the same result.
+
+A step of many networks may run as one CUDA graph (`Replays`): one launch instead of hundreds, and thousands of Python
+calls less. A graph is captured when the same shapes come up for the third time; whatever cannot be captured, or is not
+on a GPU, stays with ordinary launches.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +29,89 @@ from torch.func import functional_call, vmap
 from airlock.errors import NetError
 from airlock.nets.check import check_independence
 from airlock.nets.registry import seed_torch
-from airlock.training.convexified import MEAN, Objective
+from airlock.training.devices import capture
 from airlock.training.ensembles import stacked_layers
-from airlock.training.ensembles.stacked_graphs import Part, Replays
-from airlock.training.gradients import Named
+from airlock.training.gradients import MEAN, Named, Objective
+
+# A step as one CUDA graph.
+
+_PATIENCE = 2  # ordinary steps before one is captured: libraries choose their kernels in them
+
+
+@dataclass
+class Part:
+    """What networks of one step meet: records, labels, every record's weight in the loss, and masks of dropouts."""
+
+    where: Any  # which of the networks: a slice or positions
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+    masks: list[Tensor]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """All that changes from step to step."""
+        return [self.x, self.y, self.weights, *self.masks]
+
+
+Work = Callable[[nn.Module, list[Part]], list[Tensor | None]]
+
+
+@dataclass
+class _Graph:
+    graph: Any
+    part: Part
+    found: list[Tensor | None]
+
+    def replay(self, part: Part) -> list[Tensor | None]:
+        for room, value in zip(self.part.inputs, part.inputs, strict=True):
+            room.copy_(value)
+        self.graph.replay()
+        return self.found
+
+
+class Replays:
+    """Does `work` on parts of all networks, from a graph where there is one; its results are written over by the next.
+
+    Args:
+        work: Gives the gradients of the stacked networks; reads nothing but them and the part, and changes nothing.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self._held: nn.Module | None = None
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._seen: Counter[Hashable] = Counter()
+        self._broken = False
+
+    def __call__(self, held: nn.Module, part: Part) -> list[Tensor | None]:
+        """As `work(held, [part])`."""
+        if held is not self._held:  # a graph knows parameters by their place in memory
+            self._held = held
+            self._graphs.clear()
+            self._seen.clear()
+        precision = torch.is_autocast_enabled("cuda"), torch.backends.cudnn.allow_tf32
+        key = part.x.shape, part.x.dtype, part.x.stride(), precision
+        self._seen[key] += 1
+        if self._broken or not part.x.is_cuda or self._seen[key] <= _PATIENCE:
+            return self.work(held, [part])
+        graph = self._graphs.get(key) or self._capture(key, held, part)
+        return self.work(held, [part]) if graph is None else graph.replay(part)
+
+    def _capture(self, key: Hashable, held: nn.Module, part: Part) -> _Graph | None:
+        x, y, weights, *masks = (value.clone() for value in part.inputs)
+        room = Part(part.where, x, y, weights, masks)
+        captured = capture(lambda: self.work(held, [room]))
+        if captured is None:
+            self._broken = True
+            return None
+        self._graphs[key] = _Graph(captured[0], room, captured[1])
+        return self._graphs[key]
+
+
+# Stacked networks.
+
+pass  # merged
 
 _AGREE = 1e-2  # of the gradient's norm: a wrong gradient is further off, TF32 is not
 _DROPOUTS: dict[type, Callable[[Tensor, float, bool], Tensor]] = {

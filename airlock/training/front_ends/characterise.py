@@ -23,6 +23,7 @@ import numpy as np
 from airlock.data import Records, digest
 from airlock.errors import DataError, NetError
 from airlock.nets.prefix import Prefix
+from airlock.training.devices import give_back
 from airlock.training.front_ends.probe_networks import PAPER as PAPER
 from airlock.training.front_ends.probe_networks import QUICK as QUICK
 from airlock.training.front_ends.probe_networks import Effort as Effort
@@ -30,7 +31,6 @@ from airlock.training.front_ends.probe_networks import Judges, Kind, Sets
 from airlock.training.front_ends.probe_networks import Learning as Learning
 from airlock.training.front_ends.probe_networks import Point as Point
 from airlock.training.loop import Run
-from airlock.training.memory import give_back
 
 _VERSION = 1  # of networks and training: a change must change every key
 

@@ -17,9 +17,9 @@ from airlock.data import Records
 from airlock.nets.classifiers import linear
 from airlock.nets.privynet import Icn
 from airlock.nets.registry import create
+from airlock.training.devices import Resident
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit
-from airlock.training.resident import Resident
 from airlock.training.sampling import Shuffled
 
 LABEL = "classifier on features"
@@ -92,7 +92,7 @@ def nearest_mean(features: Records, classes: int, noise: float) -> nn.Module:
     """A linear discriminant for records without noise, from records with it: whose class mean is nearest.
 
     Class means are means of noisy features. All directions count alike, as they do after
-    `training.front_ends.projection`: under so much noise their covariance cannot be learnt. How much a class's share
+    `training.front_ends.features`: under so much noise their covariance cannot be learnt. How much a class's share
     counts follows from the variance around the means, less that of the noise.
     """
     x, y = torch.from_numpy(features.x).flatten(1).double(), torch.from_numpy(features.y)

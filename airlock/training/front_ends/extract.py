@@ -36,10 +36,10 @@ from airlock.data import Records
 from airlock.data.feature_files import Layout, Shard, ShardWriter, describe_shard, remove_all, remove_unfinished
 from airlock.errors import Interrupted, TrainingError
 from airlock.mechanisms import Stream
+from airlock.training.devices import to_input
 from airlock.training.ensembles.ray_cluster import connected, import_ray
 from airlock.training.loop import Run, watch_interrupt
 from airlock.training.per_sample import outputs
-from airlock.training.resident import to_input
 
 EngineName = Literal["local", "ray"]
 Labels = NDArray[np.int64]

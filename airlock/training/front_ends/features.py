@@ -1,4 +1,12 @@
-"""Records as features, by a frozen public front end: each from its own record and public tensors alone."""
+"""Records as features, by a frozen public front end: each from its own record and public tensors alone.
+
+A projection turns a stack of maps into a few numbers: averages over each map, then public directions. Noise on every
+number that leaves grows with how many there are, so few must carry what tells classes apart. Directions are those in
+which the means of the public set's classes lie apart, measured against the spread within a class (Fisher 1936), the
+strongest first; where there are more directions wanted than classes tell, the largest variances follow. Along each
+direction the spread within a class is brought to 1, so that the ball that features are clipped to is filled evenly. No
+private record is involved.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from airlock.data import Records
+from airlock.data import Public, Records
+from airlock.errors import ConfigError
+from airlock.training.devices import to_input
 from airlock.training.loop import Run
 from airlock.training.per_sample import outputs
-from airlock.training.resident import to_input
 
 BLOCK = 256  # records at a time
 
@@ -27,3 +36,61 @@ def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterato
         yield slice(start, start + len(x)), features
         if run.progress:
             run.progress(label, start + len(x), len(records))
+
+
+# From a stack of maps to a few numbers.
+
+pass  # merged
+
+_RIDGE = 0.1  # of the mean variance within classes, added: directions that hardly vary are not blown up
+
+
+class Average(nn.Module):
+    """Each map's mean; numbers without a place stay as they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, D, ...) to (n, D)."""
+        return x.flatten(2).mean(2) if x.dim() > 2 else x
+
+
+def fit_projection(front: nn.Module, public: Public, dimensions: int, run: Run) -> tuple[nn.Module, Tensor]:
+    """The front end with averages and a projection behind it, and the norms of the public records' numbers.
+
+    Args:
+        front: From records to maps.
+        public: What the directions are learnt on.
+        dimensions: How many numbers are wanted.
+        run: Device, progress.
+
+    Raises:
+        ConfigError: The front end has fewer maps than numbers are wanted.
+    """
+    body = nn.Sequential(front, Average())
+    averages = torch.cat([x.double() for _, x in compute(body, public.records, run, "features of public records")])
+    if dimensions > averages.shape[1]:
+        raise ConfigError(
+            f"settings.project of at most {averages.shape[1]}, the maps of the front end", f"{dimensions}"
+        )
+    labels = torch.from_numpy(public.records.y).to(averages.device)
+    mean, directions = fisher(averages, labels, public.classes, dimensions)
+    last = nn.Linear(averages.shape[1], dimensions).to(averages.device).requires_grad_(False)
+    last.weight.copy_(directions)
+    last.bias.copy_(-(directions @ mean))
+    norms = ((averages - mean) @ directions.T).norm(dim=1)
+    return nn.Sequential(front, Average(), last).eval(), norms.cpu()
+
+
+def fisher(x: Tensor, y: Tensor, classes: int, dimensions: int) -> tuple[Tensor, Tensor]:
+    """The mean, and a matrix (dimensions, features) of directions."""
+    member = nn.functional.one_hot(y, classes).to(x)
+    counts = member.sum(0).clamp_min(1.0)
+    means, mean = (member.T @ x) / counts[:, None], x.mean(0)
+    around = x - means[y]
+    within = around.T @ around / len(x)
+    values, vectors = torch.linalg.eigh(within)
+    white = vectors * (values.clamp_min(0) + _RIDGE * values.mean() + 1e-12).rsqrt()
+    apart = ((means - mean) * (counts / len(x)).sqrt()[:, None]) @ white
+    between = apart.T @ apart
+    rest = white.T @ (within @ white)  # breaks ties beyond the classes' directions by their variance
+    _, axes = torch.linalg.eigh(between + 1e-6 * between.diagonal().mean() * rest)
+    return mean, (white @ axes.flip(1)[:, :dimensions]).T

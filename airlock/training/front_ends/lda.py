@@ -20,8 +20,8 @@ from torch import Tensor
 from airlock.data import Records
 from airlock.errors import NetError
 from airlock.nets.prefix import Prefix
+from airlock.training.devices import Resident
 from airlock.training.loop import Run
-from airlock.training.resident import Resident
 
 RECORDS, _BATCH = 6400, 128  # as PrivyNet has it
 RIDGE = 1e-3  # of the mean variance, where S_w has no inverse

@@ -30,9 +30,9 @@ from airlock.errors import OutputError
 from airlock.nets.prefix import open_prefix, trunk, usual_state
 from airlock.nets.registry import seed_torch
 from airlock.training.augment import cutout, flip, shift
+from airlock.training.devices import Resident
 from airlock.training.gradients import PlainGradients
 from airlock.training.loop import Recipe, Run, fit, mix
-from airlock.training.resident import Resident
 from airlock.training.sampling import Shuffled
 
 LABEL = "pre-training on public images"

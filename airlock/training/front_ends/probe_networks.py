@@ -27,11 +27,10 @@ from airlock.errors import DataError, Interrupted
 from airlock.nets.prefix import Prefix
 from airlock.nets.privynet import Icn, Irn
 from airlock.training.augment import flip, shift
-from airlock.training.convexified import MEAN, Objective
+from airlock.training.devices import Resident
 from airlock.training.ensembles.stacked import Looped, Vmapped, choose, stack, tensors
-from airlock.training.gradients import Named
+from airlock.training.gradients import MEAN, Named, Objective
 from airlock.training.loop import Run, forked_generator, mix, precision, watch_interrupt
-from airlock.training.resident import Resident
 from airlock.training.sampling import Shuffled
 
 Kind = Literal["utility", "privacy"]

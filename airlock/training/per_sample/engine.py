@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from airlock.errors import TrainingError
 from airlock.mechanisms.clipping import BALANCE, Clip
+from airlock.training.devices import room
 from airlock.training.gradients import Named
-from airlock.training.memory import room
 from airlock.training.per_sample import self_check
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from airlock.mechanisms.clipping import Clip
-from airlock.training.capture import capture
+from airlock.training.devices import capture
 from airlock.training.gradients import Named
 from airlock.training.per_sample.bookkeeping import BookKeeper
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airlock.data import Records
+from airlock.training.devices import to_input
 from airlock.training.per_sample.engine import use_of
-from airlock.training.resident import to_input
 
 _BLOCK = 256  # records
 

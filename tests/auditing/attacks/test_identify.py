@@ -10,7 +10,7 @@ from airlock.auditing.attacks.identify import Guess, identify
 from airlock.auditing.features.feature_pipeline import Passage, generator_on
 from airlock.auditing.features.reconstruction_metrics import named
 from airlock.errors import DataError
-from airlock.training.resident import to_input
+from airlock.training.devices import to_input
 from tests.auditing.attacks.toy_features import CPU, conv_front, pictures
 
 

@@ -25,7 +25,7 @@ from airlock.methods.answers.published_settings import ALPHAS
 from airlock.methods.interface import Interface, Reservation
 from airlock.threads import one_thread
 from airlock.training import Run, predict
-from airlock.training.convexified import Convexified, MeanLoss
+from airlock.training.gradients import Convexified, MeanLoss
 from tests.methods.contract import ClaimContract
 
 NOISES = ("laplace", "gaussian")

@@ -27,8 +27,8 @@ from airlock.methods.features.characterised import Characterised
 from airlock.methods.features.noised import LABELS_CLEAR, Noised
 from airlock.methods.features.published import BY_PRIVATE, Published
 from airlock.training import Run
+from airlock.training.devices import to_input
 from airlock.training.front_ends.characterise import Cell, Characterisation, Point
-from airlock.training.resident import to_input
 from tests.methods.contract import ClaimContract, Contract
 
 CIFAR = Facts("cifar10", (3, 32, 32), tuple("0123456789"), 50000, 10000, "x")

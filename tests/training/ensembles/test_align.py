@@ -16,8 +16,7 @@ from airlock.data import Records
 from airlock.errors import NetError, TrainingError
 from airlock.nets import create
 from airlock.training import Ensemble, Recipe, Resident, Run, align, train_together
-from airlock.training.ensembles.align import _assign, closeness
-from airlock.training.ensembles.permutation_symmetry import Units, exchange, find_units, given_units
+from airlock.training.ensembles.align import Units, _assign, closeness, exchange, find_units, given_units
 from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Named
 

@@ -24,8 +24,7 @@ from airlock.training.augment import named
 from airlock.training.ensembles.chunks import Together
 from airlock.training.ensembles.ensemble import Make, bytes_per_model, makes, model_seed
 from airlock.training.ensembles.stacked import Looped, Vmapped, choose, stack
-from airlock.training.loop import Augment, mix
-from airlock.training.schedule import rate
+from airlock.training.loop import Augment, mix, scheduled_rate
 
 CPU = torch.device("cpu")
 SEED = 5
@@ -124,7 +123,7 @@ def alone(
             optimiser.zero_grad()
             F.cross_entropy(net(x), y).backward()
             for group in optimiser.param_groups:
-                group["lr"] = rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
+                group["lr"] = scheduled_rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
             optimiser.step()
     return net
 

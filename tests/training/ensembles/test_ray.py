@@ -391,7 +391,7 @@ def test_a_cluster_without_gpus_is_refused_where_they_are_asked_for(ray: Any) ->
 
 def test_other_versions_are_refused() -> None:
     pytest.importorskip("ray")
-    from airlock.training.ensembles.ray_worker import train
+    from airlock.training.ensembles.ray_engine import train
 
     outcome = train(b"", ((), ()), (0, 1), {}, "", None, ("0", "0"), None)
     assert outcome.error == "TrainingError"

@@ -15,7 +15,7 @@ from airlock.nets.prefix import Prefix, open_prefix
 from airlock.nets.privynet import Icn, Irn
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
-from airlock.training.convexified import MEAN
+from airlock.training.devices import to_input
 from airlock.training.ensembles.stacked import Dropouts, Looped, Vmapped, stack
 from airlock.training.front_ends.characterise import (
     Characterisation,
@@ -27,7 +27,7 @@ from airlock.training.front_ends.characterise import (
     singles,
 )
 from airlock.training.front_ends.probe_networks import _Pixels, psnr
-from airlock.training.resident import to_input
+from airlock.training.gradients import MEAN
 
 SHAPE = (3, 8, 8)
 SMALL = Effort(

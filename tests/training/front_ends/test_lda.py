@@ -15,8 +15,8 @@ from airlock.errors import NetError
 from airlock.nets.prefix import open_prefix
 from airlock.nets.synthetic import draw_classes
 from airlock.training import Run
+from airlock.training.devices import to_input
 from airlock.training.front_ends.lda import Scatter, discriminability, usefulness
-from airlock.training.resident import to_input
 
 
 def records(seed: int, count: int, classes: int, channels: int = 3, side: int = 2) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from airlock.training import memory
+from airlock.training import devices
 from airlock.training.ensembles.chunks import budget
 from airlock.training.per_sample.engine import _size
 
@@ -19,14 +19,14 @@ GPU, GIB = torch.device("cuda"), 1 << 30
 def gpu_of_64_gib(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=64 * GIB))
     yield
-    memory.share_gpu(1)
+    devices.share_gpu(1)
 
 
 def test_a_share_of_a_gpu_makes_smaller_chunks() -> None:
     assert budget(GPU) == 16 * GIB
     assert _size(1 << 20, 1, 1 << 20, False, GPU) == 2048  # what a million records may have at a time: `sums`
     assert _size(1 << 20, 1, 1 << 16, False, GPU) == 8192  # 8 GiB
-    memory.share_gpu(4)
+    devices.share_gpu(4)
     assert budget(GPU) == 4 * GIB
     assert _size(1 << 20, 1, 1 << 16, False, GPU) == 2048
     assert _size(1 << 40, 1, 10, False, GPU) == 1  # one record at least
@@ -34,12 +34,12 @@ def test_a_share_of_a_gpu_makes_smaller_chunks() -> None:
 
 def test_a_cpu_is_not_shared_so() -> None:
     before = budget(torch.device("cpu")), _size(1 << 16, 1, 4096, True, torch.device("cpu"))
-    memory.share_gpu(4)
+    devices.share_gpu(4)
     assert (budget(torch.device("cpu")), _size(1 << 16, 1, 4096, True, torch.device("cpu"))) == before
 
 
 def test_giving_back_without_a_gpu_does_nothing() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    memory.give_back()
+    devices.give_back()
     assert not torch.cuda.is_initialized()

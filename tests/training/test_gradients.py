@@ -18,10 +18,17 @@ from airlock.data import Records
 from airlock.errors import Interrupted, TrainingError
 from airlock.nets import create
 from airlock.training import Recipe, Resident, Run, Shuffled, fit, train_together
-from airlock.training.convexified import MEAN, Convexified, MeanLoss, ObjectiveGradients, Over, start_as_keras
 from airlock.training.ensembles.ensemble import makes, model_seed
 from airlock.training.ensembles.stacked import Looped, Vmapped, choose, stack
-from airlock.training.gradients import PlainGradients
+from airlock.training.gradients import (
+    MEAN,
+    Convexified,
+    MeanLoss,
+    ObjectiveGradients,
+    Over,
+    PlainGradients,
+    start_as_keras,
+)
 
 CPU = torch.device("cpu")
 SHAPE, CLASSES = (5,), 4
