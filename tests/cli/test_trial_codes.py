@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from airlock import audit, methods
+from airlock import auditing, methods
 from airlock.accounting import Claim
 from airlock.auditing import Audit, measure
 from airlock.auditing.result import Scores
@@ -147,7 +147,7 @@ def attacked(apart: float, records: int) -> Audit:
 def test_an_audit_says_what_it_found(
     found: Audit, code: int, word: str, released: tuple[Path, Path], monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(audit, "attack", lambda *_: (found, {}))
+    monkeypatch.setattr(auditing, "attack", lambda *_: (found, {}))
     result = run("audit", released[0], "--vault", released[1])
     assert result.exit_code == code, result.output
     assert word in result.stdout

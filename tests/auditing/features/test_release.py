@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from airlock import audit, data, methods
+from airlock import auditing, data, methods
 from airlock.auditing import required_attacks
 from airlock.auditing.attacks.invert import InvertSettings
 from airlock.auditing.features.attack import NO_POOL, QUICK
@@ -64,7 +64,7 @@ def test_every_fitting_attack_is_made_at_a_release(
 ) -> None:
     config, release, split = released
     monkeypatch.setattr("airlock.auditing.features.release.QUICK", FAST)
-    found, secrets = audit.run(release, split, config.split, 0)
+    found, secrets = auditing.run(release, split, config.split, 0)
     assert found.features is not None
     made = (*found.attacks, *found.features.reconstructions)
     assert required_attacks.missing("features", made, config.method or "") == ()

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from airlock import audit, data, pipeline
+from airlock import auditing, data, pipeline
 from airlock.bundle import Vault, card, dossier
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
@@ -121,7 +121,7 @@ class TestPublished(ClaimContract):
         self, released: Release, split: Split, tmp_path: Path
     ) -> None:
         safe, config = Vault.open(tmp_path), self.config()
-        found, _ = audit.run(released, split, config.split, 0)
+        found, _ = auditing.run(released, split, config.split, 0)
         made = card.make(config, data.describe(config), released, Stream.from_seed(0))
         assert pipeline._teacher(made, safe) is None  # another vault has no teacher
         safe.store(made.release_id, released.secrets)
@@ -129,13 +129,13 @@ class TestPublished(ClaimContract):
         assert teacher is not None
         right = count_correct(teacher[0], split.test) / len(split.test)
         assert released.inside["teacher_accuracy"] == right
-        beside, scores = audit.attack_quickly(*teacher, split, config.split, 0)
+        beside, scores = auditing.attack_quickly(*teacher, split, config.split, 0)
         assert [one.name for one in beside.attacks] == [one.name for one in found.attacks]
         assert [one.value for one in beside.attacks] != [one.value for one in found.attacks]
         assert scores
         inside = dossier.with_audit(dossier.make(made, released, found), found, beside)
         assert inside.teacher is not None
-        assert [one.value for one in inside.teacher.attacks] != [one.value for one in inside.audit.attacks]
+        assert [one.value for one in inside.teacher.attacks] != [one.value for one in inside.auditing.attacks]
 
     @pytest.mark.parametrize("name", ["random", "margin", "diverse"])
     def test_every_selection_gives_a_student(self, split: Split, name: str) -> None:
