@@ -18,7 +18,7 @@ from airlock.auditing.features.attack import Attackers
 from airlock.auditing.features.feature_pipeline import Passage, push
 from airlock.auditing.features.reconstruction_metrics import hits_at_most, psnr
 from airlock.data import Records
-from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gpu_noise
+from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gaussian
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sheather_jones, silverman
 from airlock.nets import create
 from airlock.nets.prefix import open_prefix
@@ -141,7 +141,7 @@ def test_tf32_keeps_every_record_within_the_bound(last: bool) -> None:
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("count", [1, 16, 17, 1_199_882])
 def test_the_kernel_makes_the_stream_of_the_cpu(count: int, shaped: bool) -> None:
-    assert gpu_noise.takes(torch.zeros(1, device=GPU))
+    assert gaussian.gpu_takes(torch.zeros(1, device=GPU))
     mechanism, value = GaussianNoise(0.7, 1.3), torch.randn(count)
     shape = torch.rand(count) * 3 if shaped else None
     factors = None if shape is None else shape.numpy()

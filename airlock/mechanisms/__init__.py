@@ -1,4 +1,22 @@
-"""Randomised primitives, each small, cited, and with its guarantee in the docstring."""
+"""Randomised primitives, each small, cited, and with its guarantee in the docstring.
+
+Randomness is passed in as a `Stream`; a mechanism's `event` says what one call costs.
+
+    randomness     secret streams as a tree, each leaf read once, and public seeds
+    clipping       per-record clipping, flat or by layer
+    gaussian       the Gaussian mechanism on a grid, on a CPU or a GPU
+    gpu_kernel     its Triton kernels; imported only where Triton is
+    laplace        the Laplace mechanism on a grid
+    discrete       discrete Gaussian and Laplace noise, sampled exactly
+    counts         counts with two-sided geometric noise
+    exponential    the exponential mechanism over a few options
+    sparse_vector  the sparse vector technique
+    quantile       a clipping bound that follows a quantile of the gradients' norms
+    local          mechanisms that make every record safe by itself
+    aggregate      sample and aggregate: what disjoint shards say, released once
+    kmeans         private k-means
+    density        the exponential mechanism over a kernel density estimate
+"""
 
 from airlock.mechanisms.aggregate import (
     ShardDensity,

@@ -1,4 +1,4 @@
-"""The Triton kernel of `gpu_noise`; imported only where Triton is."""
+"""The Triton kernels of `gaussian`; imported only where Triton is."""
 # mypy: ignore-errors
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from airlock.mechanisms import GaussianNoise, Stream, gpu_noise
+from airlock.mechanisms import GaussianNoise, Stream, gaussian
 
 
 def has_scale(noise: np.ndarray, scale: float) -> bool:
@@ -95,8 +95,8 @@ def test_the_place_is_the_one_that_made_the_noise(monkeypatch: pytest.MonkeyPatc
     mechanism, value, shape = GaussianNoise(0.7, 1.3), torch.randn(50), torch.rand(50)
     on_cpu, on_gpu = Stream.from_seed(4), Stream.from_seed(4)
     here = mechanism.add_and_divide(value, 3.0, on_cpu, shape)
-    monkeypatch.setattr(gpu_noise, "takes", lambda value: True)
-    monkeypatch.setattr(gpu_noise, "add_noise", kernel)
+    monkeypatch.setattr(gaussian, "gpu_takes", lambda value: True)
+    monkeypatch.setattr(gaussian, "gpu_add_noise", kernel)
     there = mechanism.add_and_divide(value, 3.0, on_gpu, shape)
     assert torch.equal(here, there)
     assert (on_cpu.drawn_on, on_gpu.drawn_on) == (("cpu",), ("gpu",))
@@ -106,22 +106,22 @@ def test_a_kernel_that_fails_made_no_noise(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*args: object) -> torch.Tensor:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(gpu_noise, "takes", lambda value: True)
-    monkeypatch.setattr(gpu_noise, "add_noise", broken)
+    monkeypatch.setattr(gaussian, "gpu_takes", lambda value: True)
+    monkeypatch.setattr(gaussian, "gpu_add_noise", broken)
     stream = Stream.from_seed(4)
     with pytest.raises(RuntimeError, match="no compiler"):
         GaussianNoise(1.0, 1.0).add_and_divide(torch.zeros(3), 1.0, stream)
     assert stream.drawn_on == ()
-    assert not gpu_noise._agrees.__wrapped__(torch.device("cpu"))  # so it would not have been taken
+    assert not gaussian._gpu_agrees.__wrapped__(torch.device("cpu"))  # so it would not have been taken
 
 
 def test_a_kernel_is_taken_only_if_its_noise_is_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cpu")
-    monkeypatch.setattr(gpu_noise, "add_noise", kernel)
-    assert gpu_noise._agrees.__wrapped__(device)
-    monkeypatch.setattr(gpu_noise, "add_noise", lambda *args: kernel(*args) / 2)
-    assert not gpu_noise._agrees.__wrapped__(device)
-    assert not gpu_noise.takes(torch.zeros(3))  # not on a GPU
+    monkeypatch.setattr(gaussian, "gpu_add_noise", kernel)
+    assert gaussian._gpu_agrees.__wrapped__(device)
+    monkeypatch.setattr(gaussian, "gpu_add_noise", lambda *args: kernel(*args) / 2)
+    assert not gaussian._gpu_agrees.__wrapped__(device)
+    assert not gaussian.gpu_takes(torch.zeros(3))  # not on a GPU
 
 
 def test_low_order_bits_say_nothing_about_the_value() -> None:

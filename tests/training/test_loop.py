@@ -15,7 +15,7 @@ from torch import nn
 
 from airlock.data import Records
 from airlock.errors import Interrupted, TrainingError
-from airlock.mechanisms import Stream, gpu_noise
+from airlock.mechanisms import Stream, gaussian
 from airlock.nets import create
 from airlock.training import (
     PlainGradients,
@@ -117,8 +117,8 @@ def test_a_resumed_run_knows_where_the_noise_before_it_was_computed(
         return stream
 
     with monkeypatch.context() as faked:
-        faked.setattr(gpu_noise, "takes", lambda value: True)
-        faked.setattr(gpu_noise, "add_noise", lambda value, *numbers: value)
+        faked.setattr(gaussian, "gpu_takes", lambda value: True)
+        faked.setattr(gaussian, "gpu_add_noise", lambda value, *numbers: value)
         first = private(Run(progress=_press_after(2), checkpoint=tmp_path))
     assert first.drawn_on == ("gpu",)
     assert private(Run(checkpoint=tmp_path, resume=True)).drawn_on == ("cpu", "gpu")

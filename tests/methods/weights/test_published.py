@@ -17,7 +17,7 @@ from airlock import methods
 from airlock.accounting import repeat, spend
 from airlock.data import Records, Split
 from airlock.errors import ConfigError
-from airlock.mechanisms import Clip, Stream, gpu_noise
+from airlock.mechanisms import Clip, Stream, gaussian
 from airlock.methods import Release
 from airlock.methods.weights import optimised
 from airlock.methods.weights.optimised_gradients import OptimisedGradients, sensitivity
@@ -208,8 +208,8 @@ def test_the_noise_is_made_where_the_gradients_are(monkeypatch: pytest.MonkeyPat
         seen.append(shape)
         return value / divisor
 
-    monkeypatch.setattr(gpu_noise, "takes", lambda value: True)
-    monkeypatch.setattr(gpu_noise, "add_noise", kernel)
+    monkeypatch.setattr(gaussian, "gpu_takes", lambda value: True)
+    monkeypatch.setattr(gaussian, "gpu_add_noise", kernel)
     net, data = small()
     gradients = source(data)
     gradients(net, *data.batch(np.arange(9)), 0)
