@@ -20,7 +20,7 @@ from airlock.errors import ConfigError, ExpiredKey, UnknownKey
 from airlock.ledger import tables
 from airlock.ledger.chain import digest
 from airlock.ledger.ledger import Ledger
-from airlock.ledger.orders import SetQuota
+from airlock.ledger.transaction import SetQuota
 
 _TOKEN = re.compile(r"airlock_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOBODY = digest("")

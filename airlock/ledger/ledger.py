@@ -22,11 +22,8 @@ import sqlalchemy as sa
 
 from airlock.errors import AirlockError, ConfigError, LedgerBroken, LedgerError, LedgerUnavailable
 from airlock.ledger import tables, verify
-from airlock.ledger.chain import FIRST_HASH, OPENED, Entry, Position
-from airlock.ledger.high_water_mark import Mark
-from airlock.ledger.orders import Charge, Forget, Keep, Order, Replay, Rules, SetQuota, Spend
-from airlock.ledger.transaction import Books
-from airlock.ledger.units import LARGEST
+from airlock.ledger.chain import FIRST_HASH, OPENED, Entry, Mark, Position
+from airlock.ledger.transaction import LARGEST, Books, Charge, Forget, Keep, Order, Replay, Rules, SetQuota, Spend
 from airlock.ledger.writer import Writer
 
 

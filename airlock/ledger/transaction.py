@@ -1,20 +1,240 @@
-"""The ledger's rows inside one transaction that holds the lock: what may be charged is decided here.
+"""What a caller can order from the ledger, and the transaction in which it is decided.
 
-`Books` reads the rows that a batch of orders needs, decides order after order in memory, and writes what changed at the
-end. An order that is refused raises before it has changed anything, so the others of its batch are not touched by it.
+Costs are whole units: a cost is rounded up, a budget down, so that rounding never gives privacy away. The ledger adds
+whole numbers and knows nothing of privacy. What it adds up must therefore be a cost that adds up: the ε of a pure
+mechanism, or the ρ of zero-concentrated privacy; never the ε of an (ε, δ) that was computed for one query.
+
+Orders. An order says whose rows it needs and is applied to the `Books` of a transaction, together with others. Amounts
+and names are checked when it is made, so that nothing that could be free or negative reaches a transaction.
+
+The transaction holds the lock, and what may be charged is decided in it. `Books` reads the rows that a batch of orders
+needs, decides order after order in memory, and writes what changed at the end. An order that is refused raises before
+it has changed anything, so the others of its batch are not touched by it.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Protocol
 
 import sqlalchemy as sa
 
-from airlock.errors import Exhausted, KeyReused, LedgerBroken, UnknownKey
+from airlock.errors import ConfigError, Exhausted, KeyReused, LedgerBroken, UnknownKey
 from airlock.ledger import tables
-from airlock.ledger.chain import QUOTA, SPENT, Entry, Position
-from airlock.ledger.orders import NAME, Charge, Order, Replay, Rules, SetQuota, Spend
+from airlock.ledger.chain import QUOTA, SPENT, Entry, Position, digest
+
+# Whole units.
+
+LARGEST = 2**62
+Amount = int | float | str | Fraction
+
+
+def cost_in_units(cost: Amount, unit: Amount) -> int:
+    """The smallest number of units that pays for `cost`, at least 1.
+
+    Numbers are taken exactly: the float 0.3 is a little less than three tenths, and 0.1 + 0.2 a little more than it,
+    which then costs a unit more. Give text ("0.3") or a Fraction where that unit counts.
+
+    Raises:
+        ConfigError: A number is not positive and finite, or the cost has more units than a ledger counts.
+    """
+    return _counted(math.ceil(_exact(cost, "cost") / _exact(unit, "unit")))
+
+
+def budget_in_units(budget: Amount, unit: Amount) -> int:
+    """The largest number of units that `budget` covers, as the cap of a ledger.
+
+    Raises:
+        ConfigError: A number is not positive and finite, or the budget is less than one unit.
+    """
+    return _counted(math.floor(_exact(budget, "budget") / _exact(unit, "unit")))
+
+
+def _exact(amount: Amount, name: str) -> Fraction:
+    try:
+        value = Fraction(amount)
+    except (ValueError, OverflowError, ZeroDivisionError) as error:
+        raise ConfigError(f"a positive number as {name}", repr(amount)[:40]) from error
+    if value <= 0:
+        raise ConfigError(f"a positive number as {name}", repr(amount)[:40], "Every answer costs something.")
+    return value
+
+
+def _counted(units: int) -> int:
+    if not 1 <= units <= LARGEST:
+        raise ConfigError(f"1 to {LARGEST:,} units", f"{units:,}", do="Choose another unit.")
+    return units
+
+
+# Orders.
+
+pass  # merged
+
+
+LARGEST_ANSWER = 16 << 20
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_SHA = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long idempotency keys work.
+
+    Attributes:
+        replay_seconds: A stored answer can be had again for so long; then its key is as good as new.
+        answer_seconds: A request that was charged and has no answer yet is taken to be under way for so long; after
+            that its process is taken for dead, and the same request is charged again.
+    """
+
+    replay_seconds: float = 24 * 3600
+    answer_seconds: float = 60
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What was paid for: draw noise for this many rows, once.
+
+    Attributes:
+        entry: Its number in the log.
+        client: Who paid.
+        rows: Answers that were paid for.
+        units: What they cost together.
+        key: SHA-256 of the idempotency key, or empty.
+        left: Units the client can still spend.
+    """
+
+    entry: int
+    client: str
+    rows: int
+    units: int
+    key: str
+    left: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An answer that was given before, to be given again as it is; nothing was charged."""
+
+    entry: int
+    body: bytes
+
+
+class Order(Protocol):
+    """Something to be done in a transaction, together with others."""
+
+    @property
+    def client(self) -> str:
+        """Whose row is needed; empty for none."""
+
+    @property
+    def key_digest(self) -> str:
+        """Which idempotency key's row is needed; empty for none."""
+
+    def apply(self, books: Books) -> object:
+        """Do it; a refusal is raised before anything is changed."""
+
+
+@dataclass(frozen=True)
+class Spend:
+    """Pay for the answers to one request.
+
+    Args:
+        client: Who pays.
+        units: The cost of one row, in whole units.
+        rows: How many rows; all are paid or none.
+        request: SHA-256 of the canonical request (model, inputs, parameters), 64 hexadecimal digits.
+        key: The client's idempotency key, if any.
+    """
+
+    client: str
+    units: int
+    request: str
+    rows: int = 1
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("units", self.units), ("rows", self.rows)):
+            if type(value) is not int or not 1 <= value <= LARGEST:
+                raise ConfigError(f"a whole number from 1 as {name}", repr(value)[:40], "There is no free answer.")
+        if not _SHA.fullmatch(self.request):
+            raise ConfigError("64 hexadecimal digits as request", "something else", "The log keeps a digest only.")
+        if self.key is not None and not 1 <= len(self.key) <= 255:
+            raise ConfigError("an idempotency key of 1 to 255 characters", f"{len(self.key)}")
+
+    @property
+    def key_digest(self) -> str:
+        """The log and the tables hold a digest: what a client calls its requests is its own affair."""
+        return digest(self.key) if self.key is not None else ""
+
+    def apply(self, books: Books) -> Charge | Replay:
+        """Charge, or find the answer that was given before."""
+        return books.charge(self)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Store the answer to a charge, so that its idempotency key replays it."""
+
+    charge: Charge
+    body: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.body) > LARGEST_ANSWER:
+            raise ConfigError(f"an answer of at most {LARGEST_ANSWER:,} bytes", f"{len(self.body):,}")
+
+    @property
+    def client(self) -> str:
+        """Whose answer."""
+        return self.charge.client
+
+    @property
+    def key_digest(self) -> str:
+        """Under which key."""
+        return self.charge.key
+
+    def apply(self, books: Books) -> bool:
+        """Whether it was stored: not if the key was charged again since, or holds an answer."""
+        return books.keep(self.charge, self.body)
+
+
+@dataclass(frozen=True)
+class SetQuota:
+    """Make a client known, with a limit of its own or (None) none below the cap."""
+
+    client: str
+    quota: int | None
+    key_digest: str = ""
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.client):
+            raise ConfigError("1 to 64 letters, digits and . _ @ - as a client's name", repr(self.client)[:80])
+        if self.quota is not None and not (type(self.quota) is int and 0 <= self.quota <= LARGEST):
+            raise ConfigError("a whole number of units as quota", repr(self.quota)[:40])
+
+    def apply(self, books: Books) -> None:
+        """Write it into the log and the client's row."""
+        books.set_quota(self.client, self.quota)
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Drop stored answers whose time is over."""
+
+    client: str = ""
+    key_digest: str = ""
+
+    def apply(self, books: Books) -> int:
+        """How many were dropped."""
+        return books.forget()
+
+
+# The rows inside one transaction.
+
+pass  # merged
 
 # Built once: to build a statement costs as much as to run it.
 _LOCKED = sa.select(tables.ledger).with_for_update()

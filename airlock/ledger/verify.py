@@ -11,8 +11,7 @@ import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken
 from airlock.ledger import tables
-from airlock.ledger.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, Position
-from airlock.ledger.high_water_mark import Mark
+from airlock.ledger.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, Mark, Position
 
 _COLUMNS = [column for column in tables.log.c if column.name != "hash"]
 _PAGE = 2000

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from airlock.errors import AirlockError, LedgerError, LedgerUnavailable
-from airlock.ledger.orders import Order
+from airlock.ledger.transaction import Order
 
 Settle = Callable[[Sequence[Order]], list[object]]
 

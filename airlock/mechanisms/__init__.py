@@ -1,6 +1,6 @@
 """Randomised primitives, each small, cited, and with its guarantee in the docstring.
 
-Randomness is passed in as a `Stream`; a mechanism's `event` says what one call costs.
+Randomness is passed in as a `Stream`. What one call costs is a mechanism's `event`, or stands in its guarantee.
 
     randomness     secret streams as a tree, each leaf read once, and public seeds
     clipping       per-record clipping, flat or by layer

@@ -25,9 +25,9 @@ from airlock.ledger.ledger import Balance
 from airlock.serve import pages, protocol, schema
 from airlock.serve.access import Access
 from airlock.serve.answer_handler import Sale
-from airlock.serve.body import parse_json, read_body
 from airlock.serve.middleware import Guard, Meters
 from airlock.serve.problems import MEDIA_TYPE, Problem, from_error
+from airlock.serve.protocol import parse_json, read_body
 from airlock.serve.service import Service
 
 _log = logging.getLogger("airlock.serve")

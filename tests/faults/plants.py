@@ -23,8 +23,7 @@ from airlock.accounting import Course, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
 from airlock.data import split as data_split
-from airlock.ledger.orders import Charge, Replay, Spend
-from airlock.ledger.transaction import Books
+from airlock.ledger.transaction import Books, Charge, Replay, Spend
 from airlock.mechanisms import (
     AboveThreshold,
     Choice,
@@ -53,7 +52,7 @@ from airlock.methods.student import ensemble, ensemble_case, teachers
 from airlock.methods.twin import shard_case, sharded
 from airlock.methods.weights.head import Head
 from airlock.serve import answer_handler
-from airlock.serve.batcher import Gatherer
+from airlock.serve.answer_handler import Gatherer
 from airlock.training import Poisson, PrivateGradients, convex, loop, private
 from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group

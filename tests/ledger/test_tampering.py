@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken, LedgerUnavailable
 from airlock.ledger import Ledger, Spend, Terms, digest, tables
-from airlock.ledger.chain import Entry, Position
-from airlock.ledger.high_water_mark import Mark
+from airlock.ledger.chain import Entry, Mark, Position
 from tests.ledger.conftest import forging
 
 REQUEST = digest("a request")

@@ -21,7 +21,7 @@ from typing import Any
 
 from airlock.errors import AirlockError, Exhausted, KeyReused
 from airlock.ledger import Charge, Ledger, Replay, Spend, Terms, digest, tables
-from airlock.ledger.high_water_mark import Mark
+from airlock.ledger.chain import Mark
 from airlock.ledger.transaction import Books
 from tests.waiting import LONG
 

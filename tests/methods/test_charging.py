@@ -28,8 +28,7 @@ from airlock.mechanisms import AboveThreshold, Randomness, Stream
 from airlock.methods import Interface, Release
 from airlock.methods.answers.votes import NONE
 from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Reservation, as_queries
-from airlock.serve.answer_handler import Sale
-from airlock.serve.batcher import Gatherer
+from airlock.serve.answer_handler import Gatherer, Sale
 from airlock.serve.ledger_paths import terms_of
 from airlock.serve.protocol import LABEL, Query
 from airlock.training import Run

@@ -25,7 +25,7 @@ from airlock.errors import AirlockWarning
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Artefact, Features, Interface, Release
 from airlock.methods.interface import Answers, as_queries
-from airlock.serve.batcher import Gatherer
+from airlock.serve.answer_handler import Gatherer
 from airlock.training import Run
 from tests import chance
 from tests.methods.test_missing_records import FACTS, NAMES, config, digits

@@ -17,9 +17,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from airlock.serve.body import parse_json
 from airlock.serve.problems import Problem
-from airlock.serve.protocol import read_query
+from airlock.serve.protocol import parse_json, read_query
 from tests import chance
 from tests.serve.selling import SHAPE, Priced, make, question, running
 from tests.waiting import LONG
