@@ -24,8 +24,8 @@ from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
 from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier, models
-from airlock.bundle.interface import open_interface
-from airlock.bundle.rendering import dossier_page, page, text
+from airlock.bundle.answering import open_interface
+from airlock.bundle.rendering import page, text
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
@@ -65,10 +65,10 @@ class Outcome:
     dossier_page: Path
 
     def __repr__(self) -> str:
-        return page.summary(self.bundle)
+        return page.summary(self.bundle.card, self.bundle.folder)
 
     def _repr_html_(self) -> str:
-        return page.in_notebook(page.summary(self.bundle), page.render_html(self.bundle.card))
+        return page.in_notebook(page.summary(self.bundle.card, self.bundle.folder), page.render_html(self.bundle.card))
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def make_release(
     safe.store(made.release_id, {**release.secrets, OUTCOMES: release.utility.arrays()}, split.remarks)
     inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
     inside = dossier.with_court(inside, trials)
-    page_inside = dossier_page.keep(safe, inside)
+    page_inside = page.keep_dossier(safe, inside)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
     if isinstance(release.artefact, Features):
         release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
@@ -306,10 +306,10 @@ class Audited:
     dossier_page: Path
 
     def __repr__(self) -> str:
-        return page.summary(self.bundle)
+        return page.summary(self.bundle.card, self.bundle.folder)
 
     def _repr_html_(self) -> str:
-        return page.in_notebook(page.summary(self.bundle), page.render_html(self.bundle.card))
+        return page.in_notebook(page.summary(self.bundle.card, self.bundle.folder), page.render_html(self.bundle.card))
 
     @property
     def stated(self) -> float | None:
@@ -384,7 +384,7 @@ def audit_bundle(
     safe.store(f"{card_before.release_id}-audit-{secrets.token_hex(4)}", scores)
     before = dossier.find(safe, card_before.release_id) or _new_dossier(card_before, safe, split)
     inside = dossier.with_audit(before, found, beside)
-    page_inside = dossier_page.keep(safe, inside)
+    page_inside = page.keep_dossier(safe, inside)
     safe.forget_checkpoint(f"{card_before.release_id}-audit")
     return Audited(bundle.read(folder), inside, page_inside)
 

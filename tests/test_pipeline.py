@@ -16,7 +16,7 @@ import airlock
 from airlock import methods
 from airlock.auditing import AuditSettings
 from airlock.bundle import Vault, bundle, dossier
-from airlock.bundle.rendering import dossier_page
+from airlock.bundle.rendering import page
 from airlock.bundle.schema import Decision
 from airlock.bundle.verify import verify
 from airlock.config import from_table
@@ -179,7 +179,7 @@ def test_an_audit_writes_a_dossier_and_leaves_the_bundle_as_it_was(tmp_path: Pat
     folder, vault = tmp_path / "bundle", tmp_path / "vault"
     made = make_release(config(), folder, vault=vault, followed="a comparison")
     signed = made.dossier.model_copy(update={"decision": Decision(decision="approve", name="A")})
-    dossier_page.keep(Vault.open(vault), signed)
+    page.keep_dossier(Vault.open(vault), signed)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     done = audit_bundle(folder, FEW, vault=vault)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -2,11 +2,26 @@
 
 In: a release and its audit. Out: a `Card`, a `Bundle` on disk, a `Verification` of one, and a `Weighing` of what
 speaks for and against it; what must not leave goes to the `Vault`.
+
+    bundle          the folder that leaves, written whole or not at all, and what lies in it
+    card            the card: public facts and figures that are paid for
+    dossier         the dossier, which stays: exact figures and attacks
+    schema          what a card is made of
+    feature_schema  what is said about attacks on features
+    vault           what must not leave
+    files           files written whole or not at all, and read with care
+    export          the network as safetensors and ONNX
+    compression     smaller forms of a student, and how much smaller and faster they are
+    verify          whether a bundle is what its card says
+    consistency     checks: the card agrees with itself, and the other files with the card
+    models          checks: the model files load and agree
+    gate            reasons to reject, for caution, and to release
+    answering       a bundle that answers, by its network or from the vault
+    receive         a classifier trained on released features
+    rendering/      sentences, pages, figures, SACRO
 """
 
-from airlock.bundle.bundle import Bundle as Bundle
-from airlock.bundle.bundle import read as read
-from airlock.bundle.bundle import write as write
+from airlock.bundle.bundle import Bundle, read, write
 from airlock.bundle.card import Card as Card
 from airlock.bundle.card import make as make_card
 from airlock.bundle.card import schema as card_schema

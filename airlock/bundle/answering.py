@@ -3,6 +3,9 @@
 A bundle with a network answers by that network, in ONNX Runtime, and its answers cost nothing: the network has left
 already, and whoever has it can ask it as often as they like. A bundle without one is answered from the vault, at a
 price (`airlock.methods.interface`).
+
+From the vault (`open_interface`). In: a bundle whose card names an interface, and the vault it was made with. Out: an
+`Answerer`. Both are checked first: the bundle verifies, and the vault holds what this very release left there.
 """
 
 from __future__ import annotations
@@ -13,14 +16,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from airlock import methods
 from airlock.bundle import bundle, export
 from airlock.bundle.card import Card
 from airlock.bundle.files import read_file
-from airlock.bundle.interface import from_vault
+from airlock.bundle.schema import Asking
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
+from airlock.errors import Refused
 from airlock.mechanisms import Stream
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
+
+# From the vault.
+
+
+def open_interface(folder: Path, vault: Vault) -> Answerer:
+    """Whoever answers for this bundle; nothing is answered or paid yet.
+
+    Raises:
+        Refused: The bundle does not verify, or a network leaves by it.
+        FormatError: The vault does not have what answers.
+    """
+    return from_vault(read_verified(folder, vault).card, vault)
+
+
+def from_vault(card: Card, vault: Vault) -> Answerer:
+    """Whoever answers for a release whose bundle verified.
+
+    Raises:
+        Refused: A network leaves by it.
+        FormatError: The vault does not have what answers.
+    """
+    if card.interface is None:
+        raise Refused(
+            "a bundle of answers",
+            "one of a network" if card.network else "one of features",
+            "Whoever holds what left needs nobody to answer.",
+            "Open it yourself.",
+        )
+    kept = vault.load(card.release_id)
+    return methods.named(f"{card.channel}/{card.method}").answerer(as_interface(card.interface), kept)
+
+
+def as_interface(stated: Asking) -> Interface:
+    """What a card says may be asked, as the channel made it."""
+    return Interface(**stated.model_dump())
+
+
+# By a network that has left.
+
+pass  # merged
 
 
 class NetAnswerer(Answerer):

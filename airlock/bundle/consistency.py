@@ -17,8 +17,8 @@ from airlock.accounting import from_json, spend, to_json
 from airlock.accounting.epsilon import Relation
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
+from airlock.bundle.bundle import Contents, Defects, Skip, Test
 from airlock.bundle.card import Card, headline, paid_by_holdout, paid_by_test, rows, sentences, total_epsilon
-from airlock.bundle.contents import Contents, Defects, Skip, Test
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import OtherRelease, Promise

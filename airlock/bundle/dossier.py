@@ -27,7 +27,7 @@ from airlock.auditing.result import Audit
 from airlock.bundle.card import Card
 from airlock.bundle.feature_schema import ContactSheet
 from airlock.bundle.files import parse_json
-from airlock.bundle.rendering import feature_text, text
+from airlock.bundle.rendering import text
 from airlock.bundle.rendering.text import Verdict
 from airlock.bundle.schema import Attacks, Count, Decision, Delta, Epsilon, OnTest, Promise, ReleaseId
 from airlock.bundle.vault import Vault
@@ -162,7 +162,7 @@ class Dossier(Frozen):
     @property
     def on_features(self) -> tuple[str, ...]:
         """The sentences about attacks on features."""
-        return feature_text.write(self.audit.features)
+        return text.write_on_features(self.audit.features)
 
 
 def make(

@@ -2,6 +2,9 @@
 
 Nothing named in a bundle is imported: a built-in network is built by name from the fixed table, the user's own only if
 the caller hands it over. Weights are compared by value in any case.
+
+The smaller files of a student (`size_tests`) hold the same network and nothing else, and have the sizes that the card
+states. Times are the machine's that made the card; nothing here measures them again.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ import torch
 from torch import nn
 
 from airlock import nets
-from airlock.bundle import bundle, export
-from airlock.bundle.contents import Contents, Defects, Skip, Test
-from airlock.bundle.schema import Network
+from airlock.bundle import bundle, compression, export
+from airlock.bundle.bundle import Contents, Defects, Skip, Test
+from airlock.bundle.card import Card
+from airlock.bundle.schema import Compression, Network
 from airlock.errors import ConfigError
 
 MAX_INPUT = 1 << 24  # numbers in one record
@@ -124,3 +128,54 @@ def _rebuilt(files: Contents, network: Network, net: nn.Module | None) -> nn.Mod
         make = nets.build_front if front else nets.build
         empty = make(network.name, network.input_shape, len(network.classes))
     return export.load_weights(empty, _tensors(files))
+
+
+# A student's size, and its smaller files.
+
+pass  # merged
+
+
+def size_tests(files: Contents, card: Card, stated: Compression) -> list[Test]:
+    """The checks of a student's report and of its smaller files, by name."""
+    return [
+        ("sizes", "Sizes and counts of the student are those of its files.", lambda: _sizes(files, card, stated)),
+        ("smaller", "The smaller files run and agree with model.onnx.", lambda: _smaller(files, card)),
+    ]
+
+
+def _sizes(files: Contents, card: Card, stated: Compression) -> Defects:
+    defects = []
+    tensors = safetensors.torch.load(files.read(bundle.SAFETENSORS))
+    if sum(t.numel() for t in tensors.values()) < stated.student.parameters:  # buffers are no parameters
+        defects.append("The card counts more parameters than model.safetensors holds.")
+    recorded = {form.file: form.bytes for form in stated.forms} | {bundle.SAFETENSORS: stated.student.safetensors_bytes}
+    if set(recorded) - {bundle.SAFETENSORS, bundle.ONNX} != set(bundle.smaller_of(card)):
+        defects.append("The card measures other files than it names.")
+    for name, size in recorded.items():
+        if name in files.names and (files.folder / name).lstat().st_size != size:
+            defects.append(f"{name} has not the size that the card states.")
+    for form in stated.forms:
+        if form.agrees > form.records:
+            defects.append(f"{form.file} agrees more often than it was asked.")
+    return defects
+
+
+def _smaller(files: Contents, card: Card) -> Defects:
+    import onnx
+
+    assert card.network is not None
+    shape, content = card.network.input_shape, files.read(bundle.ONNX)
+    if math.prod(shape) > MAX_INPUT:
+        return ["The card's input shape is too large to be true."]
+    defects = []
+    for name in bundle.smaller_of(card):
+        small = files.read(name)
+        model = onnx.load_model_from_string(small)
+        found = [sentence.replace("model.onnx", name) for sentence in (*foreign(model), *notes(model))]
+        found += [f"{name}: {sentence}" for sentence in compression.baggage(model)]
+        if not found:
+            onnx.checker.check_model(model)
+            off = compression.difference(name, small, content, shape)
+            found = [f"{name}: {off}"] if off else []
+        defects += found
+    return defects

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock.auditing.evaluation import far
-from airlock.bundle import bundle, consistency, dossier, gate, models, smaller
+from airlock.bundle import bundle, consistency, dossier, gate, models
+from airlock.bundle.bundle import Contents, Defects, Skip
 from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card, schema
-from airlock.bundle.contents import Contents, Defects, Skip
 from airlock.bundle.files import parse_json
 from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
@@ -85,7 +85,7 @@ def verify(
     if card is None or card.network is not None:
         tests += models.tests(files, card.network if card else None, net)
     if card is not None and card.compression is not None:
-        tests += smaller.tests(files, card, card.compression)
+        tests += models.size_tests(files, card, card.compression)
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
     tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))

@@ -51,7 +51,7 @@ def characterise(
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
     """Measure on public data what a front end leaks and serves, and here what it costs; goes on where it stopped."""
-    from airlock.bundle.rendering.chart import check_figure
+    from airlock.bundle.rendering.charts import check_figure
     from airlock.config import load
     from airlock.methods.features.characterised import measure
     from airlock.training import Run
@@ -80,7 +80,7 @@ def characterise(
 
 def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> Chosen:
     """The point that the config's limits choose, and its picture where one is asked for."""
-    from airlock.bundle.rendering.feasible import write_feasible
+    from airlock.bundle.rendering.charts import write_feasible
     from airlock.methods.features.characterised import limits
     from airlock.methods.features.choose import choose
 

@@ -21,7 +21,7 @@ def chart(curve: Curve, width: int, *, plain: bool = False) -> str:
         width: Columns of the terminal; below 40 a few points are listed instead.
         plain: Draw with ASCII characters alone.
     """
-    from airlock.bundle.rendering.chart import label, ticks
+    from airlock.bundle.rendering.charts import label, ticks
 
     if width < _NARROWEST:
         return "\n".join([f"{curve.says}:", *_listed(curve)])

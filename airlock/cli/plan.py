@@ -57,7 +57,7 @@ def plan(
     as_json: bool = JsonOption,
 ) -> None:
     """Say what a release would cost, before any record is read."""
-    from airlock.bundle.rendering.chart import check_figure, write_figure
+    from airlock.bundle.rendering.charts import check_figure, write_figure
     from airlock.config import load
     from airlock.pipeline import plan_release
 

@@ -30,13 +30,12 @@ def show(
     """
     from airlock.bundle import Vault, read
     from airlock.bundle import dossier as dossiers
-    from airlock.bundle.rendering import dossier_page
-    from airlock.bundle.rendering.page import smaller_words, useful_rows
+    from airlock.bundle.rendering.page import dossier_place, smaller_words, useful_rows
 
     card = read(bundle).card
     if dossier:
         safe = Vault.open(vault)
-        _print_dossier(dossiers.read(safe, card.release_id), dossier_page.place(safe, card.release_id), as_json)
+        _print_dossier(dossiers.read(safe, card.release_id), dossier_place(safe, card.release_id), as_json)
         return
     if as_json:
         print_json(card.model_dump(mode="json"))

@@ -17,7 +17,7 @@ from statistics import fmean
 from jinja2 import Environment
 from markupsafe import Markup
 
-from airlock.bundle.rendering import formatting, templating
+from airlock.bundle.rendering import formatting, page
 from airlock.bundle.rendering.page import BADGES, day, file_size, percent, tight
 from airlock.comparison import charts
 from airlock.comparison.results import Comparison, replace_file
@@ -124,7 +124,7 @@ def render(found: Comparison) -> str:
             found=found,
             themed=True,
             script=Markup(script),
-            allowed=Markup(templating.allow_script(script)),
+            allowed=Markup(page.allow_script(script)),
             badge=BADGES["proven" if chosen else "unproven"],
             first_lines=first_lines(found),
             inside=INSIDE if not found.data.named else "Public data",
@@ -346,7 +346,7 @@ def duration(seconds: float) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = templating.environment("comparison")
+    environment = page.room_environment("comparison")
     environment.filters |= {
         "percent": percent,
         "tight": tight,

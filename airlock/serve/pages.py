@@ -15,8 +15,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from airlock.bundle.rendering import templating
-from airlock.bundle.rendering.page import BADGES, tight
+from airlock.bundle.rendering.page import BADGES, allow_script, room_environment, tight
 from airlock.ledger.ledger import Balance
 from airlock.serve.protocol import INPUT, output_names
 from airlock.serve.service import Service
@@ -35,7 +34,7 @@ def live_script() -> tuple[str, str]:
     """The script of the budget page, and what a policy has to allow for it: itself, and asking this service."""
     place = importlib.resources.files("airlock.serve").joinpath("templates/budget.js")
     script = place.read_text(encoding="utf-8")
-    return script, f"{templating.allow_script(script)}; connect-src 'self'"
+    return script, f"{allow_script(script)}; connect-src 'self'"
 
 
 def budget_figures(service: Service, client: str | None, balance: Balance | None) -> dict[str, Any]:
@@ -91,6 +90,6 @@ def _render(template: str, service: Service, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = templating.environment("serve")
-    environment.filters |= {"count": lambda number: f"{number:,}", "tight": tight}
-    return environment
+    made = room_environment("serve")
+    made.filters |= {"count": lambda number: f"{number:,}", "tight": tight}
+    return made

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airlock.bundle import Bundle, Dossier, Vault
-from airlock.bundle.rendering import dossier_page
+from airlock.bundle.rendering.page import keep_dossier
 from tests.waiting import LONG
 
 pytestmark = pytest.mark.browser
@@ -101,7 +101,7 @@ def test_a_dossier_says_first_and_large_that_it_stays(
     complaints: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.on("console", lambda message: complaints.append(message.text))
-    url = dossier_page.keep(vault, dossier).as_uri()
+    url = keep_dossier(vault, dossier).as_uri()
     page.goto(url)
     assert page.inner_text("body").upper().startswith("STAYS INSIDE")
     sizes = [float(page.evaluate(f"parseFloat(getComputedStyle(document.querySelector('{what}')).fontSize)"))

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from airlock.bundle import Bundle, Card, Vault, bundle, compression, export, make_card, quantise, verify, write
+from airlock.bundle import Bundle, Card, Vault, bundle, compression, export, make_card, verify, write
 from airlock.bundle.compression import Compressed, compress, multiply_adds, report
 from airlock.bundle.dossier import make as make_dossier
-from airlock.bundle.rendering import dossier_page
+from airlock.bundle.rendering import page
 from airlock.bundle.rendering.page import smaller_words
 from airlock.cli import app
 from airlock.config import from_table
@@ -109,8 +109,8 @@ def test_a_form_that_cannot_be_made_is_told(made: Bundle, monkeypatch: pytest.Mo
 
     content = (made.folder / "model.onnx").read_bytes()
     monkeypatch.setattr("onnxruntime.transformers.float16.convert_float_to_float16", broken)
-    monkeypatch.setitem(quantise.TOLERANCES, quantise.INT8, -1.0)  # type: ignore[attr-defined]
-    forms = quantise.smaller_forms(content, SHAPE, export.probe(40, SHAPE))
+    monkeypatch.setitem(compression.TOLERANCES, compression.INT8, -1.0)  # type: ignore[attr-defined]
+    forms = compression.smaller_forms(content, SHAPE, export.probe(40, SHAPE))
     assert not forms.files
     assert "differ" in forms.not_made[0]
     assert "NotImplementedError" in forms.not_made[1]
@@ -118,17 +118,17 @@ def test_a_form_that_cannot_be_made_is_told(made: Bundle, monkeypatch: pytest.Mo
 
 def test_ranges_are_found_while_it_runs_where_public_records_do_not_give_them(made: Bundle) -> None:
     content = (made.folder / "model.onnx").read_bytes()
-    other = quantise.to_int8(content, export.probe(40, SHAPE)[:0])
+    other = compression.to_int8(content, export.probe(40, SHAPE)[:0])
     assert "DynamicQuantizeLinear" in {node.op_type for node in onnx.load_model_from_string(other).graph.node}
-    assert quantise.difference(quantise.INT8, other, content, SHAPE) is None
+    assert compression.difference(compression.INT8, other, content, SHAPE) is None
 
 
 def test_a_convolution_keeps_its_answers_in_every_form() -> None:
     net = create("rona-digits-student", SHAPE, 10, 0).eval()
     content = export.to_onnx(Artefact(net, "rona-digits-student", SHAPE, CLASSES))
-    forms = quantise.smaller_forms(content, SHAPE, export.probe(64, SHAPE))
-    assert set(forms.files) == {quantise.INT8, quantise.FP16}
-    assert len(forms.files[quantise.FP16]) < 0.65 * len(content)
+    forms = compression.smaller_forms(content, SHAPE, export.probe(64, SHAPE))
+    assert set(forms.files) == {compression.INT8, compression.FP16}
+    assert len(forms.files[compression.FP16]) < 0.65 * len(content)
 
 
 def test_the_bundle_verifies_and_is_shown(made: Bundle) -> None:
@@ -154,12 +154,12 @@ def test_the_card_speaks_of_public_records_and_the_dossier_of_test_records(
     assert [one.records for one in first.on_test] == [40, 40, 40]
     assert [one.records for one in second.on_test] == [0, 0, 0]
     inside = make_dossier(made.card, a_release(), AUDIT, smaller=small.on_test)
-    assert "model.int8.onnx" in dossier_page.render(inside)
+    assert "model.int8.onnx" in page.render_dossier(inside)
 
 
 def test_another_network_in_a_smaller_file_is_found(copy: Path, reseal: Callable[[Path], None]) -> None:
     torch.manual_seed(5)
-    other = quantise.to_fp16(export.to_onnx(dataclasses.replace(a_release().network, net=another())))
+    other = compression.to_fp16(export.to_onnx(dataclasses.replace(a_release().network, net=another())))
     (copy / "model.fp16.onnx").write_bytes(other)
     card = bundle.read(copy).card
     assert card.hashes is not None
@@ -193,6 +193,6 @@ def rewritten(folder: Path, card: Card, reseal: Callable[[Path], None]) -> None:
 
 def test_numbers_that_no_layer_uses_are_found(small: Compressed) -> None:
     model = onnx.load_model_from_string(small.files["model.fp16.onnx"])
-    assert not list(quantise.baggage(model))
+    assert not list(compression.baggage(model))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1000, np.float32), "hidden"))
-    assert list(quantise.baggage(model))
+    assert list(compression.baggage(model))

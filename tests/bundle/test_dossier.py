@@ -15,7 +15,7 @@ import pytest
 from airlock.auditing import Audit
 from airlock.bundle import Card, Dossier, Vault, dossier, dossier_schema, make_card
 from airlock.bundle.dossier import Trial
-from airlock.bundle.rendering import dossier_page
+from airlock.bundle.rendering.page import dossier_place, keep_dossier, render_dossier
 from airlock.bundle.schema import Decision
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError
@@ -74,7 +74,7 @@ def test_an_attack_that_refutes_epsilon_is_said_first(config: ReleaseConfig, rel
     made = dossier.make(make_card(config, FACTS, release, noise()), release, strong)
     assert made.verdict == "doubt"
     assert made.headline.startswith("IN DOUBT: an attack measured ε of at least 2.50")
-    assert "In doubt" in dossier_page.render(made)
+    assert "In doubt" in render_dossier(made)
 
 
 def test_the_court_is_added_later_and_what_it_refutes_is_said_first(made: Dossier):
@@ -86,7 +86,7 @@ def test_the_court_is_added_later_and_what_it_refutes_is_said_first(made: Dossie
     assert tried.decision.decision is None  # it was about another dossier
     assert tried.verdict == "doubt"
     assert tried.headline.startswith("IN DOUBT: on made-up records the court measured ε of at least 3.10")
-    assert "Refuted: ε is above 3.10." in dossier_page.render(tried)
+    assert "Refuted: ε is above 3.10." in render_dossier(tried)
 
 
 def test_an_unproven_release_stays_unproven_whatever_the_court_says(config: ReleaseConfig):
@@ -96,13 +96,13 @@ def test_an_unproven_release_stays_unproven_whatever_the_court_says(config: Rele
 
 
 def test_newer_ones_are_kept_beside_older_ones(vault: Vault, made: Dossier):
-    page = dossier_page.keep(vault, made)
-    assert page == dossier_page.place(vault, made.release_id)
+    page = keep_dossier(vault, made)
+    assert page == dossier_place(vault, made.release_id)
     assert dossier.read(vault, made.release_id) == made
     second = dossier.with_audit(made, Audit((ATTACK,), ("Nothing else.",)))
     third = dossier.with_court(second, [TRIAL])
     for one in (second, third):
-        dossier_page.keep(vault, one)
+        keep_dossier(vault, one)
     folder = page.parent
     assert dossier.read(vault, made.release_id) == third
     older = [Dossier.model_validate_json((folder / f"dossier-{n}.json").read_text()) for n in (1, 2)]
@@ -116,7 +116,7 @@ def test_newer_ones_are_kept_beside_older_ones(vault: Vault, made: Dossier):
 def test_the_vault_knows_every_dossier_it_ever_held(vault: Vault, made: Dossier):
     import hashlib
 
-    page = dossier_page.keep(vault, made)
+    page = keep_dossier(vault, made)
     sha = hashlib.sha256(page.read_bytes()).hexdigest()
     page.unlink()
     assert sha in vault.hashes()
@@ -126,14 +126,14 @@ def test_none_in_this_vault_and_one_that_was_changed(vault: Vault, made: Dossier
     assert dossier.find(vault, made.release_id) is None
     with pytest.raises(FormatError, match="--vault"):
         dossier.read(vault, made.release_id)
-    page = dossier_page.keep(vault, made)
+    page = keep_dossier(vault, made)
     page.with_suffix(".json").write_text('{"dossier_version": 1}')
     with pytest.raises(FormatError, match="airlock audit"):
         dossier.find(vault, made.release_id)
 
 
 def test_the_page_says_first_that_it_stays_and_loads_nothing(made: Dossier, tmp_path: Path):
-    page = dossier_page.render(made)
+    page = render_dossier(made)
     body = page.split("<body", 1)[1]
     assert body.index("Stays inside") < body.index(made.headline[:20])
     assert "<script" not in page
@@ -141,4 +141,4 @@ def test_the_page_says_first_that_it_stays_and_loads_nothing(made: Dossier, tmp_
     for words in ("Row 7 was left out.", "the comparison of March", "Teacher accuracy", "loss threshold", "331"):
         assert words in page, words
     evil = made.model_copy(update={"name": "<script>alert(1)</script>"})
-    assert "<script" not in dossier_page.render(evil)
+    assert "<script" not in render_dossier(evil)

@@ -19,7 +19,7 @@ from airlock.bundle import Card, Dossier, verify
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.dossier import with_audit
 from airlock.bundle.gate import weigh
-from airlock.bundle.rendering.dossier_page import render
+from airlock.bundle.rendering.page import render_dossier
 from airlock.methods.contract import Release
 from tests.bundle.conftest import ATTACK, AUDIT
 
@@ -73,7 +73,7 @@ def test_dossiers_without_features_say_nothing_about_them(dossier: Dossier) -> N
 
 
 def test_the_page_shows_figures_and_sheet(attacked: Dossier) -> None:
-    page = render(attacked)
+    page = render_dossier(attacked)
     assert attacked.sheet is not None
     assert f"data:image/png;base64,{attacked.sheet.png}" in page
     for line in attacked.on_features:

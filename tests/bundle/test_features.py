@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from airlock.bundle import Bundle, Card, Vault, make_card, read, verify, write
+from airlock.bundle.answering import open_interface
 from airlock.bundle.bundle import check_output, required, texts
 from airlock.bundle.export import open_onnx
-from airlock.bundle.interface import open_interface
 from airlock.bundle.receive import train_on
 from airlock.config import ReleaseConfig, from_table
 from airlock.data.feature_files import Layout, ShardWriter, describe_shard, make_manifest

@@ -14,7 +14,7 @@ from airlock.auditing.required_attacks import FITTING, missing
 from airlock.bundle import Bundle, Card, Dossier, Vault, Weighing, make_card, verify, weigh
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.dossier import with_court
-from airlock.bundle.rendering.dossier_page import keep
+from airlock.bundle.rendering.page import keep_dossier
 from airlock.config import ReleaseConfig
 from airlock.methods.contract import Release
 from tests.bundle.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise
@@ -173,7 +173,7 @@ def gated(folder: Path, outcome: str = "failed") -> dict[str, str]:
 
 
 def test_verify_passes_the_gate(original: Bundle, dossier: Dossier, vault: Vault):
-    keep(vault, dossier)
+    keep_dossier(vault, dossier)
     assert gated(original.folder) == {}
     assert "measured" not in gated(original.folder, "skipped")
     assert "measured" not in {check.name for check in verify(original.folder).checks}
@@ -186,7 +186,7 @@ def test_verify_passes_the_gate(original: Bundle, dossier: Dossier, vault: Vault
 def test_verify_fails_at_the_gate_and_not_without_it(
     original: Bundle, release: Release, vault: Vault, audit: Audit, check: str
 ):
-    keep(vault, make_dossier(original.card, release, audit))
+    keep_dossier(vault, make_dossier(original.card, release, audit))
     assert verify(original.folder).ok
     assert gated(original.folder).keys() == {check}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from airlock.bundle.rendering.feasible import draw_feasible, write_feasible
+from airlock.bundle.rendering.charts import draw_feasible, write_feasible
 from airlock.cli import app
 from airlock.cli.plan import _chosen
 from airlock.config import load

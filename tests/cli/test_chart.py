@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from airlock.accounting import Curve
 from airlock.accounting.budget_curve import Point
-from airlock.bundle.rendering.chart import draw, label, ticks
+from airlock.bundle.rendering.charts import draw_curve, label, ticks
 from airlock.cli.chart import chart
 from tests.cli.test_cli import run
 
@@ -104,7 +104,7 @@ def test_any_curve_fits_into_any_width(rows: list[tuple[int, float]], q: float, 
     if width >= 40:
         assert all(len(line) <= width for line in lines[1:13])
         assert sum(any(c == "*" or c > "\u2800" for c in line) for line in lines[1:11]) >= 1
-    ET.fromstring(draw(curve, "Plan: a/b"))
+    ET.fromstring(draw_curve(curve, "Plan: a/b"))
 
 
 @given(st.floats(1e-8, 1e9), st.integers(3, 12))

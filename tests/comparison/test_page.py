@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airlock.bundle.rendering.templating import allow_script
+from airlock.bundle.rendering.page import allow_script
 from airlock.comparison.page import NAME, accuracy_figures, gaps, lines, need_words, render, untried, write_page
 from airlock.comparison.results import NOTES, Comparison
 from airlock.comparison.values import PUBLIC, Advice, Need, Subject

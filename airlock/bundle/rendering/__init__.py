@@ -1,1 +1,10 @@
-"""Cards and dossiers as people and other programs read them: sentences, pages, figures, SACRO."""
+"""Cards and dossiers as people and other programs read them: sentences, pages, figures, SACRO.
+
+All of it follows from a card or a dossier, so that it can be made again and compared.
+
+    text        sentences, which follow from the figures
+    formatting  numbers as a reviewer reads them, harm rounded up
+    page        the card as a page and as a model card, the dossier's page, and how templates are rendered
+    charts      curves of ε, choices of a front end and ROC curves as SVG
+    sacro       the audit in the layout of SACRO-ML's report
+"""

@@ -2,28 +2,62 @@
 
 In: a `Card`. Out: `card.html`, which needs no network and no script, and `README.md` with front matter. Both are pure
 functions of the card, so verification renders them again and compares. Every value is escaped where it is printed.
+
+How pages are rendered (`room_environment`): templates of a room over the look that all pages share
+(`templates/look.html.j2`). Every value is escaped where it is printed, an unknown one is an error, and a page loads
+nothing from elsewhere: the policy in its head forbids it. A page with a script of its own names it by its SHA-256
+(`allow_script`).
+
+The dossier's page (`render_dossier`) is to be read, printed and signed inside. It lies next to `dossier.json` in the
+vault.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from airlock.auditing.evaluation import Figure, Figures
 from airlock.bundle.card import Card
-from airlock.bundle.rendering import formatting, templating
+from airlock.bundle.dossier import STAYS, Dossier
+from airlock.bundle.rendering import formatting
+from airlock.bundle.rendering.charts import draw_roc, has_curve
 from airlock.bundle.schema import Compression, OtherRelease
+from airlock.bundle.vault import DOSSIER, Vault
 
-if TYPE_CHECKING:
-    from airlock.bundle.bundle import Bundle
+# Templates.
+
+
+def room_environment(room: str = "bundle") -> Environment:
+    """Renders the templates of a room, which may extend `look.html.j2` and take shapes from `marks.html.j2`."""
+    loaders = [PackageLoader(f"airlock.{name}", "templates") for name in dict.fromkeys((room, "bundle"))]
+    return Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def allow_script(source: str) -> str:
+    """The directive of a Content-Security-Policy under which this script runs, and no other."""
+    return f"script-src 'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+# The card.
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~])")
 _EQUATION = re.compile("([εδ]) = ")
@@ -88,15 +122,14 @@ def render_html(card: Card) -> str:
     return _render("card.html.j2", card, autoescape=True)
 
 
-def summary(bundle: Bundle) -> str:
+def summary(card: Card, folder: Path) -> str:
     """A release in one line, of what may leave alone: the card's first sentence, how useful it is, where it lies."""
-    card = bundle.card
     useful = (
         "How useful it is stands in the dossier"
         if card.utility is None
         else (f"About {percent(card.utility.figures.accuracy.value)} of the test records are right")
     )
-    return f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {useful}. In {bundle.folder}."
+    return f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {useful}. In {folder}."
 
 
 def in_notebook(said: str, page: str) -> str:
@@ -134,7 +167,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
 @functools.cache
 def environment(autoescape: bool = True) -> Environment:
     """Templates of this room with the filters of its documents."""
-    made = templating.environment()
+    made = room_environment()
     if not autoescape:
         made.autoescape, made.finalize = False, _markdown
     made.filters |= {"day": day, "figure": figure, "epsilon": epsilon, "percent": percent}
@@ -282,3 +315,42 @@ def _markdown(value: object) -> Markup:
 def _code(value: object) -> Markup:
     """Text for a code span or a code block: one line, without backticks."""
     return Markup(_WHITE.sub(" ", str(value)).replace("`", "'"))
+
+
+# The dossier.
+
+DOSSIER_HTML = "dossier.html"
+
+
+def render_dossier(dossier: Dossier) -> str:
+    """The page, which says first that it stays inside."""
+    template = environment().get_template("dossier.html.j2")
+    return template.render(
+        dossier=dossier,
+        badge=BADGES[dossier.verdict],
+        stays=STAYS,
+        scale=scale,
+        views=VIEWS,
+        roc=_curves(dossier),
+        figures=formatting,
+        rows=rows_of(dossier.utility.figures, ()),
+    )
+
+
+def _curves(dossier: Dossier) -> str:
+    """The ROC curves as the address of a picture; empty where there are none."""
+    attacks = dossier.audit.attacks
+    if not has_curve(attacks):
+        return ""
+    return "data:image/svg+xml;base64," + base64.b64encode(draw_roc(attacks).encode()).decode()
+
+
+def dossier_place(vault: Vault, release_id: str) -> Path:
+    """Where the page of a release's newest dossier lies."""
+    return vault.dossier_folder(release_id) / DOSSIER_HTML
+
+
+def keep_dossier(vault: Vault, dossier: Dossier) -> Path:
+    """Write dossier and page to the vault; older ones stay beside them. Returns the page."""
+    files = {DOSSIER: dossier.to_json().encode(), DOSSIER_HTML: render_dossier(dossier).encode()}
+    return vault.store_dossier(dossier.release_id, files) / DOSSIER_HTML

@@ -11,8 +11,7 @@ import pytest
 from airlock.auditing import Audit
 from airlock.bundle import Bundle, Card, make_card
 from airlock.bundle.dossier import make as make_dossier
-from airlock.bundle.rendering import dossier_page
-from airlock.bundle.rendering.page import render_html, render_readme, scale
+from airlock.bundle.rendering.page import render_dossier, render_html, render_readme, scale
 from airlock.config import ReleaseConfig
 from airlock.methods.contract import Release
 from tests.bundle.conftest import ATTACK, AUDIT, FACTS, INSIDE, noise
@@ -111,7 +110,7 @@ def test_what_attackers_find_is_said_in_plain_words_or_why_not(card: Card, relea
 
 
 def told(card: Card, release: Release, audit: Audit) -> str:
-    return dossier_page.render(make_dossier(card, release, audit))
+    return render_dossier(make_dossier(card, release, audit))
 
 
 def test_the_card_says_nothing_that_is_not_paid_for(card: Card, release: Release):

@@ -17,7 +17,7 @@ from airlock import data, methods
 from airlock.accounting import spend, to_json
 from airlock.auditing import AuditSettings
 from airlock.bundle import Vault, verify, weigh
-from airlock.bundle.interface import open_interface
+from airlock.bundle.answering import open_interface
 from airlock.data import Records, Split
 from airlock.errors import ConfigError, DataError, Refused
 from airlock.mechanisms import Randomness, Stream

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airlock import data
 from airlock.accounting import FailureDpEvent, pure, spend
 from airlock.bundle import Vault, verify, weigh
-from airlock.bundle.interface import open_interface
+from airlock.bundle.answering import open_interface
 from airlock.data import Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import AboveThreshold, Stream

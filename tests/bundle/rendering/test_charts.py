@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 from airlock.auditing.metrics import GRID, roc, thinned
-from airlock.bundle.rendering.roc import draw_roc, has_curve
+from airlock.bundle.rendering.charts import draw_roc, has_curve
 from tests.bundle.conftest import ATTACK
 
 SVG = "{http://www.w3.org/2000/svg}"
