@@ -1,6 +1,24 @@
-"""The command line: one short file a command; it translates, the library decides.
+"""The command line: one short file per command; it translates, the library decides.
 
 Heavy libraries are imported inside the commands, so that `airlock --help` answers at once.
+
+    terminal  what all commands share: tables or JSON, progress, errors to exit codes
+    datasets  which data sets are found, and how to get the others
+    advise    which way out, before any record is read
+    compare   every method on the same records; and `airlock demo`
+    plan      the guarantee before any data is touched, and the curve of ε
+    release   from config to bundle
+    audit     attacks on what a bundle holds
+    verify    whether a bundle is whole and true to its numbers
+    show      the card or the dossier in the terminal
+    gate      reasons to reject, for caution, and to let go
+    court     whether a method's (ε, δ) can be refuted
+    serve     answers over HTTP
+    keys      who may ask a service
+    ledger    whether a service's log is whole
+    features  characterise, extract and train
+    pretrain  a front end trained on public images
+    bench     the benchmarks of the source checkout
 """
 
 from __future__ import annotations
@@ -10,10 +28,9 @@ import typer
 from airlock.cli.advise import advise
 from airlock.cli.audit import audit
 from airlock.cli.bench import bench
-from airlock.cli.compare import compare
+from airlock.cli.compare import compare, demo
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
-from airlock.cli.demo import demo
 from airlock.cli.features import features
 from airlock.cli.gate import gate
 from airlock.cli.keys import keys

@@ -1,13 +1,16 @@
-"""`airlock features`: features instead of data; `extract` where the records are, `train` where they go."""
+"""`airlock features`: features instead of data.
+
+`characterise` says what a front end leaks, serves and costs, on public data and on this machine; `extract` runs where
+the records are, `train` where the features go.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from airlock.cli.characterise import features as features
 from airlock.cli.terminal import (
     ConfigArgument,
     DataDirOption,
@@ -25,6 +28,115 @@ from airlock.cli.terminal import (
     translate_errors,
 )
 from airlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airlock.config import ReleaseConfig
+    from airlock.methods.features.characterised import Characterised
+    from airlock.methods.features.choose import Chosen
+
+features = typer.Typer(no_args_is_help=True, help="Front ends, and the features that they give.")
+
+
+@features.command("characterise")
+@translate_errors
+def characterise(
+    config: Path = ConfigArgument,
+    out: Path = typer.Option(..., "--out", "-o", help="The JSON file for what was measured."),
+    layers: str = typer.Option("", "--layers", help="Numbers of layers, as 1,2,6; 1 to 10 when left out."),
+    channels: str = typer.Option("4,8,16,32,64", "--channels", help="Numbers of channels, as 4,16,64."),
+    seeds: int = typer.Option(1, "--seeds", min=1, help="Draws of channels for each point."),
+    single: int | None = typer.Option(
+        None, "--single", help="Also measure every channel alone after so many layers, for pruning.", show_default=False
+    ),
+    quick: bool = typer.Option(False, "--quick", help="A coarse grid with short trainings."),
+    onnx: bool = typer.Option(True, "--onnx/--no-onnx", help="Whether to time ONNX Runtime too."),
+    figure: Path | None = typer.Option(
+        None, "--figure", help="Also draw the points and the one that the limits choose into this SVG file.",
+        show_default=False,
+    ),
+    data_dir: Path | None = DataDirOption,
+    settings: list[str] = SetOption,
+    as_json: bool = JsonOption,
+) -> None:  # fmt: skip
+    """Measure on public data what a front end leaks and serves, and here what it costs; goes on where it stopped."""
+    from airlock.bundle.rendering.charts import check_figure
+    from airlock.config import load
+    from airlock.methods.features.characterised import measure
+    from airlock.training import Run
+    from airlock.training.devices import choose_device
+    from airlock.training.front_ends.characterise import QUICK, Effort
+
+    if figure is not None:
+        check_figure(figure)
+    asked = load(config, overrides(settings))
+    depths, wanted = _numbers(channels, "--channels"), _numbers(layers, "--layers")
+    depths = depths[:: max(1, len(depths) // 3)] if quick else depths
+    with progress_bar() as progress:
+        run = Run(device=choose_device(asked.device), progress=progress)
+        made = measure(
+            asked, run, QUICK if quick else Effort(), depths, wanted, seeds, single, onnx, data_dir
+        )  # fmt: skip
+    made.write(out)
+    chosen = choice(made, asked, figure)
+    if as_json:
+        print_json({"file": shown(out), "points": _rows(made), "chosen": chosen_json(chosen)})
+        return
+    columns = ["m", "D'", "PSNR", "accuracy", "ms", "bytes"]
+    rows = [[_cell(value) for value in row.values()] for row in _rows(made)]
+    print_table(f"{made.found.front} on {made.found.public}", columns, rows, f"{chosen.why}\nFile: {shown(out)}")
+
+
+def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> Chosen:
+    """The point that the config's limits choose, and its picture where one is asked for."""
+    from airlock.bundle.rendering.charts import write_feasible
+    from airlock.methods.features.characterised import limits
+    from airlock.methods.features.choose import choose
+
+    asked, given = limits(config.settings), config.settings
+    wanted = [p for p in made.options if given.get("layers") in (None, p.layers)]
+    chosen = choose([p for p in wanted if given.get("channels") in (None, p.channels)], asked)
+    if figure is not None:
+        write_feasible(figure, chosen, asked, f"What may leave {made.found.front}")
+    return chosen
+
+
+def chosen_json(chosen: Chosen) -> dict[str, object]:
+    """The choice as JSON."""
+    point = chosen.option
+    return {
+        "layers": point.layers,
+        "channels": point.channels,
+        "psnr": point.psnr,
+        "utility": point.utility,
+        "regime": chosen.regime,
+        "feasible": len(chosen.feasible),
+        "why": chosen.why,
+    }
+
+
+def _rows(made: Characterised) -> list[dict[str, float | int | None]]:
+    return [
+        {"layers": p.layers, "channels": p.channels, "psnr": p.psnr, "utility": p.utility,
+         "milliseconds": p.milliseconds, "bytes": p.bytes}
+        for p in made.options
+    ]  # fmt: skip
+
+
+def _cell(value: float | int | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    try:
+        found = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        raise ConfigError(f"numbers with commas after {option}", f"'{text}'", do=f"As in {option} 1,2,6.") from None
+    if found and found[0] < 1:
+        raise ConfigError(f"numbers from 1 after {option}", f"{found[0]}")
+    return found
+
+
+pass  # merged
 
 
 @features.command()

@@ -2,9 +2,20 @@
 
 In: a `CompareConfig`. Out: a `Comparison`, as JSON, as CSV and as a page. It is the holder's own look at the records:
 no ε covers it, and nothing of it may leave.
+
+    settings  what is compared: TOML in, a frozen `CompareConfig` out
+    matrix    which cells there are, laid out before any record is read
+    run       cell after cell, until all are done or the time is over
+    cell      one cell: run it, and keep its figures alone
+    pool      several cells at once, each in a process of its own
+    values    what a comparison is made of
+    results   what a comparison found, and its files on disk
+    advise    the chooser: which way out for a stated need
+    page      a comparison as one page
+    charts    its figures
 """
 
-from airlock.comparison.results import Comparison as Comparison
+from airlock.comparison.results import Comparison
 from airlock.comparison.values import Advice as Advice
 from airlock.comparison.values import Attacked as Attacked
 from airlock.comparison.values import Cell as Cell

@@ -20,11 +20,10 @@ from airlock import data
 from airlock._version import VERSION
 from airlock.comparison.advise import advise_measured
 from airlock.comparison.cell import Ways, failure, run_task, short_of_memory
-from airlock.comparison.keep import Folder, Kept
 from airlock.comparison.matrix import Matrix, Task, lay_out, mark
 from airlock.comparison.page import write_page
 from airlock.comparison.pool import Ended, Pool
-from airlock.comparison.results import Comparison, write
+from airlock.comparison.results import Comparison, Folder, Kept, write
 from airlock.comparison.settings import CompareConfig
 from airlock.comparison.values import Cell, Dropped, Verdict
 from airlock.errors import ConfigError, Interrupted

@@ -17,10 +17,9 @@ from airlock import data
 from airlock.auditing import judge
 from airlock.comparison import run as running
 from airlock.comparison.cell import CLAIMS, Ways, failure, run_task, short_of_memory
-from airlock.comparison.keep import Folder
 from airlock.comparison.matrix import Matrix, Task, lay_out
 from airlock.comparison.pool import Pool
-from airlock.comparison.results import NOTES, Comparison
+from airlock.comparison.results import NOTES, Comparison, Folder
 from airlock.comparison.run import CRASHED, OVERTIME, Line, Moment, compare, run_line
 from airlock.comparison.settings import BaselineSettings, from_table
 from airlock.comparison.values import BASELINE, PUBLIC, Cell, Verdict

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from airlock.accounting import Curve
 from airlock.accounting.budget_curve import Point
 from airlock.bundle.rendering.charts import draw_curve, label, ticks
-from airlock.cli.chart import chart
+from airlock.cli.plan import chart
 from tests.cli.test_cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
