@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import airlock
@@ -108,6 +109,37 @@ def test_every_room_lists_what_it_exports() -> None:
         assert sorted(module.__all__) == sorted(set(module.__all__))
         for name in module.__all__:
             assert hasattr(module, name), f"airlock.{room}.{name}"
+
+
+# Their files are being put in order by a change of their own: until it lands, its folders are not held to these rules.
+UNFINISHED = "methods"
+MOST_MODULES = 20
+
+
+def folders() -> Iterator[tuple[Path, list[str]]]:
+    """Every folder of the package, and the names of the modules in it."""
+    for place in [ROOT / "airlock", *sorted(path.parent for path in (ROOT / "airlock").glob("*/**/__init__.py"))]:
+        yield place, sorted(file.stem for file in place.glob("*.py") if file.stem != "__init__")
+
+
+def test_every_room_says_what_each_of_its_files_holds() -> None:
+    """In its docstring: one line per file, its name first."""
+    checked = 0
+    for place, modules in folders():
+        if place == ROOT / "airlock" or UNFINISHED in place.parts:
+            continue
+        told = ast.get_docstring(ast.parse((place / "__init__.py").read_text(encoding="utf-8"))) or ""
+        named = [line.split()[0] for line in told.splitlines() if line.startswith("    ")]
+        rooms = [f"{inner.parent.name}/" for inner in place.glob("*/__init__.py")]
+        assert sorted(named) == sorted([*modules, *rooms]), f"{place.relative_to(ROOT)}/__init__.py"
+        checked += len(modules)
+    assert checked > 100
+
+
+def test_no_folder_holds_too_many_modules() -> None:
+    for place, modules in folders():
+        if UNFINISHED not in place.parts:
+            assert len(modules) <= MOST_MODULES, f"{place.relative_to(ROOT)} holds {len(modules)} modules"
 
 
 def test_every_command_and_option_is_documented() -> None:

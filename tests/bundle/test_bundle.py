@@ -12,6 +12,7 @@ import pytest
 
 from airlock.bundle import Bundle, Card, Vault, read, write
 from airlock.bundle.bundle import LIMITS, PATH_REMOVED, config_text, required
+from airlock.bundle.files import write_file
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import FormatError, OutputError
 from airlock.methods.contract import Release
@@ -128,9 +129,7 @@ def _fail_late(monkeypatch: pytest.MonkeyPatch, call: str, failure: BaseExceptio
         return wrapper
 
     if call == "write":
-        monkeypatch.setattr(
-            "airlock.bundle.bundle.write_file", counted(__import__("airlock").release.bundle.write_file)
-        )
+        monkeypatch.setattr("airlock.bundle.bundle.write_file", counted(write_file))
     elif call == "fsync":
         monkeypatch.setattr(os, "fsync", counted(os.fsync))
     else:

@@ -26,7 +26,7 @@ from tests.bundle.conftest import DAY, FACTS, guarantee, make_release, noise
 
 
 def test_published_schema_is_the_generated_one():
-    published = files("airlock.release").joinpath("card.schema.json").read_text(encoding="utf-8")
+    published = files("airlock.bundle").joinpath("card.schema.json").read_text(encoding="utf-8")
     assert published == schema_text()
     jsonschema.Draft202012Validator.check_schema(card_schema())
 

@@ -36,7 +36,7 @@ def made(card: Card, release: Release) -> Dossier:
 
 
 def test_published_schema_is_the_generated_one(made: Dossier):
-    published = files("airlock.release").joinpath("dossier.schema.json").read_text(encoding="utf-8")
+    published = files("airlock.bundle").joinpath("dossier.schema.json").read_text(encoding="utf-8")
     assert published == dossier.schema_text()
     table = json.loads(made.to_json(), parse_constant=pytest.fail)
     jsonschema.Draft202012Validator(dossier_schema()).validate(table)
