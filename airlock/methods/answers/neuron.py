@@ -31,7 +31,7 @@ Noise = Literal["laplace", "gaussian"]
 Floats = NDArray[np.float64]
 
 NETWORK = "network"  # the vault's name for the weights
-_LAYERS = ("1.weight", "1.bias", "3.weight", "3.bias")  # of nets.mlp
+_LAYERS = ("1.weight", "1.bias", "3.weight", "3.bias")  # of nets.classifiers.mlp
 _BLOCK = 1000  # queries at a time
 
 
