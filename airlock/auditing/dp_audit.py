@@ -205,19 +205,6 @@ class Curve:
         return self.refuted is not None
 
 
-def curve(one: Floats, other: Floats, points: Sequence[Point], confidence: float = 0.95) -> Point | None:
-    """The point of a claimed curve that these runs refute, if any; those at even places choose, the others bet.
-
-    Where one side has more runs, those that are left over are not bet on.
-    """
-    test = Curve(points, 1.0 - confidence)
-    one, other = _table(one), _table(other)
-    test.learn(one[::2], other[::2])
-    pairs = min(len(one), len(other)) // 2
-    test.bet(one[1::2][:pairs], other[1::2][:pairs])
-    return test.refuted
-
-
 def anytime(p_hits: Hits, q_hits: Hits, delta: float, beta: float, reached: float = 0.0) -> float:
     """A lower bound on ε that holds whenever one stops: the last of the claims 0.01, 0.02, … that are rejected in turn.
 

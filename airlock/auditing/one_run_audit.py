@@ -400,7 +400,7 @@ def _log_binomial(trials: int, epsilon: float) -> Floats:
 pass  # merged
 pass  # merged
 
-CANARIES, FEWEST, MOST = 1000, 20, 5000
+FEWEST, MOST = 20, 5000
 
 Progress = Callable[[str, int, int], None]
 

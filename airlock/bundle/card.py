@@ -409,8 +409,3 @@ def schema() -> dict[str, Any]:
     """The JSON schema of card.json, as published in `card.schema.json`."""
     body = Card.model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID} | body
-
-
-def schema_text() -> str:
-    """The published file: `schema()` as it is written."""
-    return json.dumps(schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"

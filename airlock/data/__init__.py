@@ -32,7 +32,7 @@ from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
 from airlock.data.sources import Listing as Listing
 from airlock.data.sources import Source as Source
 from airlock.data.sources import find_all as find_all
-from airlock.data.split import Facts, Part, Public, Records, Split, content_digests, divide, exact, shard, share
+from airlock.data.split import Facts, Part, Public, Records, Split, content_digests, divide, shard, share
 
 __all__ = [
     "FOLDER_VARIABLE",
@@ -50,7 +50,6 @@ __all__ = [
     "describe_public",
     "digest",
     "divide",
-    "exact",
     "find_all",
     "halve",
     "load",

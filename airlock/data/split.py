@@ -19,7 +19,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import SplitConfig
-from airlock.errors import ConfigError, DataError
+from airlock.errors import ConfigError
 
 Part = Literal["private", "public", "test", "holdout"]
 Array = NDArray[np.generic]
@@ -191,46 +190,6 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
         low = high
     own_test = test if test is not None else parts["test"]
     return Split(facts, parts["private"], parts["public"], own_test, parts["holdout"])
-
-
-def exact(records: Records, counts: Mapping[str, int], seed: int) -> dict[str, Records]:
-    """Disjoint parts of exactly these sizes, for experiments that give numbers: attacks and reproductions.
-
-    Not for a release: who is among the first n depends on all others, so that one record more moves another one out,
-    and the part differs in two records where the guarantee of a release speaks of one.
-
-    Parts are filled one after another in the order of the records' keyed hashes. Equal records lie in the same part, so
-    that a record that was learnt from is never taken for one that was not; some may be left over.
-
-    Args:
-        records: From which to take.
-        counts: The size of each part by its name.
-        seed: Decides who goes where, together with a record's content; not the order of the records.
-
-    Raises:
-        DataError: There are too few.
-    """
-    alike: dict[bytes, list[int]] = {}
-    for place, digest in enumerate(positions(records, seed)[1]):
-        alike.setdefault(digest, []).append(place)
-    waiting = [alike[digest] for digest in sorted(alike)]
-    parts = {}
-    for name, count in counts.items():
-        taken: list[int] = []
-        rest: list[list[int]] = []
-        for places in waiting:
-            if len(taken) + len(places) <= count:
-                taken += places
-            else:
-                rest.append(places)
-        if len(taken) < count or count < 0:
-            raise DataError(
-                f"{count} records for '{name}', none of them equal to one of another part",
-                f"{len(taken)}",
-                do="Ask for fewer, or give more records.",
-            )
-        parts[name], waiting = records.take(np.sort(np.array(taken, np.int64))), rest
-    return parts
 
 
 def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArray[np.float64], list[bytes]]:

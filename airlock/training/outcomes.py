@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
@@ -127,9 +126,3 @@ def count_correct(net: nn.Module, records: Records) -> int:
 def outcomes_of(net: nn.Module, records: Records) -> Outcomes:
     """What becomes of every record; it stays inside."""
     return Outcomes.of_logits(predict(net, records).numpy(), records.y)
-
-
-def losses(net: nn.Module, records: Records) -> NDArray[np.float64]:
-    """Every record's cross-entropy."""
-    logits = predict(net, records).double()
-    return F.cross_entropy(logits, torch.from_numpy(records.y), reduction="none").numpy()

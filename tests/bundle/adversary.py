@@ -38,7 +38,7 @@ from airlock.data import Facts, Records, Split, divide
 from airlock.data.split import Part
 from airlock.mechanisms import Stream
 from airlock.pipeline import make_release
-from airlock.training.outcomes import Outcomes, count_correct, losses, predict
+from airlock.training.outcomes import Outcomes, count_correct, predict
 
 Table = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -206,8 +206,11 @@ def from_weights(world: World, card: Table, net: nn.Module) -> float:
 
 def from_loss(world: World, card: Table, net: nn.Module) -> float:
     """A trace, for where nothing else speaks: does the model know her better than those of whom it knows nothing?"""
-    theirs = np.median(losses(net, world.splits[False].holdout))
-    return 1e-9 * float(np.tanh(theirs - losses(net, world.person)[0]))
+    strangers, person = (
+        F.cross_entropy(predict(net, records).double(), torch.from_numpy(records.y), reduction="none").numpy()
+        for records in (world.splits[False].holdout, world.person)
+    )
+    return 1e-9 * float(np.tanh(np.median(strangers) - person[0]))
 
 
 EVIDENCE = (from_exact_figures, from_noisy_counts, from_weights, from_loss)

@@ -37,7 +37,7 @@ def made(card: Card, release: Release) -> Dossier:
 
 def test_published_schema_is_the_generated_one(made: Dossier):
     published = files("airlock.bundle").joinpath("dossier.schema.json").read_text(encoding="utf-8")
-    assert published == dossier.schema_text()
+    assert published == json.dumps(dossier_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     table = json.loads(made.to_json(), parse_constant=pytest.fail)
     jsonschema.Draft202012Validator(dossier_schema()).validate(table)
     assert Dossier.model_validate(table) == made

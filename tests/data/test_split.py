@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from airlock.config import SplitConfig, from_table
-from airlock.data import Facts, Records, describe, divide, exact, shard
-from airlock.errors import ConfigError, DataError
+from airlock.data import Facts, Records, describe, divide, shard
+from airlock.errors import ConfigError
 
 FACTS = Facts("test", (3,), ("a", "b"), 100, None, "made up")
 FRACTIONS = SplitConfig(public=0.2, test=0.2, holdout=0.2)
@@ -116,63 +116,6 @@ def test_expected_sizes_are_public_figures():
 
 def test_records_are_not_shown():
     assert repr(numbered(3)) == "Records(not shown)"
-
-
-COUNTS = {"train": 12, "test": 5, "shadow": 20}
-
-
-@settings(max_examples=50, deadline=None)
-@given(few, st.integers(0, 2**63 - 1))
-def test_exact_parts_have_their_sizes_and_share_no_content(x, seed):
-    pool = Records(x, (x[:, 0] > 1).astype(np.int64))
-    counts = {"a": 7, "b": 5}
-    try:
-        parts = exact(pool, counts, seed)
-    except DataError:  # too many are alike
-        sizes = sorted(Counter(contents(pool)).values())
-        assert sizes[-1] > 1
-        return
-    assert {name: len(part) for name, part in parts.items()} == counts
-    one, other = (Counter(contents(part)) for part in parts.values())
-    assert not set(one) & set(other)
-    whole = Counter(contents(pool))
-    assert all(whole[content] == many for content, many in (one + other).items())  # equal records stay together
-
-
-def test_exact_parts_depend_on_content_and_seed_alone():
-    pool = numbered(50)
-    turned = pool.take(np.random.default_rng(0).permutation(50))
-    one, other, third = exact(pool, COUNTS, 3), exact(turned, COUNTS, 3), exact(pool, COUNTS, 4)
-    for name, count in COUNTS.items():
-        assert len(one[name]) == count
-        assert sorted(contents(one[name])) == sorted(contents(other[name]))
-        assert sorted(contents(one[name])) != sorted(contents(third[name]))
-    assert len({c for part in one.values() for c in contents(part)}) == sum(COUNTS.values())
-
-
-def test_in_an_exact_part_one_record_more_moves_another():
-    """Which is why no release is split by it."""
-    moved = 0
-    for start in range(200):
-        with_it, without = numbered(50), numbered(50).take(np.delete(np.arange(50), start % 50))
-        a, b = (set(contents(exact(pool, {"train": 20}, start)["train"])) for pool in (with_it, without))
-        assert len(a - b) == len(b - a) <= 1
-        moved += len(b - a)
-    assert 40 < moved < 120  # 20 of 50 records, expected 80
-
-
-def test_every_record_is_equally_likely_in_an_exact_part():
-    hits = Counter(c for seed in range(400) for c in contents(exact(numbered(10), {"train": 4}, seed)["train"]))
-    assert len(hits) == 10
-    assert all(abs(count - 160) < 5 * np.sqrt(400 * 0.4 * 0.6) for count in hits.values())
-
-
-def test_too_few_records_for_exact_parts_are_an_error():
-    with pytest.raises(DataError, match="8 records for 'b'.*found 5"):
-        exact(numbered(10), {"a": 5, "b": 8}, 0)
-    twice = Records(np.repeat(numbered(3).x, 2, axis=0), np.zeros(6, np.int64))
-    with pytest.raises(DataError, match="3 records for 'a'.*found 2"):
-        exact(twice, {"a": 3}, 0)
 
 
 def test_a_count_in_a_release_config_is_refused_with_the_reason():

@@ -19,7 +19,6 @@ from airlock.auditing.result import Ints, Scores, View
 from airlock.data import Records
 from airlock.errors import DataError
 from airlock.training.devices import to_input
-from airlock.training.loop import Augment, mix
 
 Answer = Callable[[Tensor], Tensor]
 Mask = NDArray[np.bool_]
@@ -69,28 +68,6 @@ def scaled_logit(logits: Floats, y: Ints) -> Floats:
     others = np.array(z)
     np.put_along_axis(others, _places(z, y), -np.inf, -1)
     return np.asarray(_own(z, y) - logsumexp(others, axis=-1))
-
-
-def augmented(
-    answers: Callable[[Records], Floats], records: Records, augment: Augment, queries: int, seed: int
-) -> Floats:
-    """Scaled logits of each record and of altered copies of it: (..., records, queries), the record itself first.
-
-    The copies are the same for every model that is asked with the same seed, as LiRA needs it.
-
-    Args:
-        answers: From records to (..., records, classes) logits: of one network, or of many as `Ensemble.logits`.
-        records: Whom to ask about.
-        augment: As in the attacked model's training (`training.augment.named`).
-        queries: How many, the record itself included.
-        seed: Of the copies.
-    """
-    x = to_input(torch.from_numpy(np.ascontiguousarray(records.x)))
-    found = [scaled_logit(answers(records), records.y)]
-    for query in range(1, queries):
-        changed = augment(x, torch.Generator().manual_seed(mix(seed, query)))
-        found.append(scaled_logit(answers(Records(changed.numpy(), records.y)), records.y))
-    return np.stack(found, -1)
 
 
 def loss(logits: Floats, y: Ints) -> Floats:

@@ -63,21 +63,6 @@ class Comparison:
         return f"{count}: {noises}: take 'per-query' if so few are enough, else 'head'."
 
 
-def compare(sensitivity: float, noise_multiplier: float, queries: int, bound: float = 1.0) -> Comparison:
-    """Compare one release of the head with Q noisy answers at the same total cost.
-
-    Args:
-        sensitivity: Δ, of the head in L2.
-        noise_multiplier: z = 1/μ of the whole budget.
-        queries: Q, fixed in advance.
-        bound: R, of the features.
-    """
-    if queries < 1:
-        raise ValueError("there is at least one query")
-    one = noise_multiplier * sensitivity * bound
-    return Comparison(queries, one, one * math.sqrt(queries))
-
-
 SEVERAL = 10  # questions, from which on `poll` was better wherever it was tried; with fewer it was not tried
 UNSURE = 10  # questions that may be too close to call, where nothing else is said
 ENOUGH = 1000  # records of a head: with a tenth of that (pixels of MNIST) every second vote was too close to call

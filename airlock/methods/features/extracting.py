@@ -43,7 +43,6 @@ class Extracting(Channel):
 
     channel: ClassVar[str] = "features"
     settings_type: ClassVar[type[FeatureSettings]] = FeatureSettings
-    most_layers: ClassVar[int | None] = None
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)

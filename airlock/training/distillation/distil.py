@@ -264,11 +264,6 @@ def learn_hints(net: Guided, inputs: Resident, hints: Targets, stage: Stage) -> 
     return learn(net, inputs, HintLoss(answers(hints, inputs)), stage, "learning from hints")
 
 
-def distil(net: nn.Module, inputs: Resident, logits: Targets, temperature: float, stage: Stage) -> int:
-    """Train a student towards softened answers; gives the number of steps."""
-    return learn(net, inputs, SoftLoss(answers(logits, inputs), temperature), stage, "distilling")
-
-
 def learn_labels(net: nn.Module, inputs: Resident, labels: Targets, stage: Stage) -> int:
     """Train a student on public labels; gives the number of steps."""
     return learn(net, inputs, LabelLoss(answers(labels, inputs)), stage, "learning by itself")

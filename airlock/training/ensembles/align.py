@@ -14,14 +14,11 @@ There is no privacy here: models, reference and orders all depend on the records
 Which units may be exchanged without changing what a network computes (`find_units`)? The units of a hidden layer have
 no order of their own: permute the rows of its weights, its biases and the per-channel parameters of its normalisation,
 and the columns of the layer behind it in the same way, and the function is the same. `find_units` reads this off an
-`nn.Sequential` of dense and convolutional layers; for any other network it refuses, and `given_units` takes the user's
-own list instead, checked by trying.
+`nn.Sequential` of dense and convolutional layers and refuses any other network.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,7 +30,6 @@ from torch import Tensor, nn
 
 from airlock.errors import NetError, TrainingError
 from airlock.training.ensembles.ensemble import Ensemble
-from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Named
 
 # Permutation symmetry: which units may be exchanged.
@@ -59,7 +55,6 @@ _MEAN_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, n
 _MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_AGREE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -153,7 +148,7 @@ def _refuse(path: str, found: str) -> NetError:
         "a network whose exchangeable units can be told: an nn.Sequential of dense and convolutional layers",
         f"{found} at '{path or 'the network itself'}'",
         "Cannot tell which units may be exchanged, and exchanging others would change what the network computes.",
-        "List the units yourself, or start all models alike so that they need no alignment.",
+        "Use such a network, or start all models alike so that they need no alignment.",
     )
 
 
@@ -237,55 +232,6 @@ class _Walk:
             self._site = path
 
 
-def given_units(
-    net: nn.Module, lists: Sequence[Sequence[tuple[str, int]]], shape: tuple[int, ...], seed: int = 0
-) -> list[Units]:
-    """The user's own units: for each exchangeable set the tensors and axes along which it lies, checked by trying.
-
-    The shortest axis of a set says how many units there are; a longer one holds several consecutive places of each.
-    A tensor's first axis counts as making the units, any other as reading them.
-
-    Args:
-        net: The network.
-        lists: For every set (name of parameter or buffer, axis).
-        shape: Of one record.
-        seed: Of the permutations and records it is tried on; public.
-
-    Raises:
-        NetError: There is no such tensor or axis, the lengths do not fit, or the network's outputs change.
-    """
-    held = tensors(net)
-    units = [_given(held, axes) for axes in lists]
-    rng = np.random.default_rng(seed)
-    moved, alone = copy.deepcopy(net).eval(), {name: value[None].clone() for name, value in held.items()}
-    for own in units:
-        exchange(alone, own, rng.permutation(own.size)[None])
-    for name, value in tensors(moved).items():
-        value.copy_(alone[name][0])
-    x = torch.rand((4, *shape), generator=torch.Generator().manual_seed(seed))
-    with torch.no_grad():
-        if not torch.allclose(moved(x), copy.deepcopy(net).eval()(x), rtol=_AGREE, atol=_AGREE):
-            raise NetError(
-                "units that may be exchanged without changing the network's outputs",
-                "units whose exchange changes them",
-                "The aligned models would not be the trained ones.",
-                "List every tensor that makes or reads them, with the right axis.",
-            )
-    return units
-
-
-def _given(held: Named, axes: Sequence[tuple[str, int]]) -> Units:
-    for name, axis in axes:
-        if name not in held or not 0 <= axis < held[name].dim():
-            raise NetError("a parameter's or buffer's name with one of its axes", f"'{name}' with axis {axis}")
-    lengths = [held[name].shape[axis] for name, axis in axes]
-    size = min(lengths, default=0)
-    if not size or any(length % size for length in lengths):
-        raise NetError("axes that hold the same units", f"the lengths {lengths}")
-    found = [Axis(name, axis, n // size, axis == 0) for (name, axis), n in zip(axes, lengths, strict=True)]
-    return Units(size, tuple(found))
-
-
 # Alignment.
 
 pass  # merged
@@ -317,7 +263,6 @@ def align(
     ensemble: Ensemble,
     reference: int | None = None,
     *,
-    units: list[Units] | None = None,
     rounds: int = 10,
     device: torch.device | None = None,
 ) -> Aligned:
@@ -327,7 +272,6 @@ def align(
         ensemble: The models; left as they are.
         reference: The model that stays as it is and that all are aligned to; without one, the first is where it starts,
             and then all take turns to be aligned to the mean of the others.
-        units: Which may be exchanged; found by the network's structure when left out.
         rounds: At most how many turns; it ends before if the models come no closer.
         device: Where the products of matrices are computed; the assignments are always on the CPU.
 
@@ -335,7 +279,7 @@ def align(
         NetError: The network's exchangeable units cannot be told.
         TrainingError: A parameter is not finite, or there is no such model.
     """
-    units = find_units(ensemble.net) if units is None else units
+    units = find_units(ensemble.net)
     if reference is not None and not 0 <= reference < len(ensemble):
         raise TrainingError(f"a reference from 0 to {len(ensemble) - 1}", f"{reference}")
     values = {name: value.to(device or value.device, copy=True) for name, value in ensemble.values.items()}

@@ -82,10 +82,6 @@ class Characterisation:
                 found.setdefault(cell.point.channels[0], []).append(value)
         return {channel: float(np.mean(values)) for channel, values in sorted(found.items())}
 
-    def joined(self, other: Characterisation) -> Characterisation:
-        """Both, of the same front end on the same set."""
-        return Characterisation(self.front, self.public, {**self.widths, **other.widths}, self.cells + other.cells)
-
     def to_dict(self) -> dict[str, object]:
         """As JSON."""
         cells = [

@@ -6,13 +6,16 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
+from airlock.training.resident import to_input
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from airlock.auditing.attacks import balanced, lira
 from airlock.auditing.attacks.lira import from_signals, offline, online
-from airlock.auditing.attacks.signals import augmented, scaled_logit
+from airlock.auditing.attacks.signals import scaled_logit
+from airlock.data import Records
 from airlock.errors import ConfigError, DataError
 from airlock.training import Resident, predict
 from airlock.training.augment import named
@@ -77,13 +80,17 @@ def test_it_finds_what_a_net_remembers_and_nothing_else(kind: Kind, variance: An
     assert not np.array_equal(*found.member_repeats)
 
 
-def test_several_queries_are_the_same_for_all_models() -> None:
+def test_several_queries_about_a_record_are_scored_together() -> None:
+    """Each record and three shifted copies of it, the same ones for all models."""
     here = world()
     change = named("shift")
     assert change is not None
+    x = to_input(torch.from_numpy(here.pool.x))
+    copies = [change(x, torch.Generator().manual_seed(copy)).numpy() for copy in range(3)]
+    asked = [here.pool, *(Records(own, here.pool.y) for own in copies)]
 
     def ask(models: Any) -> np.ndarray:
-        return augmented(models, here.pool, change, 4, 9)
+        return np.stack([scaled_logit(models(records), records.y) for records in asked], -1)
 
     many = ask(lambda records: here.models.logits(Resident(records, RUN.device)).numpy())
     assert many.shape == (MODELS, POOL, 4)

@@ -28,8 +28,9 @@ from airlock.training.distillation.distil import (
     MatchLoss,
     SoftLoss,
     Stage,
+    answers,
     at_places,
-    distil,
+    learn,
     learn_hints,
     learn_labels,
 )
@@ -52,6 +53,11 @@ def student(seed: int = 0) -> nn.Module:
 def stage(steps: int = 30, run: Run | None = None) -> Stage:
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=3e-3)
     return Stage(Shuffled(20, 0), recipe, 0, run or Run())
+
+
+def distil(net: nn.Module, targets: Asked | Tensor | np.ndarray, how: Stage) -> None:
+    inputs = at_places(X, CPU)
+    learn(net, inputs, SoftLoss(answers(targets, inputs), 3.0), how, "distilling")
 
 
 def test_the_losses_are_the_papers() -> None:
@@ -87,7 +93,7 @@ def test_a_loss_that_the_student_cannot_change_leaves_it_where_it_is() -> None:
     found = []
     for steps in (5, 9):
         net, how = student(), replace(stage(steps), change=Constant(5))
-        distil(net, at_places(X, CPU), Asked(TEACHER), 3.0, how)
+        distil(net, Asked(TEACHER), how)
         found.append(nn.utils.parameters_to_vector(net.parameters()).detach())
     assert not torch.equal(found[0], nn.utils.parameters_to_vector(student().parameters()))
     assert torch.equal(*found)
@@ -149,13 +155,12 @@ def test_rounds_vary_inputs_of_answers_and_never_those_of_labels() -> None:
 
 
 def test_a_teacher_that_is_asked_and_its_cached_answers_teach_the_same() -> None:
-    inputs = at_places(X, CPU)
     with torch.no_grad():
         rows = TEACHER(torch.from_numpy(X))
     nets = [student() for _ in range(3)]
-    distil(nets[0], inputs, Asked(TEACHER), 3.0, stage())
-    distil(nets[1], inputs, rows, 3.0, stage())
-    distil(nets[2], inputs, rows.numpy(), 3.0, stage())
+    distil(nets[0], Asked(TEACHER), stage())
+    distil(nets[1], rows, stage())
+    distil(nets[2], rows.numpy(), stage())
     for a, b, c in zip(*(net.parameters() for net in nets), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
         assert torch.equal(b, c)
@@ -183,7 +188,7 @@ def test_labels_are_learnt() -> None:
 
 def test_another_number_of_targets_is_refused() -> None:
     with pytest.raises(TrainingError, match="each of 60 public inputs, found 59"):
-        distil(student(), at_places(X, CPU), np.zeros((59, 4), np.float32), 1.0, stage())
+        distil(student(), np.zeros((59, 4), np.float32), stage())
 
 
 TABLE = Timetable(rounds=2, self_epochs=1, distil_epochs=2, inputs=60, queries=25, self_batch=30, query_batch=10)

@@ -16,7 +16,7 @@ from airlock.data import Records
 from airlock.errors import NetError, TrainingError
 from airlock.nets import create
 from airlock.training import Ensemble, Recipe, Resident, Run, align, train_together
-from airlock.training.ensembles.align import Units, _assign, closeness, exchange, find_units, given_units
+from airlock.training.ensembles.align import Units, _assign, closeness, exchange, find_units
 from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Named
 
@@ -174,24 +174,6 @@ def tied() -> nn.Module:
 def test_what_cannot_be_told_is_refused(net: nn.Module) -> None:
     with pytest.raises(NetError, match="[Cc]annot tell which units may be exchanged"):
         find_units(net)
-
-
-def test_own_units_are_taken_if_their_exchange_changes_nothing() -> None:
-    torch.manual_seed(0)
-    net = Doubled()
-    units = given_units(net, [[("one.weight", 0), ("one.bias", 0), ("two.weight", 1)]], (4,))
-    assert units[0].size == 6
-    assert units[0].axes[-1].each == 2
-    values, _ = moved(net, units, 4)
-    both = {name: torch.cat([value[None], values[name]]) for name, value in tensors(net).items()}
-    found = align(Ensemble(net, both), 0, units=units).ensemble.values
-    assert all(torch.equal(value[0], value[1]) for value in found.values())
-    with pytest.raises(NetError, match="whose exchange changes them"):
-        given_units(net, [[("one.weight", 0), ("two.weight", 1)]], (4,))
-    with pytest.raises(NetError, match="'three' with axis 0"):
-        given_units(net, [[("three", 0)]], (4,))
-    with pytest.raises(NetError, match="the lengths"):
-        given_units(net, [[("one.weight", 1), ("one.bias", 0)]], (4,))
 
 
 @given(st.integers(0, 2**32))

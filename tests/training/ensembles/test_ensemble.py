@@ -418,4 +418,3 @@ def test_the_page_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
         if "train_together(...," not in block:
             exec(block, names)
     assert capsys.readouterr().out == "(8, 200)\n"
-    assert {name: len(part) for name, part in names["parts"].items()} == {"train": 80, "test": 80}

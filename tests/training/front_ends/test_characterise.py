@@ -145,7 +145,6 @@ def test_the_value_is_read_back_and_averaged() -> None:
     assert full.mean("utility") == {(2, 1): 0.1, (2, 4): pytest.approx(0.6)}
     assert full.surface("privacy") == {(2, 1): [9.0], (2, 4): [20.0]}
     assert full.single("privacy", 2) == {2: 9.0}
-    assert full.joined(made).cells == full.cells
     assert Characterisation.from_dict(full.to_dict()) == full
     with pytest.raises(DataError, match="a characterisation"):
         Characterisation.from_dict({"cells": 3})
