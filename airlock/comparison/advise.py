@@ -36,12 +36,11 @@ USUAL = (
     "twin/sharded",
     "answers/poll",
     "answers/per-query",
-    "answers/savings",
     "features/noised",
     "twin/kde-sharded",
 )
 SMALL = ("student/private-teacher", "student/ensemble")  # made to be small: first on a phone, before any run
-STAYS_INSIDE = ("answers/per-query", "answers/poll", "answers/savings", "answers/published")
+STAYS_INSIDE = ("answers/per-query", "answers/poll", "answers/published")
 _SHOWN = (
     "noise_norm_over_radius",
     "noise_on_a_logit",

@@ -63,7 +63,6 @@ TITLES = {
     "answers/head": "a private head on public features, by output noise",
     "answers/per-query": "answers with noise on each",
     "answers/poll": "labels by noisy votes",
-    "answers/savings": "labels where votes agree clearly; no answer counts as a wrong one",
     "answers/published": "answers with noise on one neuron, as published",
 }
 

@@ -24,7 +24,7 @@ from airlock.config import (
     read_table,
 )
 from airlock.errors import ConfigError
-from airlock.methods import METHODS
+from airlock.methods import METHODS, refuse_gone
 
 QUICK_COURT = 2.0  # seconds a method
 NAMES = tuple(f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods)
@@ -147,6 +147,7 @@ def from_table(
 
 
 def _check_name(key: str, name: str) -> None:
+    refuse_gone(name)
     known = {"methods": (*NAMES, *METHODS, BASELINE), "nets": NAMES, "settings": (*NAMES, BASELINE)}[key]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)

@@ -10,7 +10,6 @@ Randomness is passed in as a `Stream`. What one call costs is a mechanism's `eve
     discrete       discrete Gaussian and Laplace noise, sampled exactly
     counts         counts with two-sided geometric noise
     exponential    the exponential mechanism over a few options
-    sparse_vector  the sparse vector technique
     quantile       a clipping bound that follows a quantile of the gradients' norms
     local          mechanisms that make every record safe by itself
     aggregate      sample and aggregate: what disjoint shards say, released once
@@ -37,11 +36,9 @@ from airlock.mechanisms.laplace import LaplaceNoise
 from airlock.mechanisms.local import LocalGaussian, RandomisedResponse
 from airlock.mechanisms.quantile import QuantileBound
 from airlock.mechanisms.randomness import Place, Randomness, Stream
-from airlock.mechanisms.sparse_vector import AboveThreshold
 
 __all__ = [
     "BALANCE",
-    "AboveThreshold",
     "Choice",
     "Clip",
     "GaussianNoise",

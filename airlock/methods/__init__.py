@@ -46,9 +46,13 @@ METHODS: dict[str, dict[str, str]] = {
         "head": "airlock.methods.answers.head:Head",
         "per-query": "airlock.methods.answers.per_query:PerQuery",
         "poll": "airlock.methods.answers.poll:Poll",
-        "savings": "airlock.methods.answers.savings:Savings",
         "published": "airlock.methods.answers.published:Published",
     },
+}
+
+# Methods that were here once, as CHANNEL/METHOD, with what to use instead.
+GONE: dict[str, str] = {
+    "answers/savings": 'Use method = "poll" where no model may leave, or "head" where one may.',
 }
 
 
@@ -56,6 +60,7 @@ def find(config: ReleaseConfig) -> type[Channel]:
     """The class of the configured method; the channel's default when no method is named."""
     methods = _pick(METHODS, config.channel, "channel")
     method = config.method if config.method is not None else next(iter(methods))
+    refuse_gone(f"{config.channel}/{method}")
     module, _, name = _pick(methods, method, f"method of channel '{config.channel}'").partition(":")
     found: type[Channel] = getattr(importlib.import_module(module), name)
     return found
@@ -78,10 +83,22 @@ def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canari
 
 def named(name: str) -> type[Channel]:
     """The class of a method by its name as CHANNEL/METHOD."""
+    refuse_gone(name)
     table = {f"{channel}/{method}": where for channel, methods in METHODS.items() for method, where in methods.items()}
     module, _, found = _pick(table, name, "method that can be tried").partition(":")
     method: type[Channel] = getattr(importlib.import_module(module), found)
     return method
+
+
+def refuse_gone(name: str) -> None:
+    """Say what to use instead of a method that is no longer there.
+
+    Raises:
+        ConfigError: `name`, as CHANNEL/METHOD, is one of `GONE`.
+    """
+    if name in GONE:
+        why = "It was removed because another method does better wherever it was tried (CHANGELOG.md)."
+        raise ConfigError("a method that is still there", f"'{name}'", why, GONE[name])
 
 
 def _pick(table: Mapping[str, T], key: str, what: str) -> T:
@@ -93,6 +110,7 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
 
 
 __all__ = [
+    "GONE",
     "METHODS",
     "Answerer",
     "Artefact",
@@ -108,4 +126,5 @@ __all__ = [
     "named",
     "open_canaries",
     "open_case",
+    "refuse_gone",
 ]

@@ -170,10 +170,10 @@ class _Subject:
         while paid + _BLOCK <= budget:
             desk = desks[2 * paid >= budget]
             reserved = desk.reserve(_BLOCK)
-            if reserved.units + reserved.held != _BLOCK:
+            if reserved.units != _BLOCK:
                 raise Refused(
                     f"{_BLOCK} units to be charged for {_BLOCK} answers",
-                    f"{reserved.units + reserved.held}",
+                    f"{reserved.units}",
                     "Answers that nobody pays for are not accounted for.",
                     "This is a defect in the method: do not release its result.",
                 )

@@ -70,12 +70,10 @@ class Reservation:
     Args:
         rows: How many.
         units: What must be paid before they are answered; 0 where they are free, or paid already.
-        held: Units that were paid earlier and not spent, set aside for these rows.
     """
 
     rows: int
     units: int
-    held: int = 0
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ def test_own_data_lie_beside_the_config(tmp_path: Path) -> None:
         ({"seeds": 0}, "seeds"),
         ({"seeds": True}, "seeds"),
         ({"methods": ["weights/gausian"]}, "Did you mean 'weights/gaussian'?"),
+        ({"methods": ["answers/savings"]}, 'Use method = "poll"'),
+        ({"settings": {"answers/savings": {"unsure": 2}}}, 'Use method = "poll"'),
         ({"settings": {"weights": {}}}, "settings"),
         ({"settings": {"baseline": {"epoch": 3}}}, "settings.baseline.epoch"),
         ({"nets": {"student": "mlp"}}, "nets"),

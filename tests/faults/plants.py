@@ -25,7 +25,6 @@ from airlock.data import Records, Split
 from airlock.data import split as data_split
 from airlock.ledger.transaction import Books, Charge, Replay, Spend
 from airlock.mechanisms import (
-    AboveThreshold,
     Choice,
     Clip,
     GaussianNoise,
@@ -42,10 +41,10 @@ from airlock.mechanisms import (
     discrete,
 )
 from airlock.methods import dp_sgd
-from airlock.methods.answers import shards, votes_case
+from airlock.methods.answers import poll_case, shards
+from airlock.methods.answers.answerer import Desk
 from airlock.methods.answers.noisy import Noisy
 from airlock.methods.answers.poll import Counted
-from airlock.methods.answers.votes import NONE, Voters
 from airlock.methods.features import rows
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, ensemble_case, teachers
@@ -136,15 +135,6 @@ def one_noise_for_all_rows(patch: Patch) -> None:
         return value + noisy(self, np.zeros_like(value[:1]), stream)
 
     patch.setattr(GridNoise, "_noisy", repeated)
-
-
-def no_noise_on_the_threshold(patch: Patch) -> None:
-    patch.setattr(AboveThreshold, "start_many", lambda self, count, stream: np.full(count, float(self.threshold)))
-
-
-def noise_on_the_numbers_for_a_move_of_one(patch: Patch) -> None:
-    """Number and threshold may move against each other, by two."""
-    patch.setattr(AboveThreshold, "_each", property(lambda self: GridNoise("laplace", 1.0, 1 / self.second)))
 
 
 def no_noise_on_the_count(patch: Patch) -> None:
@@ -595,7 +585,7 @@ def a_vote_in_two_shards(patch: Patch) -> None:
 
     def doubled(records: Records, count: int, seed: int) -> list[Whole]:
         own, last = divide(records, count, seed), len(records) - 1
-        if any(list(places) == [last] for places in own) and len(records) % votes_case.PER_HEAD == 1:
+        if any(list(places) == [last] for places in own) and len(records) % poll_case.PER_HEAD == 1:
             own[[len(places) for places in own].index(0)] = np.array([last])
         return own
 
@@ -686,48 +676,27 @@ anybody_is_left_out = _rows_drawn(_anybody_left_out)
 
 
 def _free(desk: type[Noisy] | type[Counted]) -> Plant:
+    """Its reservations cost nothing after the first."""
+
     def plant(patch: Patch) -> None:
-        decide = desk._decide
-        patch.setattr(
-            desk, "_decide", lambda self, features, units, stream: (decide(self, features, units, stream)[0], units)
-        )
+        reserve, seen = desk.reserve, set()
+
+        def free(self: Desk, rows: int) -> Reservation:
+            made = reserve(self, rows)
+            if id(self) in seen:
+                del self._open[id(made)]
+                made = Reservation(rows, 0)
+                self._open[id(made)] = made
+            seen.add(id(self))
+            return made
+
+        patch.setattr(desk, "reserve", free)
 
     return plant
 
 
 poll_never_charges = _free(Counted)
 per_query_never_charges = _free(Noisy)
-
-
-def _sessions(spends: Callable[[bool, bool], bool], closes: Callable[[bool, bool], bool]) -> Plant:
-    """Sessions that spend a unit, and end, after a no or when they are full; each as is said."""
-
-    def decide(self: Voters, features: Tensor, units: int, stream: Stream) -> tuple[Answers, int]:
-        winners, sure = self.tally(features)
-        labels, place = np.full(len(winners), NONE, np.int64), 0
-        while place < len(winners):
-            if self._level is None:
-                self._level, self._used = self.rule.start(stream.child("threshold", place)), 0
-            passed = self.rule.passed(self._level, sure[place : place + 1], stream.child("numbers", place))
-            labels[place : place + passed] = winners[place : place + passed]
-            place, self._used = place + 1, self._used + 1
-            no, full = not passed, self._used >= self._most
-            units -= spends(no, full)
-            if closes(no, full):
-                self._level = None
-        return Answers(labels), units
-
-    return lambda patch: patch.setattr(Voters, "_decide", decide)
-
-
-a_session_never_ends = _sessions(lambda no, full: False, lambda no, full: False)
-an_unsure_answer_is_free = _sessions(lambda no, full: full, lambda no, full: no or full)
-a_full_session_goes_on = _sessions(lambda no, full: no, lambda no, full: no)
-
-
-def sessions_share_a_threshold(patch: Patch) -> None:
-    start, kept = AboveThreshold.start, {}
-    patch.setattr(AboveThreshold, "start", lambda self, stream: kept.setdefault(self, start(self, stream)))
 
 
 def a_request_is_charged_as_one_row(patch: Patch) -> None:

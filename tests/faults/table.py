@@ -36,7 +36,7 @@ from tests.training import test_adaptive_clip, test_loop, test_private, test_sam
 from tests.training.per_sample import test_copies, test_graphs, test_sealed
 
 SYSTEM = secret_noise.noise_is_the_systems
-CHARGED, ENDS = charging.every_answer_is_charged, charging.every_session_ends
+CHARGED = charging.every_answer_is_charged
 BLOCK = called(checks.one_record_moves_a_full_block_by_its_bound)
 ENGINE = called(checks.the_engine_trusts_its_book_keeping)
 FOLLOWS = called(checks.noise_is_independent_between_coordinates_and_steps)
@@ -49,7 +49,7 @@ NOISED, ANSWERS, PER_QUERY = (
     court("answers/head", 2500),
     court("answers/per-query", 6000),
 )
-POLL, SAVINGS = court("answers/poll", 25_000), court("answers/savings", 25_000)
+POLL = court("answers/poll", 25_000)
 
 
 def _in_processes(patch: Patch) -> None:
@@ -165,10 +165,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("per-query: noise re-used in a session", "serve.gather", plants.all_requests_share_their_noise, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
     _long("poll: noise over 2", "GridNoise", plants.grid_noise_over(2), POLL),
     _long("poll: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, POLL),
-    _long("savings: noise over 2", "GridNoise", plants.grid_noise_over(2), SAVINGS),
-    _long("savings: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, SAVINGS),
-    _long("savings: no noise on the threshold", "AboveThreshold", plants.no_noise_on_the_threshold, SAVINGS),
-    _long("savings: noise for numbers that move by one", "AboveThreshold", plants.noise_on_the_numbers_for_a_move_of_one, SAVINGS),
     # A network of the user's own
     _long("views of a record are clipped one by one", "private", plants.views_are_clipped_alone, court_of_config("multi_crop", 400)),
     _long("records meet in a batch, now and then", "private", plants.records_meet_in_a_batch, court_of_config("gated", 400)),
@@ -184,10 +180,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("an answer serves every client", "serve.sale", plants.an_answer_serves_every_client, sold(CHARGED, "answers/poll")),
     Fault("the budget has no end", "serve.books", plants.the_budget_has_no_end, sold(CHARGED, "answers/per-query")),
     Fault("a reservation can be answered again", "answers.desk", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/poll")),
-    Fault("a session never ends", "answers.votes", plants.a_session_never_ends, sold(ENDS, "answers/savings")),
-    Fault("an unsure answer is free", "answers.votes", plants.an_unsure_answer_is_free, sold(ENDS, "answers/savings")),
-    Fault("a full session goes on", "answers.votes", plants.a_full_session_goes_on, sold(ENDS, "answers/savings")),
-    Fault("sessions share a noisy threshold", "AboveThreshold", plants.sessions_share_a_threshold, sold(ENDS, "answers/savings")),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),

@@ -7,11 +7,10 @@ real ledger with the interface's units as its cap, and the sale that the service
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ from airlock import methods
 from airlock.data import divide
 from airlock.errors import AirlockWarning, Exhausted, Refused
 from airlock.ledger import Ledger
-from airlock.mechanisms import AboveThreshold, Randomness, Stream
+from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Interface, Release
-from airlock.methods.answers.votes import NONE
 from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Reservation, as_queries
 from airlock.serve.answer_handler import Gatherer, Sale
 from airlock.serve.ledger_paths import terms_of
@@ -39,11 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "answers/per-query, labels": {"queries": 15, "gives": "label"},
     "answers/poll": {"queries": 15},
     "answers/published": {"queries": 15},
-    "answers/savings": {"queries": 2, "unsure": 4, "heads": 40},
 }
-EPSILON = {"answers/savings": 300.0}  # so little noise that the votes decide which answers are sure
-BY_THE_SESSION = {"answers/savings"}  # where an answer may be free
-FIXED = [name for name in SETTINGS if name not in BY_THE_SESSION]
 REQUESTS = ((1, "ann", None), (3, "bob", None), (3, "ann", None), (2, "ann", "a key"), (2, "bob", "a key"))
 
 
@@ -51,7 +45,6 @@ REQUESTS = ((1, "ann", None), (3, "bob", None), (3, "ann", None), (2, "ann", "a 
 def released(name: str) -> Release:
     """Made once, before any fault is planted under what sells its answers."""
     asked = config(name.split(",")[0], **SETTINGS[name])
-    asked = asked.model_copy(update={"epsilon": EPSILON.get(name, asked.epsilon)})
     split = divide(FACTS, digits(), None, asked.split, asked.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AirlockWarning)
@@ -135,20 +128,6 @@ def every_answer_is_charged(name: str, requests: Sequence[tuple[int, str, str | 
         assert shop.given == shop.spent == units
 
 
-@contextlib.contextmanager
-def watched_levels(levels: set[float]) -> Iterator[None]:
-    """Note every noisy threshold that numbers are compared with."""
-    passed = AboveThreshold.passed
-
-    def watched(self: AboveThreshold, level: float, numbers: NDArray[np.int64], stream: Stream) -> int:
-        levels.add(level)
-        return passed(self, level, numbers, stream)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AboveThreshold, "passed", watched)
-        yield
-
-
 def answers_have_noise_of_their_own(name: str) -> None:
     """The same question, several times in one request and in several requests: as many noises."""
     desk, found = opened(name), []
@@ -170,39 +149,8 @@ def a_reservation_is_answered_once(name: str) -> None:
         desk.answer(x, paid, Stream.from_seed(2))
 
 
-def every_session_ends(name: str) -> None:
-    """A session is spent by its first unsure answer, or when it is full; and after all of them nothing is answered."""
-    desk = opened(name)
-    units, most = desk.interface.units, int(desk.interface.figures["queries"])
-    assert units is not None
-    levels: set[float] = set()  # noisy thresholds
-    with tempfile.TemporaryDirectory() as folder, Shop(desk, Path(folder)) as shop, watched_levels(levels):
-        ended = used = given = 0
-        ends = set()
-        for rows in 10 * (1, 2, 1, 1, 1, 2):
-            try:
-                labels = shop.sell(rows, first=given)
-            except Exhausted:
-                break
-            given += rows
-            for label in labels.tolist():
-                used += 1
-                if label == NONE or used == most:
-                    ends.add((label == NONE, used == most))
-                    ended, used = ended + 1, 0
-            assert ended <= shop.spent, f"{ended} sessions ended and {shop.spent} units were charged"
-            left = desk.reserve(10**6)
-            assert shop.spent - left.held == ended, f"{shop.spent - left.held} units were used for {ended} sessions"
-            desk.cancel(left)
-            begun = ended + (used > 0)
-            assert len(levels) == begun, f"{len(levels)} noisy thresholds for {begun} sessions"
-        else:
-            raise AssertionError(f"{given} answers were given for {units} units, and it goes on")
-        assert {(True, False), (False, True)} <= ends  # by an unsure answer alone, and by being full alone
-
-
-@pytest.mark.parametrize("name", FIXED)
-def test_answers_of_a_fixed_price_are_charged_one_by_one_and_end_with_the_budget(name: str) -> None:
+@pytest.mark.parametrize("name", SETTINGS)
+def test_answers_are_charged_one_by_one_and_end_with_the_budget(name: str) -> None:
     every_answer_is_charged(name)
 
 
@@ -215,11 +163,6 @@ def test_every_answer_has_noise_of_its_own() -> None:
     answers_have_noise_of_their_own("answers/per-query")
 
 
-@pytest.mark.parametrize("name", sorted(BY_THE_SESSION))
-def test_a_session_is_charged_when_it_ends_and_all_end_with_the_budget(name: str) -> None:
-    every_session_ends(name)
-
-
 def test_every_method_that_answers_is_tried() -> None:
     for name in NAMES:
         channel = methods.named(name)
@@ -228,5 +171,4 @@ def test_every_method_that_answers_is_tried() -> None:
     for name in SETTINGS:
         artefact = released(name).artefact
         assert isinstance(artefact, Interface)
-        fixed = artefact.unit == ONE_ANSWER or name == "answers/published"
-        assert fixed == (name in FIXED)
+        assert artefact.unit == ONE_ANSWER or name == "answers/published"

@@ -58,7 +58,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "answers/head": {"features": "pixels"},
     "answers/per-query": {"features": "pixels", "queries": 5},
     "answers/poll": {"features": "pixels", "queries": 5, "heads": 30},
-    "answers/savings": {"features": "pixels", "queries": 5, "unsure": 1, "heads": 30},
     "answers/published": {"epochs": 1},
 }  # fmt: skip
 MORE = {  # the same methods by other ways through the code
@@ -174,7 +173,7 @@ def test_without_public_records_what_needs_them_says_so_and_the_rest_goes_on(nam
 
 
 @pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")
-@pytest.mark.parametrize("name", ["weights/gaussian", "features/noised", "features/published", "answers/savings"])
+@pytest.mark.parametrize("name", ["weights/gaussian", "features/noised", "features/published", "answers/poll"])
 def test_a_bundle_of_nobody_verifies(name: str, tmp_path: Path) -> None:
     """From files without a single record to a bundle, attacks and card included."""
     x, y = np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64)

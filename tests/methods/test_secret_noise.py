@@ -32,14 +32,13 @@ from tests.methods.test_missing_records import FACTS, NAMES, config, digits
 
 WITHOUT_NOISE = {"features/published"}  # which claims nothing
 # Without records nothing is trained, or all votes agree.
-WITH_RECORDS = {"twin/published", "student/published", "answers/poll", "answers/savings"}
+WITH_RECORDS = {"twin/published", "student/published", "answers/poll"}
 MORE: dict[str, dict[str, Any]] = {
     "student/ensemble": {"shrink": False},  # else what is all noise is shrunk to nothing
     "weights/gaussian": {"lot_size": 50},  # so that lots are drawn
 }
 PUBLIC = {"features/noised": 1}  # which channels its public front end keeps is drawn by the public seed
-# No noise reaches that student, which its card says; and those votes are never sure, so that no answer is given.
-NOT_SEEN = {"student/published", "answers/savings"}
+NOT_SEEN = {"student/published"}  # no noise reaches that student, which its card says
 QUESTIONS = 5
 
 

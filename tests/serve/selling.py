@@ -47,10 +47,10 @@ class Priced(Answerer):
     def reserve(self, rows: int) -> Reservation:
         taken = min(self.held, rows)
         self.held -= taken
-        return Reservation(rows, rows - taken, taken)
+        return Reservation(rows, rows - taken)
 
     def cancel(self, reservation: Reservation) -> None:
-        self.held += reservation.held
+        self.held += reservation.rows - reservation.units
         self.cancelled += 1
 
     def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:

@@ -1,8 +1,6 @@
-"""Where answers are asked for: every reservation is answered once, and what was paid and not spent is kept for later.
+"""Where answers are asked for: a reservation costs one unit per row and is answered once.
 
-A reservation is at most one unit a row. What an answer leaves unspent goes into a pot in this process and is set aside
-for the next reservations, which then cost less. Nothing is ever paid back: a process that ends takes its pot with it,
-so a crash charges too much and never too little.
+Nothing is ever paid back, so a crash charges too much and never too little.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ INSIDE = (
 
 
 class Desk(Answerer):
-    """A front end, whatever was fitted on its features, and the books of one process."""
+    """A front end, whatever was fitted on its features, and the reservations that are open in this process."""
 
     def __init__(self, interface: Interface, kept: Secrets) -> None:
         super().__init__(interface)
         net = build_front(str(interface.figures["net"]), interface.input_shape, len(interface.classes))
         net.front.load_state_dict({name: torch.from_numpy(array) for name, array in kept[FRONT].items()})
         self.body, self._bound = front_of(net, torch.device("cpu")), LogisticHead(len(interface.classes), 1.0, 1)
-        self._lock, self._pot = threading.Lock(), 0
+        self._lock = threading.Lock()
         self._open: dict[int, Reservation] = {}
 
     @property
@@ -48,21 +46,18 @@ class Desk(Answerer):
         """What one unit costs."""
 
     def reserve(self, rows: int) -> Reservation:
-        """One unit a row, less what is left from earlier."""
+        """One unit per row."""
         if rows < 1:
             raise DataError("at least one query", f"{rows}")
         with self._lock:
-            held = min(rows, self._pot)
-            self._pot -= held
-            made = Reservation(rows, rows - held, held)
+            made = Reservation(rows, rows)
             self._open[id(made)] = made
         return made
 
     def cancel(self, reservation: Reservation) -> None:
-        """What was set aside goes back into the pot."""
+        """It will not be answered."""
         with self._lock:
             self._close(reservation)
-            self._pot += reservation.held
 
     def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
         """Answer once what was paid for."""
@@ -71,13 +66,11 @@ class Desk(Answerer):
         features = embed_queries(self.body, self.interface.checked(x), self._bound)
         with self._lock:
             self._close(reservation)
-            answers, left = self._decide(features, reservation.held + reservation.units, stream)
-            self._pot += left
-        return answers
+            return self._decide(features, stream)
 
     @abstractmethod
-    def _decide(self, features: Tensor, units: int, stream: Stream) -> tuple[Answers, int]:
-        """The answers to queries with these features, and how many of their units are left; one call at a time."""
+    def _decide(self, features: Tensor, stream: Stream) -> Answers:
+        """The answers to queries with these features; one call at a time."""
 
     def _close(self, reservation: Reservation) -> None:
         if self._open.pop(id(reservation), None) is not reservation:

@@ -1,4 +1,4 @@
-"""Public features with a private head: what `head`, `per-query` and `savings` have in common.
+"""Public features with a private head: what `head`, `per-query` and `poll` have in common.
 
 A frozen public front end turns every record, by itself, into a feature vector φ of norm at most 1, a constant for the
 bias inside. A multinomial logistic head is solved on private records to a certified distance of its minimiser

@@ -115,10 +115,10 @@ class Noisy(Desk):
         """Of one answer, as the mechanism that is used states it."""
         return self._grid.event if self._way == "gaussian" else self._choice.event
 
-    def _decide(self, features: Tensor, units: int, stream: Stream) -> tuple[Answers, int]:
+    def _decide(self, features: Tensor, stream: Stream) -> Answers:
         logits = (features @ self._head.mT).numpy()
         if self._way != "gaussian":
-            return Answers(self._choice.pick(logits, stream)), units - len(logits)
+            return Answers(self._choice.pick(logits, stream))
         noisy = self._grid.add_rows(logits, stream)
         labels = noisy.argmax(1).astype(np.int64)
-        return Answers(labels, noisy if self.interface.gives == "logits" else None), units - len(logits)
+        return Answers(labels, noisy if self.interface.gives == "logits" else None)

@@ -7,9 +7,7 @@ noise of their own share the budget, each gets μ/√Q: noise ΔR√Q/μ on ever
 both have the same noise on a logit, and beyond it the head wins by √Q.
 
 Where labels are enough, votes of heads on disjoint records do better than noise on the logits of one head: `poll`, as
-long as there are records for more heads than the noise on a count. What answers one by one can do better still is to
-charge nothing where the records agree: `savings`. Whether they do depends on the records, so it cannot be known before;
-what is known is how many heads it takes to be sure under the noise, and so how few records each has to learn from.
+long as there are records for more heads than the noise on a count.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from typing import Literal
 from airlock.accounting import calibrate
 from airlock.mechanisms import GaussianNoise
 from airlock.methods.answers.shards import FEWEST
-from airlock.methods.answers.votes import rule_for
 
 
 @dataclass(frozen=True)
@@ -64,52 +61,36 @@ class Comparison:
 
 
 SEVERAL = 10  # questions, from which on `poll` was better wherever it was tried; with fewer it was not tried
-UNSURE = 10  # questions that may be too close to call, where nothing else is said
-ENOUGH = 1000  # records of a head: with a tenth of that (pixels of MNIST) every second vote was too close to call
 
 
 @dataclass(frozen=True)
 class Advice:
-    """All four ways at the same (ε, δ), by public figures.
+    """All three ways at the same (ε, δ), by public figures.
 
     Args:
         comparison: One head, or noise on every answer.
         noise_on_a_count: Of `poll`.
-        threshold: The lead that `savings` needs, in heads on either side.
         records: n0.
     """
 
     comparison: Comparison
     noise_on_a_count: float
-    threshold: int
     records: int
 
     @property
-    def records_per_head(self) -> int:
-        """Of `savings`, with heads enough that a lead of half of them is sure."""
-        return self.records // (4 * self.threshold)
-
-    @property
-    def inside(self) -> Literal["per-query", "poll", "savings"]:
+    def inside(self) -> Literal["per-query", "poll"]:
         """The best of those by which no model leaves and labels do."""
-        if self.records_per_head >= ENOUGH and self.comparison.queries > 1:
-            return "savings"
         enough = self.records // FEWEST > self.noise_on_a_count
         return "poll" if enough and self.comparison.queries >= SEVERAL else "per-query"
 
     @property
     def says(self) -> str:
         """What to take."""
-        each = f"of {self.records_per_head:,} records each" if self.records_per_head else "more than there are records,"
-        voters = f"{4 * self.threshold:,} heads {each}"
-        return (
-            f"{self.comparison.says} If no model may leave: '{self.inside}' for labels, 'per-query' for logits; "
-            f"'savings' would need {voters} for {UNSURE} unsure questions."
-        )
+        return f"{self.comparison.says} If no model may leave: '{self.inside}' for labels, 'per-query' for logits."
 
 
 def advise(queries: int, noise: float, sensitivity: float, records: int, epsilon: float, delta: float) -> Advice:
-    """Compare `head`, `per-query`, `poll` and `savings` before a record is read.
+    """Compare `head`, `per-query` and `poll` before a record is read.
 
     Args:
         queries: Q.
@@ -121,4 +102,4 @@ def advise(queries: int, noise: float, sensitivity: float, records: int, epsilon
     """
     alone = calibrate(lambda z: GaussianNoise(1.0, z).event, epsilon, delta)
     comparison = Comparison(queries, alone * sensitivity, noise * sensitivity)
-    return Advice(comparison, math.sqrt(2) * noise, rule_for(epsilon, delta, UNSURE, queries).threshold, records)
+    return Advice(comparison, math.sqrt(2) * noise, records)

@@ -69,10 +69,9 @@ class Counted(Council):
         """Of one answer."""
         return self._noise.event
 
-    def _decide(self, features: Tensor, units: int, stream: Stream) -> tuple[Answers, int]:
-        counts = self.counts(features)
-        noisy = self._noise.add_rows(counts.astype(np.float64), stream)
-        return Answers(noisy.argmax(1).astype(np.int64)), units - len(counts)
+    def _decide(self, features: Tensor, stream: Stream) -> Answers:
+        noisy = self._noise.add_rows(self.counts(features).astype(np.float64), stream)
+        return Answers(noisy.argmax(1).astype(np.int64))
 
 
 class Poll(Sharded):

@@ -1,4 +1,4 @@
-"""Heads on disjoint records: what `savings` and `poll` have in common.
+"""Heads on disjoint records, each with one vote: what `poll` is built on.
 
 A record lies in one shard and moves no other (`data.split`), a head is solved from its own shard alone, and a head has
 one vote: one record more or less changes at most one vote on any question. A head needs no certificate and no noise,

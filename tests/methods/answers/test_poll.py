@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, ClassVar
 
 import dp_accounting as dpa
 import numpy as np
 import pytest
+import torch
+from airlock.bundle.interface import open_interface
 from scipy.stats import norm
 
 from airlock.accounting import spend
+from airlock.bundle import Vault, verify, weigh
 from airlock.data import Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
 from airlock.methods.answers.fitted import embed_queries
 from airlock.methods.answers.poll import MOVED, Counted, Poll
-from airlock.methods.answers.shards import HEADS
+from airlock.methods.answers.shards import HEADS, fit_head
 from airlock.methods.interface import Interface, as_queries, ask
+from airlock.pipeline import make_release
 from airlock.training import Run
-from airlock.training.convex import LogisticHead
+from airlock.training.convex import LogisticHead, solve
 from tests.methods.contract import Contract
 
 
@@ -52,6 +57,36 @@ class TestPoll(Contract):
         assert (whole.sum(1) == 40).all()
         for i in (0, 111, 199):
             assert np.linalg.norm(whole - counts(np.delete(np.arange(200), i)), axis=1).max() <= MOVED
+
+    def test_one_record_changes_one_head_to_the_last_bit(self, split: Split) -> None:
+        channel, some = self.poll(), split.private.take(np.arange(300))
+        net = channel.ready()
+        whole = channel.kept(net, some, 60, Run())[HEADS]["weight"]
+        for i in (0, 17, 299):
+            less = channel.kept(net, some.take(np.delete(np.arange(300), i)), 60, Run())[HEADS]["weight"]
+            assert (whole != less).any((1, 2)).sum() == 1
+
+    def test_records_that_are_the_same_have_one_shard_and_one_vote(self, split: Split) -> None:
+        channel, same = self.poll(), split.private.take(np.zeros(30, np.int64))
+        kept = channel.kept(channel.ready(), same, 50, Run())
+        assert kept[HEADS]["weight"].any((1, 2)).sum() == 1
+
+    def test_a_head_of_few_records_is_that_of_all_dimensions(self) -> None:
+        plain, chance = self.poll().objective(100), torch.Generator().manual_seed(0)
+        features = torch.randn(9, 40, generator=chance, dtype=torch.float64)
+        features /= features.norm(dim=1, keepdim=True)
+        labels = torch.randint(0, 10, (9,), generator=chance)
+        tight = LogisticHead(10, plain.regularisation, plain.records, 1e-4)
+        short, long = fit_head(features, labels, tight), solve([(features, labels)], tight)[0]
+        assert float((short - long).norm()) < 1e-3 * float(long.norm())
+        assert not fit_head(features[:0], labels[:0], tight).any()
+
+    def test_a_bundle_verifies_passes_the_gate_and_opens_again(self, tmp_path: Path) -> None:
+        made = make_release(self.config(), tmp_path / "bundle", vault=tmp_path / "vault")
+        vault = Vault.open(tmp_path / "vault")
+        assert verify(tmp_path / "bundle", vault, gated=True).ok
+        assert not weigh(made.bundle.card, ()).reject
+        assert isinstance(open_interface(tmp_path / "bundle", vault), Counted)
 
     def test_few_heads_are_refused_before_training(self) -> None:
         with pytest.raises(ConfigError, match="drowned"):
