@@ -55,8 +55,7 @@ METHODS: dict[str, Table] = {
     },
     "answers/head": {"settings": {"features": "pixels"}},
     "twin/sharded": {
-        "net": "linear",
-        "settings": {"shards": 100, "dimensions": 8, "noise_limit": 1e3, "radius": 1.0},
+        "settings": {"features": "pixels", "shards": 100, "dimensions": 8, "noise_limit": 1e3, "radius": 1.0},
     },
 }
 

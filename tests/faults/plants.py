@@ -676,23 +676,14 @@ anybody_is_left_out = _rows_drawn(_anybody_left_out)
 
 
 def _free(desk: type[Noisy] | type[Counted]) -> Plant:
-    """Its reservations cost nothing after the first."""
+    """Its reservations cost nothing."""
 
-    def plant(patch: Patch) -> None:
-        reserve, seen = desk.reserve, set()
+    def free(self: Desk, rows: int) -> Reservation:
+        made = Reservation(rows, 0)
+        self._open[id(made)] = made
+        return made
 
-        def free(self: Desk, rows: int) -> Reservation:
-            made = reserve(self, rows)
-            if id(self) in seen:
-                del self._open[id(made)]
-                made = Reservation(rows, 0)
-                self._open[id(made)] = made
-            seen.add(id(self))
-            return made
-
-        patch.setattr(desk, "reserve", free)
-
-    return plant
+    return lambda patch: patch.setattr(desk, "reserve", free)
 
 
 poll_never_charges = _free(Counted)

@@ -173,8 +173,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("counts on the card: no noise", "NoisyCounts", plants.no_noise_on_counts, called(test_evaluation.test_noise_of_the_stated_size_is_believed)),
     Fault("counts on the card: tables cost twice what is stated", "audit.evaluation", plants.tables_cost_twice_what_is_stated, called(test_evaluation.test_shares_add_up_and_the_event_is_theirs, True)),
     # What is paid
-    Fault("poll never charges", "answers.poll", plants.poll_never_charges, sold(CHARGED, "answers/poll")),
-    Fault("per-query never charges", "answers.noisy", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
+    Fault("poll never charges", "answers.answerer", plants.poll_never_charges, sold(CHARGED, "answers/poll")),
+    Fault("per-query never charges", "answers.answerer", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
     Fault("a request is charged as one row", "serve.sale", plants.a_request_is_charged_as_one_row, sold(CHARGED, "answers/poll")),
     Fault("charged after the answer", "serve.sale", plants.charged_after_the_answer, sold(CHARGED, "answers/poll")),
     Fault("an answer serves every client", "serve.sale", plants.an_answer_serves_every_client, sold(CHARGED, "answers/poll")),

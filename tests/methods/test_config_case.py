@@ -20,9 +20,7 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts
 from airlock.errors import Refused
 from airlock.mechanisms import GaussianNoise, Stream
-from airlock.methods.answers.poll import Counted
 from airlock.methods.config_case import PRIVATE, neighbours, of_config, separation, shrunk
-from airlock.methods.interface import Reservation
 from airlock.threads import one_thread
 from airlock.training import Run
 from tests.faults import plants
@@ -143,13 +141,7 @@ def test_too_little_noise_is_seen(name: str, monkeypatch: Patch) -> None:
 
 
 def test_a_poll_that_never_charges_is_seen(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(Counted, "reserve", lambda self, rows: free(self, rows))
-
-    def free(self: Counted, rows: int) -> Reservation:
-        made = Reservation(rows, 0)
-        self._open[id(made)] = made
-        return made
-
+    plants.poll_never_charges(monkeypatch)
     with pytest.raises(Refused, match="3 units to be charged for 3 answers"):
         tried("answers/poll")
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from airlock.accounting import Claim
 from airlock.config import from_table
-from airlock.data import Facts, Records
-from airlock.data.shards import shard
+from airlock.data import Facts, Records, shard
 from airlock.mechanisms import Stream
 from airlock.methods.answers import case
 from airlock.methods.answers.fitted import embed_queries

@@ -51,7 +51,7 @@ class Heads:
         self.size = self.classes * ((dimensions or self.features) + 1)
         self._basis = None if dimensions is None else directions(self.features, dimensions, seed ^ _SEED)
 
-    def start(self, public: Public | None, shard_size: int, run: Run) -> Framed:
+    def start(self, public: Public | None, run: Run) -> Framed:
         """The network that all shards share; its head is zero."""
         return self.front.ready(public, run)
 

@@ -74,7 +74,7 @@ class KdeSharded(OfShards):
 
     def mechanism(self, noise_multiplier: float, radius: float, shards: int) -> ShardDensity:
         """The sampler at this cost."""
-        settings, unit = self.settings, radius / math.sqrt(self.learner.size)
+        settings, unit = self.settings, radius / math.sqrt(self.heads.size)
         bandwidth = settings.bandwidth * unit
         return ShardDensity(
             reach=settings.reach * unit,
@@ -86,11 +86,11 @@ class KdeSharded(OfShards):
         )
 
     def _of_coordinate(self, noise_multiplier: float) -> float:
-        return 2.0 / (noise_multiplier * math.sqrt(self.learner.size))
+        return 2.0 / (noise_multiplier * math.sqrt(self.heads.size))
 
     def event(self, noise_multiplier: float) -> dpa.DpEvent:
         """All coordinates together."""
-        return self.mechanism(noise_multiplier, 1.0, 2).event(self.learner.size)
+        return self.mechanism(noise_multiplier, 1.0, 2).event(self.heads.size)
 
     def figures(self, noise_multiplier: float) -> Details:
         """What one coordinate costs, and how much the agreement of all shards weighs in it."""

@@ -112,7 +112,7 @@ def _opened(channel: OfShards) -> tuple[float, dict[bool, Tensor]]:
 def _vectors(channel: OfShards, noise: float, known: bool) -> Tensor:
     here = Run(device=torch.device("cpu"))
     records = neighbours(channel.config.seed)[0 if known else 1]
-    return channel.answers(channel.learner.start(None, 1, here), records, noise, here)
+    return channel.answers(channel.heads.start(None, here), records, noise, here)
 
 
 def _case(channel: OfShards, noise: float, score: Score, reach: float) -> Case:

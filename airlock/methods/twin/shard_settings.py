@@ -9,7 +9,7 @@ data badly, accuracy suffers and the promise does not.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -25,15 +25,10 @@ class ShardSettings(FrontSettings):
 
     Args:
         shards: M; when left out, by the number of records and the noise.
-        radius: R, the largest norm of a shard's vector; when left out, half the root of a shard's expected size for
-            heads, and for a whole network the median over public trainings.
-        features: The front end of a head, as in `weights`/`head`; not beside a `net`.
+        radius: R, the largest norm of a shard's vector; when left out, half the root of a shard's expected size.
+        features: The front end of a head, as in `weights`/`head`.
         ridge: The penalty of a shard's head.
-        dimensions: k for a whole network (100 when left out); for a head, how many random directions of the features
-            are used (all when left out).
-        basis: For a whole network: "random" directions, or the principal ones of trainings on public records.
-        steps: Of a shard's training of a whole network.
-        learning_rate: Of that training, by SGD with momentum 0.9.
+        dimensions: How many random directions of the features are used; all when left out.
         noise_limit: Refuse a plan whose noise norm is above so many radii.
     """
 
@@ -42,9 +37,6 @@ class ShardSettings(FrontSettings):
     features: str = "auto"
     ridge: Positive = 0.03
     dimensions: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    basis: Literal["random", "public"] = "random"
-    steps: Annotated[int, Field(ge=1, le=100_000)] = 30
-    learning_rate: Positive = 0.1
     noise_limit: Positive = 5.0
 
 

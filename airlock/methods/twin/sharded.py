@@ -1,13 +1,13 @@
 """`twin`/`sharded`: sample and aggregate, the sound counterpart of DP-PG (Nissim, Raskhodnikova and Smith 2007).
 
 The private records are divided into M disjoint shards by a keyed hash of their content. From one public start every
-shard gives one vector: a linear head over public features in closed form (`heads`), or the change of a whole network in
-a public subspace (`subspace`). Their mean, with noise, is put into the public network, and that leaves.
+shard gives one vector: a linear head over public features in closed form (`heads`). Their mean, with noise, is put into
+the public network, and that leaves.
 
 Proof. A record lies in one shard and moves no other record (`data.split`), so adding or removing it changes one of the
 M vectors v_i. Each is clipped to norm R, which is public, so the mean moves by at most Δ = 2R/M, and noise N(0, (zΔ)²)
 on every coordinate is `GaussianDpEvent(z)` (`mechanisms.aggregate`). How a shard computes its vector does not matter to
-this, as long as chance in it is public or independent of the records; start, basis, M and R come from public figures.
+this, as long as chance in it is public or independent of the records; features, M and R come from public figures.
 The relation is add-remove. Whoever counts replaced records: the new record may lie in another shard, so two vectors
 change, and z is half of what is stated here.
 """
@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import dp_accounting as dpa
 import numpy as np
@@ -48,7 +48,6 @@ from airlock.methods.contract import (  # fmt: skip
 from airlock.methods.twin import shard_canaries, shard_case
 from airlock.methods.twin.heads import Heads
 from airlock.methods.twin.shard_settings import ShardSettings, default_radius, default_shards
-from airlock.methods.twin.subspace import Subspace
 from airlock.training import Run, outcomes_of
 from airlock.training.front_ends.front import front_end
 from airlock.training.front_ends.public import check_public, outside, planned_sentence, public_records, sentence
@@ -63,26 +62,7 @@ ASSUMPTIONS = (
 )
 _WISHED = 0.3  # of the radius: noise that hardly shows
 _WARNED = 1.0
-
-
-class Learner(Protocol):
-    """What shards are asked for: everything about it but `vectors` is public."""
-
-    name: str
-    parameters: int  # of the network that may change
-    size: int  # k, of a vector
-
-    def start(self, public: Public | None, shard_size: int, run: Run) -> nn.Module:
-        """The public network that all shards share; a shard is expected to have so many records."""
-        ...
-
-    def vectors(self, net: nn.Module, records: Records, shards: Sequence[NDArray[np.int64]], run: Run) -> Tensor:
-        """One row a shard, each from the records of that shard alone."""
-        ...
-
-    def settle(self, net: nn.Module, vector: NDArray[np.float64]) -> None:
-        """Put a released vector into the network."""
-        ...
+_OF_NETWORKS = ("basis", "steps", "learning_rate")  # settings of whole networks in a subspace, which are gone
 
 
 class OfShards(Channel):
@@ -96,6 +76,7 @@ class OfShards(Channel):
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
+        _refuse_networks(config)
         self.settings = parse(self.kind, config.settings, where="settings")
         self.records = facts.expected("private", config.split)
         if (self.settings.shards or 2) > self.records:
@@ -105,17 +86,12 @@ class OfShards(Channel):
                 "Most shards would be empty and say nothing.",
                 "Lower settings.shards, or leave it out.",
             )
-        self.learner = self._learner()
+        self.heads = self._heads()
         self.public = outside(self.settings)
 
-    def _learner(self) -> Learner:
+    def _heads(self) -> Heads:
         settings, config, facts = self.settings, self.config, self.facts
         check_public(settings, settings.features, facts, config.split.public)
-        if config.net != "auto":
-            return Subspace(config.net, facts, settings, config.seed)
-        for key in ("basis", "steps", "learning_rate"):
-            if key in settings.model_fields_set:
-                raise ConfigError(f"a `net` beside settings.{key}", "none", "A head is not trained in steps.")
         front = front_end(settings.features, facts.shape, len(facts.classes), config.seed, settings)
         return Heads(front, self.wanted_dimensions(), settings.ridge, config.seed)
 
@@ -154,12 +130,9 @@ class OfShards(Channel):
         """M."""
         return self.settings.shards or default_shards(self.records, noise_multiplier)
 
-    def radius(self, noise_multiplier: float) -> float | None:
-        """R, where it is known before public trainings."""
-        if self.settings.radius is not None:
-            return self.settings.radius
-        heads = isinstance(self.learner, Heads)
-        return default_radius(self.records, self.shards(noise_multiplier)) if heads else None
+    def radius(self, noise_multiplier: float) -> float:
+        """R."""
+        return self.settings.radius or default_radius(self.records, self.shards(noise_multiplier))
 
     def plan(self) -> Plan:
         """The noise, and whether a vector of this size can be seen through it; touches no record."""
@@ -168,7 +141,7 @@ class OfShards(Channel):
         if ratio > self.settings.noise_limit:
             raise Refused(
                 f"noise of a norm of at most {self.settings.noise_limit:g} radii",
-                f"{ratio:.3g}, for {self.learner.size:,} coordinates of {plan.details['shards']:,} shards",
+                f"{ratio:.3g}, for {self.heads.size:,} coordinates of {plan.details['shards']:,} shards",
                 "The noise would drown what the shards have in common.",
                 f"Take {wished:,.0f} shards or more if there are records for them, fewer dimensions or a larger ε; or "
                 "raise settings.noise_limit to go on anyway.",
@@ -184,16 +157,15 @@ class OfShards(Channel):
 
     def _planned(self) -> Plan:
         noise = self.noise_multiplier()
-        count, size = self.shards(noise), self.learner.size
-        radius = self.radius(noise)
+        count, size = self.shards(noise), self.heads.size
         unit = 2 * noise * math.sqrt(size)
         details: dict[str, str | int | float] = {
-            "net": self.learner.name,
-            "trainable_parameters": self.learner.parameters,
+            "net": self.heads.name,
+            "trainable_parameters": self.heads.parameters,
             "dimensions": size,
             "shards": count,
             "records_per_shard": self.records / count,
-            "radius": "the median of public trainings" if radius is None else radius,
+            "radius": self.radius(noise),
             "noise_multiplier": noise,
             "noise_norm_over_radius": unit / count,
             "shards_for_noise_of_0.3": math.ceil(unit / _WISHED),
@@ -207,17 +179,17 @@ class OfShards(Channel):
         plan = self._planned()
         noise = float(plan.details["noise_multiplier"])
         public = public_records(self.settings, split, self.config.seed)
-        net, radius = self._started(public, noise, run)
+        net = self.heads.start(public, run)
         vectors = self.answers(net, split.private, noise, run)
-        vector, event = self.publish(vectors, noise, radius, randomness.privacy.child("vector"))
+        vector, event = self.publish(vectors, noise, self.radius(noise), randomness.privacy.child("vector"))
         executed = repeat(event, self.config.tuning_runs)
         check_executed(plan, executed)
-        self.learner.settle(net, vector)
+        self.heads.settle(net, vector)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         net = net.cpu().eval().requires_grad_(False)
         return Release(
-            plan=replace(plan, details={**plan.details, "radius": radius, **_measured(public)}),
-            artefact=Artefact(net, self.learner.name, self.facts.shape, self.facts.classes),
+            plan=replace(plan, details={**plan.details, **_measured(public)}),
+            artefact=Artefact(net, self.heads.name, self.facts.shape, self.facts.classes),
             guarantee=self._guarantee(executed, public),
             utility=utility,
             secure_noise=randomness.privacy.secure,
@@ -227,28 +199,19 @@ class OfShards(Channel):
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """What is published of the shards' vectors; the network that leaves is computed from it."""
         noise = self.noise_multiplier()
-        net, radius = self._started(public_records(self.settings, split, self.config.seed), noise, run)
+        net = self.heads.start(public_records(self.settings, split, self.config.seed), run)
         vectors = self.answers(net, split.private, noise, run)
 
         def once(randomness: Randomness) -> Disclosed:
-            vector, event = self.publish(vectors, noise, radius, randomness.privacy.child("vector"))
+            vector, event = self.publish(vectors, noise, self.radius(noise), randomness.privacy.child("vector"))
             return Disclosed({"vector": vector}, repeat(event, self.config.tuning_runs))
 
         return once
 
-    def _started(self, public: Public | None, noise: float, run: Run) -> tuple[nn.Module, float]:
-        """The public network that shards start from, and R."""
-        net = self.learner.start(public, max(1, round(self.records / self.shards(noise))), run)
-        radius = self.radius(noise)
-        if radius is None:
-            assert isinstance(self.learner, Subspace)  # heads have a rule
-            radius = self.learner.public_radius()
-        return net, radius
-
     def answers(self, net: nn.Module, records: Records, noise_multiplier: float, run: Run) -> Tensor:
         """Every shard's vector: private, until `publish`."""
         own = shard(records, self.shards(noise_multiplier), self.config.seed)
-        return self.learner.vectors(net, records, own, run)
+        return self.heads.vectors(net, records, own, run)
 
     def _guarantee(self, events: dpa.DpEvent, public: Public | None = None) -> Guarantee:
         more = sentence(public) if public else planned_sentence(self.settings)
@@ -293,6 +256,23 @@ class Sharded(OfShards):
         """The noisy mean."""
         mechanism = ShardMean(radius, len(vectors), noise_multiplier)
         return mechanism.release(vectors, stream), mechanism.event
+
+
+def _refuse_networks(config: ReleaseConfig) -> None:
+    """Say what to use instead of whole networks in a public subspace, which a `net` or their settings once chose.
+
+    Raises:
+        ConfigError: The config asks for them.
+    """
+    asked = [f"net = '{config.net}'"] if config.net != "auto" else []
+    asked += [f"settings.{key}" for key in _OF_NETWORKS if key in config.settings]
+    if asked:
+        raise ConfigError(
+            "shards that are heads over public features",
+            " and ".join(asked),
+            "Whole networks in a public subspace were removed: they reached 30% on digits where heads reach 91%.",
+            'Leave it out, and name a front end for the heads, such as settings.features = "scattering" or "pixels".',
+        )
 
 
 def _measured(public: Public | None) -> Details:
