@@ -13,6 +13,7 @@ speaks for and against it; what must not leave goes to the `Vault`.
     export          the network as safetensors and ONNX
     compression     smaller forms of a student, and how much smaller and faster they are
     verify          whether a bundle is what its card says
+    older           bundles of earlier formats: what can still be checked of them
     consistency     checks: the card agrees with itself, and the other files with the card
     models          checks: the model files load and agree
     gate            reasons to reject, for caution, and to release

@@ -24,7 +24,7 @@ from typing import Any
 import tomli_w
 
 from airlock.bundle import export
-from airlock.bundle.card import OLDEST, Card
+from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card
 from airlock.bundle.compression import FP16, INT8
 from airlock.bundle.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.bundle.rendering import page
@@ -200,6 +200,13 @@ def read(folder: Path) -> Bundle:
     folder = Path(folder).absolute()
     try:
         table = parse_json(read_file(folder / CARD, LIMITS[CARD]))
+        if _is_older(table):
+            raise FormatError(
+                f"a card of format {SCHEMA_VERSION} in {folder / CARD}",
+                f"one of format {table['schema_version']}",
+                f"Before format {OLDEST} figures on cards were not paid for.",
+                "`airlock verify` and `airlock show` open it; for all else make the release again.",
+            )
         return Bundle(folder, Card.model_validate(table))
     except ValueError as error:  # pydantic's is one too
         raise FormatError(
@@ -314,8 +321,12 @@ def _older(folder: Path) -> bool:
         found = json.loads((folder / CARD).read_bytes())
     except (OSError, ValueError):
         return False
-    version = found.get("schema_version") if isinstance(found, dict) else None
-    return isinstance(version, int) and 0 < version < OLDEST
+    return _is_older(found)
+
+
+def _is_older(card: Any) -> bool:
+    version = card.get("schema_version") if isinstance(card, dict) else None
+    return type(version) is int and 0 < version < OLDEST
 
 
 def _sha(content: bytes) -> str:

@@ -21,7 +21,7 @@ from airlock.bundle.bundle import Contents, Defects, Skip, Test
 from airlock.bundle.card import Card, headline, paid_by_holdout, paid_by_test, rows, sentences, total_epsilon
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import page
-from airlock.bundle.schema import OtherRelease, Promise
+from airlock.bundle.schema import OlderPromise, OtherRelease, Promise
 from airlock.data import feature_files
 from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
@@ -72,12 +72,18 @@ def _skip() -> Defects:
     raise Skip("There is no usable card.json to check it against.")
 
 
-def _epsilon(card: Card) -> Defects:
-    promise = card.guarantee
+def epsilon_defects(promise: Promise | OlderPromise, asked: float) -> list[str]:
+    """Whether the events give the stated ε, and a proven one is not above what was asked for."""
     recomputed, version = _recompute(promise, promise.relation)
     defects = list(_differs("ε", promise.epsilon, recomputed, version == promise.accountant_version))
-    if promise.status == "proven" and (promise.epsilon is None or promise.epsilon > card.target.epsilon * (1 + 1e-9)):
-        defects.append(f"The proven ε is above the {page.figure(card.target.epsilon)} that was asked for.")
+    if promise.status == "proven" and (promise.epsilon is None or promise.epsilon > asked * (1 + 1e-9)):
+        defects.append(f"The proven ε is above the {page.figure(asked)} that was asked for.")
+    return defects
+
+
+def _epsilon(card: Card) -> Defects:
+    promise = card.guarantee
+    defects = epsilon_defects(promise, card.target.epsilon)
     if promise.status == "proven" and promise.epsilon and not card.noise_made_on:
         defects.append("A proven ε takes noise, and the card says that none was drawn.")
     return defects
@@ -125,7 +131,7 @@ def _total(card: Card) -> Defects:
     return [*defects, *_differs("The total ε", card.total.epsilon, total, same_version)]
 
 
-def _recompute(promise: Promise | OtherRelease, relation: Relation) -> tuple[float | None, str]:
+def _recompute(promise: Promise | OlderPromise | OtherRelease, relation: Relation) -> tuple[float | None, str]:
     """ε of the recorded events by the recorded accountant, None where there is no bound; and the version used."""
     spent = spend(from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp")
     return (None if promise.unit == "none" or math.isinf(spent.epsilon) else spent.epsilon), spent.version

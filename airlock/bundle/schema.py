@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Status, Unit
@@ -473,3 +473,22 @@ class Words(Frozen):
     audit: str
     others: str
     tuning: str
+
+
+class OlderTable(BaseModel):
+    """What is read of a card of an earlier format; the rest of it is left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class OlderPromise(OlderTable):
+    """What was promised, with the events that its ε was computed from."""
+
+    status: Status
+    unit: str
+    relation: Relation
+    epsilon: float | None
+    delta: float
+    accountant: str
+    accountant_version: str
+    events: dict[str, Any]

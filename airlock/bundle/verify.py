@@ -6,7 +6,7 @@ however broken, ends a check with anything but "failed".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock.auditing.evaluation import far
-from airlock.bundle import bundle, consistency, dossier, gate, models
+from airlock.bundle import bundle, consistency, dossier, gate, models, older
 from airlock.bundle.bundle import Contents, Defects, Skip
-from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card, schema
+from airlock.bundle.card import OLDEST, Card, schema
 from airlock.bundle.files import parse_json
 from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
@@ -41,10 +41,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """All checks of one bundle."""
+    """All checks of one bundle.
+
+    Args:
+        folder: The bundle.
+        checks: What was asked, and what was found.
+        note: What has to be known before anything else, of a bundle of an earlier format; else None.
+    """
 
     folder: Path
     checks: tuple[Check, ...]
+    note: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -53,7 +60,8 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
-        return {"ok": self.ok, "checks": [vars(check) for check in self.checks]}
+        first = {} if self.note is None else {"note": self.note}
+        return {**first, "ok": self.ok, "checks": [vars(check) for check in self.checks]}
 
 
 def verify(
@@ -74,6 +82,8 @@ def verify(
     if folder.is_symlink() or not folder.is_dir():
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
     files, safe = Contents(folder), vault or Vault.open()
+    if older.format_of(files) is not None:
+        return _verify_older(files, safe, gated)
     checks = [
         _run("files", "All files are there and nothing else.", lambda: _files(files)),
         _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
@@ -89,6 +99,19 @@ def verify(
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
     tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
+
+
+def _verify_older(files: Contents, vault: Vault, gated: bool) -> Verification:
+    """A bundle of an earlier format: its files, its checksums and its ε; it passes no gate."""
+    tests = [
+        ("files", "All files are there and nothing else.", lambda: _files(files, older.FILES)),
+        ("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
+        ("vault", "It holds no file of the vault.", lambda: _vault(files, vault)),
+        *older.tests(files),
+    ]
+    if gated:
+        tests.append(("gate", "", lambda: [f"No gate weighs a bundle from before format {OLDEST}: make it again."]))
+    return Verification(files.folder, tuple(_run(name, says, test) for name, says, test in tests), older.NOTE)
 
 
 def read_verified(folder: Path, vault: Vault | None = None) -> bundle.Bundle:
@@ -120,7 +143,7 @@ def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
     return Check(name, "failed", " ".join(defects)) if defects else Check(name, "ok", says)
 
 
-def _files(files: Contents) -> Defects:
+def _files(files: Contents, more: Sequence[str] = ()) -> Defects:
     features = bundle.MANIFEST in files.names
     known = bundle.required(answers=bundle.INTERFACE in files.names, features=features)
     missing = [f"{name} is missing." for name in known if name not in files.names]
@@ -128,7 +151,7 @@ def _files(files: Contents) -> Defects:
     listed = consistency.listed(files) if features else ()
     missing += [f"{name} is missing." for name in listed if name not in files.names]
     forms = () if features or bundle.INTERFACE in files.names else bundle.SMALLER
-    known = (*known, *listed, *forms)
+    known = (*known, *listed, *forms, *more)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 
@@ -182,23 +205,13 @@ def _schema(files: Contents) -> Defects:
         return [f"card.json is not strict JSON: {error}."]
     validator = jsonschema.Draft202012Validator(schema())
     found = sorted(validator.iter_errors(table), key=lambda error: list(map(str, error.absolute_path)))
-    defects = _format(table) + [_defect(error.absolute_path, _brief(error)) for error in found[:10]]
+    defects = [_defect(error.absolute_path, _brief(error)) for error in found[:10]]
     if not defects:
         try:
             Card.model_validate(table)
         except ValidationError as error:  # what JSON Schema does not say, such as which days there are
             defects = [_defect(e["loc"], e["type"].replace("_", " ")) for e in error.errors(include_url=False)[:10]]
     return defects
-
-
-def _format(table: object) -> list[str]:
-    written = table.get("schema_version") if isinstance(table, dict) else None
-    if written not in range(1, OLDEST):
-        return []
-    return [
-        f"card.json has format {written} and this Airlock reads {SCHEMA_VERSION}: verify it with the one it names. "
-        f"Figures on cards before format {OLDEST} were not paid for."
-    ]
 
 
 def _defect(where: Iterable[str | int], what: str) -> str:

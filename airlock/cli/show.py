@@ -12,6 +12,7 @@ from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_tabl
 if TYPE_CHECKING:
     from airlock.auditing.evaluation import Figure
     from airlock.bundle.dossier import Dossier
+    from airlock.bundle.older import OlderCard
     from airlock.bundle.schema import Attack, Compression
 
 
@@ -28,10 +29,15 @@ def show(
 
     Run `airlock verify` to know whether to believe a card.
     """
-    from airlock.bundle import Vault, read
+    from airlock.bundle import Vault, older, read
     from airlock.bundle import dossier as dossiers
+    from airlock.bundle.bundle import Contents
     from airlock.bundle.rendering.page import dossier_place, smaller_words, useful_rows
 
+    files = Contents(bundle.absolute())
+    if not dossier and older.format_of(files) is not None:
+        _print_older(older.read(files), as_json)
+        return
     card = read(bundle).card
     if dossier:
         safe = Vault.open(vault)
@@ -62,6 +68,25 @@ def show(
     print_table(f"Card of {card.channel}/{card.method}, {card.created}: it may leave", ["", ""], rows)
     if card.compression is not None:
         _print_sizes(card.compression)
+
+
+def _print_older(card: OlderCard, as_json: bool) -> None:
+    """What can still be said of a bundle of an earlier format, and first what cannot."""
+    from airlock.bundle.older import NOTE
+
+    if as_json:
+        print_json({"note": NOTE, **card.model_dump(mode="json")})
+        return
+    promise = card.guarantee
+    epsilon = "no bound" if promise.epsilon is None else f"{promise.epsilon:.4f}"
+    rows = [
+        ["what leaves", card.leaves],
+        ["status", f"{promise.status}, as the card says"],
+        ["protects", protects(promise.unit, promise.relation)],
+        ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],
+    ]
+    typer.echo(NOTE)
+    print_table(f"Card of {card.channel}/{card.method}, {card.created}, format {card.schema_version}", ["", ""], rows)
 
 
 def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:

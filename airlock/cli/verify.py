@@ -37,7 +37,14 @@ def verify(
         print_json(verdict.to_dict())
     else:
         rows = [[one.name, one.outcome, one.says] for one in verdict.checks]
-        word = "The bundle is sound." if verdict.ok else "The bundle is NOT sound: do not rely on it."
+        if verdict.note is not None:
+            typer.echo(verdict.note)
+        sound = (
+            "The bundle is sound."
+            if verdict.note is None
+            else "The bundle is whole, and its ε follows from its events."
+        )
+        word = sound if verdict.ok else "The bundle is NOT sound: do not rely on it."
         if gate and not verdict.ok:
             word = "The bundle does NOT pass the gate."
         print_table(f"Verification of {bundle}", ["check", "", "found"], rows, word)

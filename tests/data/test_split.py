@@ -13,7 +13,6 @@ from hypothesis.extra.numpy import arrays
 from airlock.config import SplitConfig, from_table
 from airlock.data import Facts, Records, describe, divide, shard
 from airlock.errors import ConfigError
-from airlock.training.sampling import even
 
 FACTS = Facts("test", (3,), ("a", "b"), 100, None, "made up")
 FRACTIONS = SplitConfig(public=0.2, test=0.2, holdout=0.2)
@@ -235,9 +234,3 @@ def test_shards_are_of_about_the_same_size_and_may_be_empty() -> None:
     sizes = [len(own) for own in shard(numbered(20_000), 100, 3)]
     assert all(abs(size - 200) < 6 * np.sqrt(200) for size in sizes)
     assert min(len(own) for own in shard(numbered(20), 100, 3)) == 0
-
-
-def test_shards_are_brought_to_one_size() -> None:
-    own = np.array([5, 7, 9])
-    assert even(own, 2).tolist() == [5, 7]
-    assert even(own, 7).tolist() == [5, 7, 9, 5, 7, 9, 5]
