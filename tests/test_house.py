@@ -61,6 +61,18 @@ def test_methods_of_different_channels_do_not_import_each_other() -> None:
                 assert other == folder or f"methods.{other.name}" not in text
 
 
+def test_every_method_says_of_itself_what_tables_and_the_chooser_ask() -> None:
+    from airlock.methods import METHODS, named
+    from airlock.methods.contract import KINDS
+
+    found = [named(f"{channel}/{method}") for channel, own in METHODS.items() for method in own]
+    assert len({method.title for method in found}) == len(found)
+    assert {method.artefact for method in found} == set(KINDS)
+    proven = [method.rank for method in found if method.status == "proven"]
+    assert len(set(proven)) == len(proven)
+    assert max(proven) < min(method.rank for method in found if method.status != "proven")
+
+
 def test_the_front_door_opens_every_name_it_lists() -> None:
     assert set(airlock.__all__) == {
         "AirlockError",

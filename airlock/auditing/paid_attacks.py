@@ -24,12 +24,13 @@ import numpy as np
 from pydantic import Field
 from scipy.stats import norm
 
+from airlock import methods
 from airlock.accounting import Guarantee, compose, pure, repeat, spend
 from airlock.auditing.attacks import gradient_norm
 from airlock.auditing.attacks.signals import loss
 from airlock.auditing.bounds import Floats
 from airlock.auditing.members import FEWEST
-from airlock.auditing.required_attacks import FITTING
+from airlock.auditing.required_attacks import REQUIRED
 from airlock.auditing.target import Target
 from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts, Records, Split
@@ -167,8 +168,7 @@ def planned(config: ReleaseConfig, facts: Facts, plan: Plan) -> Plan:
     """
     if not config.attack_share:
         return plan
-    fitting = FITTING.get(f"{plan.channel}/{plan.method}", FITTING.get(plan.channel, ()))
-    if ("membership", "white-box") not in fitting:
+    if ("membership", "white-box") not in REQUIRED[methods.named(f"{plan.channel}/{plan.method}").artefact]:
         raise ConfigError(
             "attack_share = 0 where no network leaves",
             f"{config.attack_share:g} for {plan.channel}/{plan.method}",

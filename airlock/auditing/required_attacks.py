@@ -1,9 +1,8 @@
-"""Which attacks fit what leaves: an audit that lacks one of them says less than it seems to.
+"""Which attacks must be made on what leaves: an audit that lacks one of them says less than it seems to.
 
-Whoever holds weights can do more than ask for predictions, so weights have to be attacked from both sides. Answers come
-through a noisy interface with a budget, and nothing but that interface may be used; where a method of that channel lets
-weights out after all, it has a line of its own. Features are attacked by turning them back into records, with the front
-end and without, and by looking records up among them.
+Whoever holds weights can do more than ask for predictions, so a network has to be attacked from both sides. Answers
+come through a noisy interface with a budget, and nothing but that interface may be used. Features are attacked by
+turning them back into records, with the front end and without, and by looking records up among them.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from airlock.auditing.result import Aim, View
+from airlock.methods.contract import ArtefactKind
 
 Kind = tuple[Aim, View]
 
-FITTING: Mapping[str, tuple[Kind, ...]] = {
-    "weights": (("membership", "white-box"), ("membership", "black-box")),
-    "twin": (("membership", "white-box"), ("membership", "black-box")),
-    "student": (("membership", "white-box"), ("membership", "black-box")),
-    "answers": (("membership", "interface"),),
-    "answers/head": (("membership", "white-box"), ("membership", "black-box")),  # its weights leave
+REQUIRED: Mapping[ArtefactKind, tuple[Kind, ...]] = {
+    "network": (("membership", "white-box"), ("membership", "black-box")),
+    "interface": (("membership", "interface"),),
     "features": (("inversion", "features"), ("inversion", "front"), ("membership", "front")),
 }
 IN_WORDS: Mapping[Kind, str] = {
@@ -46,10 +43,7 @@ class Attacked(Protocol):
         """What the attacker has."""
 
 
-def missing(channel: str, attacks: Iterable[Attacked], method: str = "") -> tuple[str, ...] | None:
-    """The fitting attacks that were not made, in words; None for a channel of which it is not known what fits."""
-    fitting = FITTING.get(f"{channel}/{method}", FITTING.get(channel))
-    if fitting is None:
-        return None
+def missing(leaves: ArtefactKind, attacks: Iterable[Attacked]) -> tuple[str, ...]:
+    """The attacks that what leaves must be put to and that were not made, in words."""
     made = {(attack.aim, attack.view) for attack in attacks}
-    return tuple(IN_WORDS[kind] for kind in fitting if kind not in made)
+    return tuple(IN_WORDS[kind] for kind in REQUIRED[leaves] if kind not in made)

@@ -61,7 +61,7 @@ from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
-from airlock.methods.contract import Artefact, Plan, Release
+from airlock.methods.contract import KINDS, Artefact, ArtefactKind, Plan, Release
 from airlock.methods.feature_set import Features
 from airlock.methods.interface import Interface
 
@@ -139,10 +139,15 @@ class Card(Frozen):
 
     @model_validator(mode="after")
     def _one_thing_leaves(self) -> Self:
-        there = [name for name in ("network", "interface", "features") if getattr(self, name) is not None]
+        there = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(there) != 1:
             raise ValueError("a card is of a network, of an interface or of features")
         return self
+
+    @property
+    def artefact(self) -> ArtefactKind:
+        """Which kind of thing leaves."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
     def asked(self) -> Network | Asking | Rows:

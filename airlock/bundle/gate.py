@@ -103,9 +103,7 @@ def _contradicted(card: Card, dossier: Dossier) -> Defects:
 
 
 def _unattacked(card: Card, dossier: Dossier) -> Defects:
-    lacking = missing(card.channel, dossier.audit.made, card.method)
-    if lacking is None:
-        return [f"It is not known which attacks fit the channel '{card.channel}', so none can be called enough."]
+    lacking = missing(card.artefact, dossier.audit.made)
     return [f"What leaves was not attacked by {words}. `airlock audit` does it." for words in lacking]
 
 

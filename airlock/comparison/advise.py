@@ -1,9 +1,9 @@
 """The chooser: which way out for a stated need, before any run or by what was measured.
 
 Only a proven method is ever recommended. Before a run nothing is known of the accuracy on these records, and the noise
-of different mechanisms cannot be compared by its size; the order is then that of what usually does best (`USUAL`), and
-each method's reason gives its planner's figures. After a run, accuracy decides; for a phone the smallest is taken of
-those whose accuracy lies within the interval of the best.
+of different mechanisms cannot be compared by its size; the order is then that of what usually does best
+(`Channel.rank`), and each method's reason gives its planner's figures. After a run, accuracy decides; for a phone the
+smallest is taken of those whose accuracy lies within the interval of the best.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tomli_w
 from airlock import data, methods
 from airlock.accounting.guarantee import Status
 from airlock.comparison.cell import planned_questions
-from airlock.comparison.matrix import PLAIN, TITLES, Matrix, try_plan
+from airlock.comparison.matrix import PLAIN, Matrix, title_of, try_plan
 from airlock.comparison.results import rows_of
 from airlock.comparison.settings import NAMES, CompareConfig
 from airlock.comparison.values import BASELINE, PUBLIC, Advice, Cell, Need, Ranked, Row, Verdict
@@ -25,22 +25,6 @@ from airlock.config import ReleaseConfig
 from airlock.errors import AirlockError, Refused
 from airlock.methods import Plan
 
-# Best first, from docs/results: heads on public features, then whole networks, students, shards; answers cost each.
-USUAL = (
-    "weights/head",
-    "answers/head",
-    "weights/gaussian",
-    "weights/shaped",
-    "student/private-teacher",
-    "student/ensemble",
-    "twin/sharded",
-    "answers/poll",
-    "answers/per-query",
-    "features/noised",
-    "twin/kde-sharded",
-)
-SMALL = ("student/private-teacher", "student/ensemble")  # made to be small: first on a phone, before any run
-STAYS_INSIDE = ("answers/per-query", "answers/poll", "answers/published")
 _SHOWN = (
     "noise_norm_over_radius",
     "noise_on_a_logit",
@@ -176,13 +160,13 @@ def _advice(options: Sequence[_Option], need: Need, epsilon: float, beside: _Bes
     )
 
 
-def _place(option: _Option, need: Need, measured: bool) -> tuple[bool, bool, bool, float, int]:
+def _place(option: _Option, need: Need, measured: bool) -> tuple[object, ...]:
     """Proven before unproven, what meets the need first, then measured accuracy, then what usually does best."""
-    usual = (*SMALL, *USUAL) if need.runs_on == "phone" and not measured else USUAL
-    place = usual.index(option.method) if option.method in usual else len(usual)
-    place += len(usual) if option.plan and _drowned(option.plan) else 0
+    method = methods.named(option.method)
+    first = method.compact and need.runs_on == "phone" and not measured
+    place = (option.plan is not None and _drowned(option.plan), not first, method.rank)
     accuracy = option.row.accuracy if option.row else -1.0
-    return option.status != "proven", bool(_against(option, need)), option.plan is None, -accuracy, place
+    return option.status != "proven", bool(_against(option, need)), option.plan is None, -accuracy, *place
 
 
 def _drowned(plan: Plan) -> bool:
@@ -213,11 +197,12 @@ def _against(option: _Option, need: Need) -> str:
         return f"In doubt. {option.refuted}"
     if option.error:
         return f"It cannot be made here. {option.error}"
-    if method in STAYS_INSIDE and need.receives == "white-box":
+    leaves = methods.named(method).artefact
+    if leaves == "interface" and need.receives == "white-box":
         return "Its model stays inside and only answers leave, and the receiver needs the thing itself."
-    if method in STAYS_INSIDE and need.runs_on == "phone":
+    if leaves == "interface" and need.runs_on == "phone":
         return "Its model stays inside and answers over the network, and it must run on a phone."
-    if method.startswith("features/") and (need.receives == "black-box" or need.runs_on == "phone"):
+    if leaves == "features" and (need.receives == "black-box" or need.runs_on == "phone"):
         return "Features leave, on which the receiver trains a model elsewhere."
     if method.startswith("student/") and need.public is False:
         return "A student learns from public records, and there are none."
@@ -236,7 +221,7 @@ def _ranked(option: _Option, need: Need, recommended: bool) -> Ranked:
     return Ranked(
         method=option.method,
         channel=option.method.partition("/")[0],
-        title=TITLES.get(option.method, option.method),
+        title=title_of(option.method),
         status=option.status,
         recommended=recommended,
         reason=against or _reason(option, figures),
@@ -255,7 +240,7 @@ def _reason(option: _Option, figures: dict[str, str | int | float]) -> str:
     asked = planned_questions(plan)
     covers = "any number of questions" if asked is None else f"{asked:,} questions"
     if row is not None:
-        size = f", {row.bytes:,} bytes" if row.bytes and option.method not in STAYS_INSIDE else ""
+        size = f", {row.bytes:,} bytes" if row.bytes and methods.named(option.method).artefact != "interface" else ""
         return f"Proven, {covers}; {_accuracy(row)}{size}."
     noise = next((key for key in figures if key.startswith("noise")), None)
     said = f"; {noise.replace('_', ' ')} {figures[noise]:.3g}" if noise else ""
@@ -273,7 +258,7 @@ def _sentence(fits: Sequence[_Option], need: Need, epsilon: float, beside: _Besi
     if not fits:
         return f"{start} no proven method fits and has a result; see why, method by method."
     first = fits[0]
-    title = f"{first.method} ({TITLES.get(first.method, first.method)})"
+    title = f"{first.method} ({title_of(first.method)})"
     others = "the only proven method that fits" if len(fits) == 1 else f"{len(fits)} proven methods that fit"
     if first.row is None:
         why = others if len(fits) == 1 else f"of {others}, the one that usually does best; only a run can tell"

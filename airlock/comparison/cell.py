@@ -15,7 +15,7 @@ from airlock import data, methods
 from airlock.auditing import judge, proportion_interval
 from airlock.bundle.export import to_safetensors
 from airlock.bundle.schema import Attack
-from airlock.comparison.matrix import ASIDE, TITLES, Task, protects
+from airlock.comparison.matrix import ASIDE, Task, protects, title_of
 from airlock.comparison.settings import BaselineSettings
 from airlock.comparison.values import CONFIDENCE, PUBLIC, Attacked, Cell, Verdict
 from airlock.errors import AirlockError, Interrupted
@@ -91,7 +91,7 @@ def _about(task: Task) -> dict[str, Any]:
     """What is known of a cell before it is run."""
     found: dict[str, Any] = {
         "method": task.method,
-        "title": TITLES.get(task.method, task.method),
+        "title": title_of(task.method),
         "epsilon_asked": task.epsilon,
         "seed": task.seed or 0,
     }

@@ -47,24 +47,10 @@ ASIDE: dict[str, dict[str, Any]] = {  # what is known of rows to compare with
     },
 }
 
-TITLES = {
-    "weights/gaussian": "a network by plain DP-SGD",
-    "weights/shaped": "a network by DP-SGD with shaped noise",
-    "weights/published": "a network with optimised noise, as published",
-    "weights/head": "a private head on public features, by DP-SGD",
-    "twin/sharded": "the noisy mean of models on disjoint shards",
-    "twin/kde-sharded": "parameters drawn where models on disjoint shards agree",
-    "twin/published": "parameters drawn where models of all records lie, as published",
-    "student/ensemble": "a small network taught by disjoint teachers",
-    "student/private-teacher": "a small network taught by a teacher under DP-SGD",
-    "student/published": "a small network taught with a noisy loss, as published",
-    "features/noised": "features with noise",
-    "features/published": "features, as published",
-    "answers/head": "a private head on public features, by output noise",
-    "answers/per-query": "answers with noise on each",
-    "answers/poll": "labels by noisy votes",
-    "answers/published": "answers with noise on one neuron, as published",
-}
+
+def title_of(name: str) -> str:
+    """What a row is, in a few words."""
+    return str(ASIDE[name]["title"]) if name in ASIDE else methods.named(name).title
 
 
 @dataclass(frozen=True)

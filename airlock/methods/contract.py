@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import dp_accounting as dpa
 import numpy as np
@@ -34,6 +34,10 @@ Arrays = Mapping[str, NDArray[Any]]
 Secrets = Mapping[str, Arrays]
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked beside what leaves
+
+
+ArtefactKind = Literal["network", "interface", "features"]
+KINDS: tuple[ArtefactKind, ...] = get_args(ArtefactKind)
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,10 @@ class Channel(ABC):
     method: ClassVar[str]
     status: ClassVar[Status]
     leaves: ClassVar[str]
+    title: ClassVar[str]  # what it releases, in a few words, for tables
+    artefact: ClassVar[ArtefactKind] = "network"  # what leaves; which attacks must be made follows from it
+    rank: ClassVar[int] = 1000  # of proven methods by what usually does best (docs/results): the smaller the better
+    compact: ClassVar[bool] = False  # whether its network is made to be small: first on a phone
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
     distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together

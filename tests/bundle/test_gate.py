@@ -10,13 +10,13 @@ import pytest
 
 from airlock.accounting import Claim
 from airlock.auditing import Audit
-from airlock.auditing.required_attacks import FITTING, missing
+from airlock.auditing.required_attacks import REQUIRED, missing
 from airlock.bundle import Bundle, Card, Dossier, Vault, Weighing, make_card, verify, weigh
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.dossier import with_court
 from airlock.bundle.rendering.page import keep_dossier
 from airlock.config import ReleaseConfig
-from airlock.methods.contract import Release
+from airlock.methods.contract import KINDS, Release
 from tests.bundle.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise
 from tests.bundle.test_dossier import TRIAL
 
@@ -130,20 +130,15 @@ def test_other_releases_and_paid_runs_are_weighed(config: ReleaseConfig):
     assert not says(weigh(paid, ()).caution, "One run")
 
 
-def test_every_channel_has_its_attacks_and_an_unknown_one_none_that_are_enough(config: ReleaseConfig):
-    assert set(FITTING) == {"weights", "twin", "student", "answers", "answers/head", "features"}
-    assert missing("answers", (ATTACK, INSIDE), "head") == ()  # its weights leave
-    assert len(missing("answers", (ATTACK,), "head") or ()) == 1
-    assert missing("weights", (ATTACK, INSIDE)) == ()
-    assert missing("answers", (ATTACK, INSIDE)) == (
+def test_every_kind_of_artefact_has_its_attacks():
+    assert set(REQUIRED) == set(KINDS)
+    assert missing("network", (ATTACK, INSIDE)) == ()
+    assert len(missing("network", (ATTACK,))) == 1
+    assert missing("interface", (ATTACK, INSIDE)) == (
         "membership inference through the noisy interface, within its budget",
     )
-    assert missing("answers", (dataclasses.replace(ATTACK, view="interface"),)) == ()
-    assert len(missing("features", (ATTACK,)) or ()) == 3
-    assert missing("smoke signals", (ATTACK,)) is None
-    strange = card(config).model_copy(update={"channel": "smoke signals"})
-    inside = make_dossier(strange, make_release(guarantee()), AUDIT)
-    assert says(weigh(strange, (), inside).reject, "not known which attacks fit")
+    assert missing("interface", (dataclasses.replace(ATTACK, view="interface"),)) == ()
+    assert len(missing("features", (ATTACK,))) == 3
 
 
 def test_without_the_dossier_the_gate_says_that_attacks_were_not_seen(config: ReleaseConfig):

@@ -16,8 +16,8 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods import Channel, Interface, Plan, Release, contract
-from airlock.methods.contract import NOTHING_ELSE_LEAVES
+from airlock.methods import Artefact, Channel, Features, Interface, Plan, Release, contract
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind
 from airlock.methods.interface import as_queries, ask
 from airlock.training import Run
 
@@ -67,6 +67,7 @@ class Contract:
         found = methods.find(self.config())
         assert (found.channel, found.method) == (self.channel, self.method)
         assert found.leaves.endswith(".")
+        assert found.title
 
     def test_a_method_that_is_not_proven_says_so_and_names_a_sound_one(self) -> None:
         found = methods.find(self.config())
@@ -111,6 +112,10 @@ class Contract:
             assert curve.points[-1].epsilon == plan.guarantee.epsilon
             assert all(a.epsilon <= b.epsilon for a, b in zip(curve.points, curve.points[1:], strict=False))
             assert curve.status == plan.guarantee.status
+
+    def test_what_leaves_is_of_the_kind_that_the_method_names(self, released: Release) -> None:
+        kinds: dict[type[object], ArtefactKind] = {Artefact: "network", Interface: "interface", Features: "features"}
+        assert kinds[type(released.artefact)] == methods.find(self.config()).artefact
 
     def test_executed_events_equal_planned_ones(self, released: Release) -> None:
         assert to_json(released.guarantee.events) == to_json(self.build().plan().guarantee.events)

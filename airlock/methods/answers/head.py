@@ -49,6 +49,8 @@ class Head(Fitted):
 
     channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "head"
+    title: ClassVar[str] = "a private head on public features, by output noise"
+    rank: ClassVar[int] = 20
     status: ClassVar[Status] = "proven"
     small: ClassVar[Mapping[str, object] | None] = {}
     leaves: ClassVar[str] = (

@@ -27,7 +27,7 @@ from airlock.methods.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, H
 from airlock.methods.answers.noisy import Noise, Noisy, least_noise
 from airlock.methods.answers.planner import advise
 from airlock.methods.case import Case
-from airlock.methods.contract import Plan, Release, Secrets, check_executed
+from airlock.methods.contract import ArtefactKind, Plan, Release, Secrets, check_executed
 from airlock.methods.interface import ONE_ANSWER, Answerer, Interface, ask_all
 from airlock.nets.frontend import Framed
 from airlock.training import Run
@@ -51,6 +51,9 @@ class PerQuery(Fitted):
 
     channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "per-query"
+    title: ClassVar[str] = "answers with noise on each"
+    rank: ClassVar[int] = 90
+    artefact: ClassVar[ArtefactKind] = "interface"
     status: ClassVar[Status] = "proven"
     small: ClassVar[Mapping[str, object] | None] = {"queries": 12}
     leaves: ClassVar[str] = (

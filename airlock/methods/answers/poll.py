@@ -37,7 +37,7 @@ from airlock.methods.answers.fitted import FrontSettings
 from airlock.methods.answers.noisy import Noise, least_noise
 from airlock.methods.answers.shards import FEWEST, Council, Sharded, ShardSettings
 from airlock.methods.case import Case
-from airlock.methods.contract import Plan, Release, Secrets, check_executed
+from airlock.methods.contract import ArtefactKind, Plan, Release, Secrets, check_executed
 from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Interface, ask_all
 from airlock.training import Run
 
@@ -79,6 +79,9 @@ class Poll(Sharded):
 
     channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "poll"
+    title: ClassVar[str] = "labels by noisy votes"
+    rank: ClassVar[int] = 80
+    artefact: ClassVar[ArtefactKind] = "interface"
     status: ClassVar[Status] = "proven"
     small: ClassVar[Mapping[str, object] | None] = {"queries": 12, "heads": 24}
     leaves: ClassVar[str] = (

@@ -38,7 +38,7 @@ from airlock.methods.answers.formulas import Sensitivities, gaussian_epsilon, ne
 from airlock.methods.answers.neuron import NeuronAnswerer, NeuronNoise, keep
 from airlock.methods.answers.published_settings import ALPHAS, PublishedSettings, check
 from airlock.methods.case import Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Channel, Plan, Release, Secrets, check_executed
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Channel, Plan, Release, Secrets, check_executed
 from airlock.methods.interface import Answerer, Interface
 from airlock.nets import create
 from airlock.training import Recipe, Resident, Run, Shuffled, count_correct, fit
@@ -84,6 +84,8 @@ class Published(Channel):
 
     channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "published"
+    title: ClassVar[str] = "answers with noise on one neuron, as published"
+    artefact: ClassVar[ArtefactKind] = "interface"
     status: ClassVar[Status] = "claimed"
     leaves: ClassVar[str] = (
         "Answers to a limited number of queries, from a model that was trained on the private records without "

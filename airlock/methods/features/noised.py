@@ -40,7 +40,7 @@ from airlock.data import Public, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream
 from airlock.methods.case import Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Plan, Release, check_executed
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Plan, Release, check_executed
 from airlock.methods.feature_set import Features, Recovery
 from airlock.methods.features import bound, case
 from airlock.methods.features.extracting import Extracting
@@ -82,6 +82,9 @@ class Noised(Extracting):
     """Clipped numbers with Gaussian noise; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "noised"
+    title: ClassVar[str] = "features with noise"
+    rank: ClassVar[int] = 110
+    artefact: ClassVar[ArtefactKind] = "features"
     status: ClassVar[Status] = "proven"
     leaves: ClassVar[str] = (
         "A fixed number of rows, one for each private record as far as they go: a few numbers with random noise on "

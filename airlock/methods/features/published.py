@@ -23,7 +23,7 @@ from airlock.data import Public, Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness
 from airlock.methods.case import Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Plan, Release, check_executed
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Plan, Release, check_executed
 from airlock.methods.feature_set import Features
 from airlock.methods.features.characterised import Characterised
 from airlock.methods.features.choose import Chosen, Limits, choose
@@ -52,6 +52,8 @@ class Published(Extracting):
     """Maps of every record; status empirical, no unit."""
 
     method: ClassVar[str] = "published"
+    title: ClassVar[str] = "features, as published"
+    artefact: ClassVar[ArtefactKind] = "features"
     status: ClassVar[Status] = "empirical"
     leaves: ClassVar[str] = (
         "Some feature maps of every private record, without noise, and its label. The network behind them stays inside."

@@ -111,6 +111,9 @@ class Ensemble(Channel):
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "ensemble"
+    title: ClassVar[str] = "a small network taught by disjoint teachers"
+    rank: ClassVar[int] = 60
+    compact: ClassVar[bool] = True
     status: ClassVar[Status] = "proven"
     small: ClassVar[Mapping[str, object] | None] = {
         "teachers": 4, "queries": 4, "select": "random", "hint_epochs": 0, "teacher_epochs": 2, "shard_epochs": 2,

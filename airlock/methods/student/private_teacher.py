@@ -67,6 +67,9 @@ class PrivateTeacher(DpSgd):
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "private-teacher"
+    title: ClassVar[str] = "a small network taught by a teacher under DP-SGD"
+    rank: ClassVar[int] = 50
+    compact: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = {"private": ONE_STEP}
     leaves: ClassVar[str] = (
         "A compact model that learnt from public records and from a teacher's answers. Each step of the teacher's "

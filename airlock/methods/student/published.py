@@ -79,6 +79,7 @@ class Published(Channel):
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "published"
+    title: ClassVar[str] = "a small network taught with a noisy loss, as published"
     status: ClassVar[Status] = "claimed"
     leaves: ClassVar[str] = (
         "A compact model that learnt from public records and from a teacher's answers about them. The teacher was "

@@ -52,6 +52,8 @@ class KdeSharded(OfShards):
     """Coordinates drawn from the density of the shards' vectors; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "kde-sharded"
+    title: ClassVar[str] = "parameters drawn where models on disjoint shards agree"
+    rank: ClassVar[int] = 120
     leaves: ClassVar[str] = (
         "A model that was never trained: each of its numbers was drawn at random, near where many small models, each "
         "from a part of the private records of its own, agree."

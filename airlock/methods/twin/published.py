@@ -89,6 +89,7 @@ class Published(Channel):
 
     channel: ClassVar[str] = "twin"
     method: ClassVar[str] = "published"
+    title: ClassVar[str] = "parameters drawn where models of all records lie, as published"
     status: ClassVar[Status] = "claimed"
     leaves: ClassVar[str] = (
         "A model that was not trained: each of its weights was drawn at random near the values that this weight has in "

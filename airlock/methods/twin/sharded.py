@@ -230,6 +230,8 @@ class Sharded(OfShards):
     """The mean of the shards' vectors with Gaussian noise; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "sharded"
+    title: ClassVar[str] = "the noisy mean of models on disjoint shards"
+    rank: ClassVar[int] = 70
     leaves: ClassVar[str] = (
         "A model that was never trained as a whole: many small models, each from a part of the private records of its "
         "own, were averaged, with random noise on the average."

@@ -15,6 +15,8 @@ class Gaussian(DpSgd, TrainedWeights):
     """DP-SGD; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "gaussian"
+    title: ClassVar[str] = "a network by plain DP-SGD"
+    rank: ClassVar[int] = 30
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
 
     def parse_settings(self) -> GaussianTraining:

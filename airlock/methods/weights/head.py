@@ -103,6 +103,8 @@ class Head(Channel):
 
     channel: ClassVar[str] = "weights"
     method: ClassVar[str] = "head"
+    title: ClassVar[str] = "a private head on public features, by DP-SGD"
+    rank: ClassVar[int] = 10
     status: ClassVar[Status] = "proven"
     small: ClassVar[Mapping[str, object] | None] = {
         "steps": 1,

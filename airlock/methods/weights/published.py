@@ -89,6 +89,7 @@ class Published(TrainedWeights):
     """Optimised additive noise; status claimed, unit none."""
 
     method: ClassVar[str] = "published"
+    title: ClassVar[str] = "a network with optimised noise, as published"
     status: ClassVar[Status] = "claimed"
     distributed: ClassVar[bool] = False
     leaves: ClassVar[str] = (

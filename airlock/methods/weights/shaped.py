@@ -73,6 +73,8 @@ class Shaped(Gaussian):
     """DP-SGD in a shaped norm; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "shaped"
+    title: ClassVar[str] = "a network by DP-SGD with shaped noise"
+    rank: ClassVar[int] = 40
     settings: ShapedTraining
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:

@@ -101,7 +101,7 @@ class TestHead(Contract):
         made = make_release(self.config(), tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
         verdict = verify(tmp_path / "bundle", Vault.open(tmp_path / "vault"))
         assert all(check.outcome == "ok" for check in verdict.checks), verdict
-        assert missing("answers", made.dossier.audit.attacks, "head") == ()
+        assert missing("network", made.dossier.audit.attacks) == ()
         assert [line for line in weigh(made.bundle.card, (), made.dossier).reject if "fixed seed" not in line] == []
 
     def test_no_records_at_all_give_noise(self) -> None:
