@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-import airlock.auditing as audit  # as an attribute of `airlock` it is a verb
-from airlock import data, methods, nets
+from airlock import auditing, data, methods, nets
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
@@ -94,7 +93,7 @@ def try_config(
     seconds: float = SECONDS,
     data_dir: Path | None = None,
     progress: Progress | None = None,
-) -> tuple[str, audit.Verdict]:
+) -> tuple[str, auditing.Verdict]:
     """Try to refute what this configuration promises, on made-up records in the declared shape; reads no record.
 
     Args:
@@ -123,10 +122,10 @@ def _named(channel: Channel) -> str:
 def _judged(
     config: ReleaseConfig, facts: Facts, stream: Stream, pairs: int, confidence: float, seconds: float,
     progress: Progress | None,
-) -> audit.Verdict:  # fmt: skip
+) -> auditing.Verdict:  # fmt: skip
     device = Run(device=choose_device(config.device))
     case = of_config(methods.build, paid_attacks.for_method(config), facts, device)
-    return audit.judge(case, stream, pairs, confidence, seconds, progress)
+    return auditing.judge(case, stream, pairs, confidence, seconds, progress)
 
 
 def _short_court(
@@ -275,19 +274,19 @@ def _attacked(
     randomness: Randomness,
     run: Run,
     insecure_seed: int | None = None,
-) -> tuple[Release, audit.Audit]:
+) -> tuple[Release, auditing.Audit]:
     """A release with what its attacks leave for the vault, and what they found.
 
     Attacks look at single records. That one cannot be made must not decide whether there is a release.
     """
     release = _train(config, channel, split, randomness, run, insecure_seed)
     try:
-        attacked, scores = audit.run(release, split, config.split, config.seed, run)
+        attacked, scores = auditing.run(release, split, config.split, config.seed, run)
     except Interrupted:
         raise
     except (AirlockError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         tell_holder([f"The attacks could not be made: {error}"])
-        attacked, scores = audit.Audit((), (NOT_ATTACKED,)), {}
+        attacked, scores = auditing.Audit((), (NOT_ATTACKED,)), {}
     return replace(release, secrets={**release.secrets, **scores}), attacked
 
 
@@ -327,7 +326,7 @@ class Audited:
 
 def audit_bundle(
     folder: Path,
-    settings: audit.AuditSettings | None = None,
+    settings: auditing.AuditSettings | None = None,
     *,
     overrides: Mapping[str, object] | None = None,
     data_dir: Path | None = None,
@@ -355,7 +354,7 @@ def audit_bundle(
     Raises:
         Refused: The bundle does not verify.
     """
-    chosen, safe = settings or audit.AuditSettings(), Vault.open(vault)
+    chosen, safe = settings or auditing.AuditSettings(), Vault.open(vault)
     card_before = read_verified(folder, safe).card
     config = _config_of(folder, overrides or {})
     if card_before.features is not None:  # what names the front end did not leave
@@ -371,15 +370,15 @@ def audit_bundle(
     )
     if card_before.interface is not None:
         answerer, delta = open_interface(folder, safe), card_before.guarantee.delta
-        found, scores = audit.attack_answers(answerer, delta, split, config.split, seed, chosen, run)
+        found, scores = auditing.attack_answers(answerer, delta, split, config.split, seed, chosen, run)
     elif card_before.features is not None:
         found, scores = _attack_features(folder, card_before, safe, split, config, seed, chosen, run)
     else:
         target = _target(folder, card_before, net)
         target.net.to(run.device)
-        found, scores = audit.attack(target, split, config.split, seed, chosen, run, channel)
+        found, scores = auditing.attack(target, split, config.split, seed, chosen, run, channel)
     teacher = _teacher(card_before, safe)
-    beside, more = audit.attack_quickly(*teacher, split, config.split, seed) if teacher else (None, {})
+    beside, more = auditing.attack_quickly(*teacher, split, config.split, seed) if teacher else (None, {})
     scores = {**scores, **{f"{TEACHER}-{name}": value for name, value in more.items()}}
     safe.store(f"{card_before.release_id}-audit-{secrets.token_hex(4)}", scores)
     before = dossier.find(safe, card_before.release_id) or _new_dossier(card_before, safe, split)
@@ -418,16 +417,16 @@ def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], 
 
 def _attack_features(
     folder: Path, made: card.Card, safe: Vault, split: Split, config: ReleaseConfig, seed: int,
-    settings: audit.AuditSettings, run: Run,
-) -> tuple[audit.Audit, Secrets]:  # fmt: skip
+    settings: auditing.AuditSettings, run: Run,
+) -> tuple[auditing.Audit, Secrets]:  # fmt: skip
     """With the front end from the vault, on the shards of the bundle."""
     assert made.features is not None
     clip = made.details.get("clip_norm")
     norm = float(clip) if clip is not None else None
     features = Features(folder, read_manifest(folder), made.features.labels, clip=norm)
-    how = audit.FeatureSettings(images=min(settings.most, audit.FeatureSettings().images))
+    how = auditing.FeatureSettings(images=min(settings.most, auditing.FeatureSettings().images))
     known, delta = safe.load(made.release_id), made.guarantee.delta
-    return audit.attack_features(features, known, delta, split, config.split, seed, how, run, config.seed)
+    return auditing.attack_features(features, known, delta, split, config.split, seed, how, run, config.seed)
 
 
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
@@ -465,13 +464,13 @@ def _require_same_data(made: card.Card, split: Split) -> None:
         )
 
 
-def _target(folder: Path, made: card.Card, net: str | None) -> audit.Target:
+def _target(folder: Path, made: card.Card, net: str | None) -> auditing.Target:
     network = made.network
     assert network is not None
     name, shape, classes = network.name, network.input_shape, len(network.classes)
     own = nets.create(net, shape, classes, seed=0) if net is not None else None
     opened = models.open_net(folder, network, own)
-    return audit.Target(
+    return auditing.Target(
         opened,
         lambda model: nets.create(net or name, shape, classes, model),
         network.classes,
@@ -567,7 +566,7 @@ class Open:
     """
 
     utility: Outcomes
-    audit: audit.Audit
+    audit: auditing.Audit
     parameters: int
 
     @property
@@ -608,9 +607,9 @@ def train_openly(
     fit(net, Resident(records, run.device), batches, PlainGradients(), recipe, config.seed, run,
         label=f"training on {part} records without noise")  # fmt: skip
     net = net.cpu().eval()
-    found = audit.Audit((), ())
+    found = auditing.Audit((), ())
     if part == "private":
-        found, _ = audit.attack_quickly(net, facts.classes, config.delta, split, config.split, config.seed)
+        found, _ = auditing.attack_quickly(net, facts.classes, config.delta, split, config.split, config.seed)
     return Open(outcomes_of(net, split.test), found, sum(p.numel() for p in net.parameters()))
 
 

@@ -16,6 +16,8 @@ from hypothesis import is_hypothesis_test
 
 from tests import chance
 
+pytest.register_assert_rewrite("airlock.testing")
+
 # The order of a sum, and with it the last bits of a training, hang on the number of threads: one, here and in children.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)

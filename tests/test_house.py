@@ -12,7 +12,7 @@ import airlock
 ROOT = Path(__file__).resolve().parents[1]
 # Lower floors first; a module imports from its own floor (its own room) or from below.
 FLOORS = [
-    ["_version", "threads"],
+    ["_version", "plugins", "threads"],
     ["errors"],
     ["config", "ledger"],
     ["data", "nets", "mechanisms", "accounting"],
@@ -23,7 +23,7 @@ FLOORS = [
     ["pipeline", "serve"],
     ["comparison"],
     ["notebook"],
-    ["cli"],
+    ["cli", "testing"],
     ["__main__"],
 ]
 # Commands that have commands of their own.

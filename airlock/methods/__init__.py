@@ -1,5 +1,6 @@
 """The five ways out. Every method of a channel keeps the same contract; this table is where they are found.
 
+Methods of other packages are in it too, by their entry points (`plugins`), and `register` adds one for this process.
 Channels never import each other: what two of them share lives further down the house.
 """
 
@@ -10,18 +11,19 @@ import importlib
 from collections.abc import Mapping
 from typing import TypeVar
 
+from airlock import plugins
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import Artefact, Channel, Plan, Release
+from airlock.methods.contract import Artefact, Channel, Executed, Plan, Release
 from airlock.methods.feature_set import Features
 from airlock.methods.interface import Answerer, Interface
 
 T = TypeVar("T")
 
 # channel -> method -> where; the first method is the channel's default.
-METHODS: dict[str, dict[str, str]] = {
+_OWN: dict[str, dict[str, str]] = {
     "weights": {
         "gaussian": "airlock.methods.weights.gaussian:Gaussian",
         "shaped": "airlock.methods.weights.shaped:Shaped",
@@ -54,6 +56,21 @@ METHODS: dict[str, dict[str, str]] = {
 GONE: dict[str, str] = {
     "answers/savings": 'Use method = "poll" where no model may leave, or "head" where one may.',
 }
+METHODS = plugins.methods(_OWN)
+
+
+def register(method: type[Channel]) -> type[Channel]:
+    """Make a method known to this process under its own channel and name; for trying it, and as a decorator.
+
+    Raises:
+        ConfigError: It does not keep the form of a method, or another one has its name.
+    """
+    where = f"{method.__module__}:{method.__qualname__}"
+    own = _pick(METHODS, method.channel, "channel")
+    if own.setdefault(method.method, where) != where:
+        raise ConfigError("a name that no other method has", f"'{method.channel}/{method.method}'")
+    _LOADED[where] = _checked(method, f"{method.channel}/{method.method}")
+    return method
 
 
 def find(config: ReleaseConfig) -> type[Channel]:
@@ -61,9 +78,7 @@ def find(config: ReleaseConfig) -> type[Channel]:
     methods = _pick(METHODS, config.channel, "channel")
     method = config.method if config.method is not None else next(iter(methods))
     refuse_gone(f"{config.channel}/{method}")
-    module, _, name = _pick(methods, method, f"method of channel '{config.channel}'").partition(":")
-    found: type[Channel] = getattr(importlib.import_module(module), name)
-    return found
+    return _load(_pick(methods, method, f"method of channel '{config.channel}'"), f"{config.channel}/{method}")
 
 
 def build(config: ReleaseConfig, facts: Facts) -> Channel:
@@ -85,8 +100,44 @@ def named(name: str) -> type[Channel]:
     """The class of a method by its name as CHANNEL/METHOD."""
     refuse_gone(name)
     table = {f"{channel}/{method}": where for channel, methods in METHODS.items() for method, where in methods.items()}
-    module, _, found = _pick(table, name, "method that can be tried").partition(":")
-    method: type[Channel] = getattr(importlib.import_module(module), found)
+    return _load(_pick(table, name, "method that can be tried"), name)
+
+
+_LOADED: dict[str, type[Channel]] = {}  # by where it is; methods that were registered by hand may be anywhere
+
+
+def _load(where: str, name: str) -> type[Channel]:
+    if where in _LOADED:
+        return _LOADED[where]
+    module, _, attribute = where.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        if module.startswith("airlock."):
+            raise
+        raise ConfigError(
+            f"the method '{name}' in {where}", f"an error: {error}", do="Install its package again, or remove it."
+        ) from error
+    return _checked(found, name)
+
+
+def _checked(method: object, name: str) -> type[Channel]:
+    """A method keeps the contract's form, and does not call itself proven without a case for the court."""
+    if not (isinstance(method, type) and issubclass(method, Channel)):
+        raise ConfigError(f"a subclass of airlock.methods.Channel as '{name}'", f"{method!r:.80}")
+    if f"{method.channel}/{method.method}" != name or not getattr(method, "title", ""):
+        raise ConfigError(
+            f"`channel`, `method` and `title` of the class of '{name}'",
+            f"'{method.channel}/{method.method}'",
+            "Cards and tables name a method by what its class says.",
+        )
+    if method.status == "proven" and method.case.__func__ is Channel.case.__func__:  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"a `case` for the court from '{name}', which says that it is proven",
+            "none",
+            "A proof that nothing can be tried against is a claim.",
+            'Give the method a `case` (methods/case.py), or status = "claimed".',
+        )
     return method
 
 
@@ -117,6 +168,7 @@ __all__ = [
     "Canaries",
     "Case",
     "Channel",
+    "Executed",
     "Features",
     "Interface",
     "Plan",
@@ -127,4 +179,5 @@ __all__ = [
     "open_canaries",
     "open_case",
     "refuse_gone",
+    "register",
 ]

@@ -21,7 +21,7 @@ import dp_accounting as dpa
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.accounting import Claim
+from airlock.accounting import Claim, Guarantee
 from airlock.accounting.epsilon import LARGEST, deltas, spend
 from airlock.accounting.pld import LossAccountant
 from airlock.mechanisms import Stream
@@ -30,6 +30,7 @@ Scores = NDArray[np.float64]  # one row a run, one column a statistic
 Runs = Callable[[bool, int, Stream], Scores]
 Coins = NDArray[np.bool_]  # which canaries are in the data set
 
+ACCOUNTED = "dp-accounting's bound on the events that the runs execute"
 _SHARES = (0.0, 0.25, 0.5, 0.75)  # of the claimed ε: where else the curve of a proof is tested
 _INTERVAL = 2e-3  # between privacy losses, over the ε that is claimed; a power wants no finer one
 _FINEST, _COARSEST = 1e-3, 50.0  # ε for which the interval still follows it
@@ -117,6 +118,24 @@ class Case:
     run: Runs
     curve: tuple[tuple[float, float], ...] = ()
     family: LessNoise | None = None
+
+    @classmethod
+    def of_proven(
+        cls, guarantee: Guarantee, pair: str, statistics: tuple[str, ...], run: Runs, reach: float = 1.0
+    ) -> Case:
+        """The case of a promise that is proven: claim, curve and family follow from its events.
+
+        Args:
+            guarantee: That of the plan whose mechanism `run` runs.
+            pair: As above.
+            statistics: As above.
+            run: As above.
+            reach: How far the two data sets are apart, as a share of the sensitivity that is accounted for.
+        """
+        claim, events = Claim(guarantee.epsilon, guarantee.delta, ACCOUNTED), guarantee.events
+        return cls(
+            claim, pair, statistics, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta, reach)
+        )
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:

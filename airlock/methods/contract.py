@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import dp_accounting as dpa
@@ -18,7 +18,7 @@ from torch import nn
 
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.guarantee import Status
-from airlock.config import DataConfig, ReleaseConfig
+from airlock.config import DataConfig, Frozen, ReleaseConfig, parse
 from airlock.data import Facts, Split
 from airlock.data.feature_files import load
 from airlock.errors import ConfigError, Refused
@@ -32,6 +32,11 @@ from airlock.training.outcomes import Outcomes
 Details = Mapping[str, str | int | float]
 Arrays = Mapping[str, NDArray[Any]]
 Secrets = Mapping[str, Arrays]
+ASSUMED = (
+    "One person contributes one record; whoever contributes several is protected less.",
+    "The number of records stated on this card is public and was not derived from the private records.",
+    "Network, settings and class names were chosen without looking at the private records.",
+)
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked beside what leaves
 
@@ -130,6 +135,29 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Executed:
+    """What a method did, for the house to check and to pack.
+
+    Args:
+        artefact: What leaves.
+        events: What was done to the private records, from the mechanisms that did it and not from the plan.
+        utility: What became of every test record; it stays inside.
+        details: Public figures that were not known before, beside those of the plan.
+        assumptions: Sentences that the promise depends on, beside those of the plan.
+        secrets: Arrays for the vault, by file name.
+        inside: Figures that nothing pays for.
+    """
+
+    artefact: Artefact | Interface | Features
+    events: dpa.DpEvent
+    utility: Outcomes
+    details: Details = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    secrets: Secrets = field(default_factory=dict, repr=False)
+    inside: Details = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
 class Disclosed:
     """What the court looks at of one release.
 
@@ -164,18 +192,51 @@ class Channel(ABC):
     distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
     # Settings that make a whole release a matter of moments, for the court (`config_case`); None where none do.
     small: ClassVar[Mapping[str, object] | None] = None
+    # What [settings] may hold, parsed into `settings` before anything else; None where the method does that itself.
+    settings_model: ClassVar[type[Frozen] | None] = None
     public: DataConfig | None = None  # another, public set that `release` reads in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts
+        if self.settings_model is not None:
+            vars(self)["settings"] = parse(self.settings_model, config.settings, where="settings")
 
     @abstractmethod
     def plan(self) -> Plan:
         """The guarantee and the public figures; touches no record."""
 
-    @abstractmethod
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
+        """Train, apply the mechanism, measure on test records: all of a release that is the method's own."""
+        raise NotImplementedError(f"{type(self).__name__} has neither `execute` nor `release`")
+
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
-        """Train, apply the mechanism, measure; the executed events equal the planned ones."""
+        """Plan, execute, and refuse what was not executed as planned."""
+        plan = self.plan()
+        done = self.execute(plan, split, randomness, run)
+        check_executed(plan, done.events)
+        promise = plan.guarantee
+        return Release(
+            plan=replace(plan, details={**plan.details, **done.details}),
+            artefact=done.artefact,
+            guarantee=replace(promise, assumptions=(*promise.assumptions, *done.assumptions)),
+            utility=done.utility,
+            secure_noise=randomness.privacy.secure,
+            noise_made_on=randomness.privacy.drawn_on,
+            secrets=done.secrets,
+            inside=done.inside,
+        )
+
+    def promise(self, events: dpa.DpEvent, *assumptions: str) -> Guarantee:
+        """What these events are worth to one record that is added or removed, if the sentences are true."""
+        return Guarantee(
+            unit="record",
+            relation="add-remove",
+            events=events,
+            delta=self.config.delta,
+            status=self.status,
+            assumptions=(*ASSUMED, *assumptions, NOTHING_ELSE_LEAVES),
+            accountant=self.config.accountant,
+        )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """What releases of these records let out, for the court: called once for each, with its randomness.

@@ -175,11 +175,11 @@ FAULTS: tuple[Fault, ...] = (
     # What is paid
     Fault("poll never charges", "answers.answerer", plants.poll_never_charges, sold(CHARGED, "answers/poll")),
     Fault("per-query never charges", "answers.answerer", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
-    Fault("a request is charged as one row", "serve.sale", plants.a_request_is_charged_as_one_row, sold(CHARGED, "answers/poll")),
-    Fault("charged after the answer", "serve.sale", plants.charged_after_the_answer, sold(CHARGED, "answers/poll")),
-    Fault("an answer serves every client", "serve.sale", plants.an_answer_serves_every_client, sold(CHARGED, "answers/poll")),
-    Fault("the budget has no end", "serve.books", plants.the_budget_has_no_end, sold(CHARGED, "answers/per-query")),
-    Fault("a reservation can be answered again", "answers.desk", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/poll")),
+    Fault("a request is charged as one row", "serve.answer_handler", plants.a_request_is_charged_as_one_row, sold(CHARGED, "answers/poll")),
+    Fault("charged after the answer", "serve.answer_handler", plants.charged_after_the_answer, sold(CHARGED, "answers/poll")),
+    Fault("an answer serves every client", "serve.answer_handler", plants.an_answer_serves_every_client, sold(CHARGED, "answers/poll")),
+    Fault("the budget has no end", "ledger.transaction", plants.the_budget_has_no_end, sold(CHARGED, "answers/per-query")),
+    Fault("a reservation can be answered again", "answers.answerer", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/poll")),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),

@@ -18,7 +18,7 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.case import Canaries, Case, Coins, Scores, curve_of, less_noise
+from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, Scores, less_noise
 from airlock.nets.frontend import CONSTANT, Framed
 from airlock.training import Run
 
@@ -34,7 +34,6 @@ _CLASSES = ("0", "1")
 FACTS = Facts("court", (2,), _CLASSES, _STATED, 1, "made up for the court")
 PAIR = f"{_OTHERS} records, with and without one of the other side's class that is nearly orthogonal to all of them"
 STATISTICS = ("the projection on the difference of both heads", "the squared size of the head")
-ACCOUNTED = "dp-accounting's PLD of the events that the runs execute"
 WHAT = "one release on {count:,} canaries with features of their own, each in or out"
 STATISTIC = "the released head on the canary's own features, towards its label"
 
@@ -86,10 +85,8 @@ def of_head(channel: Head) -> Case:
             scores[i] = (found * toward).sum(), (found**2).sum()
         return scores
 
-    claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
-    events = plan.guarantee.events
     reach = float(np.linalg.norm(both - others)) / channel.objective(noise).sensitivity()
-    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta, reach))
+    return Case.of_proven(plan.guarantee, PAIR, STATISTICS, run, reach)
 
 
 def canary_facts(count: int) -> Facts:

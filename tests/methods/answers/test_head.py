@@ -26,11 +26,11 @@ from airlock.methods.answers.head import Head
 from airlock.methods.answers.planner import Comparison
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
+from airlock.testing import MethodContract
 from airlock.training import Run
-from tests.methods.contract import Contract
 
 
-class TestHead(Contract):
+class TestHead(MethodContract):
     channel, method = "answers", "head"
     settings: ClassVar[dict[str, Any]] = {"features": "pixels"}
 

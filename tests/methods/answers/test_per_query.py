@@ -28,12 +28,12 @@ from airlock.methods.answers.noisy import GUMBEL, Noise, Noisy, least_noise
 from airlock.methods.answers.per_query import PerQuery
 from airlock.methods.interface import Interface, as_queries, ask
 from airlock.pipeline import audit_bundle, make_release
+from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
-from tests.methods.contract import Contract
 
 
-class TestLogits(Contract):
+class TestLogits(MethodContract):
     channel, method = "answers", "per-query"
     settings: ClassVar[dict[str, Any]] = {"features": "pixels", "queries": 20}
 

@@ -23,12 +23,12 @@ from airlock.methods.answers.poll import MOVED, Counted, Poll
 from airlock.methods.answers.shards import HEADS, fit_head
 from airlock.methods.interface import Interface, as_queries, ask
 from airlock.pipeline import make_release
+from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
-from tests.methods.contract import Contract
 
 
-class TestPoll(Contract):
+class TestPoll(MethodContract):
     channel, method = "answers", "poll"
     settings: ClassVar[dict[str, Any]] = {"features": "pixels", "queries": 20, "heads": 60}
 

@@ -23,10 +23,10 @@ from airlock.methods.answers.neuron import NETWORK, NeuronAnswerer, NeuronNoise,
 from airlock.methods.answers.published import Published
 from airlock.methods.answers.published_settings import ALPHAS
 from airlock.methods.interface import Interface, Reservation
+from airlock.testing import ClaimContract
 from airlock.threads import one_thread
 from airlock.training import Run, predict
 from airlock.training.gradients import Convexified, MeanLoss
-from tests.methods.contract import ClaimContract
 
 NOISES = ("laplace", "gaussian")
 

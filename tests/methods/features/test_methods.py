@@ -26,10 +26,10 @@ from airlock.methods.features import bound
 from airlock.methods.features.characterised import Characterised
 from airlock.methods.features.noised import LABELS_CLEAR, Noised
 from airlock.methods.features.published import BY_PRIVATE, Published
+from airlock.testing import ClaimContract, MethodContract
 from airlock.training import Run
 from airlock.training.devices import to_input
 from airlock.training.front_ends.characterise import Cell, Characterisation, Point
-from tests.methods.contract import ClaimContract, Contract
 
 CIFAR = Facts("cifar10", (3, 32, 32), tuple("0123456789"), 50000, 10000, "x")
 GREY = replace(CIFAR, shape=(1, 28, 28))
@@ -46,7 +46,7 @@ def rows(release: Release) -> Records:
     return load(release.artefact.folder, release.artefact.manifest)
 
 
-class FeatureContract(Contract):
+class FeatureContract(MethodContract):
     channel = "features"
 
     def test_what_leaves_works_on_test_records(self, released: Release, split: Split) -> None:

@@ -23,16 +23,16 @@ from airlock.methods.student import ensemble
 from airlock.methods.student.answering import Answering, to_logits
 from airlock.methods.student.ensemble import RULE, Ensemble, Questions
 from airlock.methods.student.settings import STEPS
+from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.distillation.rounds import Timetable
 from airlock.training.stages import Stages
-from tests.methods.contract import Contract
 from tests.methods.resuming import TEACHING, Resuming
 
 KINDS = ("residuals", "matrix", "probabilities", "votes", "confident-votes")
 
 
-class TestEnsemble(Resuming, Contract):
+class TestEnsemble(Resuming, MethodContract):
     channel, method = "student", "ensemble"
     bars, paid = ("training the auxiliary", "training the teachers", TEACHING), "answers.safetensors"
     settings: ClassVar[dict[str, Any]] = {

@@ -20,16 +20,16 @@ from airlock.mechanisms import Randomness
 from airlock.methods.student import private_teacher
 from airlock.methods.student.private_teacher import PrivateTeacher, _forget_classes
 from airlock.nets import create
+from airlock.testing import MethodContract
 from airlock.training import Run, outcomes_of
 from airlock.training.distillation.distil import Asked, MatchLoss, SoftLoss
-from tests.methods.contract import Contract
 from tests.methods.resuming import TEACHING, Resuming
 
 # Every record in every step: the noise is found at once. Lots are tried in one test, and in court.
 PRIVATE: dict[str, Any] = {"steps": 4, "lot_size": 1797, "learning_rate": 0.5, "clip_norm": 0.5}
 
 
-class TestPrivateTeacher(Resuming, Contract):
+class TestPrivateTeacher(Resuming, MethodContract):
     channel, method = "student", "private-teacher"
     bars, paid = ("training the teacher under noise", TEACHING), "teacher.safetensors"
     settings: ClassVar[dict[str, Any]] = {

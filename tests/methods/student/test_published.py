@@ -26,10 +26,10 @@ from airlock.methods.student import published
 from airlock.methods.student.published import Published
 from airlock.methods.student.sanitise import Sanitise
 from airlock.methods.student.settings import PublishedSettings
+from airlock.testing import ClaimContract
 from airlock.training import count_correct
 from airlock.training.distillation.distil import Cached, HintLoss
 from airlock.training.loop import Progress
-from tests.methods.contract import ClaimContract
 
 CIFAR = Facts("cifar10", (3, 32, 32), tuple("0123456789"), 50000, 10000, "x")
 CPU = torch.device("cpu")

@@ -22,9 +22,9 @@ from airlock.methods.twin import published
 from airlock.methods.twin.generate import DensitySettings, draw, generate
 from airlock.methods.twin.groups import count_selected, layers
 from airlock.methods.twin.published import Published
+from airlock.testing import ClaimContract
 from airlock.training import Run
 from airlock.training.ensembles.checkpoint_store import Slices
-from tests.methods.contract import ClaimContract
 
 MNIST = Facts("mnist", (1, 28, 28), tuple("0123456789"), 60000, 10000, "x")
 

@@ -23,11 +23,11 @@ from airlock.methods.twin.kde_sharded import KdeSharded
 from airlock.methods.twin.sharded import OfShards
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
+from airlock.testing import MethodContract
 from airlock.training import Run
-from tests.methods.contract import Contract
 
 
-class OfShardsContract(Contract):
+class OfShardsContract(MethodContract):
     channel = "twin"
 
     def test_the_plan_says_how_large_the_noise_is_and_how_many_shards_it_would_take(self) -> None:

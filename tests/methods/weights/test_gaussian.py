@@ -12,10 +12,10 @@ from airlock import data, methods
 from airlock.accounting import spend
 from airlock.config import from_table
 from airlock.errors import ConfigError, NetError
-from tests.methods.contract import Contract
+from airlock.testing import MethodContract
 
 
-class TestGaussian(Contract):
+class TestGaussian(MethodContract):
     channel, method = "weights", "gaussian"
     settings: ClassVar[dict[str, int]] = {"steps": 3, "lot_size": 400}
 

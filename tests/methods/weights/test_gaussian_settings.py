@@ -17,11 +17,11 @@ from airlock.errors import AccountingError, ConfigError
 from airlock.mechanisms import Randomness
 from airlock.methods import Release
 from airlock.methods.weights.gaussian import Gaussian
+from airlock.testing import MethodContract
 from airlock.training import Run
-from tests.methods.contract import Contract
 
 
-class TestAdaptive(Contract):
+class TestAdaptive(MethodContract):
     channel, method = "weights", "gaussian"
     settings: ClassVar[dict[str, Any]] = {"steps": 2, "lot_size": 5000, "clip": "adaptive"}  # quick to calibrate
 
@@ -94,7 +94,7 @@ class TestAdaptive(Contract):
             assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
-class TestCopies(Contract):
+class TestCopies(MethodContract):
     channel, method = "weights", "gaussian"
     settings: ClassVar[dict[str, Any]] = {
         "steps": 2,

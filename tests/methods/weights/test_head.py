@@ -24,8 +24,8 @@ from airlock.methods.weights.features import Features
 from airlock.methods.weights.head import PUBLIC_FRONT, Head
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
+from airlock.testing import MethodContract
 from airlock.training import Run
-from tests.methods.contract import Contract
 
 MODULE = """
 import torch
@@ -49,7 +49,7 @@ def broken():
 """
 
 
-class TestHead(Contract):
+class TestHead(MethodContract):
     channel, method = "weights", "head"
     settings: ClassVar[dict[str, Any]] = {"steps": 3}
 

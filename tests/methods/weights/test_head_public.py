@@ -20,12 +20,12 @@ from airlock.methods.weights.head import Head
 from airlock.nets.frontend import whitening
 from airlock.nets.synthetic import draw_classes
 from airlock.pipeline import make_release, plan_release
+from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.front_ends import public as public_module
 from airlock.training.front_ends.features import compute
 from airlock.training.front_ends.pretrain import LABEL
 from airlock.training.front_ends.public import FrontSettings, moments, public_records
-from tests.methods.contract import Contract
 
 TRAINED = {"features": "trained", "public": "synthetic", "width": 16, "epochs": 1, "steps": 3}
 
@@ -36,7 +36,7 @@ def _few_synthetic_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public_module, "_EACH", 60)
 
 
-class TestTrainedOnSyntheticImages(Contract):
+class TestTrainedOnSyntheticImages(MethodContract):
     channel, method = "weights", "head"
     settings: ClassVar[dict[str, Any]] = TRAINED
 

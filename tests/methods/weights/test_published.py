@@ -23,9 +23,9 @@ from airlock.methods.weights import optimised
 from airlock.methods.weights.optimised_gradients import OptimisedGradients, sensitivity
 from airlock.methods.weights.published import Published
 from airlock.nets import create
+from airlock.testing import ClaimContract
 from airlock.training import Resident
 from airlock.training.per_sample import clipped_sum
-from tests.methods.contract import ClaimContract
 
 Q, K, DELTA = 1000 / 55000, 1650, 1e-5  # the paper's MNIST setting
 

@@ -22,14 +22,14 @@ from airlock.methods.weights import noise_shape, proxy
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.methods.weights.shaped import Shaped
 from airlock.nets import create
+from airlock.testing import MethodContract
 from airlock.training import PrivateGradients, Run
 from airlock.training.per_sample import clipped_sum
-from tests.methods.contract import Contract
 
 PUBLIC = {"public": 0.2, "test": 0.2, "holdout": 0.1}
 
 
-class TestShaped(Contract):
+class TestShaped(MethodContract):
     channel, method = "weights", "shaped"
     settings: ClassVar[dict[str, Any]] = {
         "steps": 2,
