@@ -82,7 +82,7 @@ class Outlook:
 def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
     """What would be released and what it costs; reads no record."""
     channel, facts = _open(config, data_dir)
-    return paid_attacks.planned(config, facts, channel.plan())
+    return paid_attacks.planned(config, facts, channel.planned)
 
 
 def try_config(
@@ -212,7 +212,7 @@ def make_release(
     channel, facts = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
-    card.check_budget(config, paid_attacks.planned(config, facts, channel.plan()))
+    card.check_budget(config, paid_attacks.planned(config, facts, channel.planned))
     randomness = Randomness.make(config.seed, insecure_seed)
     trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
     split = _load(config, channel, data_dir)
@@ -256,7 +256,7 @@ def look_at(
         progress: Called with a label, the steps done and the steps in all.
     """
     channel, facts = _open(config, data_dir)
-    card.check_budget(config, paid_attacks.planned(config, facts, channel.plan()))
+    card.check_budget(config, paid_attacks.planned(config, facts, channel.planned))
     split = _load(config, channel, data_dir)
     folder = Vault.open(vault).checkpoint_folder(_run_key(config, None))
     run = Run(device=choose_device(config.device), progress=progress, checkpoint=folder)

@@ -174,7 +174,9 @@ class MethodContract:
         assert self.release(half).guarantee == released.guarantee
 
     def test_nobody_has_to_be_there(self, released: Release, split: Split) -> None:
-        """A release that fails without some record tells that the record is missing."""
+        """A release that fails without some record tells that the record is missing; a claim promises nothing."""
+        if released.guarantee.status != "proven":
+            return
         for kept in (np.arange(0), np.flatnonzero(split.private.y != split.private.y[0])):
             made = self.release(replace(split, private=split.private.take(kept)))
             assert made.guarantee == released.guarantee

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 import dp_accounting as dpa
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
-from airlock.accounting.guarantee import Status
+from airlock.accounting.epsilon import Relation
+from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.config import DataConfig, Frozen, ReleaseConfig, parse
 from airlock.data import Facts, Split
 from airlock.data.feature_files import load
@@ -142,8 +144,9 @@ class Executed:
         artefact: What leaves.
         events: What was done to the private records, from the mechanisms that did it and not from the plan.
         utility: What became of every test record; it stays inside.
-        details: Public figures that were not known before, beside those of the plan.
-        assumptions: Sentences that the promise depends on, beside those of the plan.
+        details: The public figures of the plan as they turned out; None where all did as planned.
+        assumptions: The sentences of the promise as they turned out; None where all did as planned.
+        noise_made_on: Where the noise was computed, if not where the release drew it.
         secrets: Arrays for the vault, by file name.
         inside: Figures that nothing pays for.
     """
@@ -151,8 +154,9 @@ class Executed:
     artefact: Artefact | Interface | Features
     events: dpa.DpEvent
     utility: Outcomes
-    details: Details = field(default_factory=dict)
-    assumptions: tuple[str, ...] = ()
+    details: Details | None = None
+    assumptions: tuple[str, ...] | None = None
+    noise_made_on: tuple[Place, ...] | None = None
     secrets: Secrets = field(default_factory=dict, repr=False)
     inside: Details = field(default_factory=dict, repr=False)
 
@@ -210,31 +214,52 @@ class Channel(ABC):
         raise NotImplementedError(f"{type(self).__name__} has neither `execute` nor `release`")
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
-        """Plan, execute, and refuse what was not executed as planned."""
-        plan = self.plan()
+        """Plan once, execute, and refuse what was not executed as planned."""
+        plan = self.planned
         done = self.execute(plan, split, randomness, run)
         check_executed(plan, done.events)
-        promise = plan.guarantee
+        promise, told = plan.guarantee, done.assumptions
         return Release(
-            plan=replace(plan, details={**plan.details, **done.details}),
+            plan=plan if done.details is None else replace(plan, details=done.details),
             artefact=done.artefact,
-            guarantee=replace(promise, assumptions=(*promise.assumptions, *done.assumptions)),
+            guarantee=promise if told is None else replace(promise, assumptions=told),
             utility=done.utility,
             secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
+            noise_made_on=randomness.privacy.drawn_on if done.noise_made_on is None else done.noise_made_on,
             secrets=done.secrets,
             inside=done.inside,
         )
 
-    def promise(self, events: dpa.DpEvent, *assumptions: str) -> Guarantee:
-        """What these events are worth to one record that is added or removed, if the sentences are true."""
+    @cached_property
+    def planned(self) -> Plan:
+        """The plan, computed once: what is executed is held against what was shown."""
+        return self.plan()
+
+    def promise(
+        self,
+        events: dpa.DpEvent,
+        assumptions: tuple[str, ...] = (*ASSUMED, NOTHING_ELSE_LEAVES),
+        unit: Unit = "record",
+        relation: Relation = "add-remove",
+        claim: Claim | None = None,
+    ) -> Guarantee:
+        """What these events are worth at the config's δ, to whom, and if which sentences are true.
+
+        Args:
+            events: What is done to the private records.
+            assumptions: Sentences that a reviewer can tick.
+            unit: Whose presence is protected.
+            relation: What neighbouring data sets are.
+            claim: What a paper would print, where it differs.
+        """
         return Guarantee(
-            unit="record",
-            relation="add-remove",
+            unit=unit,
+            relation=relation,
             events=events,
             delta=self.config.delta,
             status=self.status,
-            assumptions=(*ASSUMED, *assumptions, NOTHING_ELSE_LEAVES),
+            assumptions=assumptions,
+            claim=claim,
             accountant=self.config.accountant,
         )
 

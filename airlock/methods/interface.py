@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from airlock.data import Records
 from airlock.errors import DataError
-from airlock.mechanisms import Stream
+from airlock.mechanisms import Place, Stream
 from airlock.training.devices import to_input
 from airlock.training.outcomes import Outcomes
 
@@ -27,6 +27,8 @@ Figures = Mapping[str, str | int | float]
 
 _BLOCK = 1000  # queries at a time
 ONE_ANSWER = "one answer"  # the unit of an interface whose answers all cost the same
+
+BY_ANSWERER: tuple[Place, ...] = ("cpu",)  # where the noise on answers is made, as for queries to come
 
 
 @dataclass(frozen=True)

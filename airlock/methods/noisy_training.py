@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -29,10 +28,9 @@ from airlock.methods.contract import (
     Details,
     Disclosed,
     Disclosing,
+    Executed,
     Plan,
-    Release,
     Secrets,
-    check_executed,
     weights_of,
 )
 from airlock.methods.noisy_settings import PrivateTraining
@@ -118,17 +116,15 @@ class NoisyTraining(Channel):
         course = self.course(self.step_event(noise_multiplier), self.settings.steps)
         return Plan(self.channel, self.method, self.leaves, self.guarantee(course.events()), details, course)
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train under noise, measure on the test records, and account for exactly what was executed."""
-        plan, net = self.plan(), self.net()
+        net = self.net()
         gradients, executed = self.train(net, split, plan, randomness, run)
-        return Release(
-            plan=replace(plan, details={**plan.details, **self.measured(gradients)}),
-            artefact=Artefact(_settled(net), self.net_name, self.facts.shape, self.facts.classes),
-            guarantee=self.guarantee(executed),
+        return Executed(
+            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            events=executed,
             utility=outcomes_of(net, split.test),
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
+            details={**plan.details, **self.measured(gradients)},
             secrets=self.kept(gradients),
             inside=self.unpaid(gradients),
         )
@@ -165,7 +161,7 @@ class NoisyTraining(Channel):
             net, data, sampler, gradients, recipe or self.settings, randomness.seed, run, self.augmentation(), label,
             secret=randomness.privacy.child("records"),
         )  # fmt: skip
-        return gradients, self.executed(plan, sampler, gradients, steps)
+        return gradients, self.whole(self.executed_step(sampler, gradients), steps)
 
     def parts(
         self, net: nn.Module, split: Split, data: Resident, plan: Plan, randomness: Randomness, run: Run
@@ -173,12 +169,6 @@ class NoisyTraining(Channel):
         """Where the gradients come from, and who draws the lots."""
         gradients = self.source(net, split, data, plan, randomness)
         return gradients, Poisson(self.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
-
-    def executed(self, plan: Plan, sampler: Poisson, gradients: Gradients, steps: int) -> dpa.DpEvent:
-        """What so many steps cost, by the sampler and the noise that were used; refused if it was not planned."""
-        executed = self.whole(self.executed_step(sampler, gradients), steps)
-        check_executed(plan, executed)
-        return executed
 
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""
@@ -220,7 +210,7 @@ class NoisyTraining(Channel):
 
     def guarantee(self, events: dpa.DpEvent) -> Guarantee:
         """The promise that these events support."""
-        return record_guarantee(self.config, self.status, events, self.assumptions())
+        return self.promise(events, self.assumptions())
 
     def assumptions(self) -> tuple[str, ...]:
         """The sentences that a reviewer ticks."""
@@ -234,22 +224,3 @@ def training_course(
     if sampling_probability >= 1:
         return Course(step, steps, before, runs)
     return Course(step, steps, before, runs, "epochs", sampling_probability)
-
-
-def record_guarantee(
-    config: ReleaseConfig, status: Status, events: dpa.DpEvent, assumptions: tuple[str, ...]
-) -> Guarantee:
-    """A promise for one record, added or removed, at the config's δ."""
-    return Guarantee(
-        unit="record",
-        relation="add-remove",
-        events=events,
-        delta=config.delta,
-        status=status,
-        assumptions=assumptions,
-        accountant=config.accountant,
-    )
-
-
-def _settled(net: nn.Module) -> nn.Module:
-    return net.cpu().eval().requires_grad_(False)

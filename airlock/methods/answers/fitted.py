@@ -13,27 +13,22 @@ from __future__ import annotations
 import copy
 from typing import Annotated, ClassVar, Literal
 
-import dp_accounting as dpa
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from airlock.accounting import Guarantee
 from airlock.config import Frozen, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records
 from airlock.errors import ConfigError
-from airlock.mechanisms import Randomness
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Channel, Plan, Release, Secrets, refuse_net
-from airlock.methods.interface import Interface
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, Channel, refuse_net
 from airlock.nets import build_front
 from airlock.nets.frontend import Framed, pretrain
 from airlock.nets.scattering import SMALLEST, dense
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
 from airlock.training.devices import to_input
-from airlock.training.outcomes import Outcomes
 
 ASSUMPTIONS = (
     "One person contributes one record; whoever contributes several is protected less.",
@@ -110,38 +105,6 @@ class Featured(Channel):
                 "A refusal after the records were read would tell something about them.",
                 "Raise settings.tolerance, settings.regularisation or lower settings.logit_noise.",
             )
-
-    def guarantee(self, events: dpa.DpEvent) -> Guarantee:
-        """The promise that these events support."""
-        return Guarantee(
-            unit="record",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=self.assumptions,
-            accountant=self.config.accountant,
-        )
-
-    def leave(
-        self,
-        plan: Plan,
-        executed: dpa.DpEvent,
-        interface: Interface,
-        utility: Outcomes,
-        kept: Secrets,
-        randomness: Randomness,
-    ) -> Release:
-        """The release of a method whose heads stay in the vault."""
-        return Release(
-            plan=plan,
-            artefact=interface,
-            guarantee=self.guarantee(executed),
-            utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=("cpu",),  # by whoever answers, as for queries to come
-            secrets=kept,
-        )
 
 
 class Fitted(Featured):

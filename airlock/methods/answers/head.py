@@ -35,9 +35,8 @@ from airlock.methods.contract import (  # fmt: skip
     Artefact,
     Disclosed,
     Disclosing,
+    Executed,
     Plan,
-    Release,
-    check_executed,
     weights_of,
 )
 from airlock.nets.frontend import Framed
@@ -80,7 +79,7 @@ class Head(Fitted):
             self.channel,
             self.method,
             self.leaves,
-            self.guarantee(self._events(noise_multiplier)),
+            self.promise(self._events(noise_multiplier), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -94,23 +93,14 @@ class Head(Fitted):
             },
         )
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, solve the head, add noise once, measure."""
-        plan = self.plan()
-        noise_multiplier = float(plan.details["noise_multiplier"])
+        noise_multiplier = self._calibrated
         net = self.ready().to(run.device)
         head = self.solve(net, split.private, noise_multiplier, run)
         executed = self.perturb(net, head, noise_multiplier, randomness.privacy.child("head"))
-        check_executed(plan, executed)
-        utility = outcomes_of(net, split.test)
-        return Release(
-            plan=plan,
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
-            guarantee=self.guarantee(executed),
-            utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
-        )
+        utility = outcomes_of(net, split.test)  # before it leaves a GPU
+        return Executed(Artefact.leaving(net, self.net_name, self.facts), executed, utility)
 
     @cached_property
     def _calibrated(self) -> float:

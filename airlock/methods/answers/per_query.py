@@ -27,8 +27,8 @@ from airlock.methods.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, H
 from airlock.methods.answers.noisy import Noise, Noisy, least_noise
 from airlock.methods.answers.planner import advise
 from airlock.methods.case import Case
-from airlock.methods.contract import ArtefactKind, Plan, Release, Secrets, check_executed
-from airlock.methods.interface import ONE_ANSWER, Answerer, Interface, ask_all
+from airlock.methods.contract import ArtefactKind, Executed, Plan, Secrets
+from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Interface, ask_all
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
@@ -96,7 +96,7 @@ class PerQuery(Fitted):
             self.channel,
             self.method,
             self.leaves,
-            self.guarantee(course.events()),
+            self.promise(course.events(), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -114,17 +114,16 @@ class PerQuery(Fitted):
             course,
         )
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, solve the head, put it away, and ask about the test records."""
-        plan, noise = self.plan(), self.noise()
+        noise = self.noise()
         net = self.ready().to(run.device)
         interface = self.interface(net, noise)
         kept = self.kept(net, split, noise, run)
         desk = Noisy(interface, kept)
         executed = repeat(repeat(desk.event, self.queries), self.config.tuning_runs)
-        check_executed(plan, executed)
         utility = ask_all(desk, split.test, randomness.privacy.child("utility"))
-        return self.leave(plan, executed, interface, utility, kept, randomness)
+        return Executed(interface, executed, utility, noise_made_on=BY_ANSWERER, secrets=kept)
 
     def kept(self, net: Framed, split: Split, noise: Noise, run: Run) -> Secrets:
         """What stays in the vault: the head of these records, no longer than it may be, and the front end."""

@@ -37,8 +37,8 @@ from airlock.methods.answers.fitted import FrontSettings
 from airlock.methods.answers.noisy import Noise, least_noise
 from airlock.methods.answers.shards import FEWEST, Council, Sharded, ShardSettings
 from airlock.methods.case import Case
-from airlock.methods.contract import ArtefactKind, Plan, Release, Secrets, check_executed
-from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Interface, ask_all
+from airlock.methods.contract import ArtefactKind, Executed, Plan, Secrets
+from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers, Interface, ask_all
 from airlock.training import Run
 
 MOVED = math.sqrt(2)  # how far one record moves the counts
@@ -116,7 +116,7 @@ class Poll(Sharded):
             self.channel,
             self.method,
             self.leaves,
-            self.guarantee(course.events()),
+            self.promise(course.events(), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -130,16 +130,15 @@ class Poll(Sharded):
             course,
         )
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, solve a head a shard, put them away, and ask about the test records."""
-        plan, noise = self.plan(), self.noise()
+        noise = self.noise()
         kept = self.kept(self.ready().to(run.device), split.private, self.heads(noise), run)
         interface = self.interface(noise)
         desk = Counted(interface, kept)
         executed = self.course(desk.event).events()
-        check_executed(plan, executed)
         utility = ask_all(desk, split.test, randomness.privacy.child("utility"))
-        return self.leave(plan, executed, interface, utility, kept, randomness)
+        return Executed(interface, executed, utility, noise_made_on=BY_ANSWERER, secrets=kept)
 
     def interface(self, noise: Noise) -> Interface:
         """What may be asked, and the figures that whoever answers needs."""

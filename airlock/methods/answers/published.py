@@ -38,8 +38,16 @@ from airlock.methods.answers.formulas import Sensitivities, gaussian_epsilon, ne
 from airlock.methods.answers.neuron import NeuronAnswerer, NeuronNoise, keep
 from airlock.methods.answers.published_settings import ALPHAS, PublishedSettings, check
 from airlock.methods.case import Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Channel, Plan, Release, Secrets, check_executed
-from airlock.methods.interface import Answerer, Interface
+from airlock.methods.contract import (
+    NOTHING_ELSE_LEAVES,
+    ArtefactKind,
+    Channel,
+    Details,
+    Executed,
+    Plan,
+    Secrets,
+)
+from airlock.methods.interface import BY_ANSWERER, Answerer, Interface
 from airlock.nets import create
 from airlock.training import Recipe, Resident, Run, Shuffled, count_correct, fit
 from airlock.training.devices import to_input
@@ -165,24 +173,15 @@ class Published(Channel):
         shape, classes, figures = self.facts.shape, self.facts.classes, self.noise.figures
         return Interface("probabilities", shape, classes, self.settings.queries, unit, figures)
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train the network, keep it, and let one answer to every test record show what answers are worth."""
-        plan = self.plan()
         alpha = self.search(split, run) if self.alpha == "search" else self.alpha
         net = self.train(split.private, self.objective(alpha), run)
         interface, kept = self.interface(), keep(net)
-        check_executed(plan, self._events())
         utility = measure(NeuronAnswerer(interface, kept), split.test, randomness.privacy.child("utility"))
-        return Release(
-            plan=plan,
-            artefact=interface,
-            guarantee=self._guarantee(self._events()),
-            utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=("cpu",),  # by whoever answers, as for queries to come
-            secrets=kept,
-            inside={"alpha_found": alpha} if self.alpha == "search" else {},
-        )
+        executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)  # the network was trained in the clear
+        inside: Details = {"alpha_found": alpha} if self.alpha == "search" else {}
+        return Executed(interface, executed, utility, noise_made_on=BY_ANSWERER, secrets=kept, inside=inside)
 
     def objective(self, alpha: float) -> Objective:
         """What is minimised at this α."""
@@ -234,16 +233,9 @@ class Published(Channel):
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
         many = len(self.facts.classes) > 2
         searched = (SEARCHED.format(judges=self.settings.judged_on),) if self.alpha == "search" else ()
-        return Guarantee(
-            unit="none",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(*((NOT_NOISY,) if many else ()), *NEEDED, *searched, *ASSUMPTIONS),
-            claim=Claim(self.config.epsilon, self.config.delta, self._theorem(_TOLD if many else _UNBOUNDED)),
-            accountant=self.config.accountant,
-        )
+        assumptions = (*((NOT_NOISY,) if many else ()), *NEEDED, *searched, *ASSUMPTIONS)
+        claim = Claim(self.config.epsilon, self.config.delta, self._theorem(_TOLD if many else _UNBOUNDED))
+        return self.promise(events, assumptions, unit="none", claim=claim)
 
     def _theorem(self, why: str) -> str:
         epsilon, delta, queries = self.config.epsilon, self.config.delta, self.settings.queries

@@ -23,7 +23,6 @@ be learnt are means over many records.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -33,14 +32,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from airlock.accounting import Guarantee, calibrate, compose, repeat
+from airlock.accounting import calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import DataConfig
 from airlock.data import Public, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream
 from airlock.methods.case import Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Plan, Release, check_executed
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Executed, Plan
 from airlock.methods.feature_set import Features, Recovery
 from airlock.methods.features import bound, case
 from airlock.methods.features.extracting import Extracting
@@ -168,18 +167,9 @@ class Noised(Extracting):
         """m, how many rows leave: the public number of private records."""
         return self.facts.expected("private", self.config.split)
 
-    def guarantee(self, events: dpa.DpEvent, *more: str) -> Guarantee:
-        """The promise that these events support."""
+    def _assumptions(self, *more: str) -> tuple[str, ...]:
         first = () if self.response else (LABELS_CLEAR,)
-        return Guarantee(
-            unit="record",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(*first, *ASSUMPTIONS, ROWS.format(rows=self.rows), *more),
-            accountant=self.config.accountant,
-        )
+        return (*first, *ASSUMPTIONS, ROWS.format(rows=self.rows), *more)
 
     def plan(self) -> Plan:
         """Calibrate the noise; touches no record."""
@@ -201,11 +191,12 @@ class Noised(Extracting):
             wanted = settings.reconstruction
             details["reconstruction_bound"] = bound.bound(wanted.blind, multiplier, self.config.tuning_runs)
         words = planned_sentence(FrontSettings(public=self.source))
-        return Plan(self.channel, self.method, self.leaves, self.guarantee(self.events(multiplier), *words), details)
+        promise = self.promise(self.events(multiplier), self._assumptions(*words))
+        return Plan(self.channel, self.method, self.leaves, promise, details)
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Learn the projection on public records, send private ones through, train a classifier on what leaves."""
-        plan, seed = self.plan(), self.config.seed
+        seed = self.config.seed
         public = public_set(self.source, split, seed)
         assert public is not None
         choices = secret_choices(run.checkpoint, randomness, run.resume)
@@ -215,21 +206,20 @@ class Noised(Extracting):
         order = draw_rows(split.private, self.rows, choices)
         stream, protect = randomness.privacy.child("features"), self.protect(mechanism)
         folder, manifest = self.written(front, split.private, order, run, protect, mechanism.sigma, stream)
-        executed = [mechanism.event] + ([self.response.event] if self.response else [])
-        check_executed(plan, repeat(compose(executed), self.config.tuning_runs))
+        done = [mechanism.event] + ([self.response.event] if self.response else [])
+        executed = repeat(compose(done), self.config.tuning_runs)
         utility = self.usefulness(front, mechanism, folder, manifest, split.test, run)
         said = (INDEPENDENT.format(prior=public.name),) if rows else ()
         features = Features(
             folder, manifest, "randomised" if self.response else "clear", public.name if rows else "", rows,
             front=front.cpu(), clip=mechanism.clip_norm,
         )  # fmt: skip
-        return Release(
-            plan=dataclasses.replace(plan, details={**plan.details, "clip_norm": mechanism.clip_norm}),
+        return Executed(
             artefact=self.owned(features, run),
-            guarantee=self.guarantee(plan.guarantee.events, *sentence(public), *said),
+            events=executed,
             utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
+            details={**plan.details, "clip_norm": mechanism.clip_norm},
+            assumptions=self._assumptions(*sentence(public), *said),
             secrets=kept_front(front, choice, order, self.settings),
         )
 

@@ -9,7 +9,6 @@ public network is found by least squares (docs/features.md). So the status is em
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +22,7 @@ from airlock.data import Public, Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness
 from airlock.methods.case import Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Plan, Release, check_executed
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Executed, Plan
 from airlock.methods.feature_set import Features
 from airlock.methods.features.characterised import Characterised
 from airlock.methods.features.choose import Chosen, Limits, choose
@@ -188,18 +187,12 @@ class Published(Extracting):
         )
 
     def _guarantee(self) -> Guarantee:
-        return Guarantee(
-            unit="none",
-            relation="replace-one",
-            events=repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs),
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(*ASSUMPTIONS, *((BY_PRIVATE,) if self.settings.prune == "lda" else ())),
-        )
+        events = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
+        assumptions = (*ASSUMPTIONS, *((BY_PRIVATE,) if self.settings.prune == "lda" else ()))
+        return self.promise(events, assumptions, unit="none", relation="replace-one")
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Draw the channels, send every record through, train a classifier on what leaves."""
-        plan = self.plan()
         choices = secret_choices(run.checkpoint, randomness, run.resume)
         public = public_set(self.source, split, self.config.seed)
         choice = self.front_end.drawn(choices, self._allowed(split, public, run))
@@ -207,16 +200,8 @@ class Published(Extracting):
         order = permutation(len(split.private), choices.child("order"))
         folder, manifest = self.written(front, split.private, order, run)
         utility = self.usefulness(front, None, folder, manifest, split.test, run)
-        promise = self._guarantee()
-        check_executed(plan, promise.events)
+        executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)  # features left as they are
         features = Features(folder, manifest, "clear", withheld=FRONT_KEYS, front=front.cpu())
         said = {key: value for key, value in plan.details.items() if key == "features"}
-        return Release(
-            plan=dataclasses.replace(plan, details=said),
-            artefact=self.owned(features, run),
-            guarantee=promise,
-            utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
-            secrets=kept_front(front, choice, order, self.settings),
-        )
+        kept = kept_front(front, choice, order, self.settings)
+        return Executed(self.owned(features, run), executed, utility, said, secrets=kept)

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from airlock.accounting import Course, Guarantee, calibrate, repeat
+from airlock.accounting import Course, calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split, shard
@@ -48,9 +48,8 @@ from airlock.methods.contract import (
     Details,
     Disclosed,
     Disclosing,
+    Executed,
     Plan,
-    Release,
-    check_executed,
 )
 from airlock.methods.student import ensemble_case
 from airlock.methods.student.answering import Answering, Noisy, to_logits
@@ -179,7 +178,7 @@ class Ensemble(Channel):
 
     def plan(self) -> Plan:
         """The noise on an answer, and how it compares with what may be said; touches no record."""
-        plan = self.planned()
+        plan = self.unwarned()
         share = self.answering.relative_noise
         if share > _WARNED:
             warnings.warn(
@@ -190,7 +189,7 @@ class Ensemble(Channel):
             )
         return plan
 
-    def planned(self) -> Plan:
+    def unwarned(self) -> Plan:
         """The same without a warning."""
         s, own, runs = self.settings, self.answering, self.config.tuning_runs
         teacher, student = make_pair((self.teacher_name, self.net_name), self.layers, self.facts, self.config.seed)
@@ -222,7 +221,8 @@ class Ensemble(Channel):
         course = None
         if s.answers != "matrix":
             course = Course(own.step, own.queries, runs=runs, unit="queries")
-        return Plan(self.channel, self.method, self.leaves, self._guarantee(repeat(own.event, runs)), details, course)
+        promise = self.promise(repeat(own.event, runs), ASSUMPTIONS)
+        return Plan(self.channel, self.method, self.leaves, promise, details, course)
 
     def _bounds(self, bound: float | None) -> Details:
         """The bound and the noise, as far as they are known."""
@@ -235,26 +235,22 @@ class Ensemble(Channel):
         known: Details = {"bound": RULE} if bound is None else {"bound": bound, "noise_per_logit": own.noise(bound)}
         return {**known, "noise_over_bound": own.relative_noise}
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Ask the teachers once, teach the student by what they said, and leave only the student."""
-        plan = self.planned()
         check_split(split, len(self.facts.classes), self.queries)
         seed = randomness.seed
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": seed})
         questions = self.questions(split.public, seed, stages)
         noisy, event = self._answers(split, questions, randomness.privacy.child(_ANSWERS), seed, run)
         executed = repeat(event, self.config.tuning_runs)
-        check_executed(plan, executed)
         net = self._student(questions, noisy, split.public, seed, stages)
         stages.forget(_AUXILIARY, _REHEARSAL, _ANSWERS, HINTS)
         utility, public = outcomes_of(net, split.test), outcomes_of(questions.auxiliary, split.test)
-        return Release(
-            plan=replace(plan, details={**plan.details, **self._bounds(questions.bound)}),
+        return Executed(
             artefact=Artefact.leaving(net, self.net_name, self.facts),
-            guarantee=self._guarantee(executed),
+            events=executed,
             utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
+            details={**plan.details, **self._bounds(questions.bound)},
             inside={"public_teacher_accuracy": public.accuracy},
         )
 
@@ -364,14 +360,3 @@ class Ensemble(Channel):
         )
         school.take_rounds(net, SoftLoss(Cached(answers), s.temperature), asked=np.arange(len(public)))
         return net
-
-    def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
-        return Guarantee(
-            unit="record",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=ASSUMPTIONS,
-            accountant=self.config.accountant,
-        )

@@ -110,7 +110,7 @@ def moved(channel: Ensemble, questions: Questions, with_record: bool) -> Tensor:
 
 def of_answers(channel: Ensemble) -> Case:
     """The noisy answers of the real method."""
-    plan, questions = channel.planned(), opened(channel)
+    plan, questions = channel.unwarned(), opened(channel)
     means = {known: _exact(channel, moved(channel, questions, known), questions) for known in (True, False)}
     move, middle = means[True] - means[False], (means[True] + means[False]) / 2
     spread = channel.answering.noise(questions.bound)

@@ -36,7 +36,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Place, Randomness
 from airlock.methods import step_canaries, step_case
 from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import TEACHER, Artefact, Details, Plan, Release
+from airlock.methods.contract import TEACHER, Artefact, Details, Executed, Plan
 from airlock.methods.dp_sgd import DpSgd
 from airlock.methods.noisy_settings import ONE_STEP, GaussianTraining
 from airlock.methods.noisy_training import ASSUMPTIONS
@@ -173,9 +173,8 @@ class PrivateTeacher(DpSgd):
         }
         return replace(plan, details={**plan.details, **more})
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train the teacher under noise, teach the student by it, and leave only the student."""
-        plan = self.plan()
         check_split(split, len(self.facts.classes), self.learning.queries)
         stages = Stages(run, {"settings": self.learning.model_dump(mode="json"), "seed": randomness.seed})
         auxiliary = self._auxiliary(split.public, randomness.seed, stages)
@@ -187,13 +186,11 @@ class PrivateTeacher(DpSgd):
         known = {name: outcomes_of(own, split.test).accuracy for name, own in teachers.items()}
         utility = outcomes_of(net, split.test)
         more = {"private_learning_rate": recipe.learning_rate, **self.measured(gradients)}
-        return Release(
-            plan=replace(plan, details={**plan.details, **more}),
+        return Executed(
             artefact=Artefact.leaving(net, self.net_name, self.facts),
-            guarantee=self.guarantee(executed),
+            events=executed,
             utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
+            details={**plan.details, **more},
             secrets={TEACHER: for_vault(teacher)},
             inside={**known, **self._of_unseen(utility)},
         )
@@ -267,7 +264,7 @@ class PrivateTeacher(DpSgd):
         net.load_state_dict({name: kept[name] for name in net.state_dict()})
         places = [place for place, drawn in zip(get_args(Place), kept[_DRAWN].tolist(), strict=True) if drawn]
         randomness.privacy.note_drawn(*places)
-        return gradients, self.executed(plan, sampler, gradients, self.settings.steps)
+        return gradients, self.whole(self.executed_step(sampler, gradients), self.settings.steps)
 
     def _mark(self, net: nn.Module, split: Split, plan: Plan, randomness: Randomness) -> str:
         """Of all that the teacher is made from."""

@@ -39,9 +39,8 @@ from airlock.methods.contract import (
     Artefact,
     Channel,
     Details,
+    Executed,
     Plan,
-    Release,
-    check_executed,
 )
 from airlock.methods.student import case
 from airlock.methods.student.learning import HINTS, School, check_split
@@ -193,24 +192,19 @@ class Published(Channel):
         """Teacher and student, freshly initialised and checked, also whether hints fit; touches no record."""
         return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train both teachers and the student, and leave only the student."""
-        plan = self.plan()
         check_split(split, len(self.facts.classes), self.settings.queries)
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": randomness.seed})
         teacher, auxiliary = self.teachers(split, randomness.seed, stages)
         net, changes = self.student(split, (teacher, auxiliary), randomness, stages)
         stages.forget(*_KEPT)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
-        check_executed(plan, executed)
         utility = outcomes_of(net, split.test)
-        return Release(
-            plan=plan,
+        return Executed(
             artefact=Artefact.leaving(net, self.net_name, self.facts),
-            guarantee=self._guarantee(executed),
+            events=executed,
             utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
             secrets={TEACHER: for_vault(teacher)},
             inside=_measured(teacher, auxiliary, changes, split.test),
         )
@@ -254,16 +248,8 @@ class Published(Channel):
         cost = _stated(self.gaussian_queries_epsilon)
         words = f"ε = {cost:.3g}" if isinstance(cost, float) else f"an ε {cost}"
         theorem = THEOREM.format(queries=self.asked, noise=self.noise_scale, cost=words)
-        return Guarantee(
-            unit="none",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(*NEEDED, *ASSUMPTIONS),
-            claim=Claim(self.claimed_epsilon, self.config.delta, theorem),
-            accountant=self.config.accountant,
-        )
+        claim = Claim(self.claimed_epsilon, self.config.delta, theorem)
+        return self.promise(events, (*NEEDED, *ASSUMPTIONS), unit="none", claim=claim)
 
 
 def _joined(private: Records, public: Records) -> Records:

@@ -41,7 +41,7 @@ from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
 from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Artefact, Channel, Details, Plan, Release, check_executed
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, Artefact, Channel, Details, Executed, Plan
 from airlock.methods.twin import case
 from airlock.methods.twin.generate import Generated, generate
 from airlock.methods.twin.groups import GroupSettings, check_sizes, publish_layers
@@ -252,26 +252,16 @@ class Published(Channel):
     def _fresh(self) -> nn.Module:
         return create(self.net_name, self.facts.shape, len(self.facts.classes), self.config.seed)
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train the collection, draw twins until one is good enough, and leave only that one."""
-        plan = self.plan()
         judges = self._judges(split)
         with _folder(run) as folder:
             slices = self.aligned(self.collection(split, run, folder).at(), run.device)
             net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
-        check_executed(plan, executed)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
-        net = net.cpu().eval().requires_grad_(False)
-        return Release(
-            plan=plan,
-            artefact=Artefact(net, self.net_name, self.facts.shape, self.facts.classes),
-            guarantee=self._guarantee(executed, slices.parameters),
-            utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
-            inside={"tries": tries, "constant_slices": made.constant},
-        )
+        left = Artefact.leaving(net, self.net_name, self.facts)
+        return Executed(left, executed, utility, inside={"tries": tries, "constant_slices": made.constant})
 
     def collection(self, split: Split, run: Run, folder: Path, stages: Sequence[int] = ()) -> Collection:
         """The trained models, after the last step and after those in `stages`; they stay where the records are."""
@@ -329,23 +319,16 @@ class Published(Channel):
         theorem = words.format(one=costs["epsilon_per_parameter"], all=costs["model_level_epsilon"])
         public = s.range == "public" and not isinstance(s.bandwidth, str)
         chosen = (JUDGED_ON_TEST,) if self.judged and s.judged_on == "test" else ()
-        return Guarantee(
-            unit="none",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(
-                *NEEDED,
-                *(() if public else (NOT_PUBLIC,)),
-                *((NOT_SELECTED,) if s.generator == "dp-pgp" else ()),
-                *((NOT_ALIGNED,) if s.align else ()),
-                *ASSUMPTIONS,
-                *chosen,
-            ),
-            claim=Claim(self.config.epsilon, self.config.delta, theorem),
-            accountant=self.config.accountant,
+        assumptions = (
+            *NEEDED,
+            *(() if public else (NOT_PUBLIC,)),
+            *((NOT_SELECTED,) if s.generator == "dp-pgp" else ()),
+            *((NOT_ALIGNED,) if s.align else ()),
+            *ASSUMPTIONS,
+            *chosen,
         )
+        claim = Claim(self.config.epsilon, self.config.delta, theorem)
+        return self.promise(events, assumptions, unit="none", claim=claim)
 
 
 def _nobody(facts: Facts) -> Records:

@@ -18,7 +18,6 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from airlock.accounting import Guarantee, calibrate, repeat
+from airlock.accounting import calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Public, Records, Split, shard
@@ -41,9 +40,8 @@ from airlock.methods.contract import (  # fmt: skip
     Details,
     Disclosed,
     Disclosing,
+    Executed,
     Plan,
-    Release,
-    check_executed,
 )
 from airlock.methods.twin import shard_canaries, shard_case
 from airlock.methods.twin.heads import Heads
@@ -136,7 +134,7 @@ class OfShards(Channel):
 
     def plan(self) -> Plan:
         """The noise, and whether a vector of this size can be seen through it; touches no record."""
-        plan = self._planned()
+        plan = self._figured()
         ratio, wished = (float(plan.details[key]) for key in ("noise_norm_over_radius", "shards_for_noise_of_0.3"))
         if ratio > self.settings.noise_limit:
             raise Refused(
@@ -155,7 +153,7 @@ class OfShards(Channel):
             )
         return plan
 
-    def _planned(self) -> Plan:
+    def _figured(self) -> Plan:
         noise = self.noise_multiplier()
         count, size = self.shards(noise), self.heads.size
         unit = 2 * noise * math.sqrt(size)
@@ -172,28 +170,24 @@ class OfShards(Channel):
             **self.figures(noise),
         }
         events = repeat(self.event(noise), self.config.tuning_runs)
-        return Plan(self.channel, self.method, self.leaves, self._guarantee(events), details)
+        return Plan(self.channel, self.method, self.leaves, self.promise(events, self._assumptions()), details)
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Ask every shard, publish what they have in common, measure."""
-        plan = self._planned()
         noise = float(plan.details["noise_multiplier"])
         public = public_records(self.settings, split, self.config.seed)
         net = self.heads.start(public, run)
         vectors = self.answers(net, split.private, noise, run)
         vector, event = self.publish(vectors, noise, self.radius(noise), randomness.privacy.child("vector"))
         executed = repeat(event, self.config.tuning_runs)
-        check_executed(plan, executed)
         self.heads.settle(net, vector)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
-        net = net.cpu().eval().requires_grad_(False)
-        return Release(
-            plan=replace(plan, details={**plan.details, **_measured(public)}),
-            artefact=Artefact(net, self.heads.name, self.facts.shape, self.facts.classes),
-            guarantee=self._guarantee(executed, public),
+        return Executed(
+            artefact=Artefact.leaving(net, self.heads.name, self.facts),
+            events=executed,
             utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
+            details={**plan.details, **_measured(public)},
+            assumptions=self._assumptions(public),
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
@@ -213,17 +207,9 @@ class OfShards(Channel):
         own = shard(records, self.shards(noise_multiplier), self.config.seed)
         return self.heads.vectors(net, records, own, run)
 
-    def _guarantee(self, events: dpa.DpEvent, public: Public | None = None) -> Guarantee:
+    def _assumptions(self, public: Public | None = None) -> tuple[str, ...]:
         more = sentence(public) if public else planned_sentence(self.settings)
-        return Guarantee(
-            unit="record",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(*ASSUMPTIONS, *more),
-            accountant=self.config.accountant,
-        )
+        return (*ASSUMPTIONS, *more)
 
 
 class Sharded(OfShards):

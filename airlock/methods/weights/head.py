@@ -33,7 +33,7 @@ import dp_accounting as dpa
 import torch
 from pydantic import Field
 
-from airlock.accounting import Course, Guarantee, calibrate, compose, repeat
+from airlock.accounting import Course, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Split
@@ -46,14 +46,13 @@ from airlock.methods.contract import (  # fmt: skip
     Details,
     Disclosed,
     Disclosing,
+    Executed,
     Plan,
-    Release,
-    check_executed,
     refuse_net,
     weights_of,
 )
 from airlock.methods.noisy_settings import ClipNorm
-from airlock.methods.noisy_training import ASSUMPTIONS, record_guarantee, training_course
+from airlock.methods.noisy_training import ASSUMPTIONS, training_course
 from airlock.methods.step_case import FACTS
 from airlock.methods.weights import canaries, head_case
 from airlock.methods.weights.features import Features
@@ -159,26 +158,23 @@ class Head(Channel):
         if self.settings.centre_share:
             details["noise_multiplier_of_the_mean"] = self._mean_noise(noise).noise_multiplier
         course = self._planned(noise)
-        return Plan(self.channel, self.method, self.leaves, self._guarantee(course.events()), details, course)
+        promise = self.promise(course.events(), self._assumptions())
+        return Plan(self.channel, self.method, self.leaves, promise, details, course)
 
-    def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
+    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, release their mean, train the head under noise, measure."""
-        plan = self.plan()
         noise = float(plan.details["noise_multiplier"])
         public = public_records(self.settings, split, self.config.seed)
         net = self.front.ready(public, replace(run, group=ALONE))
         run.group.spread(net.state_dict().values())  # what is public may come out otherwise on another machine
         executed = self.train(net, Features(net, split.private, run), noise, randomness, run)
-        check_executed(plan, executed)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
-        net = net.cpu().eval().requires_grad_(False)
-        return Release(
-            plan=replace(plan, details={**plan.details, **_measured(net, public)}),
-            artefact=Artefact(net, self.net_name, self.facts.shape, self.facts.classes),
-            guarantee=self._guarantee(executed, public),
+        return Executed(
+            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            events=executed,
             utility=utility,
-            secure_noise=randomness.privacy.secure,
-            noise_made_on=randomness.privacy.drawn_on,
+            details={**plan.details, **_measured(net, public)},
+            assumptions=self._assumptions(public),
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
@@ -248,9 +244,9 @@ class Head(Channel):
         """Mean and training of all runs: when one result is picked among several, every run is paid for."""
         return repeat(compose([*mean, training]), self.config.tuning_runs)
 
-    def _guarantee(self, events: dpa.DpEvent, public: Public | None = None) -> Guarantee:
+    def _assumptions(self, public: Public | None = None) -> tuple[str, ...]:
         more = sentence(public) if public else planned_sentence(self.settings)
-        return record_guarantee(self.config, self.status, events, (*ASSUMPTIONS, PUBLIC_FRONT, *more))
+        return (*ASSUMPTIONS, PUBLIC_FRONT, *more)
 
 
 def _measured(net: Framed, public: Public | None) -> Details:

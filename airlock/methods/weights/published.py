@@ -189,16 +189,8 @@ class Published(TrainedWeights):
         """Nothing is promised; the paper's claim is recorded."""
         stated = _stated(self.equal_noise_epsilon)
         theorem = THEOREM.format(epsilon=f"ε = {stated:.3g}" if isinstance(stated, float) else f"ε {stated}")
-        return Guarantee(
-            unit="none",
-            relation="add-remove",
-            events=events,
-            delta=self.config.delta,
-            status=self.status,
-            assumptions=(*NEEDED, *self.assumptions()),
-            claim=Claim(self.config.epsilon, self.config.delta, theorem),
-            accountant=self.config.accountant,
-        )
+        claim = Claim(self.config.epsilon, self.config.delta, theorem)
+        return self.promise(events, (*NEEDED, *self.assumptions()), unit="none", claim=claim)
 
     def _epsilon(self, noise_multiplier: float) -> float:
         """The ε of the whole release if every step were the Gaussian mechanism with this noise and a public shape."""

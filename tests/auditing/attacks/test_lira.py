@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from airlock.training.resident import to_input
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -19,6 +18,7 @@ from airlock.data import Records
 from airlock.errors import ConfigError, DataError
 from airlock.training import Resident, predict
 from airlock.training.augment import named
+from airlock.training.devices import to_input
 from tests.auditing.attacks.toy import MODELS, POOL, RUN, at_chance, auc, beats_chance, world
 
 Kind = Literal["online", "offline"]

@@ -10,11 +10,11 @@ import dp_accounting as dpa
 import numpy as np
 import pytest
 import torch
-from airlock.bundle.interface import open_interface
 from scipy.stats import norm
 
 from airlock.accounting import spend
 from airlock.bundle import Vault, verify, weigh
+from airlock.bundle.answering import open_interface
 from airlock.data import Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
