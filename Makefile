@@ -12,7 +12,7 @@ export UV_FIND_LINKS ?= $(wildcard $(PIP_FIND_LINKS))
 export PYTHONDONTWRITEBYTECODE =
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-full faults fuzz lint types check-browser bench clean
+.PHONY: demo test test-full faults fuzz lint types check-browser bench docs docs-serve clean
 
 demo: $(VENV)/.run
 	$(BIN)/airlock demo --out $(OUT) $(DEMO)
@@ -39,6 +39,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, without a network: nothing is loaded from elsewhere, now or when it is read.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 bench: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[bench]"
 	$(BIN)/airlock bench
@@ -63,4 +70,4 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/uv
 	@touch $@ $(VENV)/.run
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis airlock-demo
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis airlock-demo site

@@ -41,8 +41,13 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 class Column(Frozen):
     """The public schema of one column: a number with its range, or a category with its values.
 
-    Numbers are clamped to [min, max] and scaled to [0, 1]. Categories become one-hot; a value that is not listed is an
-    error unless `other` is true, which adds one place for everything else.
+    Numbers are clamped to [min, max] and scaled to [0, 1]. Categories become one-hot.
+
+    Args:
+        min: The lower end of a number's range.
+        max: The upper end.
+        categories: The values of a category; a plain list in place of the table is short for it.
+        other: Whether there is one more place for every value that is not listed; otherwise its record is left out.
     """
 
     min: float | None = None

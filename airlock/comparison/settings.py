@@ -37,7 +37,13 @@ def _seeds(value: object) -> object:
 
 
 class BaselineSettings(Frozen):
-    """How the model without privacy is trained, by Adam on shuffled batches."""
+    """How the model without privacy is trained, by Adam on shuffled batches.
+
+    Args:
+        epochs: Passes over the records.
+        batch_size: Records per step.
+        learning_rate: Of Adam.
+    """
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 30
     batch_size: Annotated[int, Field(ge=1)] = 128

@@ -198,7 +198,7 @@ def looked_up(passage: Passage, left: Tensor, theirs: Pairs) -> Tensor:
 def blind_share(theirs: Pairs, threshold: float) -> float:
     """At most this share of the pictures is hit by any guess that knows the label."""
     hits = 0.0
-    for label in theirs.y.unique().tolist():
+    for label in torch.unique(theirs.y).tolist():
         own = theirs.x[theirs.y == label]
         hits += hits_at_most(own, threshold) * len(own)
     return hits / len(theirs)

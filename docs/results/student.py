@@ -30,16 +30,17 @@ from airlock.training.stages import Stages
 
 SELECTIONS = ("k-centre", "random", "margin", "diverse")
 # What Figure 2 of the paper varies, one thing at a time.
-FIGURE_2: list[dict[str, object]] = [
+Change = dict[str, object]
+FIGURE_2: list[Change] = [
     {},
-    *({"hint_epochs": value} for value in (0, 5, 20, 40)),
-    *({"rounds": rounds, "distil_epochs": epochs} for rounds, epochs in ((5, 1), (5, 2), (5, 8), (2, 10), (10, 2))),
-    *({"query_batch": value} for value in (128, 256, 1024)),
-    *({"noise_scale": value} for value in (1.0, 20.0, 1e6)),
-    *({"select_rate": 0.05, "select": name} for name in SELECTIONS),
-    *({"select": name} for name in SELECTIONS[1:]),
+    *(Change(hint_epochs=value) for value in (0, 5, 20, 40)),
+    *(Change(rounds=rounds, distil_epochs=epochs) for rounds, epochs in ((5, 1), (5, 2), (5, 8), (2, 10), (10, 2))),
+    *(Change(query_batch=value) for value in (128, 256, 1024)),
+    *(Change(noise_scale=value) for value in (1.0, 20.0, 1e6)),
+    *(Change(select_rate=0.05, select=name) for name in SELECTIONS),
+    *(Change(select=name) for name in SELECTIONS[1:]),
     {"select_rate": 0.5},
-    *({"bound": value} for value in (0.1, 1.0, 10.0)),
+    *(Change(bound=value) for value in (0.1, 1.0, 10.0)),
 ]
 
 

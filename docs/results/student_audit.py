@@ -21,8 +21,8 @@ from torch import nn
 from airlock import data, methods
 from airlock.auditing.attacks import gradient_norm, loss_threshold
 from airlock.auditing.attacks.signals import ask, loss
+from airlock.auditing.members import Sides, draw
 from airlock.auditing.metrics import measure_all
-from airlock.auditing.run import Sides, draw
 from airlock.config import load
 from airlock.data import Records
 from airlock.mechanisms import Randomness

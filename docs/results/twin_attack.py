@@ -76,8 +76,8 @@ def _attacker(channel: Published, split: Split, count: int, run: Run) -> Attack:
     sides = [part.take(np.arange(count_scored)) for part in (split.private, split.holdout)]
 
     def attack(net: nn.Module) -> list[float]:
-        answers = [Answers(side, ask(net, side, run.device)) for side in sides]
-        found = shadow_attack(shadows, pool, *answers, config.seed, run, settings, nets)
+        members, others = (Answers(side, ask(net, side, run.device)) for side in sides)
+        found = shadow_attack(shadows, pool, members, others, config.seed, run, settings, nets)
         return [_balanced(found.members > 0, found.others > 0, sides, c) for c in range(classes)]
 
     return attack
@@ -128,7 +128,7 @@ def _mean(what: str, rows: list[Row]) -> Row:
     found: Row = {"what": what}
     for name in ("train", "test"):
         found[name] = float(np.mean([float(str(row[name])) for row in rows]))
-    found["attack"] = np.mean([row["attack"] for row in rows], 0).tolist()  # type: ignore[call-overload]
+    found["attack"] = np.mean([np.asarray(row["attack"], float) for row in rows], 0).tolist()
     return found
 
 

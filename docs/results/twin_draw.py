@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _mean(rows: Rows, column: str) -> float:
-    values = [100 * row[column] for row in rows if column in row]
+    values = [100 * float(row[column]) for row in rows if column in row]
     return sum(values) / len(values)
 
 

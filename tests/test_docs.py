@@ -1,0 +1,150 @@
+"""The site: it builds strictly and without a network, and what is made from the code lacks nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+import airlock
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+PAGES = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+ROOMS = {file.parent.name for file in (ROOT / "airlock").glob("*/__init__.py")}
+# Attributes by which a browser loads something without being asked to; a link (`a`) is followed by the reader.
+LOADS = {"src", "srcset", "data", "poster", "action"}
+
+
+def entries(nav: object) -> set[str]:
+    if isinstance(nav, str):
+        return {nav}
+    return {entry for below in (nav.values() if isinstance(nav, dict) else nav) for entry in entries(below)}  # type: ignore[attr-defined]
+
+
+class Loaded(HTMLParser):
+    """What a page loads when it is opened."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in LOADS or (tag == "link" and name == "href"):
+                self.found.append(value or "")
+
+
+def elsewhere(address: str) -> bool:
+    return re.match(r"\s*(?:[a-z][a-z0-9+.-]*:)?//", address, re.I) is not None
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
+    run = subprocess.run(
+        line, cwd=ROOT, env={**os.environ, **nowhere, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "WARNING" not in run.stderr  # --quiet would have hidden them from --strict too
+    return folder
+
+
+def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
+    assert entries(SITE["nav"]) == PAGES
+
+
+def test_what_the_quick_start_shows_is_what_the_readme_runs() -> None:
+    """README's commands and code are executed by tests/test_readme.py."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```\w+\n(.*?)```", (ROOT / "docs/quick-start.md").read_text(encoding="utf-8"), re.S)
+    assert len(blocks) == 4
+    for line in "".join(blocks).splitlines():
+        assert line in readme, line
+
+
+def test_every_room_has_a_page_with_all_its_modules(site: Path) -> None:
+    for room in ROOMS:
+        page = (site / f"reference/rooms/{room}.html").read_text(encoding="utf-8")
+        for file in (ROOT / "airlock" / room).rglob("*.py"):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            assert f'id="{name}"' in page or name == f"airlock.{room}", name
+
+
+def test_nothing_that_is_made_from_the_code_is_left_out(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not re.search("<!-- (generated|docstring)", page.read_text(encoding="utf-8")), page
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    for page in pages:
+        found = Loaded(page).found
+        assert found
+        assert not [address for address in found if elsewhere(address)], page
+    for sheet in site.rglob("*.css"):
+        addresses = re.findall(r"(?:url\(|@import)\s*[\"']?([^\"')\s]+)", sheet.read_text(encoding="utf-8"))
+        assert not [address for address in addresses if elsewhere(address)], sheet
+
+
+def test_a_script_from_elsewhere_would_be_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<a href="https://a.example"></a><script src="//b.example/x.js"></script><link href="https://c.example">'
+    )
+    assert [address for address in Loaded(page).found if elsewhere(address)] == [
+        "//b.example/x.js",
+        "https://c.example",
+    ]
+
+
+def test_no_list_or_table_is_shown_as_a_paragraph(site: Path) -> None:
+    """Python-Markdown wants an empty line before either; other readers do not, so that nobody would notice."""
+    for page in site.rglob("*.html"):
+        for paragraph in re.findall("<p>(.*?)</p>", page.read_text(encoding="utf-8"), re.S):
+            assert not re.search(r"^\s*(?:[-*] |\d+\. |\| )", paragraph, re.M), (page.name, paragraph)
+
+
+def test_every_name_of_the_front_door_is_in_the_reference(site: Path) -> None:
+    page = (site / "reference/python.html").read_text(encoding="utf-8")
+    for name in airlock.__all__:
+        assert f'id="airlock.{name}"' in page or name == "__version__", name
+
+
+def test_every_key_of_every_method_is_in_the_reference(site: Path) -> None:
+    from airlock.config import ReleaseConfig
+    from airlock.methods import METHODS
+    from airlock.methods.answers.per_query import PerQuerySettings
+    from airlock.methods.student.private_settings import PrivateTeacherSettings
+
+    page = (site / "reference/config.html").read_text(encoding="utf-8")
+    parts = dict(re.findall(r'<h3 id="([^"]+)">(.*?)(?=<h[23]|\Z)', page, re.S))
+    for key in ReleaseConfig.model_fields:
+        assert f"<code>{key}</code>" in parts["top-level"]
+    for channel, methods in METHODS.items():
+        for method in methods:
+            assert "<td><code>" in parts[f"{channel}{method}"]
+    for part, model in (("answersper-query", PerQuerySettings), ("studentprivate-teacher", PrivateTeacherSettings)):
+        shown = re.findall(r"<tr>\s*<td><code>(\w+)</code>", parts[part])
+        assert shown == list(model.model_fields)
+
+
+def test_every_command_is_in_the_reference(site: Path) -> None:
+    from typer.main import get_command
+
+    from airlock.cli import app
+
+    page = (site / "reference/cli.html").read_text(encoding="utf-8")
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        for part in [name, *(f"{name} {below}" for below in getattr(command, "commands", {}))]:
+            assert f"<code>airlock {part}</code>" in page, part
