@@ -91,7 +91,7 @@ def test_every_kind_of_attack_that_fits_weights_is_made(split: Split) -> None:
     audit, secrets = attack(target(split), split, HALF, 0, SMALL, Run(CPU))
     names = {result.name for result in audit.attacks}
     assert {"loss threshold", "gradient norm", "LiRA, online", "RMIA, offline", "shadow models"} <= names
-    assert required_attacks.missing("weights", audit.attacks) == ()
+    assert required_attacks.missing("network", audit.attacks) == ()
     assert UNLIKE in audit.not_tested
     count = len(draw(split, HALF, 0, 10_000).members)  # type: ignore[union-attr]
     assert {len(array) for array in secrets["attack-scores"].values()} == {count}
@@ -114,7 +114,7 @@ def test_a_head_on_a_public_front_end_has_heads_for_shadows(split: Split) -> Non
     assert made.embed(split.test).x.shape == (len(split.test), net.head.in_features)
     assert {name for name, p in made.trained.named_parameters() if p.requires_grad} == {"head.weight"}
     audit, _ = attack(made, split, HALF, 0, SMALL, Run(CPU))
-    assert required_attacks.missing("weights", audit.attacks) == ()
+    assert required_attacks.missing("network", audit.attacks) == ()
 
 
 def test_an_attack_that_the_records_do_not_allow_is_told(split: Split) -> None:

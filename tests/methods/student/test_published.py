@@ -135,7 +135,7 @@ class TestPublished(ClaimContract):
         assert scores
         inside = dossier.with_audit(dossier.make(made, released, found), found, beside)
         assert inside.teacher is not None
-        assert [one.value for one in inside.teacher.attacks] != [one.value for one in inside.auditing.attacks]
+        assert [one.value for one in inside.teacher.attacks] != [one.value for one in inside.audit.attacks]
 
     @pytest.mark.parametrize("name", ["random", "margin", "diverse"])
     def test_every_selection_gives_a_student(self, split: Split, name: str) -> None:
