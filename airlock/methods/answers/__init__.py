@@ -1,1 +1,22 @@
-"""What leaves are answers to queries, or one head that answers any number of them."""
+"""`answers`: answers to queries leave, or one head that answers any number of them.
+
+The file of a method holds its proof; its settings and its case for the court lie next to it.
+
+    head                one head with noise, which leaves
+    per_query           one head that stays, and noise on every answer
+    noisy               that noise: how much, and how it is drawn
+    poll                many heads on disjoint records vote, and the counts get noise
+    shards              those heads
+    fitted              public features with a private head, for all three
+    answerer            reservations: one unit per row, answered once
+    planner             one head, or noise on every answer?
+    case                the case and the canaries of head
+    answers_case        the case of per-query
+    poll_case           the case of poll
+    published           the convexified loss of Lu et al. 2021, a claim
+    published_settings  its settings
+    published_case      its case
+    neuron              its noise on one output neuron
+    formulas            its figures, from a network's sizes
+    dp_sgd_noise        the noise of DP-SGD that it compares itself with
+"""
