@@ -20,9 +20,9 @@ import torch
 
 from airlock.data import Records
 from airlock.mechanisms import GaussianNoise, Stream
-from airlock.methods.weights.optimised import Solver, solve
-from airlock.methods.weights.optimised_gradients import OptimisedGradients, mean_gradient, sensitivity
 from airlock.nets import build
+from airlock.papers.weights.optimised import Solver, solve
+from airlock.papers.weights.optimised_gradients import OptimisedGradients, mean_gradient, sensitivity
 from airlock.training import PrivateGradients, Resident
 
 RECORDS, LOT, CLIP, NOISE = 55_000, 1000, 4.0, 2.24

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from airlock.mechanisms import Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, silverman
-from airlock.methods.twin.generate import DensitySettings, draw
+from airlock.papers.twin.generate import DensitySettings, draw
 
 PARAMETERS, MODELS, POINTS = 1_199_882, 50, 256
 SCIPY, DIRECT = 2000, 2048

@@ -30,7 +30,7 @@ from tests.methods.test_missing_records import SETTINGS, digits
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "refusals.txt"
-ROOMS = ("data", "methods", "training", "auditing", "bundle", "mechanisms")
+ROOMS = ("data", "methods", "papers", "training", "auditing", "bundle", "mechanisms")
 Key = tuple[str, str, str]
 
 

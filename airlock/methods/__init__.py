@@ -43,28 +43,22 @@ _OWN: dict[str, dict[str, str]] = {
     "weights": {
         "gaussian": "airlock.methods.weights.gaussian:Gaussian",
         "shaped": "airlock.methods.weights.shaped:Shaped",
-        "published": "airlock.methods.weights.published:Published",
         "head": "airlock.methods.weights.head:Head",
     },
     "twin": {
         "sharded": "airlock.methods.twin.sharded:Sharded",
-        "kde-sharded": "airlock.methods.twin.kde_sharded:KdeSharded",
-        "published": "airlock.methods.twin.published:Published",
     },
     "student": {
         "ensemble": "airlock.methods.student.ensemble:Ensemble",
         "private-teacher": "airlock.methods.student.private_teacher:PrivateTeacher",
-        "published": "airlock.methods.student.published:Published",
     },
     "features": {
         "noised": "airlock.methods.features.noised:Noised",
-        "published": "airlock.methods.features.published:Published",
     },
     "answers": {
         "head": "airlock.methods.answers.head:Head",
         "per-query": "airlock.methods.answers.per_query:PerQuery",
         "poll": "airlock.methods.answers.poll:Poll",
-        "published": "airlock.methods.answers.published:Published",
     },
 }
 

@@ -28,8 +28,8 @@ from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
 from airlock.data.benchmarks import ADULT_COLUMNS
 from airlock.mechanisms import Stream
-from airlock.methods.answers.neuron import NeuronAnswerer, keep
-from airlock.methods.answers.published import Published, measure
+from airlock.papers.answers.neuron import NeuronAnswerer, keep
+from airlock.papers.answers.published import Published, measure
 from airlock.training import Resident, Run, count_correct, predict, train_together
 from airlock.training.devices import choose_device
 from airlock.training.ensembles.ensemble import model_seed

@@ -21,7 +21,7 @@ from airlock import data, methods
 from airlock.config import ReleaseConfig, load
 from airlock.data import Split
 from airlock.mechanisms import Randomness
-from airlock.methods.student.published import Published, Teachers
+from airlock.papers.student.published import Published, Teachers
 from airlock.training import Recipe, Run, Shuffled, count_correct
 from airlock.training.augment import named
 from airlock.training.devices import choose_device

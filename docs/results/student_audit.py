@@ -27,8 +27,8 @@ from airlock.config import load
 from airlock.data import Records
 from airlock.mechanisms import Randomness
 from airlock.methods.student.ensemble import Ensemble
-from airlock.methods.student.published import Published
 from airlock.methods.student.teachers import make_pair, taught
+from airlock.papers.student.published import Published
 from airlock.training import Run, count_correct
 from airlock.training.devices import choose_device
 from airlock.training.stages import Stages

@@ -26,8 +26,8 @@ from airlock import data
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.mechanisms import Stream
-from airlock.methods.twin.generate import spread
-from airlock.methods.twin.published import Published
+from airlock.papers.twin.generate import spread
+from airlock.papers.twin.published import Published
 from airlock.training import Run, align, count_correct
 from airlock.training.devices import choose_device
 from airlock.training.ensembles.checkpoint_store import Slices

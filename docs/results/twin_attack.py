@@ -29,7 +29,7 @@ from airlock.auditing.attacks.signals import ask
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.mechanisms import Stream
-from airlock.methods.twin.published import Published
+from airlock.papers.twin.published import Published
 from airlock.training import Run, count_correct
 from airlock.training.devices import choose_device
 from airlock.training.ensembles.ensemble import makes

@@ -22,11 +22,11 @@ from airlock.methods.answers import answers_case
 from airlock.methods.answers.per_query import PerQuery
 from airlock.methods.contract import Channel
 from airlock.methods.student import ensemble, ensemble_case
-from airlock.methods.student import published as student_published
 from airlock.methods.student.ensemble_settings import Kind
-from airlock.methods.twin import case as twin_case
-from airlock.methods.twin.published import Published as Twin
 from airlock.methods.weights.gaussian import Gaussian
+from airlock.papers.student import published as student_published
+from airlock.papers.twin import case as twin_case
+from airlock.papers.twin.published import Published as Twin
 from airlock.threads import one_thread
 from airlock.training import PrivateGradients
 from airlock.training.per_sample import clipped_sum

@@ -13,10 +13,4 @@ The file of a method holds its proof; its settings and its case for the court li
     case                the case and the canaries of head
     answers_case        the case of per-query
     poll_case           the case of poll
-    published           the convexified loss of Lu et al. 2021, a claim
-    published_settings  its settings
-    published_case      its case
-    neuron              its noise on one output neuron
-    formulas            its figures, from a network's sizes
-    dp_sgd_noise        the noise of DP-SGD that it compares itself with
 """

@@ -6,7 +6,6 @@ The file of a method holds its proof; its settings and its case for the court li
     bound          what nobody can rebuild from them
     rows           which rows leave: a declared number of them
     case           the case of noised
-    published      PrivyNet as written; nothing is promised
     choose         how many layers and channels, from limits
     prune          which channels may leave
     characterised  a front end measured on public data and on this machine

@@ -8,9 +8,6 @@ The file of a method holds its proof; its settings and its case for the court li
     answering          how their answers are released
     private_teacher    a teacher under DP-SGD that may be asked anything
     private_settings   its settings
-    published          RONA as published, a claim
-    case               its case
-    sanitise           its noise, which protects nothing
     learning           how a student learns: hints, then rounds
     teachers           teachers, without privacy; none leaves
     settings           settings that the methods share

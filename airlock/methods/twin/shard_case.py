@@ -1,4 +1,4 @@
-"""The cases of `twin`/`sharded` and `twin`/`kde-sharded`: one record turns the vector of its shard round.
+"""The case of methods over shards, `twin`/`sharded` first: one record turns the vector of its shard round.
 
 Half of the shards hold records that say "−a", the others one that says "+a", so that a release can go either way. A
 shard that says −a holds two records of label 1 whose sum is a/2, and two of label 0 that cancel out; the record that
@@ -30,7 +30,6 @@ from airlock.methods.contract import check_executed
 from airlock.training import Run
 
 if TYPE_CHECKING:
-    from airlock.methods.twin.kde_sharded import KdeSharded
     from airlock.methods.twin.sharded import OfShards, Sharded
 
 SHARDS = 50
@@ -40,7 +39,7 @@ PAIR = (
     "−a to +a, all clipped"
 )
 ACCOUNTED = "dp-accounting's bound on the events that the runs execute"
-_RIDGE, _RADIUS = 1e3, 1e-4
+_RIDGE, RADIUS = 1e3, 1e-4
 _SIDE = math.sqrt(1 - 0.25**2)  # two vectors (1/4, ±_SIDE) add up to a/2
 _AGAINST = (((0.25, _SIDE), 1), ((0.25, -_SIDE), 1), ((0.0, 1.0), 0), ((0.0, -1.0), 0))
 _FOR = ((1.0, 0.0), 0)
@@ -52,7 +51,7 @@ Score = Callable[[NDArray[np.float64]], float]
 
 def config_for(method: str, epsilon: float, delta: float, **changes: int | None) -> ReleaseConfig:
     """Heads on the records themselves."""
-    settings = {"shards": SHARDS, "features": "pixels", "ridge": _RIDGE, "radius": _RADIUS, "dimensions": 2, **changes}
+    settings = {"shards": SHARDS, "features": "pixels", "ridge": _RIDGE, "radius": RADIUS, "dimensions": 2, **changes}
     table = {"channel": "twin", "method": method, "data": "court", "epsilon": epsilon, "delta": delta, "device": "cpu"}
     return from_table({**table, "split": {"test": 0.0, "holdout": 0.0}, "settings": settings})
 
@@ -77,33 +76,18 @@ def _scaled(kind: Kind, places: Sequence[int], seed: int) -> Records:
 
 def of_mean(channel: Sharded) -> Case:
     """The noisy mean of the real method."""
-    noise, sides = _opened(channel)
-    means = {known: bounded(vectors, _RADIUS).mean(0).numpy() for known, vectors in sides.items()}
+    noise, sides = opened(channel)
+    means = {known: bounded(vectors, RADIUS).mean(0).numpy() for known, vectors in sides.items()}
     move = means[True] - means[False]
-    spread = noise * 2 * _RADIUS / SHARDS
+    spread = noise * 2 * RADIUS / SHARDS
 
     def ratio(found: NDArray[np.float64]) -> float:
         return float((found - (means[True] + means[False]) / 2) @ move) / spread**2
 
-    return _case(channel, noise, ratio, 1.0)
+    return case_of(channel, noise, ratio, 1.0)
 
 
-def of_density(channel: KdeSharded) -> Case:
-    """The drawn coordinates of the real method."""
-    noise, sides = _opened(channel)
-    mechanism = channel.mechanism(noise, _RADIUS, SHARDS)
-    chances = {known: mechanism.log_probabilities(bounded(vectors, _RADIUS)) for known, vectors in sides.items()}
-    gain, grid = (chances[True] - chances[False]).numpy(), mechanism.grid.numpy()
-
-    def ratio(found: NDArray[np.float64]) -> float:
-        place = np.abs(grid - found[:, None]).argmin(1)
-        return float(gain[np.arange(len(found)), place].sum())
-
-    divergence = float((np.exp(chances[True].numpy()) * gain).sum())
-    return _case(channel, noise, ratio, math.sqrt(divergence / channel.plan().guarantee.events.rho))
-
-
-def _opened(channel: OfShards) -> tuple[float, dict[bool, Tensor]]:
+def opened(channel: OfShards) -> tuple[float, dict[bool, Tensor]]:
     """The noise, and the vectors of both sides."""
     noise = float(channel.plan().details["noise_multiplier"])
     return noise, {known: _vectors(channel, noise, known) for known in (True, False)}
@@ -115,14 +99,15 @@ def _vectors(channel: OfShards, noise: float, known: bool) -> Tensor:
     return channel.answers(channel.heads.start(None, here), records, noise, here)
 
 
-def _case(channel: OfShards, noise: float, score: Score, reach: float) -> Case:
+def case_of(channel: OfShards, noise: float, score: Score, reach: float) -> Case:
+    """The case of a method over shards, by its score of what leaves."""
     plan = channel.plan()
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
         vectors = _vectors(channel, noise, with_record)
         scores = np.empty((count, 1))
         for i in range(count):
-            found, executed = channel.publish(vectors, noise, _RADIUS, stream.child(i))
+            found, executed = channel.publish(vectors, noise, RADIUS, stream.child(i))
             if i == 0:
                 check_executed(plan, executed)
             scores[i] = score(found)

@@ -9,9 +9,6 @@ The file of a method holds its proof; its settings and its case for the court li
     head_case            its case
     canaries             its canaries
     features             private records as features, computed once
-    published            optimised additive noise as published, a claim
-    optimised            its budget per iteration and its shape
-    optimised_gradients  gradients with its noise
     training             what the methods share
     settings             defaults by data set
     proxy                synthetic records that stand in for public ones

@@ -25,7 +25,7 @@ from airlock.methods import Features, Release
 from airlock.methods.features import bound
 from airlock.methods.features.characterised import Characterised
 from airlock.methods.features.noised import LABELS_CLEAR, Noised
-from airlock.methods.features.published import BY_PRIVATE, Published
+from airlock.papers.features.published import BY_PRIVATE, Published
 from airlock.testing import ClaimContract, MethodContract
 from airlock.training import Run
 from airlock.training.devices import to_input

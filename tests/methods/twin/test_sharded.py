@@ -19,9 +19,9 @@ from airlock.data import Records, Split, shard
 from airlock.errors import AirlockWarning, ConfigError, NetError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.twin.heads import ridge_regression
-from airlock.methods.twin.kde_sharded import KdeSharded
 from airlock.methods.twin.sharded import OfShards
 from airlock.nets.frontend import Framed
+from airlock.papers.twin.kde_sharded import KdeSharded
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
 from airlock.training import Run

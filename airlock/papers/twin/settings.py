@@ -8,7 +8,7 @@ from pydantic import Field
 
 from airlock.config import Fraction, Positive, ReleaseConfig
 from airlock.errors import ConfigError
-from airlock.methods.twin.generate import DensitySettings
+from airlock.papers.twin.generate import DensitySettings
 from airlock.training.loop import Schedule
 
 BY_NAME: dict[str, dict[str, object]] = {

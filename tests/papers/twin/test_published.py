@@ -18,10 +18,10 @@ from airlock.data import Facts, Split
 from airlock.errors import ConfigError, Interrupted, Refused, TrainingError
 from airlock.mechanisms import Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, silverman
-from airlock.methods.twin import published
-from airlock.methods.twin.generate import DensitySettings, draw, generate
-from airlock.methods.twin.groups import count_selected, layers
-from airlock.methods.twin.published import Published
+from airlock.papers.twin import published
+from airlock.papers.twin.generate import DensitySettings, draw, generate
+from airlock.papers.twin.groups import count_selected, layers
+from airlock.papers.twin.published import Published
 from airlock.testing import ClaimContract
 from airlock.training import Run
 from airlock.training.ensembles.checkpoint_store import Slices

@@ -42,11 +42,11 @@ from airlock.methods.contract import (
     Executed,
     Plan,
 )
-from airlock.methods.student import case
 from airlock.methods.student.learning import HINTS, School, check_split
-from airlock.methods.student.sanitise import Sanitise
 from airlock.methods.student.settings import PublishedSettings, hint_layers, lacking, net_names, settings_for
 from airlock.methods.student.teachers import for_vault, make_pair, taught
+from airlock.papers.student import case
+from airlock.papers.student.sanitise import Sanitise
 from airlock.training import Run, outcomes_of
 from airlock.training.distillation.distil import Asked, HintLoss, Objective, SoftLoss
 from airlock.training.stages import Stages

@@ -23,11 +23,11 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.case import Canaries, Case, Coins, Scores
-from airlock.methods.twin.generate import draw, spread
+from airlock.papers.twin.generate import draw, spread
 from airlock.training import Run
 
 if TYPE_CHECKING:
-    from airlock.methods.twin.published import Published
+    from airlock.papers.twin.published import Published
 
 MODELS, _INPUTS, _CLASSES = 20, 100, 2
 PARAMETERS = (_INPUTS + 1) * _CLASSES  # of `linear_net`

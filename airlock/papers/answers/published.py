@@ -33,10 +33,6 @@ from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
 from airlock.errors import TrainingError
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.answers import published_case
-from airlock.methods.answers.formulas import Sensitivities, gaussian_epsilon, neuron_budget
-from airlock.methods.answers.neuron import NeuronAnswerer, NeuronNoise, keep
-from airlock.methods.answers.published_settings import ALPHAS, PublishedSettings, check
 from airlock.methods.case import Case
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
@@ -49,6 +45,10 @@ from airlock.methods.contract import (
 )
 from airlock.methods.interface import BY_ANSWERER, Answerer, Interface
 from airlock.nets import create
+from airlock.papers.answers import case as published_case
+from airlock.papers.answers.formulas import Sensitivities, gaussian_epsilon, neuron_budget
+from airlock.papers.answers.neuron import NeuronAnswerer, NeuronNoise, keep
+from airlock.papers.answers.settings import ALPHAS, PublishedSettings, check
 from airlock.training import Recipe, Resident, Run, Shuffled, count_correct, fit
 from airlock.training.devices import to_input
 from airlock.training.gradients import Convexified, MeanLoss, Objective, ObjectiveGradients, start_as_keras

@@ -17,12 +17,13 @@ from airlock.data import Facts, Split
 from airlock.errors import ConfigError, FormatError, Refused, TrainingError
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Case, Release
-from airlock.methods.answers import published, published_case
-from airlock.methods.answers.formulas import gaussian_epsilon, neuron_budget
-from airlock.methods.answers.neuron import NETWORK, NeuronAnswerer, NeuronNoise, softmax
-from airlock.methods.answers.published import Published
-from airlock.methods.answers.published_settings import ALPHAS
 from airlock.methods.interface import Interface, Reservation
+from airlock.papers.answers import case as published_case
+from airlock.papers.answers import published
+from airlock.papers.answers.formulas import gaussian_epsilon, neuron_budget
+from airlock.papers.answers.neuron import NETWORK, NeuronAnswerer, NeuronNoise, softmax
+from airlock.papers.answers.published import Published
+from airlock.papers.answers.settings import ALPHAS
 from airlock.testing import ClaimContract
 from airlock.threads import one_thread
 from airlock.training import Run, predict

@@ -8,7 +8,7 @@ import dp_accounting as dpa
 import pytest
 
 from airlock.accounting import repeat, spend
-from airlock.methods.answers.dp_sgd_noise import naive, rdp, zcdp
+from airlock.papers.answers.dp_sgd_noise import naive, rdp, zcdp
 from airlock.training.sampling import sampled
 
 

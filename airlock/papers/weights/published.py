@@ -37,10 +37,10 @@ from airlock.methods import step_canaries, step_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Details, Plan, Secrets
 from airlock.methods.noisy_settings import PrivateTraining
-from airlock.methods.weights import optimised
-from airlock.methods.weights.optimised_gradients import OptimisedGradients, SensitivityFrom
 from airlock.methods.weights.settings import settings_for
 from airlock.methods.weights.training import TrainedWeights
+from airlock.papers.weights import optimised
+from airlock.papers.weights.optimised_gradients import OptimisedGradients, SensitivityFrom
 from airlock.training import Poisson, Resident
 from airlock.training.gradients import Gradients
 from airlock.training.sampling import sampled

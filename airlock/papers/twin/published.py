@@ -42,11 +42,11 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import NOTHING_ELSE_LEAVES, Artefact, Channel, Details, Executed, Plan
-from airlock.methods.twin import case
-from airlock.methods.twin.generate import Generated, generate
-from airlock.methods.twin.groups import GroupSettings, check_sizes, publish_layers
-from airlock.methods.twin.settings import BY_NAME, TwinSettings, check_together
 from airlock.nets import check, create, default_name
+from airlock.papers.twin import case
+from airlock.papers.twin.generate import Generated, generate
+from airlock.papers.twin.groups import GroupSettings, check_sizes, publish_layers
+from airlock.papers.twin.settings import BY_NAME, TwinSettings, check_together
 from airlock.training import Recipe, Resident, Run, count_correct, outcomes_of
 from airlock.training.ensembles.align import align
 from airlock.training.ensembles.checkpoint_store import Collection, Slices, collect

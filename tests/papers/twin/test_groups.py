@@ -12,7 +12,7 @@ from scipy import stats
 from airlock.accounting.epsilon import spend
 from airlock.errors import ConfigError, TrainingError
 from airlock.mechanisms import PrivateKMeans, Stream
-from airlock.methods.twin.groups import GroupSettings, claimed_epsilon, count_selected, publish_groups, select
+from airlock.papers.twin.groups import GroupSettings, claimed_epsilon, count_selected, publish_groups, select
 
 LAYER = np.random.default_rng(0).normal(size=2000) * 0.1
 

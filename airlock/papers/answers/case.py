@@ -24,14 +24,14 @@ from airlock.accounting import Claim
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records
 from airlock.mechanisms import Stream
-from airlock.methods.answers.formulas import gaussian_epsilon
-from airlock.methods.answers.neuron import NeuronAnswerer, keep
 from airlock.methods.case import Case, Scores
 from airlock.methods.contract import Secrets
+from airlock.papers.answers.formulas import gaussian_epsilon
+from airlock.papers.answers.neuron import NeuronAnswerer, keep
 from airlock.training import Run
 
 if TYPE_CHECKING:
-    from airlock.methods.answers.published import Published
+    from airlock.papers.answers.published import Published
 
 Kept = Mapping[bool, Secrets]  # what stays inside, with the record and without
 

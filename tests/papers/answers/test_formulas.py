@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from airlock.methods.answers.formulas import HIDDEN, Sensitivities, neuron_budget, probability_sensitivity
+from airlock.papers.answers.formulas import HIDDEN, Sensitivities, neuron_budget, probability_sensitivity
 
 # Sizes (m, C, n), then the printed ρ, Δω, Δz, Δp with its unbounded value (Table 6) and the stability (Table 5).
 TABLE = {

@@ -24,7 +24,7 @@ from airlock.methods.case import Canaries, Case, Coins, Scores
 from airlock.training import Run
 
 if TYPE_CHECKING:
-    from airlock.methods.student.published import Published
+    from airlock.papers.student.published import Published
 
 _INPUTS, _CLASSES, _OTHERS = 4, 2, 3
 _SIZE, _SMALL, _BOUND = 8.0, 2.0, 10.0  # of a private input, a public one; B

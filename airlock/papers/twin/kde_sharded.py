@@ -64,7 +64,7 @@ class KdeSharded(OfShards):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """The drawn coordinates, when one record turns one shard's vector round."""
-        return shard_case.of_density(cls(shard_case.config_for(cls.method, epsilon, delta), shard_case.FACTS))
+        return _case(cls(shard_case.config_for(cls.method, epsilon, delta), shard_case.FACTS))
 
     def wanted_dimensions(self) -> int | None:
         """Few by default."""
@@ -106,3 +106,19 @@ class KdeSharded(OfShards):
         mechanism = self.mechanism(noise_multiplier, radius, len(vectors))
         chances = mechanism.log_probabilities(bounded(vectors, radius))
         return mechanism.sample(chances, stream), mechanism.event(vectors.shape[1])
+
+
+def _case(channel: KdeSharded) -> Case:
+    """The drawn coordinates of the real method."""
+    noise, sides = shard_case.opened(channel)
+    radius, shards = shard_case.RADIUS, shard_case.SHARDS
+    mechanism = channel.mechanism(noise, radius, shards)
+    chances = {known: mechanism.log_probabilities(bounded(vectors, radius)) for known, vectors in sides.items()}
+    gain, grid = (chances[True] - chances[False]).numpy(), mechanism.grid.numpy()
+
+    def ratio(found: NDArray[np.float64]) -> float:
+        place = np.abs(grid - found[:, None]).argmin(1)
+        return float(gain[np.arange(len(found)), place].sum())
+
+    divergence = float((np.exp(chances[True].numpy()) * gain).sum())
+    return shard_case.case_of(channel, noise, ratio, math.sqrt(divergence / channel.plan().guarantee.events.rho))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.mechanisms import Clip, GaussianNoise, Stream
-from airlock.methods.weights.optimised import Solver, solve
+from airlock.papers.weights.optimised import Solver, solve
 from airlock.training import Resident
 from airlock.training.per_sample import clipped_sum
 from airlock.training.private import put_gradient

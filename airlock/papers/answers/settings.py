@@ -8,7 +8,7 @@ from pydantic import Field
 
 from airlock.config import Frozen, Positive
 from airlock.errors import ConfigError
-from airlock.methods.answers.neuron import Noise
+from airlock.papers.answers.neuron import Noise
 
 LARGEST_ALPHA, ALPHA_STEP = 10.0, 0.5
 ALPHAS = tuple(ALPHA_STEP * i for i in range(1, round(LARGEST_ALPHA / ALPHA_STEP) + 1))

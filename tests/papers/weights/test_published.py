@@ -19,10 +19,10 @@ from airlock.data import Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Clip, Stream, gaussian
 from airlock.methods import Release
-from airlock.methods.weights import optimised
-from airlock.methods.weights.optimised_gradients import OptimisedGradients, sensitivity
-from airlock.methods.weights.published import Published
 from airlock.nets import create
+from airlock.papers.weights import optimised
+from airlock.papers.weights.optimised_gradients import OptimisedGradients, sensitivity
+from airlock.papers.weights.published import Published
 from airlock.testing import ClaimContract
 from airlock.training import Resident
 from airlock.training.per_sample import clipped_sum
