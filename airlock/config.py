@@ -1,8 +1,8 @@
 """What the user asked for: TOML in, a frozen `ReleaseConfig` out.
 
-Every field is public: a config is copied into the bundle. What depends on private records never enters it. A method's
-own settings stay a plain table here (`settings`) and are parsed by the method with `parse`, so that this room knows no
-channel.
+Every field is public: a config is copied into the bundle. Nothing that depends on private records ever enters it. A
+method's own settings stay a plain table here (`settings`) and are parsed by the method with `parse`, so that this
+module knows no channel.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Column(Frozen):
     Args:
         min: The lower end of a number's range.
         max: The upper end.
-        categories: The values of a category; a plain list in place of the table is short for it.
-        other: Whether there is one more place for every value that is not listed; otherwise its record is left out.
+        categories: The values of a category; a plain list instead of the table is a shorthand.
+        other: Whether values that are not listed share one extra slot; otherwise records with such a value are left
+            out.
     """
 
     min: float | None = None
@@ -80,13 +81,13 @@ class DataConfig(Frozen):
     Args:
         source: A named source (`airlock datasets` lists them) or the path of the user's own file or folder.
         name: What the card calls the data; the file's name never leaves.
-        label: The label column of a CSV or Parquet file.
+        label: The name of the label column of a CSV or Parquet file.
         classes: The class names, or their number when labels are 0, 1, 2 ...; public.
         columns: The public schema of a CSV or Parquet file, in order.
-        shape: Of one image of a folder, [channels, height, width]; public.
-        records: The number of records the source holds for training, as a public figure; need not be exact. Of a
-            named source the published number when left out. Never counted.
-        test: A file of the same format with the test records; otherwise they are split off.
+        shape: The shape of one image in a folder, [channels, height, width]; public.
+        records: The number of records the source holds for training, as a public figure; it need not be exact. Defaults
+            to the published number for a named source. Never counted.
+        test: A file of the same format with the test records; when left out, they are split off from the source.
         test_records: The same figure for test records that come separately: published, or a share of `records`.
     """
 
@@ -104,8 +105,8 @@ class DataConfig(Frozen):
 def _no_count(value: object) -> object:
     if isinstance(value, int | float) and value >= 1:
         raise ValueError(
-            "must be a fraction below 1: with a count, a record's part would depend on all others, and one record more "
-            "would move another, which the guarantee does not cover"
+            "must be a fraction below 1: with a count, a record's part would depend on all others, and one extra "
+            "record would move another, which the guarantee does not cover"
         )
     return value
 
@@ -117,14 +118,14 @@ ClassName = Annotated[str, BeforeValidator(lambda value: str(value) if type(valu
 
 
 class SplitConfig(Frozen):
-    """Which fraction of the records goes where; what is left over is private.
+    """The fraction of the records in each part; the remainder is private.
 
     Args:
-        public: Of all records.
-        test: Of all records, where there is no official test set.
-        holdout: Of all records.
-        public_without: Classes, by their names, of which no record is public: those that the fractions would have made
-            public are private instead. Which classes these are is public.
+        public: The public fraction of all records.
+        test: The test fraction of all records, if there is no official test set.
+        holdout: The holdout fraction of all records.
+        public_without: Names of classes that have no public records: their records that the fractions would have made
+            public are private instead. The list itself is public.
     """
 
     public: Share = 0.0
@@ -157,21 +158,23 @@ Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
 class ReleaseConfig(Frozen):
-    """One release: channel, method, data and budget; all the rest has a default that works.
+    """One release: channel, method, data and budget; everything else has a working default.
 
     Args:
         channel: What leaves: weights, twin, student, features or answers.
-        method: How; the channel's default when left out.
+        method: How it is made; the channel's default when left out.
         data: A named source, a path, or a table (`DataConfig`).
         epsilon: The target ε of the whole release.
-        delta: The δ it is stated at.
-        seed: Seeds initialisation and splits. Never the privacy noise, the sampling of lots, or what happens in them.
+        delta: The δ at which ε is stated.
+        seed: Seeds initialisation and splits. Never seeds the privacy noise, the sampling of lots, or the random
+            treatment of the records in a lot.
         net: A built-in network, `package.module:function`, or "auto".
         split: The fractions of public, test and holdout records.
-        accountant: Which accountant bounds ε; "auto" takes PLD and falls back to RDP.
-        tuning_runs: How often this release is run in all before one result is picked; each run is paid for.
-        attack_share: Of ε, for attack figures on the card; the method gets the rest. At 0 the dossier alone has them.
-        device: Where to compute; "auto" takes the GPU if there is one.
+        accountant: The accountant that bounds ε; "auto" uses PLD and falls back to RDP.
+        tuning_runs: How many times in total this release is run before one result is picked; each run is paid for.
+        attack_share: The share of ε spent on attack figures on the card; the method gets the rest. At 0 only the
+            dossier has them.
+        device: Where to compute; "auto" uses the GPU if there is one.
         settings: The method's own settings.
     """
 
@@ -204,20 +207,20 @@ def read_table(path: Path) -> dict[str, object]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("a readable config file", f"{path}, which cannot be read as text") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"TOML in {path}", f"a mistake: {error}") from error
+        raise ConfigError(f"valid TOML in {path}", f"a syntax error: {error}") from error
 
 
 def from_table(
     table: Mapping[str, object], overrides: Mapping[str, object] | None = None, folder: Path | None = None
 ) -> ReleaseConfig:
-    """Validate a table; relative data paths are taken from `folder` when they exist there."""
+    """Validate a table; relative data paths are resolved against `folder` if they exist there."""
     merged = merge(table, overrides or {})
     config = parse(ReleaseConfig, merged)
     return config.model_copy(update={"data": placed(config.data, folder)})
 
 
 def placed(data: DataConfig, folder: Path | None) -> DataConfig:
-    """The same data, relative paths taken from `folder` when they exist there."""
+    """The same data, with relative paths resolved against `folder` if they exist there."""
     places = {key: _resolve(getattr(data, key), folder) for key in ("source", "test")}
     return data.model_copy(update=places)
 
@@ -238,12 +241,16 @@ def _translate(model: type[BaseModel], error: Any, where: str) -> ConfigError:
         known = _keys_at(model, path[:-1])
         near = difflib.get_close_matches(path[-1], known, n=1)
         hint = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(sorted(known))}."
-        return ConfigError("only known keys in the config", f"'{key}'", "A key that is ignored hides a mistake.", hint)
+        return ConfigError(
+            "only known keys in the config", f"'{key}'", "A key that was silently ignored would hide a mistake.", hint
+        )
     if error["type"] == "missing":
         return ConfigError(f"'{key}' in the config", "none", do=f"Add a line '{key} = ...'.")
     found, reason = error.get("input"), _sentence(error["msg"])
-    if isinstance(found, Mapping) and error["type"] == "value_error":  # each key is valid, all of them together are not
-        return ConfigError(f"keys{f' of [{key}]' if key else ''} that go together", "some that do not", reason)
+    if isinstance(found, Mapping) and error["type"] == "value_error":  # each key is valid, but not the combination
+        return ConfigError(
+            f"keys{f' of [{key}]' if key else ''} that go together", "a combination that does not", reason
+        )
     return ConfigError(f"a valid '{key}'", repr(found) if _plain(found) else "another value", reason)
 
 
@@ -283,7 +290,7 @@ def merge(table: Mapping[str, object], overrides: Mapping[str, object]) -> dict[
             below = inner.get(part, {})
             below = {"source": below} if part == "data" and isinstance(below, str) else below
             if not isinstance(below, Mapping):
-                raise ConfigError(f"a table at '{part}'", f"a plain value, so '{dotted}' has no place there")
+                raise ConfigError(f"a table at '{part}'", f"a plain value, so '{dotted}' cannot be set")
             inner[part] = inner = dict(below)
         inner[last] = value
     return merged

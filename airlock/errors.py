@@ -9,18 +9,18 @@
     ├── OutputError        2     a folder or a file cannot be written or read
     ├── TrainingError      2     training cannot go on or be resumed
     ├── LedgerError        2     the ledger of a service cannot do what was asked
-    │   ├── LedgerUnavailable    its database or disk fails, or it is too busy: later, perhaps
-    │   └── LedgerBroken         it was tampered with, rewound or replaced: never, before someone has looked
-    ├── Refused            1     the answer is no: understood, and not released
-    │   ├── Exhausted            the budget or a client's quota cannot pay
+    │   ├── LedgerUnavailable    its database or disk fails, or it is too busy: retry later
+    │   └── LedgerBroken         it was tampered with, rewound or replaced: refused until somebody has investigated
+    ├── Refused            1     the request was understood and is refused
+    │   ├── Exhausted            the budget or a client's quota does not cover the request
     │   ├── UnknownKey           no such client, or a key that is unknown or revoked
-    │   ├── ExpiredKey           a key whose time is over
-    │   └── KeyReused            an idempotency key came with another request, or is being answered
+    │   ├── ExpiredKey           a key that has expired
+    │   └── KeyReused            an idempotency key was used for another request, or its request is in progress
     └── Interrupted        130   Ctrl-C; what was done so far is in a checkpoint
 
 A message has four parts, in this order: what was expected, what was found, why it matters, what to do. Nothing that
 depends on a private record's value is put into a message: it may name a file, a column, a declared class or a row
-number, never what stands there.
+number, never the value itself.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class LedgerError(AirlockError):
 
 
 class LedgerUnavailable(LedgerError):
-    """The ledger's database or disk fails, or it is too busy; nothing was answered.
+    """The ledger's database or disk fails, or the ledger is too busy; nothing was answered.
 
     Args:
         expected: As in `AirlockError`.
         found: As in `AirlockError`.
         why: As in `AirlockError`.
         do: As in `AirlockError`.
-        uncertain: Whether a charge may have been made all the same.
+        uncertain: Whether a charge may have been made nevertheless.
     """
 
     def __init__(self, expected: str, found: str, why: str = "", do: str = "", uncertain: bool = False) -> None:
@@ -96,18 +96,18 @@ class LedgerBroken(LedgerError):
 
 
 class Refused(AirlockError):
-    """The request was understood and the answer is no."""
+    """The request was understood and is refused."""
 
     exit_code = 1
 
 
 class Exhausted(Refused):
-    """The budget cannot pay; nothing was charged.
+    """The budget does not cover the request; nothing was charged.
 
     Args:
-        asked: Units that were asked for.
-        left: Units that are left.
-        whose: Which limit it is, as "the budget".
+        asked: Units that were requested.
+        left: Units that remain.
+        whose: Which limit it is, such as "the budget".
     """
 
     def __init__(self, asked: int, left: int, whose: str) -> None:
@@ -120,11 +120,11 @@ class UnknownKey(Refused):
 
 
 class ExpiredKey(Refused):
-    """A key whose time is over."""
+    """A key that has expired."""
 
 
 class KeyReused(Refused):
-    """An idempotency key came with another request, or its request is being answered."""
+    """An idempotency key was used for another request, or its request is in progress."""
 
 
 class Interrupted(AirlockError):
@@ -134,4 +134,4 @@ class Interrupted(AirlockError):
 
 
 class AirlockWarning(UserWarning):
-    """Something the user should know and may ignore."""
+    """Something the user should know about but may ignore."""

@@ -10,7 +10,7 @@ import torch
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Work in steps so small that threads would wait for each other longer than they help; put back afterwards."""
+    """Run torch on one thread: with very small steps, threads cost more than they save. Restored on exit."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What is promised and what it costs; the maths is dp-accounting's.
+"""Guarantees and their cost; the maths is dp-accounting's.
 
 In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here and never typed in.
 
@@ -6,8 +6,8 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
     events        dp-accounting's events to JSON and back
     epsilon       from events and δ to ε
     pld           dp-accounting's PLD accountant, made faster for Gaussian noise
-    calibrate     the smallest noise that keeps within (ε, δ)
-    budget_curve  how ε builds up along a release's steps
+    calibrate     the smallest noise that meets (ε, δ)
+    budget_curve  how ε accumulates over a release's steps
 """
 
 from airlock.accounting.budget_curve import Course, Curve, trace

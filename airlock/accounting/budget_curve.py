@@ -1,4 +1,4 @@
-"""How the cost of a release builds up: `Course`, a public description of its steps, and the curve of ε along it.
+"""How the cost of a release accumulates: `Course`, a public description of its steps, and the curve of ε along it.
 
 A channel that spends its budget in equal steps (training steps, queries) puts a course into its plan. Everything in it
 is known before any record is read.
@@ -22,15 +22,15 @@ _POINTS = 25
 
 @dataclass(frozen=True)
 class Course:
-    """Something once, then equal steps; all of it in each of the runs that are paid for.
+    """An optional initial event, then equal steps; repeated in each of the runs that are paid for.
 
     Args:
         step: What one step costs.
         steps: How many there are.
-        before: What is spent before the first step, where anything is.
-        runs: How often all of this is done before one result is picked.
-        unit: What is counted along the way: "epochs", "steps", "queries".
-        per_step: How much of the unit one step is; for epochs the sampling probability.
+        before: What is spent before the first step, if anything.
+        runs: How many times all of this is done before one result is picked.
+        unit: The unit of the horizontal axis: "epochs", "steps", "queries".
+        per_step: How much of the unit one step is; for epochs, the sampling probability.
     """
 
     step: dpa.DpEvent
@@ -41,14 +41,14 @@ class Course:
     per_step: float = 1.0
 
     def events(self) -> dpa.DpEvent:
-        """All of it, as a guarantee records it."""
+        """The whole course as one event, the form in which a guarantee records it."""
         once = [] if self.before is None else [self.before]
         return repeat(compose([*once, repeat(self.step, self.steps)]), self.runs)
 
 
 @dataclass(frozen=True)
 class Point:
-    """An ε on the way: after so many steps (of each run), which lie at `at` on the axis."""
+    """The ε after `steps` steps (of each run), at position `at` on the axis."""
 
     steps: int
     at: float
@@ -57,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """ε at δ on the way through a course: never falling, every point an upper bound, the last the guarantee's own ε."""
+    """ε at δ along a course: non-decreasing, every point an upper bound, the last one the guarantee's own ε."""
 
     unit: str
     delta: float
@@ -67,11 +67,11 @@ class Curve:
 
     @property
     def says(self) -> str:
-        """What is drawn, in one line."""
+        """What is plotted, in one line."""
         runs = f", {self.runs} runs together" if self.runs > 1 else ""
         doubt = "" if self.status == "proven" else f" ({self.status}, NOT proven)"
         delta = f"{self.delta:g}".replace("e-0", "e-")
-        return f"ε at δ = {delta} after so many {self.unit}{runs}{doubt}"
+        return f"ε at δ = {delta} by number of {self.unit}{runs}{doubt}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -86,7 +86,7 @@ class Curve:
 
 
 def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
-    """The curve of ε along the course of a guarantee; None where there is no course or no bound.
+    """The curve of ε along the course of a guarantee; None if there is no course or no bound.
 
     Raises:
         AccountingError: The course does not lead to the guarantee's events.
@@ -95,7 +95,7 @@ def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
         return None
     if to_json(course.events()) != to_json(guarantee.events):
         raise AccountingError(
-            "a course that leads to the guarantee's events", "another", "The curve would be that of something else."
+            "a course that leads to the guarantee's events", "another", "The curve would belong to something else."
         )
     counts = _counts(course)
     before = dpa.NoOpDpEvent() if course.before is None else repeat(course.before, course.runs)
@@ -115,13 +115,13 @@ def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
 
 
 def _counts(course: Course) -> list[int]:
-    """After which steps to look: closer together at the start, where ε grows like a root; the last is the end."""
+    """The steps at which ε is computed: denser at the start, where ε grows like a square root; the last is the end."""
     ahead = {1 + round((course.steps - 1) * (i / (_POINTS - 1)) ** 2) for i in range(_POINTS)}
     return sorted(ahead | ({0} if course.before is not None else set()))
 
 
 def _never_falling(bounds: list[float]) -> list[float]:
-    """ε cannot fall with more steps, so a bound on what comes later holds for what came before."""
+    """ε cannot fall with more steps, so a bound on a later point also holds for earlier ones."""
     for i in reversed(range(len(bounds) - 1)):
         bounds[i] = min(bounds[i], bounds[i + 1])
     return bounds

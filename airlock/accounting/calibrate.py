@@ -1,8 +1,8 @@
-"""The smallest noise that keeps a mechanism within (ε, δ), remembered on disk.
+"""The smallest noise that keeps a mechanism within (ε, δ), cached on disk.
 
-The answer is an upper end of a bracket of width 1e-3: its ε has been computed and is at most the target, and 1e-3 less
-noise has been computed to exceed it. Calibration takes seconds, so answers are kept in the user's cache folder by
-everything they depend on; whoever uses one computes its ε again.
+The answer is the upper end of a bracket of width 1e-3: its ε has been computed and is at most the target, and the ε of
+1e-3 less noise has been computed and exceeds it. Calibration takes seconds, so answers are cached in the user's cache
+folder, keyed by everything they depend on; the ε of a cached answer is always computed again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def calibrate(
     Args:
         make_event: From a noise multiplier to the event of the whole release; ε must fall as it grows.
         epsilon: The target; never exceeded.
-        delta: The δ it is stated at.
+        delta: The δ at which it is stated.
         relation: The neighbouring relation.
         accountant: As in `spend`.
     """
@@ -74,7 +74,7 @@ def _bisect(cost: Callable[[float], float], target: float, low: End, high: End, 
 
 
 def _bracket(cost: Callable[[float], float], target: float, noise: float, factor: float) -> tuple[End, End]:
-    """Two noise multipliers with the target between them, by ever larger strides from `noise`."""
+    """Two noise multipliers that bracket the target, found by ever larger steps from `noise`."""
     value = cost(noise)
     grows = value > target
     while True:
@@ -92,7 +92,7 @@ def _bracket(cost: Callable[[float], float], target: float, noise: float, factor
 
 
 def _interpolate(low: End, high: End, target: float) -> float:
-    """Where a power law through both ends meets the target; the middle where there is none."""
+    """Where a power law through both ends meets the target; the midpoint if there is no such law."""
     if not (low[0] > 0 and math.isfinite(low[1]) and high[1] > 0 and low[1] > high[1]):
         return (low[0] + high[0]) / 2
     share = math.log(low[1] / target) / math.log(low[1] / high[1])

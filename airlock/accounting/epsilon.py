@@ -1,6 +1,6 @@
-"""From events and δ to ε: PLD by default, RDP where PLD does not take the event; the answer says which.
+"""From events and δ to ε: PLD by default, RDP where PLD does not support the event; the answer says which.
 
-The convention of this house for every event: `noise_multiplier` is the noise's standard deviation divided by the
+The convention in this package for every event: `noise_multiplier` is the noise's standard deviation divided by the
 mechanism's L2 sensitivity *under the guarantee's own relation*. dp-accounting's two accountants disagree here (under
 REPLACE_ONE its PLD accountant doubles the sensitivity of an unsampled Gaussian and its RDP accountant does not), so
 both are always run with ADD_OR_REMOVE_ONE, whose reading of an unsampled event is exactly "sensitivity one". Sampled
@@ -29,15 +29,15 @@ from airlock.errors import AccountingError
 Accountant = Literal["auto", "pld", "rdp"]
 Relation = Literal["add-remove", "replace-one"]
 
-# PLD rounds privacy losses up to a grid, so ε is an upper bound whatever the interval. A finer one is tighter where ε
-# is small and hundreds of roundings would be a visible part of it; a large ε needs none as fine, and could not afford
-# it: the grid has to hold every loss. Above LARGEST nothing is promised that a grid could tell.
+# PLD rounds privacy losses up to a grid, so ε is an upper bound whatever the interval. A finer grid is tighter where ε
+# is small and hundreds of roundings would be a visible part of it. A large ε does not need one as fine and could not
+# afford it, since the grid has to hold every loss. Above LARGEST, ε is reported as infinite.
 _COARSE, _FINE, _FINE_BELOW = 1e-4, 1e-5, 1.0
 _RELATIVE = 1e-5
 _ROUGH = 2e-3
-_ALONG, _ALONG_FINEST = 2e-4, 5e-5  # of ε at the end, for a curve
+_ALONG, _ALONG_FINEST = 2e-4, 5e-5  # as fractions of the final ε, for a curve
 LARGEST = 1000.0
-# Up to this ε both grids are as fine as they get, so that its size need not be known better. Whole orders are cheap.
+# Up to this ε both grids are at their finest, so a closer estimate is not needed. Integer orders are cheap.
 _SMALL = min(_COARSE / _RELATIVE, _ROUGH / (20 * _RELATIVE))
 _FEW_ORDERS = (*range(2, 17), 20, 24, 32, 48, 64)
 
@@ -57,7 +57,8 @@ def spend(
     """The ε of the event at δ; infinite above LARGEST.
 
     Raises:
-        AccountingError: No accountant takes the event, δ is not in (0, 1), or a sampled event under replace-one.
+        AccountingError: No accountant supports the event, δ is not in (0, 1), or the event is sampled under
+            replace-one.
     """
     if not 0 < delta < 1:
         raise AccountingError("a δ between 0 and 1", f"{delta}", "At δ ≥ 1 every mechanism is private.")
@@ -74,7 +75,7 @@ def spend(
 
 @lru_cache(maxsize=4096)
 def _spent(content: str, delta: float, accountant: Accountant) -> Spent:
-    """Remembered: plan, release, card and verification ask for the same ε, and it takes seconds."""
+    """Cached: plan, release, card and verification need the same ε, and computing it takes seconds."""
     event, failed = without_failure(from_json(json.loads(content)))
     delta -= failed
     if delta <= 0:
@@ -83,7 +84,7 @@ def _spent(content: str, delta: float, accountant: Accountant) -> Spent:
         return Spent(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
     if accountant != "pld" and rdp.RdpAccountant().supports(event):
         return Spent(_rdp_epsilon(event, delta), "RDP", accounting_version())
-    raise AccountingError(f"an event that the accountant '{accountant}' takes", type(event).__name__)
+    raise AccountingError(f"an event that the accountant '{accountant}' supports", type(event).__name__)
 
 
 def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
@@ -104,7 +105,7 @@ def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> f
 def spend_along(
     before: dpa.DpEvent, step: dpa.DpEvent, counts: Sequence[int], delta: float, accountant: str, end: float
 ) -> list[float]:
-    """Upper bounds on the ε of `before` followed by `step` so many times, for each of the counts.
+    """Upper bounds on the ε of `before` followed by `count` times `step`, for each of the counts.
 
     The privacy loss of one step is computed once and serves every count, on a grid that suits an ε of about `end`.
 
@@ -112,7 +113,7 @@ def spend_along(
         before: What is spent first.
         step: What one step costs.
         counts: How many steps; each at least 0.
-        delta: The δ they are stated at.
+        delta: The δ at which they are stated.
         accountant: "PLD" or "RDP": the one that bounded the end.
         end: The ε after the last step, finite.
     """
@@ -121,19 +122,19 @@ def spend_along(
     if accountant == "RDP":
         return [_rdp_epsilon(_followed(before, step, count), delta) for count in counts]
     interval = max(_ALONG_FINEST, _ALONG * end)
-    # The accountant takes the event as `spend` does; only its distribution can be composed without starting anew.
+    # The accountant composes the event as in `spend`; only its distribution can be composed further without a restart.
     first, one = (LossAccountant(interval).compose(e)._pld for e in (before, step))
     composed = (first.compose(one.self_compose(count)) if count else first for count in counts)
     return [float(loss.get_epsilon_for_delta(delta)) for loss in composed]
 
 
 def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
-    """Upper bounds on δ at each of these ε, under add-remove: other points of the curve that `spend` reads one of.
+    """Upper bounds on δ at each of these ε, under add-remove: other points of the curve of which `spend` reads one.
 
-    By PLD, or by RDP where PLD does not take the event (zCDP), which is looser and a bound all the same.
+    By PLD, or by RDP where PLD does not support the event (zCDP), which is looser but still a bound.
 
     Raises:
-        AccountingError: Neither takes the event.
+        AccountingError: Neither supports the event.
     """
     to_json(event)
     event, failed = without_failure(event)
@@ -144,7 +145,7 @@ def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
         with _quiet():
             by_orders = rdp.RdpAccountant().compose(event)
             return [float(by_orders.get_delta(epsilon)) + failed for epsilon in epsilons]
-    raise AccountingError("an event that PLD or RDP takes", type(event).__name__)
+    raise AccountingError("an event that PLD or RDP supports", type(event).__name__)
 
 
 def _followed(before: dpa.DpEvent, step: dpa.DpEvent, count: int) -> dpa.DpEvent:
@@ -152,12 +153,12 @@ def _followed(before: dpa.DpEvent, step: dpa.DpEvent, count: int) -> dpa.DpEvent
 
 
 def accounting_version() -> str:
-    """Which release of dp-accounting is at work."""
+    """The version of dp-accounting in use."""
     return f"dp-accounting {version('dp-accounting')}"
 
 
 def _scale(event: dpa.DpEvent, delta: float) -> float:
-    """How large ε is at most, cheaply, where that can be said: 0 where it cannot, infinity above LARGEST."""
+    """A cheap upper bound on ε where there is one: 0 where there is none, infinity above LARGEST."""
     if not rdp.RdpAccountant().supports(event):
         return 0.0
     bound = _rdp_epsilon(event, delta, _FEW_ORDERS)
@@ -185,7 +186,7 @@ def _rdp_epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """RDP skips orders that do not converge, which is sound, and warns about each: keep that off the terminal."""
+    """RDP skips orders that do not converge, which is sound, but warns about each: silence these warnings."""
     before = absl_logging.get_verbosity()
     absl_logging.set_verbosity(absl_logging.ERROR)
     try:

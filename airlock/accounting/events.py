@@ -1,8 +1,8 @@
 """Events to JSON and back, through a fixed table.
 
 An event read from a bundle can only be one of the types below with exactly its numeric fields: names found in the data
-select a row of the table and are never imported. Randomised response is left out on purpose: dp-accounting 0.6 composes
-it once whatever its count.
+select a row of the table and are never imported. Randomised response is deliberately left out: dp-accounting 0.6
+composes it once, whatever its count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class FailureDpEvent(dpa.DpEvent):  # type: ignore[misc]
-    """Something that happens with at most this probability, whichever of two neighbours the data set is.
+    """A failure that happens with at most this probability on either of two neighbouring data sets.
 
-    What leaves is accounted for by the other events where it does not happen, and nothing is said where it does. If
-    P[M(D) ∈ S] ≤ P[M(D) ∈ S and no failure] + p, and without failure M is what (ε, δ) was computed for, then M is
-    (ε, δ + p): so p is taken off δ before ε is read.
+    Without the failure, the other events account for what leaves; with it, nothing is guaranteed. If P[M(D) ∈ S] ≤
+    P[M(D) ∈ S and no failure] + p, and without failure M is what (ε, δ) was computed for, then M is (ε, δ + p)-DP: so p
+    is subtracted from δ before ε is computed.
     """
 
     probability: float
@@ -53,7 +53,7 @@ def to_json(event: dpa.DpEvent) -> Json:
     if type(event) not in _NAMES:
         known = ", ".join(_TABLE)
         raise AccountingError(
-            f"one of the events {known}", type(event).__name__, "An unknown event is not accountable."
+            f"one of the events {known}", type(event).__name__, "An unknown event cannot be accounted for."
         )
     name = _NAMES[type(event)]
     return {"type": name} | {field: _field_to_json(getattr(event, field)) for field in _TABLE[name][1]}
@@ -99,7 +99,7 @@ def repeat(event: dpa.DpEvent, count: int) -> dpa.DpEvent:
 
 
 def pure(epsilon: float) -> dpa.DpEvent:
-    """Any ε-DP mechanism, as the worst of them: the discrete Laplace mechanism at sensitivity 1.
+    """Any ε-DP mechanism, represented by the worst of them: the discrete Laplace mechanism at sensitivity 1.
 
     Its privacy loss is ε with probability e^ε/(1 + e^ε) and −ε otherwise. Every ε-DP mechanism is a random function of
     it, and so is every adaptive composition of a composition of it (Kairouz, Oh and Viswanath 2015).
@@ -108,7 +108,7 @@ def pure(epsilon: float) -> dpa.DpEvent:
 
 
 def compose(events: Sequence[dpa.DpEvent]) -> dpa.DpEvent:
-    """All of the events; one alone is itself, none is the empty event."""
+    """The composition of the events; a single one is returned unchanged, none gives the empty event."""
     if len(events) == 1:
         return events[0]
     return dpa.ComposedDpEvent(list(events)) if events else dpa.NoOpDpEvent()
@@ -118,7 +118,7 @@ def without_failure(event: dpa.DpEvent) -> tuple[dpa.DpEvent, float]:
     """The event without its failures, and a bound on the probability of any of them.
 
     Raises:
-        AccountingError: One lies below a sampled event, where it is not known what it means.
+        AccountingError: One is inside a sampled event, where its meaning is undefined.
     """
     if isinstance(event, FailureDpEvent):
         return dpa.NoOpDpEvent(), event.probability
@@ -131,7 +131,7 @@ def without_failure(event: dpa.DpEvent) -> tuple[dpa.DpEvent, float]:
         return (compose([part[0] for part in parts]), failed) if failed else (event, 0.0)
     inner = getattr(event, "event", None)
     if inner is not None and without_failure(inner)[1]:
-        raise AccountingError("no failure below a sampled event", "one", _WHY)
+        raise AccountingError("no failure inside a sampled event", "one", _WHY)
     return event, 0.0
 
 

@@ -17,7 +17,7 @@ Status = Literal["proven", "claimed", "empirical"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper would print: its ε and δ, and by which theorem."""
+    """What a paper would print: its ε and δ, and the theorem it relies on."""
 
     epsilon: float
     delta: float
@@ -26,9 +26,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A promise about what leaves.
+    """A guarantee about what leaves.
 
-    ε is computed from the events when the value is made; there is no way to type one in.
+    ε is computed from the events when the value is created; it cannot be set by hand.
 
     Args:
         unit: Whose presence is protected: one record, one model, or nothing.
@@ -36,8 +36,8 @@ class Guarantee:
         events: What happened to the data, as a dp-accounting event.
         delta: The δ at which ε is stated.
         status: proven, claimed (a paper says so and the proof fails or is missing) or empirical.
-        assumptions: Sentences a reviewer can tick; the promise holds if they are true.
-        claim: What the paper would print, where it differs.
+        assumptions: Sentences a reviewer can tick off; the guarantee holds if they are true.
+        claim: What the paper would print, if it differs.
         accountant: Which accountant to use.
     """
 
@@ -61,7 +61,7 @@ class Guarantee:
 
     @property
     def sampling(self) -> str:
-        """How records were drawn, in words."""
+        """How records were sampled, in words."""
         if contains_sampling(self.events):
             return "Poisson: every record enters a lot independently; which ones did stays secret"
         return "none: every step used every record"

@@ -1,9 +1,8 @@
-"""dp-accounting's PLD accountant, with the Gaussian mechanism's privacy losses found on the whole grid at once.
+"""dp-accounting's PLD accountant, with the Gaussian mechanism's privacy losses computed on the whole grid at once.
 
-dp-accounting inverts the privacy loss of a Gaussian, sampled or not, in Python at one point of the grid after another,
-which is most of the time that a plan takes. Here the same formula is applied to all points together; bounds of the
-grid, connecting of the dots, composition and every other event are dp-accounting's own. A test holds both against
-each other.
+dp-accounting inverts the privacy loss of a Gaussian, sampled or not, in Python, one grid point after another, which
+takes most of the time of a plan. Here the same formula is applied to all points together; the grid bounds, connecting
+the dots, composition and every other event are dp-accounting's own. A test compares the two.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class LossAccountant(pld.PLDAccountant):  # type: ignore[misc]
-    """`pld.PLDAccountant` under add-remove: it takes the same events and gives the same bounds."""
+    """`pld.PLDAccountant` under add-remove: it supports the same events and gives the same bounds."""
 
     def __init__(self, interval: float) -> None:
         super().__init__(value_discretization_interval=interval)
@@ -82,7 +81,7 @@ def _inverse(loss: GaussianPrivacyLoss, losses: Floats) -> Floats:
 
 
 def _unsampled(losses: Floats, rate: float) -> Floats:
-    """log(1 + (exp(loss) - 1) / rate), and -∞ at its pole log(1 - rate) or as close as dp-accounting counts as it."""
+    """log(1 + (exp(loss) - 1) / rate), and -∞ at its pole log(1 - rate) or where dp-accounting treats it as reached."""
     pole = math.log(1 - rate)
     at_pole = np.abs(losses - pole) <= 1e-9 * np.maximum(np.abs(losses), abs(pole))
     factor, shift = 1 / rate, 1 - 1 / rate

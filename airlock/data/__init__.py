@@ -1,11 +1,11 @@
 """What goes in: named sources and the user's own files, as a `Split` into private, public, test and holdout records.
 
 `describe(config)` gives the `Facts`, which are public and known before a record is read; `load(config)` gives the
-`Split`; `find_all()` lists the named sources and what is there of them. Files are data and never code: nothing in this
-room unpickles, and nothing is allocated on the word of a header alone.
+`Split`; `find_all()` lists the named sources and which of their files are present. Files are data and never code:
+nothing in this package unpickles, and nothing is allocated because a header says so.
 
     loading        `describe` and `load`: from a config to its data
-    split          `Facts`, `Records`, `Split`, and shards; who may see which record
+    split          `Facts`, `Records`, `Split`, and shards; which record belongs to which part
     public         a public set alongside the private one
     sources        the named sources: what is published about each, and where its files are looked for
     benchmarks     files of MNIST, Fashion-MNIST, SVHN, UCI Adult and Location-30
@@ -13,11 +13,11 @@ room unpickles, and nothing is allocated on the word of a header alone.
     batches        CIFAR's pickled batches, read without running them
     own            the user's own files, and a folder of images
     tables         CSV and Parquet, encoded by the public schema
-    npz            arrays in an npz file, with nothing taken on trust
+    npz            arrays in an npz file, validated before they are read
     feature_files  features on disk: shards and their manifest
-    validate       what every load passes through: raw arrays in, records out
-    remarks        what the holder should know about the records, and nobody else
-    limits         how much a file may make this machine do, and how a bad file is reported
+    validate       checks applied to every load: raw arrays in, records out
+    remarks        notes about the records, for the holder alone
+    limits         how much memory a file may claim, and how a bad file is reported
 """
 
 from airlock.data.limits import MAX_BYTES_VARIABLE as MAX_BYTES_VARIABLE

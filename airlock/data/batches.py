@@ -1,9 +1,9 @@
-"""The CIFAR "python version" batches, read without running them.
+"""The CIFAR "python version" batches, read without executing them.
 
-They are pickles, and unpickling runs whatever a file asks for. Here the opcodes are only parsed, by `pickletools`, and
-acted out on plain values; the few names a batch needs (numpy's array and dtype reconstruction, the latin-1 encoding of
-bytes, empty builtins) map to inert functions of this file. Any other name, and any opcode that would make or call an
-object, is refused. Nothing is imported.
+They are pickles, and unpickling can run arbitrary code. Here `pickletools` only parses the opcodes, which are
+interpreted on plain values; the few names a batch needs (numpy's array and dtype reconstruction, the latin-1 encoding
+of bytes, empty builtins) map to inert functions in this file. Any other name, and any opcode that would create or call
+an object, is refused. Nothing is imported.
 
 In: the bytes of a batch. Out: dicts, lists, numbers, strings, bytes and numpy arrays of plain numbers.
 """
@@ -30,7 +30,7 @@ _DTYPES = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)} | {"f4", "
 
 @dataclass
 class _Dtype:
-    """Stands for a numpy dtype under construction."""
+    """Stands in for a numpy dtype under construction."""
 
     code: str
     order: str = "|"
@@ -41,7 +41,7 @@ class _Dtype:
 
 @dataclass
 class _Array:
-    """Stands for a numpy array under construction."""
+    """Stands in for a numpy array under construction."""
 
     value: Any = None
 
@@ -52,13 +52,13 @@ class _Array:
 
 @dataclass(frozen=True)
 class _Name:
-    """Stands for a class that only ever appears as an argument."""
+    """Stands in for a class that only ever appears as an argument."""
 
     name: str
 
 
 class _Mark:
-    """Where a group of arguments begins on the stack."""
+    """Marks where a group of arguments begins on the stack."""
 
 
 def loads(data: bytes, path: Path) -> Any:
@@ -70,11 +70,11 @@ def loads(data: bytes, path: Path) -> Any:
 
 @dataclass
 class _Machine:
-    """The pickle machine, with a table of inert names for a world."""
+    """A pickle interpreter that knows only a table of inert names."""
 
     path: Path
     stream: io.BytesIO
-    budget: int  # bytes that constructors may still make: a small file cannot grow by repeating itself
+    budget: int  # bytes that constructors may still create, so that a small file cannot expand by repetition
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ class _Machine:
     def reduce(self, _: Any) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
         if not any(function is known for known in _NAMES.values()) or isinstance(function, _Name):
-            raise _refusal(self.path, "a call of something that is no constructor")
+            raise _refusal(self.path, "a call of something that is not a constructor")
         if not isinstance(arguments, tuple):
             raise damaged(self.path, "a constructor's arguments", "something else")
         self.stack.append(function(*arguments))
@@ -134,7 +134,7 @@ class _Machine:
     def build(self, _: Any) -> None:
         state = self.stack.pop()
         if not isinstance(self.stack[-1], _Array | _Dtype):
-            raise _refusal(self.path, "a state for something that is no array")
+            raise _refusal(self.path, "a state for something that is not an array")
         self.stack[-1].build(state)
         self.charge(self.stack[-1])
 
@@ -174,7 +174,7 @@ class _Machine:
 
 
 def _array(data: Any, dtype: Any, shape: Any, order: str) -> Any:
-    """A numpy array over bytes that fit it exactly."""
+    """A numpy array over bytes of exactly the right length."""
     if isinstance(data, str):
         data = data.encode("latin-1")
     if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or order not in ("C", "F"):
@@ -218,13 +218,13 @@ def _refusal(path: Path, what: str) -> FormatError:
     return FormatError(
         f"nothing but numbers, text and arrays in {path}",
         what,
-        "A pickle can run any code; nothing of this file was run.",
-        "Use the binary version of the data set, or get the file anew from its official home.",
+        "A pickle can run any code; nothing in this file was run.",
+        "Use the binary version of the data set, or download the file again from its official page.",
     )
 
 
 def _resolve(value: Any) -> Any:
-    """Replace the stand-ins in the outermost dict by their arrays."""
+    """Replace the stand-ins in the outermost dict with their arrays."""
     if isinstance(value, dict):
         return {key: item.value if isinstance(item, _Array) else item for key, item in value.items()}
     return value.value if isinstance(value, _Array) else value
@@ -274,7 +274,7 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("_codecs", "encode"): _encode,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _make_array for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
-    # without arguments, as empty ones are written; bytes(n) would make n bytes
+    # without arguments, the form in which empty ones are written; bytes(n) would create n bytes
     **{(module, "bytes"): lambda: b"" for module in ("__builtin__", "builtins")},
     **{(module, "list"): lambda: [] for module in ("__builtin__", "builtins")},
     **{(module, "dict"): lambda: {} for module in ("__builtin__", "builtins")},

@@ -1,7 +1,7 @@
-"""The files of public benchmarks as they are distributed: MNIST's idx, SVHN, UCI Adult and Location-30.
+"""The files of public benchmarks as distributed: MNIST's idx, SVHN, UCI Adult and Location-30.
 
 In: the folder with the files. Out: record counts from the headers or by counting lines, or the records. A record that
-is not what the format promises leaves itself out.
+does not match the format is left out.
 
 Idx, the format of MNIST and Fashion-MNIST: a magic number, the dimensions, then bytes; plain or gzipped.
 
@@ -11,11 +11,11 @@ SVHN's cropped digits: {train,test}_32x32.mat, MATLAB files with X (32, 32, 3, N
 UCI Adult (census income): adult.data and adult.test, comma-separated without a header. Out: float32 features in [0, 1]
 and the label, 1 for an income above 50K. The schema is fixed and public: ranges and categories are those of the UCI
 documentation (adult.names), with '?' for a missing category; capital gain and loss are scaled after log1p. The census
-weight fnlwgt says nothing about income, but it is kept, scaled: without it one in nine training records equals a test
+weight fnlwgt says nothing about income, but it is kept (scaled): without it, one in nine training records equals a test
 record in all features, and a record may not be in two parts.
 
-Location-30, check-ins in Bangkok: the file `bangkok` of Shokri et al. (S&P 2017), comma-separated: in each line a label
-from 1 to 30, then 446 bits. Out: float32 bits and labels from 0.
+Location-30, check-ins in Bangkok: the file `bangkok` of Shokri et al. (S&P 2017), comma-separated: each line has a
+label from 1 to 30, then 446 bits. Out: float32 bits and labels from 0.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class IdxFiles:
 
 
 def find_idx(folder: Path) -> IdxFiles | None:
-    """The files in `folder`, if its training images are there."""
+    """The files in `folder`, if its training images are present."""
     return IdxFiles(folder) if _pick_idx(folder, "train-images", 3) else None
 
 
@@ -80,7 +80,7 @@ def idx_shape(path: Path) -> tuple[int, ...]:
 
 
 def read_idx(path: Path, dimensions: int) -> Array:
-    """The bytes of a file in the shape that its header says, which must be its true size."""
+    """The bytes of a file in the shape given by its header, which must match its actual size."""
     with reading(path, "an idx file"), _open_idx(path) as stream:
         size = _idx_header(stream, path)
         if len(size) != dimensions:
@@ -94,7 +94,7 @@ def _idx_header(stream: IO[bytes], path: Path) -> tuple[int, ...]:
         raise damaged(path, "the magic number of an idx file of bytes", "another one")
     sizes = stream.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
-        raise damaged(path, "a whole idx header", "only a part of one")
+        raise damaged(path, "a complete idx header", "a truncated one")
     return tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
 
 
@@ -132,7 +132,7 @@ class SvhnFiles:
 
 
 def find_svhn(folder: Path) -> SvhnFiles | None:
-    """The files in `folder`, if the training file is there."""
+    """The files in `folder`, if the training file is present."""
     return SvhnFiles(folder) if (folder / "train_32x32.mat").is_file() else None
 
 
@@ -146,9 +146,7 @@ def _count_svhn(path: Path) -> int:
         raise damaged(path, "X with 32 x 32 x 3 x N bytes", "none" if "X" not in variables else "another shape or type")
     labels, _ = variables.get("y", ((), ""))
     if math.prod(labels) != shape[3]:
-        raise damaged(
-            path, "y with one label for each image in X", "none" if "y" not in variables else "another number"
-        )
+        raise damaged(path, "y with one label per image in X", "none" if "y" not in variables else "another number")
     check_bytes(path, math.prod(shape))
     check_ratio(path, path.stat().st_size, math.prod(shape))
     return int(shape[3])
@@ -162,10 +160,10 @@ def _read_svhn(path: Path) -> Raw:
         content = loadmat(path, variable_names=["X", "y"])
         x, y = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
     if x.shape != (32, 32, 3, count) or x.dtype != np.uint8 or len(y) != count or y.dtype.kind not in "uif":
-        raise damaged(path, "the variables that its header promises", "others")
+        raise damaged(path, "the variables listed in its header", "others")
     known = np.isin(y, np.arange(1, 11))
     faults = Faults()
-    faults.add(Fault("a label outside 1 to 10", "Get the file anew."), np.flatnonzero(~known))
+    faults.add(Fault("a label outside 1 to 10", "Download the file again."), np.flatnonzero(~known))
     return Raw(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), np.where(known, y, 0).astype(np.int64) % 10, faults)
 
 
@@ -234,7 +232,7 @@ class AdultFiles:
 
 
 def find_adult(folder: Path) -> AdultFiles | None:
-    """The files in `folder`, if the training file is there."""
+    """The files in `folder`, if the training file is present."""
     return AdultFiles(folder) if (folder / "adult.data").is_file() else None
 
 
@@ -249,7 +247,7 @@ def _read_adult(path: Path) -> Raw:
 
 
 def _adult_rows(path: Path, faults: Faults) -> Iterator[list[str]]:
-    """The values of one line after the other; a line with another number of them has empty ones, and a fault."""
+    """The values line by line; a line with the wrong number of values yields empty ones and a fault."""
     count, place = len(ADULT_COLUMNS) + 1, 0
     with reading(path, "comma-separated text"):
         check_bytes(path, path.stat().st_size)
@@ -259,7 +257,7 @@ def _adult_rows(path: Path, faults: Faults) -> Iterator[list[str]]:
                     continue
                 row = [cell.strip() for cell in line.split(",")]
                 if len(row) != count:
-                    faults.add(Fault(f"not {count} values", "Get the file anew."), [place])
+                    faults.add(Fault(f"not {count} values", "Download the file again."), [place])
                     row = [""] * count
                 yield row
                 place += 1
@@ -269,12 +267,14 @@ def _adult_rows(path: Path, faults: Faults) -> Iterator[list[str]]:
 
 LOCATION_FEATURES, LOCATION_CLASSES = 446, 30
 _LOCATION_LABELS = {str(i + 1).encode(): i for i in range(LOCATION_CLASSES)}
-_LOCATION_FAULT = Fault(f"not a label from 1 to {LOCATION_CLASSES} and {LOCATION_FEATURES} bits", "Get the file anew.")
+_LOCATION_FAULT = Fault(
+    f"not a label from 1 to {LOCATION_CLASSES} and {LOCATION_FEATURES} bits", "Download the file again."
+)
 
 
 @dataclass(frozen=True)
 class LocationFile:
-    """The file at its place."""
+    """The file, once found."""
 
     where: Path
 
@@ -307,5 +307,5 @@ class LocationFile:
 
 
 def find_location(folder: Path) -> LocationFile | None:
-    """The file in `folder`, if it is there."""
+    """The file in `folder`, if it is present."""
     return LocationFile(folder / "bangkok") if (folder / "bangkok").is_file() else None

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 as distributed: the binary version and the python version, in a folder or in its archive.
 
 In: a folder or a `.tar.gz`, whose members are read into memory and never extracted to disk. Out: record counts, or
-images (N, 3, 32, 32) with labels; the fine ones for CIFAR-100. Python batches go through `batches`, which runs nothing.
+images (N, 3, 32, 32) with labels (fine labels for CIFAR-100). Python batches go through `batches`, which runs no code.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Version:
     archive: str
     train: tuple[str, ...]
     test: str
-    label_bytes: int = 0  # before the pixels of a record, the wanted label last; 0: python batches
+    label_bytes: int = 0  # before the pixels of a record, with the wanted label last; 0 for python batches
     label_key: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All files of it."""
+        """All of its files."""
         return (*self.train, self.test)
 
 
@@ -56,7 +56,7 @@ CIFAR100 = (
 
 
 class Box(Protocol):
-    """Where the files of a version lie."""
+    """Where the files of a version are."""
 
     @property
     def where(self) -> Path:
@@ -122,7 +122,7 @@ class Archive:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that refuses to give more than it may."""
+    """A stream that raises once more than the allowed bytes are read."""
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, left: int, path: Path) -> None:
         self.stream, self.left, self.path = stream, left, path
@@ -137,7 +137,7 @@ class _Bounded(io.RawIOBase):
 
 @dataclass(frozen=True)
 class Batches:
-    """One version of one data set at its place."""
+    """One version of one data set, once found."""
 
     version: Version
     box: Box
@@ -178,15 +178,15 @@ class Batches:
         batch = loads(self.box.read(name), path)
         x, y = _item(batch, "data"), _item(batch, self.version.label_key)
         if not (isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype == np.uint8 and x.shape[1] == _PIXELS):
-            raise damaged(path, f"'data' as bytes, {_PIXELS} a record", "something else")
+            raise damaged(path, f"'data' as bytes, {_PIXELS} per record", "something else")
         y = y.tolist() if isinstance(y, np.ndarray) else y
         if not (isinstance(y, list) and all(type(label) is int for label in y)):
             raise damaged(path, f"'{self.version.label_key}' as a list of whole numbers", "something else")
-        return x, [label if 0 <= label < 256 else -1 for label in y]  # -1 is no class: such a record is left out
+        return x, [label if 0 <= label < 256 else -1 for label in y]  # -1 is not a class, so such a record is left out
 
 
 def find(versions: tuple[Version, ...], folder: Path, name: str) -> Batches | None:
-    """The first version found below `folder` or below its subfolder `name`, unpacked before packed."""
+    """The first version found below `folder` or below its subfolder `name`; unpacked ones are preferred."""
     for version in versions:
         for place in (folder / name / version.folder, folder / version.folder, folder / name):
             if (place / version.train[0]).is_file():
@@ -199,5 +199,5 @@ def find(versions: tuple[Version, ...], folder: Path, name: str) -> Batches | No
 
 
 def _item(batch: Any, key: str) -> Any:
-    """The value under `key`, which Python 2 wrote as bytes and Python 3 reads as either."""
+    """The value under `key`, which Python 2 wrote as bytes and Python 3 may read as bytes or text."""
     return batch.get(key, batch.get(key.encode())) if isinstance(batch, dict) else None

@@ -1,8 +1,8 @@
-"""Features on disk: shards of a bounded size beside a manifest of their hashes; Parquet or npz, never a pickle.
+"""Features on disk: shards of bounded size and a manifest of their hashes; Parquet or npz, never a pickle.
 
 In: blocks of features and labels. Out: `features-00000.parquet` (or `.npz`) and so on, and `features.json`. A shard is
-written aside and renamed when it is whole, so that a shard which is there is finished; what an interrupted run left
-aside is removed by the next one. Nothing but one block (of an npz file: one shard) is ever in memory.
+written under a temporary name and renamed when complete, so that a shard with its final name is finished; the next run
+removes what an interrupted one left behind. At most one block (for npz: one shard) is in memory at a time.
 
 A Parquet shard has the columns `features`, the numbers of one record as little-endian bytes, and `label`; an npz shard
 has the arrays `x` and `y`.
@@ -39,19 +39,19 @@ MANIFEST = "features.json"
 SHARD_BYTES = 32 << 20
 NAME = re.compile(r"features-\d{5}\.(parquet|npz)")
 _MANIFEST_BYTES = 16 << 20
-_MOST_SHARDS = 9000  # a bundle holds no more files than can be looked through
+_MOST_SHARDS = 9000  # a bundle holds no more files than can reasonably be inspected
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How features lie in files.
+    """How features are laid out in files.
 
     Args:
-        shape: Of one record's features.
-        form: Of the files.
-        precision: Of the numbers.
-        per_shard: Records in a shard, the last one apart.
+        shape: The shape of one record's features.
+        form: The file format.
+        precision: The number type.
+        per_shard: Records per shard; the last shard may have fewer.
     """
 
     shape: tuple[int, ...]
@@ -65,15 +65,15 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """What one record's features take."""
+        """The size of one record's features in bytes."""
         return math.prod(self.shape) * np.dtype(self.precision).itemsize
 
     def name(self, number: int) -> str:
-        """Of a shard, counted from 0."""
+        """The name of a shard, counted from 0."""
         return f"features-{number:05d}.{self.form}"
 
     def shards(self, records: int) -> list[range]:
-        """Which records lie in which shard; one without any where there are none.
+        """The records of each shard; a single empty shard if there are no records.
 
         Raises:
             DataError: There would be more files than a bundle may have.
@@ -81,7 +81,9 @@ class Layout:
         starts = range(0, max(1, records), self.per_shard)
         found = [range(at, min(at + self.per_shard, records)) for at in starts]
         if len(found) > _MOST_SHARDS:
-            raise DataError(f"at most {_MOST_SHARDS:,} shards", f"{len(found):,}", do="Release fewer numbers a record.")
+            raise DataError(
+                f"at most {_MOST_SHARDS:,} shards", f"{len(found):,}", do="Release fewer numbers per record."
+            )
         return found
 
 
@@ -97,14 +99,14 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a set of features is; `features.json` holds the same.
+    """The description of a set of features; `features.json` holds the same.
 
     Args:
-        shape: Of one record's features.
+        shape: The shape of one record's features.
         classes: The class names, in the order of the labels.
-        form: Of the files.
-        precision: Of the numbers.
-        noise: The standard deviation of the noise on every number; None where there is none.
+        form: The file format.
+        precision: The number type.
+        noise: The standard deviation of the noise on every number; None without noise.
         shards: The files, in order.
     """
 
@@ -117,26 +119,26 @@ class Manifest:
 
     @property
     def records(self) -> int:
-        """How many there are in all."""
+        """The total number of records."""
         return sum(shard.records for shard in self.shards)
 
     @property
     def bytes(self) -> int:
-        """What all files take."""
+        """The total size of the files in bytes."""
         return sum(shard.bytes for shard in self.shards)
 
     def to_json(self) -> str:
-        """As it is written."""
+        """The JSON text that is written to disk."""
         return json.dumps(asdict(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 class ShardWriter:
-    """One shard, block by block; it appears under its name when the `with` block ends well, and not at all otherwise.
+    """Writes one shard, block by block; it gets its final name only if the `with` block ends without an error.
 
     Args:
-        folder: Where.
-        number: Of the shard.
-        layout: How it is written.
+        folder: Where to write it.
+        number: The number of the shard.
+        layout: How it is laid out.
     """
 
     def __init__(self, folder: Path, number: int, layout: Layout) -> None:
@@ -152,7 +154,7 @@ class ShardWriter:
         return self
 
     def add(self, x: Floats, y: Labels) -> None:
-        """Append records; numbers beyond what the precision holds become its largest."""
+        """Append records; numbers beyond the range of the precision are clamped to it."""
         most = float(np.finfo(self.layout.precision).max)
         flat = np.clip(x.reshape(len(x), math.prod(self.layout.shape)), -most, most)
         rows = flat.astype(f"<{np.dtype(self.layout.precision).str[1:]}")
@@ -196,14 +198,14 @@ class ShardWriter:
                 self._finish()
                 os.replace(self.aside, self.path)
         finally:
-            if self._parquet is not None:  # before its file, which it writes to when it is closed
+            if self._parquet is not None:  # closed before its file, because closing writes to it
                 self._parquet.close()
             self._file.close()
             self.aside.unlink(missing_ok=True)
 
 
 def describe_shard(path: Path, records: int) -> Shard:
-    """A finished file as the manifest lists it."""
+    """The manifest's entry for a finished file."""
     total = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -212,13 +214,13 @@ def describe_shard(path: Path, records: int) -> Shard:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Forget what an interrupted run left aside."""
+    """Remove what an interrupted run left behind."""
     for path in folder.glob(".features-*.part"):
         path.unlink(missing_ok=True)
 
 
 def remove_all(folder: Path) -> None:
-    """Forget every shard, finished or not."""
+    """Remove every shard, finished or not."""
     remove_unfinished(folder)
     for path in list(folder.iterdir()) if folder.is_dir() else []:
         if NAME.fullmatch(path.name):
@@ -229,8 +231,8 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder of features, checked field by field.
 
     Raises:
-        DataError: There is none.
-        FormatError: It is not one.
+        DataError: There is no manifest.
+        FormatError: The file is not a manifest.
     """
     path = folder / MANIFEST
     with reading(path, "a manifest of features"):
@@ -244,7 +246,7 @@ def parse_manifest(table: Any) -> Manifest:
     """A manifest from plain values.
 
     Raises:
-        FormatError: They are something else.
+        FormatError: They do not form a manifest.
     """
     try:
         shards = tuple(Shard(s["name"], s["records"], s["bytes"], s["sha256"]) for s in table["shards"])
@@ -272,10 +274,10 @@ def parse_manifest(table: Any) -> Manifest:
 
 
 def blocks(folder: Path, manifest: Manifest) -> Iterator[Records]:
-    """The features of one shard after the other, as float32 in their shape, with their labels.
+    """The features, shard by shard, as float32 in their shape, with their labels.
 
     Raises:
-        FormatError: A file is not what the manifest says.
+        FormatError: A file does not match the manifest.
     """
     for shard in manifest.shards:
         path = folder / shard.name
@@ -289,7 +291,7 @@ def blocks(folder: Path, manifest: Manifest) -> Iterator[Records]:
 
 
 def load(folder: Path, manifest: Manifest, most_bytes: int | None = None) -> Records:
-    """All features in memory, or the first ones up to so many bytes; at least one shard."""
+    """All features in memory, or the first ones up to `most_bytes`; at least one shard."""
     found: list[Records] = []
     for part in blocks(folder, manifest):
         found.append(part)
@@ -325,7 +327,7 @@ def _read_parquet(path: Path, manifest: Manifest) -> tuple[Floats, Labels]:
 
 
 def _numbers(chunk: Any, wanted: Layout) -> NDArray[np.float32]:
-    """A chunk of raw bytes as numbers, without a copy before the cast."""
+    """A chunk of raw bytes as numbers; nothing is copied before the cast."""
     start, size = chunk.offset * wanted.row_bytes, len(chunk) * wanted.row_bytes
     raw = np.frombuffer(chunk.buffers()[1], np.uint8)[start : start + size]
     numbers = raw.view(f"<{np.dtype(wanted.precision).str[1:]}")
@@ -333,5 +335,5 @@ def _numbers(chunk: Any, wanted: Layout) -> NDArray[np.float32]:
 
 
 def make_manifest(layout: Layout, classes: Sequence[str], noise: float | None, shards: Sequence[Shard]) -> Manifest:
-    """What was written, in one value."""
+    """The manifest of what was written."""
     return Manifest(layout.shape, tuple(classes), layout.form, layout.precision, noise, tuple(shards))

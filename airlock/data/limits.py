@@ -1,8 +1,8 @@
-"""How much a file may make this machine do, and how a bad file is told: one place for both.
+"""Limits on what reading a file may cost, and the errors for bad files, both in one place.
 
-Files come from outside and may be truncated, corrupt or hostile. Every reader in this room asks here before it
-allocates, reads streams in bounded steps, and runs foreign parsers inside `reading`, which turns whatever they raise
-into a `FormatError`. A parser's own words are dropped on the way: they may quote a record.
+Files come from outside and may be truncated, corrupt or hostile. Every reader in this package checks here before it
+allocates, reads streams in bounded steps, and runs third-party parsers inside `reading`, which turns whatever they
+raise into a `FormatError`. A parser's own message is dropped: it may quote a record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def max_bytes() -> int:
         return DEFAULT_MAX_BYTES
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(
-            f"a whole number of bytes in {MAX_BYTES_VARIABLE}", "something else", do="Set it or unset it."
+            f"a whole number of bytes in {MAX_BYTES_VARIABLE}", "something else", do="Correct it or unset it."
         )
     return int(text)
 
@@ -39,20 +39,20 @@ def check_bytes(path: Path, size: int) -> None:
     if size > limit:
         raise DataError(
             f"at most {limit} bytes of decoded data in {path}",
-            f"{size} by its header",
-            "A file may not fill this machine's memory.",
-            f"If the file is right and the memory is there, set {MAX_BYTES_VARIABLE}.",
+            f"{size} according to its header",
+            "Reading it could exhaust this machine's memory.",
+            f"If the file is correct and the memory suffices, set {MAX_BYTES_VARIABLE}.",
         )
 
 
 def check_ratio(path: Path, packed: int, unpacked: int) -> None:
-    """Refuse a compressed member that is absurdly larger unpacked than packed."""
+    """Refuse a compressed member that would grow absurdly when unpacked."""
     if unpacked > _RATIO_MATTERS_FROM and unpacked > _MAX_RATIO * max(packed, 1):
         raise FormatError(
-            f"a compression of at most {_MAX_RATIO}:1 in {path}",
+            f"a compression ratio of at most {_MAX_RATIO}:1 in {path}",
             f"{unpacked} bytes packed into {packed}",
-            "No real data compresses so well; it is how files are made that fill a machine's memory.",
-            "Get the file anew from where it came from, or save it uncompressed.",
+            "Real data does not compress that well, but files built to exhaust a machine's memory do.",
+            "Get the file again from its source, or save it uncompressed.",
         )
 
 
@@ -78,7 +78,7 @@ def read_file(path: Path) -> bytes:
 
 
 def count_lines(path: Path, comment: bytes = b"|") -> int:
-    """Lines that are neither blank nor a comment; what else stands in a line is not looked at."""
+    """The number of lines that are neither blank nor a comment; their content is not examined."""
     with reading(path, "a text file"):
         check_bytes(path, path.stat().st_size)
         with path.open("rb") as stream:
@@ -88,13 +88,16 @@ def count_lines(path: Path, comment: bytes = b"|") -> int:
 def damaged(path: Path, expected: str, found: str) -> FormatError:
     """The error for a file that contradicts itself."""
     return FormatError(
-        f"{expected} in {path}", found, "The file is truncated, corrupt or of another kind.", "Get or write it anew."
+        f"{expected} in {path}",
+        found,
+        "The file is truncated, corrupt or of another kind.",
+        "Get it or write it again.",
     )
 
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Run a parser on `path`; whatever it raises becomes one of this package's errors, without the parser's words."""
+    """Run a parser on `path`; whatever it raises becomes one of this package's errors, without the parser's message."""
     try:
         yield
     except AirlockError:
@@ -102,10 +105,10 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{kind} at {path}", "nothing", do="Check the path.") from None
     except PermissionError:
-        raise DataError(f"{kind} at {path}", "one this user may not read", do="Change its permissions.") from None
+        raise DataError(f"{kind} at {path}", "one that this user may not read", do="Change its permissions.") from None
     except IsADirectoryError:
         raise DataError(f"{kind} at {path}", "a folder", do="Check the path.") from None
     except MemoryError:
-        raise DataError(f"memory enough to read {path}", "too little", do="Use a machine with more of it.") from None
+        raise DataError(f"enough memory to read {path}", "too little", do="Use a machine with more memory.") from None
     except Exception as error:  # noqa: BLE001 - what a parser raises on a corrupt file is documented by none of them
-        raise damaged(path, kind, f"something its reader stops at ({type(error).__name__})") from None
+        raise damaged(path, kind, f"something that its parser cannot read ({type(error).__name__})") from None

@@ -1,7 +1,7 @@
 """From a config to its data: `describe` says what is public before a record is read, `load` reads and divides.
 
-Both take named sources and the user's own files alike; what differs is in `sources` and `own`. Files that are missing
-or are not what they say are refused. Single records never are: `remarks` says what becomes of those that do not fit.
+Both accept named sources and the user's own files; what differs is in `sources` and `own`. Files that are missing or
+malformed are refused. Single records never are: `remarks` says what happens to those that do not fit.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from airlock.errors import ConfigError, DataError
 def describe(config: ReleaseConfig, data_dir: Path | None = None) -> Facts:
     """What is public about the data, before any record's values are read.
 
-    Sizes are those that the config declares, or of a named source the published ones. They are never counted: subsets
-    of benchmarks are in use, and how many records lie here depends on each of them. A named source need not be there,
-    so that a release can be planned anywhere.
+    Sizes are those declared in the config or, for a named source, the published ones. They are never counted: subsets
+    of benchmarks are in use, and the number of records in a file depends on each of them. A named source need not be
+    present, so that a release can be planned anywhere.
 
     Args:
         config: The release.
-        data_dir: Where named sources lie; else the environment's AIRLOCK_DATA, else ./data.
+        data_dir: The folder of the named sources; defaults to the environment's AIRLOCK_DATA, then to ./data.
     """
     known = named(config.data.source, data_dir)
     facts = own.facts(config) if known is None else _facts(config.data, known[0])
@@ -39,11 +39,11 @@ def describe(config: ReleaseConfig, data_dir: Path | None = None) -> Facts:
 def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
     """Read the records and divide them into private, public, test and holdout.
 
-    What the holder should know of them is in `Split.remarks`, and nowhere else.
+    What the holder should know about them is in `Split.remarks`, and nowhere else.
 
     Args:
         config: The release.
-        data_dir: Where named sources lie; else the environment's AIRLOCK_DATA, else ./data.
+        data_dir: The folder of the named sources; defaults to the environment's AIRLOCK_DATA, then to ./data.
     """
     facts, raw_pool, raw_test = read_all(config, data_dir)
     where = config.data.source
@@ -58,7 +58,7 @@ def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
 
 
 def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, Raw | None]:
-    """The facts, all records as they were read, and the test records where there are official ones."""
+    """The facts, all records as read, and the official test records if there are any."""
     known, facts = named(config.data.source, data_dir), describe(config, data_dir)
     if known is None:
         return facts, *own.read(config, facts)
@@ -69,21 +69,21 @@ def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, 
             f"the files of '{source.name}' in {folder / source.name} or {folder}",
             "none of them",
             "Nothing is ever downloaded.",
-            f"Get it: {source.get} Another folder can be named with --data-dir or in AIRLOCK_DATA.",
+            f"Get it: {source.get} Another folder can be given with --data-dir or in AIRLOCK_DATA.",
         )
     pool, test = place.read()
     if (test is None) != (source.test_records is None):
         raise DataError(
             f"{'no' if test is not None else 'the'} test records in {place.where}, as '{source.name}' is published",
             "some" if test is not None else "none",
-            "What is public about a named source is what is published of it.",
-            "Get the whole set, or use the file as your own: give its path under another name.",
+            "The public facts about a named source are the published ones.",
+            "Get the complete set, or use the file as your own data: give its path under another name.",
         )
     return facts, pool, test
 
 
 def _stated(facts: Facts, fractions: SplitConfig) -> Facts:
-    """The same, saying which classes have no public record; refused where there are no such classes."""
+    """The same facts, naming the classes that have no public record; unknown class names are refused."""
     kept_out = [facts.classes[label] for label in facts.without(fractions)]
     if not kept_out:
         return facts
@@ -91,20 +91,20 @@ def _stated(facts: Facts, fractions: SplitConfig) -> Facts:
 
 
 def _facts(data: DataConfig, source: Source) -> Facts:
-    """Of a named source: as published, unless the config says that it is a part of it."""
+    """The facts of a named source: as published, unless the config declares a subset."""
     given = [key for key in ("label", "classes", "columns", "shape", "test") if getattr(data, key) not in (None, {})]
     if given:
         raise ConfigError(
-            f"only name, records and test_records beside the named source '{source.name}'",
+            f"only name, records and test_records alongside the named source '{source.name}'",
             f"data.{given[0]}",
-            "What is public about it is known; a key that is ignored hides a mistake.",
+            "Everything else about it is known; a key that was silently ignored would hide a mistake.",
             "Remove it.",
         )
     if data.test_records is not None and source.test_records is None:
         raise ConfigError(
             f"no data.test_records for '{source.name}'",
             "a number",
-            "It has no official test set; test records are split off.",
+            "It has no official test set; test records are split off from it.",
             "Set split.test.",
         )
     sizes = "declared" if data.records or data.test_records else "as published"
@@ -119,14 +119,17 @@ def _facts(data: DataConfig, source: Source) -> Facts:
 
 
 def _remarks(split: Split, pool: Records, test: Records | None, fractions: SplitConfig) -> tuple[str, ...]:
-    """What the holder should know of the parts."""
+    """What the holder should know about the parts."""
     facts, found = split.facts, list(about_size("records", len(pool), split.facts.records))
     if test is not None:
         found += about_size("test records", len(test), facts.test_records or 1)
         shared = set(positions(test, 0)[1])
         count = sum(digest in shared for digest in positions(pool, 0)[1])
         found += about_shared(
-            count, "", "the test set", ": accuracy on those says nothing of others. Take them out of one of the files."
+            count,
+            "",
+            "the test set",
+            ": accuracy on them says nothing about others. Remove them from one of the files.",
         )
     parts: tuple[Part, ...] = ("private", "public", "test", "holdout")
     for part in parts:

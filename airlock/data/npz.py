@@ -1,16 +1,17 @@
-"""Npz files: numpy's zip of arrays, read with nothing taken on trust, and what their arrays mean.
+"""Npz files (numpy's zip of arrays): how they are validated and read, and what their arrays mean.
 
 In: a path and the wanted member names. Out: shapes and types from the headers alone, or the arrays. Before anything is
-allocated the zip directory's sizes must fit the file and the limits, and a member's npy header must account for every
-byte of the member. Object arrays, which are pickles, are refused: pickles can run code.
+allocated, the zip directory's sizes must be consistent with the file and the limits, and a member's npy header must
+account for every byte of the member. Object arrays, which are pickles, are refused: pickles can run code.
 
 What the arrays of an npz file mean: x and y, or x_train, y_train, x_test and y_test, as images or as features.
 
 In: the path of such a file. Out: the shape of a record and the record counts from the headers alone, or the records.
 
-Images are uint8, (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels; when the last axis is 1 or 3, it is the
-channels, otherwise the second one is. Features are two-dimensional numbers and are used as they are: scale them by
-public constants beforehand, never by statistics of the records, which would themselves need a guarantee.
+Images are uint8, (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels; if the last axis has length 1 or 3, it
+holds the channels, otherwise the second axis does. Features are a two-dimensional array of numbers and are used
+unchanged: scale them by public constants beforehand, never by statistics of the records, which would themselves need a
+guarantee.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from airlock.errors import DataError, FormatError
 
 @dataclass(frozen=True)
 class Header:
-    """What a member says about itself."""
+    """A member's npy header."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -58,7 +59,7 @@ def read(path: Path, wanted: Iterable[str]) -> dict[str, Array]:
         members = [archive.getinfo(f"{name}.npy") for name in names]
         check_bytes(path, sum(member.file_size for member in members))
         if sum(member.compress_size for member in members) > path.stat().st_size:
-            raise damaged(path, "members no larger than the file", "a directory that says otherwise")
+            raise damaged(path, "members no larger than the file", "a zip directory that claims more")
         for name, member in zip(names, members, strict=True):
             with archive.open(member) as stream:
                 found[name] = _array(stream, _header(stream, member, path), path)
@@ -106,7 +107,7 @@ _TRAIN, _TEST, _PLAIN = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
 
 @dataclass(frozen=True)
 class NpzFile:
-    """A file of arrays at its place."""
+    """A file of arrays, once found."""
 
     where: Path
 
@@ -117,7 +118,7 @@ class NpzFile:
         return record_shape(header.shape, header.dtype, self.where)
 
     def has_test(self) -> bool:
-        """Whether test records lie in the file as well."""
+        """Whether the file also holds test records."""
         found = headers(self.where, (*_TRAIN, *_TEST, *_PLAIN))
         return len(self._pairs(set(found))) == 2
 
@@ -134,7 +135,7 @@ class NpzFile:
         return raw[0], raw[1] if len(raw) == 2 else None
 
     def read_test(self) -> Raw:
-        """The records of a file that is given as the test file: its x_test, y_test, or its only pair."""
+        """The records of a separate test file: its x_test and y_test, or its only pair."""
         train, test = self.read()
         return test if test is not None else train
 
@@ -150,14 +151,14 @@ class NpzFile:
 
 
 def record_shape(shape: tuple[int, ...], dtype: np.dtype[np.generic], path: Path) -> tuple[int, ...]:
-    """The shape of one record as it will be used: (features,) or (channels, height, width)."""
+    """The shape of one record as used here: (features,) or (channels, height, width)."""
     if len(shape) == 2 and shape[1] and dtype.kind in "fuib":
         return (shape[1],)
     if dtype != np.uint8 and len(shape) in (3, 4):
         raise DataError(
             f"images as uint8 in {path}",
             f"{dtype}",
-            "The scale of pixels has to be public and is fixed: 0 to 255.",
+            "The scale of pixels has to be public, so it is fixed: 0 to 255.",
             "Convert them, such as (255 * x).round().astype('uint8').",
         )
     axis = _channel_axis(shape)
@@ -176,14 +177,14 @@ def arrange(x: Array, path: Path) -> Array:
     """Images as (N, C, H, W) uint8, features as (N, F) float32."""
     shape = record_shape(x.shape, x.dtype, path)
     if x.ndim == 2:
-        with np.errstate(over="ignore"):  # what overflows becomes infinite and leaves its record out
+        with np.errstate(over="ignore"):  # a value that overflows becomes infinite, and its record is left out
             return x.astype(np.float32)
     axis = _channel_axis(x.shape)
     return np.ascontiguousarray(np.moveaxis(x, axis, 1) if axis else x.reshape(len(x), *shape))
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of the channels; 0 when there is none because the images are grey, None when it cannot be known."""
+    """The axis of the channels; 0 if there is none because the images are grey, None if it is ambiguous."""
     if 0 in shape[1:]:
         return None
     if len(shape) == 3:

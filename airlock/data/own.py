@@ -1,14 +1,14 @@
 """The user's own data: an npz, CSV or Parquet file, or a folder of images with one subfolder per class.
 
-In: the `DataConfig`. Out: `Facts` that come from the config alone (of an npz file the shape of a record comes from the
-array's header), or the raw records. The number of records is never counted for the facts: how many patients there are
-is itself private. Nor are classes taken from subfolders: one may be there because of one person.
+In: the `DataConfig`. Out: `Facts` that come from the config alone (for an npz file, the shape of a record comes from
+the array's header), or the raw records. The number of records is never counted for the facts: how many patients there
+are is itself private. Nor are classes inferred from subfolders: one may exist because of a single person.
 
 A folder of images. In: the folder, the declared classes and the declared shape of an image. Out: uint8 images (N, C, H,
-W) with labels. The shape says size and kind, grey (1 channel) or colour (3); images are converted to that kind and an
-alpha channel is dropped. What is no image of that size leaves itself out, because resizing is the owner's choice, and
-so do files of subfolders that are no declared class: neither classes nor shape are taken from what lies in the folder,
-where one file may be one person. Images are taken as stored: an EXIF orientation is not applied.
+W) with labels. The shape gives size and kind, grey (1 channel) or colour (3); images are converted to that kind and an
+alpha channel is dropped. A file that is not an image of that size is left out, because resizing is the owner's
+decision, and so are files in subfolders that are not a declared class: neither classes nor shape are inferred from the
+folder's contents, where one file may be one person. Images are used as stored: an EXIF orientation is not applied.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _GREY, _COLOUR = (
     frozenset({"1", "L", "LA", "La"}),
     frozenset({"RGB", "RGBA", "RGBX", "RGBa", "P", "PA", "CMYK", "YCbCr"}),
 )
-_UNDECLARED = Fault("in a subfolder that is no declared class", "Name the class in data.classes, or move the files.")
-_OTHER = Fault("no image", f"Files that end in {', '.join(sorted(_SUFFIXES))} are read.")
-_UNREADABLE = Fault("an image that cannot be read, or not of 8 bits a channel", "Convert it beforehand.")
+_UNDECLARED = Fault("in a subfolder that is not a declared class", "Add the class to data.classes, or move the files.")
+_OTHER = Fault("not an image", f"Files that end in {', '.join(sorted(_SUFFIXES))} are read.")
+_UNREADABLE = Fault("an image that cannot be read or does not have 8 bits per channel", "Convert it beforehand.")
 
 
 def image_shape(path: Path, data: DataConfig) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def image_shape(path: Path, data: DataConfig) -> tuple[int, ...]:
         raise ConfigError(
             "the shape of an image in data.shape, for a folder of images",
             "none",
-            "Taken from the files it would depend on a single one, and thus on a person.",
+            "Inferred from the files, it could depend on a single one, and thus on one person.",
             "Add a line such as shape = [3, 32, 32]: channels (1 grey, 3 colour), height, width.",
         )
     return data.shape
@@ -64,7 +64,7 @@ def read_images(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     channels, height, width = image_shape(path, data)
     check_bytes(path, len(files) * channels * height * width)
     x, faults = np.zeros((len(files), channels, height, width), np.uint8), Faults()
-    size = Fault(f"not {width} x {height} pixels, as data.shape says", "Resize all images to one size beforehand.")
+    size = Fault(f"not {width} x {height} pixels, the size in data.shape", "Resize all images to one size beforehand.")
     for place, file in enumerate(files):
         pixels = _look_at(file, classes, (channels, height, width), size)
         if isinstance(pixels, Fault):
@@ -77,7 +77,7 @@ def read_images(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
 
 
 def _look_at(file: Path, classes: tuple[str, ...], shape: tuple[int, ...], size: Fault) -> Pixels | Fault:
-    """The pixels of one file, or what is wrong with it; no other file is looked at."""
+    """The pixels of one file, or what is wrong with it; no other file is consulted."""
     if file.parent.name not in classes:
         return _UNDECLARED
     if file.suffix.lower() not in _SUFFIXES or not file.is_file():
@@ -95,7 +95,7 @@ def _look_at(file: Path, classes: tuple[str, ...], shape: tuple[int, ...], size:
 
 
 def _shown(file: Path) -> str:
-    """The name of a file, printable also where it is no UTF-8."""
+    """The name of a file, printable even if it is not UTF-8."""
     return str(file).encode("utf-8", "replace").decode()
 
 
@@ -123,7 +123,7 @@ def _open_image(file: Path) -> Iterator[Image.Image]:
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind of file is called and read."""
+    """One kind of file: its name and its readers."""
 
     title: str
     shape: Callable[[Path, DataConfig], tuple[int, ...]]
@@ -155,18 +155,18 @@ def facts(config: ReleaseConfig) -> Facts:
         raise ConfigError(
             "the number of records in data.records",
             "none",
-            "How many private records there are is itself private, so it is not counted: give a public round figure. "
-            "It need not be exact; it sets the sampling rate and the size of a step, and privacy holds whatever it is.",
+            "The number of private records is itself private, so it is not counted: give a public round figure. It "
+            "need not be exact; it sets the sampling rate and the size of a step, and the guarantee holds regardless.",
             "Add a line such as records = 10000.",
         )
     classes, named_by = _classes(data)
     has_test = data.test is not None or _holds_test(path, kind)
     if data.test_records is not None and not has_test:
         raise ConfigError(
-            "data.test_records for test records that come separately",
-            "none that do",
-            "They are split off, by split.test.",
-            "Remove it, or name their file in data.test.",
+            "data.test_records only for a separate test file",
+            "no such file",
+            "Test records are split off by split.test.",
+            "Remove it, or name the file in data.test.",
         )
     return Facts(
         name=data.name or "private data",
@@ -199,7 +199,7 @@ def _kind(path: Path) -> Kind:
         return IMAGES
     if path.suffix.lower() not in _KINDS:
         raise ConfigError(
-            "a .npz, .csv or .parquet file, or a folder with one subfolder of images a class, as data.source",
+            "a .npz, .csv or .parquet file, or a folder with one subfolder of images per class, as data.source",
             f"{path.name}",
             do="Convert the data to one of these.",
         )
@@ -207,7 +207,7 @@ def _kind(path: Path) -> Kind:
 
 
 def _check_keys(data: DataConfig, kind: Kind) -> None:
-    """A key that would be ignored hides a mistake; a test file is of the same kind."""
+    """Refuse keys that would be ignored, which hides mistakes, and a test file of another kind."""
     given = [key for key in ("label", "columns") if getattr(data, key)]
     if kind in (NPZ, IMAGES) and given:
         raise ConfigError(f"data.label and data.columns only for a table, not for a {kind.title}", f"data.{given[0]}")
@@ -219,9 +219,9 @@ def _check_keys(data: DataConfig, kind: Kind) -> None:
     if not path.exists():
         raise ConfigError("a file or folder at data.test", f"nothing at {path}", do="Check the path.")
     if _kind(path) is not kind:
-        raise ConfigError(f"data.test to be a {kind.title}, as data.source is", f"a {_kind(path).title}")
+        raise ConfigError(f"data.test to be a {kind.title}, like data.source", f"a {_kind(path).title}")
     if _holds_test(Path(data.source), kind):
-        raise ConfigError("test records in one place", "x_test in data.source as well as data.test", do="Remove one.")
+        raise ConfigError("test records in one place", "both x_test in data.source and data.test", do="Remove one.")
 
 
 def _holds_test(path: Path, kind: Kind) -> bool:
@@ -229,13 +229,13 @@ def _holds_test(path: Path, kind: Kind) -> bool:
 
 
 def _classes(data: DataConfig) -> tuple[tuple[str, ...], str]:
-    """The class names, and who says so."""
+    """The class names, and how they were declared."""
     if data.classes is None:
         raise ConfigError(
             "the class names in data.classes",
             "none",
-            "Names taken from the records or from subfolders would leak them: a class may exist because of one person.",
-            'Add a line such as classes = ["no", "yes"], or classes = 10 when they are called 0 to 9.',
+            "Names inferred from records or subfolders would leak them: a class may exist because of one person.",
+            'Add a line such as classes = ["no", "yes"], or classes = 10 if they are numbered 0 to 9.',
         )
     if isinstance(data.classes, int):
         _check_number(data.classes)

@@ -1,10 +1,11 @@
-"""A public set beside the private one: records that are used in the clear, so nobody in them is protected.
+"""A public set alongside the private one: its records are used without noise and are not protected.
 
-In: the name or place of another set of images. Out: a `Split` whose `beside` holds that set in the private records'
-shape. The public set is fixed before another record is read and never depends on one. Where a private, holdout or test
-record stands in it, it is *that* record that is left out of its part, however many there are. It goes by the record and
-the public set alone, so neighbouring sets stay neighbours (the presence of a record that is public changes nothing at
-all); leaving out the public one, or refusing the set, would let people's records choose the front end or end a release.
+In: the name or path of another set of images. Out: a `Split` whose `beside` holds that set in the private records'
+shape. The public set is fixed before any other record is read and never depends on one. If a private, holdout or test
+record also appears in it, *that* record is left out of its part, however many there are. This depends only on the
+record and the public set, so neighbouring sets stay neighbours (adding a record that is already public changes nothing
+at all). Dropping the public copy, or refusing the set, would let private records choose the front end or stop a
+release.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from airlock.errors import ConfigError
 
 _UNPROTECTED = (
     ", which is public and used without noise: left out here, and not protected. "
-    "If that is not meant, take another public set."
+    "If this is not intended, use another public set."
 )
 
 
 def describe_public(public: DataConfig, config: ReleaseConfig, facts: Facts, data_dir: Path | None = None) -> Facts:
-    """What is known about the public set before a record is read; refused if it cannot serve.
+    """What is known about the public set before a record is read; refused if it is unsuitable.
 
     Raises:
-        ConfigError: It is the private set itself, or records of either are no images.
+        ConfigError: It is the private set itself, or the records of either are not images.
     """
     found = describe(_as_release(public, data_dir), data_dir)
     if _place(public.source, data_dir) == _place(config.data.source, data_dir):
         raise ConfigError(
-            "another data set than the private one as settings.public",
+            "a data set other than the private one as settings.public",
             "the same one",
             "Public records are used without noise.",
-            'Name another set, or set aside a part with split.public and say public = "split".',
+            'Name another set, or set a part aside with split.public and write public = "split".',
         )
     for what, shape in (("private", facts.shape), ("public", found.shape)):
         if len(shape) != 3 or shape[0] not in (1, 3):
@@ -57,10 +58,10 @@ def describe_public(public: DataConfig, config: ReleaseConfig, facts: Facts, dat
 
 
 def add_public(split: Split, public: DataConfig, data_dir: Path | None = None) -> Split:
-    """The split with a public set beside it: all its records, those of its test set too.
+    """The split with a public set added: all its records, including its test set.
 
-    Images are brought to the private records' shape. Private, holdout and test records that stand in the public set are
-    left out of their parts, which is told in the remarks.
+    Images are converted to the private records' shape. Private, holdout and test records that also appear in the public
+    set are left out of their parts, and the remarks say so.
     """
     beside, told = _read_public(public, data_dir, split.facts.shape)
     known = set(_contents(beside.records))
@@ -76,7 +77,7 @@ def add_public(split: Split, public: DataConfig, data_dir: Path | None = None) -
 
 
 def open_public(public: DataConfig, data_dir: Path | None = None, shape: tuple[int, ...] | None = None) -> Public:
-    """All records of a set that needs no protection, those of its test set too; images in `shape` if one is given."""
+    """All records of a set that needs no protection, including its test set; images in `shape` if one is given."""
     return _read_public(public, data_dir, shape)[0]
 
 
@@ -98,7 +99,7 @@ def halve(public: Public, second: bool) -> Public:
         ConfigError: There are fewer than four classes.
     """
     if public.classes < 4:
-        raise ConfigError("at least four classes, to learn one half of them", f"{public.classes}")
+        raise ConfigError("at least four classes, so that half of them can be learned", f"{public.classes}")
     middle = public.classes // 2
     kept = (public.records.y >= middle) == second
     records = Records(public.records.x[kept], public.records.y[kept] - (middle if second else 0))
@@ -107,7 +108,7 @@ def halve(public: Public, second: bool) -> Public:
 
 
 def digest(records: Records) -> str:
-    """SHA-256 of inputs, labels and their shape: names a public set by its content."""
+    """SHA-256 of inputs, labels and their shape: identifies a public set by its content."""
     found = hashlib.sha256(repr((records.x.shape, records.x.dtype.str)).encode())
     found.update(np.ascontiguousarray(records.x).data)
     found.update(np.ascontiguousarray(records.y).data)
@@ -115,7 +116,7 @@ def digest(records: Records) -> str:
 
 
 def fit_shape(x: Array, shape: tuple[int, ...]) -> Array:
-    """Images (N, C, H, W) in another shape: colours averaged or repeated, the middle cut out, then resized."""
+    """Images (N, C, H, W) in another shape: channels averaged or repeated, centre-cropped, then resized."""
     colours, height, width = shape
     if x.shape[1:] == shape:
         return x
@@ -128,7 +129,7 @@ def fit_shape(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _middle(x: Array, ratio: float) -> Array:
-    """The largest middle part whose height is `ratio` times its width."""
+    """The largest centre crop whose height is `ratio` times its width."""
     height, width = x.shape[2:]
     rows, columns = min(height, max(1, round(width * ratio))), min(width, max(1, round(height / ratio)))
     top, left = (height - rows) // 2, (width - columns) // 2
@@ -136,7 +137,7 @@ def _middle(x: Array, ratio: float) -> Array:
 
 
 def _resizing(found: int, wanted: int) -> NDArray[np.float32]:
-    """Linear interpolation along one side, with a window as wide as a new pixel where it shrinks."""
+    """Linear interpolation along one side; when shrinking, the window is as wide as a new pixel."""
     scale = found / wanted
     centres = (np.arange(wanted) + 0.5) * scale - 0.5
     distance = np.abs(np.arange(found)[None] - centres[:, None]) / max(scale, 1.0)
@@ -149,13 +150,13 @@ def _like(values: NDArray[np.float32], x: Array) -> Array:
 
 
 def _contents(records: Records) -> list[bytes]:
-    """A digest of every record's input, as numbers in [0, 1]: a picture in bytes and in floats has the same."""
+    """A digest of every record's input scaled to [0, 1]: an image has the same digest in bytes and in floats."""
     scale = np.float32(255 if records.x.dtype == np.uint8 else 1)
     return [hashlib.blake2b((x.astype(np.float32) / scale).tobytes(), digest_size=16).digest() for x in records.x]
 
 
 def _without(records: Records, known: Set[bytes]) -> Records:
-    """The records whose input is not known."""
+    """The records whose input is not in `known`."""
     return records.take(np.flatnonzero([content not in known for content in _contents(records)]))
 
 

@@ -1,10 +1,10 @@
-"""What the holder of the records should know about them, and nobody else.
+"""Remarks: what the holder of the records, and nobody else, should know about them.
 
 A record that does not fit the declared schema is left out; a declared class may have no record; a part may be empty.
-None of that ends a load: whether a release exists, and what it says, would then depend on single records, which no
-noise pays for. It becomes a *remark*: a sentence for the holder's terminal and the vault. Nothing is decided by a
-remark, and none enters a config, a plan, an event, a card or a bundle. A remark names files, rows, columns and declared
-classes, never what stands in a record.
+None of this stops a load: whether a release exists, and what it says, would then depend on single records without any
+noise to hide it. Instead it becomes a *remark*: a sentence for the holder's terminal and the vault. No decision depends
+on a remark, and none enters a config, a plan, an event, a card or a bundle. A remark names files, rows, columns and
+declared classes, never the content of a record.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """Which records of a file do not fit what is declared, and in what.
+    """Which records of a file do not match the declaration, and why.
 
-    Whoever adds to this looks at one record and at public declarations, never at other records. So adding or removing
-    one record leaves every other one where it was, in or out.
+    Code that adds a fault looks at one record and at public declarations, never at other records. So adding or removing
+    one record does not change whether any other is kept.
     """
 
     def __init__(self) -> None:
         self._places: dict[Fault, list[int]] = {}
 
     def add(self, fault: Fault, places: Iterable[int]) -> None:
-        """The records at these places, counted from 0, have this fault."""
+        """Record that the records at these positions, counted from 0, have this fault."""
         own = [int(place) for place in places]
         if own:
             self._places.setdefault(fault, []).extend(own)
 
     def kept(self, count: int) -> NDArray[np.bool_]:
-        """Which of so many records have no fault."""
+        """A mask of the records, of `count` in total, that have no fault."""
         kept = np.ones(count, bool)
         for places in self._places.values():
             kept[places] = False
         return kept
 
     def told(self, where: str, name: Callable[[int], str] | None = None) -> tuple[str, ...]:
-        """One remark for each fault; a record with several is told by the first that was found.
+        """One remark per fault; a record with several faults is listed under the first one found.
 
         Args:
             where: What was read.
-            name: What the holder calls the record at a place; its row, counted from 1, when left out.
+            name: The holder's name for the record at a position; defaults to its row, counted from 1.
         """
         told, seen = [], set[int]()
         for (what, do), places in self._places.items():
@@ -68,41 +68,41 @@ class Faults:
 
 
 def about_size(what: str, found: int, declared: int) -> tuple[str, ...]:
-    """A remark where there are far more or far fewer records than the public figure says.
+    """A remark if there are far more or far fewer records than the public figure says.
 
-    Chance alone moves a count by its square root; a tenth more is what a round figure may be off by.
+    Random variation moves a count by about its square root; rounding may add another tenth.
     """
     if abs(found - declared) <= 0.1 * declared + 4 * math.sqrt(declared):
         return ()
     return (
-        f"There are {found:,} {what} and {declared:,} are declared: the promise holds, but steps and sampling are "
-        "made for another number and accuracy may suffer. Declare a public figure that is nearer.",
+        f"There are {found:,} {what}, but {declared:,} are declared: the guarantee holds, but the steps and the "
+        "sampling rate are set for another number, and accuracy may suffer. Declare a closer public figure.",
     )
 
 
 def about_classes(labels: NDArray[np.int64], classes: Sequence[str]) -> tuple[str, ...]:
-    """A remark where declared classes have no private record."""
+    """A remark if declared classes have no private record."""
     counts = np.bincount(labels, minlength=len(classes))
     empty = [f"'{name}'" for name, count in zip(classes, counts, strict=True) if not count]
     if not empty or not len(labels):
         return ()
     return (
-        f"No private record of {_some(empty[:_SHOWN], len(empty))}: what is not there cannot be learnt. "
+        f"No private record of {_some(empty[:_SHOWN], len(empty))}: a class without records cannot be learned. "
         "Give more records, make the other parts in [split] smaller, or leave the class out of data.classes.",
     )
 
 
 def about_empty(part: str, do: str) -> str:
     """The remark for a part without records."""
-    return f"There is no {part} record: nothing can be learnt from or measured on that part. {do}"
+    return f"There is no {part} record: nothing can be learned from or measured on that part. {do}"
 
 
 def about_shared(count: int, of: str, also: str, consequence: str) -> tuple[str, ...]:
-    """A remark where records stand in two places."""
+    """A remark if records appear in two places."""
     if not count:
         return ()
     what = f"{of} record" if of else "record"
-    return (f"{_count(count, what)} also {'stands' if count == 1 else 'stand'} in {also}{consequence}",)
+    return (f"{_count(count, what)} also {'appears' if count == 1 else 'appear'} in {also}{consequence}",)
 
 
 def _count(count: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """The named sources: public benchmarks, what is published about each, and where their files are looked for.
 
-In: a name and a folder. Out: the `Source`, and its `Place` if the files are there. Nothing is ever downloaded.
+In: a name and a folder. Out: the `Source`, and its `Place` if the files are present. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
 class Place(Protocol):
-    """Files that were found: they can be counted, for the holder's eyes alone, and read."""
+    """Files that were found: they can be read, and counted for the holder alone."""
 
     @property
     def where(self) -> Path | None:
-        """The folder or file; None when it is built in."""
+        """The folder or file; None if it is built in."""
 
     def sizes(self) -> tuple[int, int | None]:
-        """Training and test records; None when there is no official test set."""
+        """The numbers of training and test records; None if there is no official test set."""
 
     def read(self) -> tuple[Raw, Raw | None]:
         """Training and test records."""
@@ -42,13 +42,13 @@ class Source:
     """A public benchmark.
 
     Args:
-        name: What a config calls it.
-        title: What people call it, and whose it is.
-        shape: Of one record.
+        name: Its name in a config.
+        title: Its usual name, and its authors.
+        shape: The shape of one record.
         classes: The class names, in the order of the labels.
         records: The published number of training records.
         test_records: The published number of test records; None when there is no official test set.
-        get: How to get it, in words.
+        get: Instructions for getting it.
         find: Looks for it in a folder.
     """
 
@@ -64,15 +64,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Listing:
-    """One line of `airlock datasets`: a source and what was found of it.
+    """One line of `airlock datasets`: a source and which of its files were found.
 
     Args:
         source: The source; `source.get` says how to get it.
-        found: Whether its files are there and can be used.
-        where: The folder or file; None when it is built in or not there.
-        records: Training records found, or published when nothing is there.
-        test_records: Test records found or published; None when there is no official test set.
-        problem: Why files that are there cannot be used.
+        found: Whether its files are present and usable.
+        where: The folder or file; None if it is built in or missing.
+        records: Training records found, or the published number if nothing is found.
+        test_records: Test records found or published; None if there is no official test set.
+        problem: Why files that are present cannot be used.
     """
 
     source: Source
@@ -102,20 +102,20 @@ class BuiltInDigits:
 
 
 def data_folder(data_dir: Path | None = None) -> Path:
-    """Where data lie: the argument, else AIRLOCK_DATA, else ./data."""
+    """The data folder: the argument, else AIRLOCK_DATA, else ./data."""
     return Path(data_dir) if data_dir is not None else Path(os.environ.get(FOLDER_VARIABLE) or "data")
 
 
 def find_all(data_dir: Path | None = None) -> list[Listing]:
-    """Every named source, and what is there of it."""
+    """Every named source, and what was found of it."""
     return [_list(source, data_folder(data_dir)) for source in SOURCES.values()]
 
 
 def named(text: str, data_dir: Path | None) -> tuple[Source, Path] | None:
-    """The source that `data.source` names, and the folder to look in; None when it is a path of the user's own.
+    """The source that `data.source` names, and the folder to look in; None if it is a path of the user's own.
 
-    A path whose last part is a known name and which holds that source's files means the source as well: a config beside
-    a folder `mnist` has its `data = "mnist"` turned into such a path.
+    A path whose last part is a known name and which holds that source's files also means the source: if a config lies
+    next to a folder `mnist`, its `data = "mnist"` is turned into such a path.
     """
     if text in SOURCES:
         return SOURCES[text], data_folder(data_dir)
@@ -146,7 +146,7 @@ def _find_digits(folder: Path) -> Place | None:
 
 
 def _find_idx(name: str, other_name: str) -> Callable[[Path], Place | None]:
-    """Both sets have the same file names: files right in `folder` count only for the one its name speaks for."""
+    """Both sets use the same file names: files directly in `folder` belong to the set that the folder is named for."""
 
     def find(folder: Path) -> Place | None:
         places = [folder / name, folder / name / "raw", folder / name / other_name / "raw", folder / other_name / "raw"]
@@ -195,7 +195,7 @@ _HUNDRED = _words(
     "television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
 _IDX = "{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz"
-_CIFAR_HOME = "from Alex Krizhevsky's page at the University of Toronto; unpacked, or the archive as it is"
+_CIFAR_HOME = "from Alex Krizhevsky's page at the University of Toronto; unpacked, or the archive itself"
 
 SOURCES = {
     source.name: source

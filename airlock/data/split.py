@@ -1,17 +1,17 @@
-"""The values of this room: `Facts` (what is public), `Records`, and `Split` (who may see which record).
+"""The values of this package: `Facts` (what is public), `Records`, and `Split` (which record is in which part).
 
-A record's place is decided by a keyed hash of its own content, not by its position: adding or removing one record moves
-no other, and equal records of one file always lie in the same part. Part sizes follow the fractions up to chance, and a
-part may be empty. Exact sizes (`exact`) are for experiments, not for releases.
+A record's part is decided by a keyed hash of its own content, not by its position: adding or removing one record moves
+no other, and equal records of one file are always in the same part. Part sizes follow the fractions up to random
+variation, and a part may be empty.
 
-Classes may be kept out of the public part (`split.public_without`): their records are private where they would have
-been public. That depends on the record's own label alone, so all of the above stays true.
+Classes may be kept out of the public part (`split.public_without`): records that would have been public are private
+instead. This depends only on the record's own label, so all of the above still holds.
 
 Shards: private records in M disjoint parts, for models that are trained on one shard each. Guarantee: a record's shard
-follows from a keyed hash of its own content, so every record lies in exactly one shard and one record more or less
+follows from a keyed hash of its own content, so every record is in exactly one shard, and adding or removing a record
 changes one shard and no other. Equal records share a shard. A record that is *replaced* may leave one shard and enter
-another: two shards change then. A shard lists its records by their digests, not by their places, so what is computed
-from it does not depend on the records of other shards. It may be empty.
+another, so two shards may change. A shard orders its records by their digests, not by their positions, so what is
+computed from it does not depend on the records of other shards. It may be empty.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Facts:
 
     Args:
         name: What the card calls it.
-        shape: Of one record: (features,) or (channels, height, width).
+        shape: The shape of one record: (features,) or (channels, height, width).
         classes: The class names, in the order of the labels.
-        records: The public number of records from which the private part is taken; need not be exact.
-        test_records: The size of the official test set; None when the test records are split off `records`.
+        records: The public number of records from which the private part is taken; it need not be exact.
+        test_records: The size of the official test set; None if the test records are split off from `records`.
         origin: One sentence for the card: where the data and its sizes come from.
     """
 
@@ -55,12 +55,12 @@ class Facts:
     origin: str
 
     def expected(self, part: Part, fractions: SplitConfig) -> int:
-        """The public size of a part by the fractions (at least 1 for the private one); never counted.
+        """The public size of a part according to the fractions (at least 1 for the private one); never counted.
 
-        How many records a class has is not public. Where classes are kept out of the public part, all classes are taken
-        to be equally frequent: private and public sizes may then be wrong by as much as that is. Sampling probabilities
-        and divisors follow from this figure, whatever the records are, so that accuracy may suffer and the promise does
-        not.
+        The number of records per class is not public. If classes are kept out of the public part, all classes are
+        assumed to be equally frequent, and the private and public sizes may be off by as much as that is wrong.
+        Sampling probabilities and divisors follow from this figure whatever the records are, so accuracy may suffer but
+        the guarantee does not.
         """
         if part == "test" and self.test_records is not None:
             return self.test_records
@@ -73,7 +73,7 @@ class Facts:
         """The labels of the classes that are kept out of the public part.
 
         Raises:
-            ConfigError: A class that does not exist, or all of them.
+            ConfigError: It names a class that does not exist, or all of them.
         """
         unknown = next((name for name in fractions.public_without if name not in self.classes), None)
         if unknown is not None:
@@ -92,7 +92,7 @@ class Facts:
 
 
 def share(part: Part, fractions: SplitConfig, has_test: bool) -> float:
-    """Which fraction of the pool goes to `part`; with an official test set none is split off."""
+    """The fraction of the pool that goes to `part`; with an official test set, no test part is split off."""
     test = 0.0 if has_test else fractions.test
     rest = {"public": fractions.public, "test": test, "holdout": fractions.holdout}
     return rest[part] if part in rest else 1.0 - sum(rest.values())
@@ -118,12 +118,12 @@ class Records:
 
 @dataclass(frozen=True)
 class Public:
-    """A public set from elsewhere: used in the clear, protected by nothing.
+    """A separate public set: used without noise and not protected.
 
     Args:
         name: What the card calls it.
         records: In the shape of the private records; the labels are its own.
-        classes: How many of its own.
+        classes: The number of its own classes.
         digest: SHA-256 of the records.
     """
 
@@ -135,18 +135,18 @@ class Public:
 
 @dataclass(frozen=True)
 class Split:
-    """The four parts, and a public set beside them if one was asked for; a record is never in two of them.
+    """The four parts, and a separate public set if one was requested; a record is never in two of them.
 
     Any part may be empty, and any declared class may be missing in any part.
 
     Args:
         facts: What is public.
-        private: Whom the release protects.
-        public: Used in the clear, by the holder's word.
-        test: What is measured on.
-        holdout: For attacks: like private ones, and never learnt from.
-        beside: A public set from elsewhere.
-        remarks: What the holder should know of the records. It depends on them and is not paid for: it is for the
+        private: The records that the release protects.
+        public: Records that the holder declares public; used without noise.
+        test: The records that utility is measured on.
+        holdout: For attacks: drawn like the private records, but never trained on.
+        beside: A separate public set.
+        remarks: What the holder should know about the records. It depends on them and is not paid for: it is for the
             holder's terminal and the vault, and never leaves.
     """
 
@@ -162,21 +162,21 @@ class Split:
 def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitConfig, seed: int) -> Split:
     """Assign every record of the pool to a part by the hash of its content under `seed`.
 
-    Public records of classes in `public_without` become private; other parts stay as they are. With an official test
-    set, all of it and nothing else is the test part.
+    Public records of classes in `public_without` become private; the other parts do not change. An official test set
+    is, as a whole, the test part.
 
     Guarantee: parts compose in parallel under add-remove. Let M₁, …, M₄ be mechanisms with independent randomness, one
-    for each part, each (εᵢ, δᵢ)-DP under add-remove, and none reads a part that is not its own. Then all their outputs
-    together are (max εᵢ, max δᵢ)-DP for adding or removing one record of pool or test file.
+    for each part, each (εᵢ, δᵢ)-DP under add-remove, and each reading only its own part. Then all their outputs
+    together are (max εᵢ, max δᵢ)-DP for adding or removing one record of the pool or the test file.
 
-    Proof. The part of a record is a function of the file it stands in, its own content, the public seed and public
-    fractions: nothing below reads a second record to place a first (a part is a filter of its file). So adding or
-    removing one record adds it to or removes it from exactly one part, and the other three are what they were, in
-    their order. The joint output is a product of independent outputs, of which three have the same distribution on
-    both sides; conditioned on those, the fourth is that of a mechanism on neighbouring inputs. ∎
+    Proof. The part of a record is a function of the file it is in, its own content, the public seed and the public
+    fractions: the code below never reads a second record to place a first (a part is a filter of its file). So adding
+    or removing one record adds it to or removes it from exactly one part, and the other three are unchanged, including
+    their order. The joint output is a product of independent outputs, three of which have the same distribution on both
+    sides; conditioned on those, the fourth is that of a mechanism on neighbouring inputs. ∎
 
-    This is why records that stand in the pool as well as in the official test file are not taken out of either: who is
-    in the pool would then decide who is tested on, or the other way round, and one person more would move several.
+    This is why records that are both in the pool and in the official test file are not removed from either: the pool
+    would then decide who is tested on, or vice versa, and one additional person would move several records.
     """
     position = positions(pool, seed)[0]
     parts: dict[Part, Records] = {}
@@ -195,7 +195,7 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
 def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArray[np.float64], list[bytes]]:
     """A number in [0, 1) for every record from its content and the seed, and the digest it came from.
 
-    Numbers for different purposes have nothing to do with each other.
+    Numbers for different purposes are independent of each other.
     """
     digests = content_digests(records, seed.to_bytes(8, "big"), purpose)
     head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]
@@ -203,7 +203,7 @@ def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArra
 
 
 def content_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[bytes]:
-    """A keyed hash of every record's input and label; equal records have equal ones."""
+    """A keyed hash of every record's input and label; equal records have equal digests."""
     rows = np.ascontiguousarray(records.x).reshape(len(records), math.prod(records.x.shape[1:]))
     return [
         hashlib.blake2b(
@@ -221,10 +221,10 @@ _SHARDS = b"airlock shards"
 
 
 def shard(records: Records, count: int, seed: int) -> list[NDArray[np.int64]]:
-    """The positions of the records of every shard.
+    """The positions of the records in each shard.
 
     Args:
-        records: The private ones.
+        records: The private records.
         count: How many shards.
         seed: The key of the hash; public.
     """
@@ -236,5 +236,5 @@ def shard(records: Records, count: int, seed: int) -> list[NDArray[np.int64]]:
 
 
 def even(own: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Exactly so many positions: the first ones, or all of them over and over."""
+    """Exactly `count` positions: the first ones, or all of them cyclically."""
     return np.resize(own, count)

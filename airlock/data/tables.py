@@ -1,18 +1,19 @@
 """Tables: CSV (RFC 4180, UTF-8, a header line) and Parquet, encoded by the public schema.
 
 In: a path and the `DataConfig` with label, classes and columns. Out: float32 features and labels. Columns of the file
-that the schema does not name are not used; of a Parquet file they are not even read. Rows are taken in blocks, so that
-the text of a large file is never in memory as a whole.
+that the schema does not name are not used; in a Parquet file they are not even read. Rows are processed in blocks, so
+that the text of a large file is never in memory as a whole.
 
-A header without a declared column, or a column of another type, is refused. A row that does not fit the schema is left
-out by itself (`Faults`): one with another number of cells, with quotes that do not pair, with bytes that are no UTF-8.
+A header that lacks a declared column, or a column of another type, is refused. A single row that does not fit the
+schema is left out (`Faults`): one with the wrong number of cells, with unbalanced quotes, or with bytes that are not
+UTF-8.
 
-The public schema at work: cells in, numbers out, nothing fitted on the records.
+Encoding by the public schema: cells in, numbers out; nothing is fitted to the records.
 
 A number is clamped to its declared [min, max] and scaled to [0, 1]; a category becomes one-hot by its declared values.
-The same cell always gives the same numbers, whatever the other records are: that keeps encoding out of the privacy
-budget. A row with a cell that does not fit the schema is noted among the `Faults`, which leave it out; what is told of
-it is its number and the column, never what stands there.
+The same cell always gives the same numbers, whatever the other records are, so encoding costs no privacy budget. A row
+with a cell that does not fit the schema is added to the `Faults` and left out; the holder is told its number and the
+column, never the cell's content.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from airlock.data.remarks import Fault, Faults
 from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError, FormatError
 
-# The schema at work.
+# Encoding by the schema.
 
 Cells = Sequence[str | None] | NDArray[np.float64]
-"""One column of some rows: text with None where it is missing, or numbers with NaN where they are."""
+"""One column of a block of rows: text, with None for missing cells, or numbers, with NaN for missing cells."""
 
 
 def width(columns: Mapping[str, Column]) -> int:
-    """How many features the columns make."""
+    """How many features the columns are encoded as."""
     return sum(1 if c.categories is None else len(c.categories) + c.other for c in columns.values())
 
 
@@ -52,9 +53,9 @@ def encode(
 
     Args:
         columns: The schema.
-        cells: Of each column.
-        faults: Where rows that do not fit are noted; what is returned for them has no meaning.
-        first: The place of the first row in the file.
+        cells: The cells of each column.
+        faults: Collects the rows that do not fit; what is returned for them has no meaning.
+        first: The position of the first row in the file.
     """
     count = len(next(iter(cells.values())))
     block = np.zeros((count, width(columns)), np.float32)
@@ -72,7 +73,7 @@ def encode(
 
 def labels(name: str, cells: Cells, classes: tuple[str, ...], faults: Faults, first: int = 0) -> NDArray[np.int64]:
     """Class names as positions."""
-    known = Fault(f"no declared class in column '{name}'", "Correct the cells or data.classes.")
+    known = Fault(f"not a declared class in column '{name}'", "Correct the cells or data.classes.")
     return _places(name, cells, classes, False, faults, first, known)
 
 
@@ -92,7 +93,7 @@ def numbers(name: str, cells: Cells, faults: Faults, first: int = 0) -> NDArray[
             except ValueError:
                 wrong.append(first + i)
         faults.add(missing(name), empty)
-        faults.add(Fault(f"no number in column '{name}'", "Correct the cells, or declare categories."), wrong)
+        faults.add(Fault(f"not a number in column '{name}'", "Correct the cells, or declare categories."), wrong)
     unbounded = np.flatnonzero(~np.isfinite(values))
     faults.add(Fault(f"NaN or infinity in column '{name}'", "Fill in missing values beforehand."), first + unbounded)
     values[unbounded] = 0.0
@@ -100,10 +101,10 @@ def numbers(name: str, cells: Cells, faults: Faults, first: int = 0) -> NDArray[
 
 
 def missing(name: str) -> Fault:
-    """An empty cell: what to fill in must not be guessed from the records."""
+    """An empty cell: a fill value must not be derived from the records."""
     return Fault(
         f"an empty cell in column '{name}'",
-        "Fill it with a public constant beforehand, or for a category set other = true.",
+        "Fill it with a public constant beforehand or, for a category, set other = true.",
     )
 
 
@@ -132,7 +133,7 @@ def _places(
             places[i] = place
         else:
             (wrong if text.strip() else empty).append(first + i)
-    undeclared = Fault(f"no declared category in column '{name}'", "Declare the category, or set other = true.")
+    undeclared = Fault(f"not a declared category in column '{name}'", "Declare the category, or set other = true.")
     faults.add(missing(name), empty)
     faults.add(unknown or undeclared, wrong)
     return places
@@ -143,7 +144,7 @@ def _places(
 pass  # merged
 
 _BLOCK_ROWS = 8192
-_LARGEST_CELL = 2**31 - 1  # a file may not be larger than `limits` says, and so no cell
+_LARGEST_CELL = 2**31 - 1  # the file size is bounded by `limits`, and with it every cell
 
 
 def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
@@ -152,8 +153,8 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
         raise ConfigError(
             "a public schema in data.columns",
             "none",
-            "Ranges and categories taken from the records would leak them.",
-            'For each column say { min = 0, max = 120 } or ["red", "green"].',
+            "Ranges and categories inferred from the records would leak information about them.",
+            'For each column, write { min = 0, max = 120 } or ["red", "green"].',
         )
     if data.label is None:
         raise ConfigError("the label column's name in data.label", "none", do="Add a line label = '...'.")
@@ -161,7 +162,7 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
         raise ConfigError(
             "the label column outside data.columns",
             f"'{data.label}' in both",
-            "A model that sees the label learns nothing.",
+            "A model that is given the label learns nothing.",
             "Remove it from data.columns.",
         )
     empty = next((name for name, column in data.columns.items() if column.categories == () and not column.other), None)
@@ -213,7 +214,7 @@ def _csv_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[s
             if len(header) == 1 and ";" in header[0]:
                 raise FormatError(f"commas between the columns of {path}", "semicolons", do="Save it with commas.")
             places = _find_columns(header, data, path)
-            misshapen = Fault(f"not {len(header)} cells, as the header has", "Correct the line and its quotes.")
+            misshapen = Fault(f"not {len(header)} cells like the header", "Correct the line and its quotes.")
             rows, first = csv_rows(stream, len(header)), 0
             while block := list(islice(rows, _BLOCK_ROWS)):
                 faults.add(misshapen, (first + i for i, row in enumerate(block) if row is None))
@@ -222,12 +223,12 @@ def _csv_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[s
 
 
 def csv_rows(stream: Iterator[str], cells: int) -> Iterator[list[str] | None]:
-    """The rows of so many cells in lines of CSV; None for one that is something else. Empty lines are no rows.
+    """The rows with `cells` cells in lines of CSV; None for a row that does not have them. Empty lines are skipped.
 
-    A row goes on over several lines where quotes enclose a line break. Where that comes to nothing (the quotes never
-    pair, or the cells are not so many), its first line alone is given up and reading goes on with the second. So a
-    record with a stray quote leaves itself out, and not the records behind it. What a correct writer wrote is never
-    taken apart: all its quotes pair and all its rows have as many cells as the header, however long a cell is.
+    A row spans several lines if quotes enclose a line break. If that fails (the quotes are never closed, or the number
+    of cells is wrong), only its first line is dropped and reading continues with the second. So a record with a stray
+    quote is itself left out, but not the records after it. Well-formed CSV is never split wrongly: all its quotes are
+    balanced and all its rows have as many cells as the header, however long a cell is.
     """
     ahead: deque[str] = deque()
     taken: list[str] = []
@@ -291,7 +292,7 @@ def _cells(name: str, values: Any, column: Column | None, faults: Faults, first:
 
 
 def _text(name: str, values: Any, kind: Any) -> list[str | None]:
-    """Cells as text, one by one: bytes that are no UTF-8 are no declared category, and end nothing."""
+    """Cells as text, one by one: bytes that are not UTF-8 match no declared category and do not stop the load."""
     import pyarrow as pa
 
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
@@ -311,7 +312,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _find_columns(header: Sequence[str], data: DataConfig, path: Path) -> Mapping[str, int]:
-    """Where the label and the columns of the schema stand in the file."""
+    """The positions of the label and the schema's columns in the file."""
     places = {}
     for name in (str(data.label), *data.columns):
         if header.count(name) != 1:

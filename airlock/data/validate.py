@@ -1,9 +1,9 @@
-"""What every load passes through, whatever it was read from: raw arrays in, `Records` out, and remarks for the holder.
+"""Checks applied to every load, whatever the source: raw arrays in, `Records` out, and remarks for the holder.
 
-Two kinds of problems are kept apart. What is wrong with a *file* (its arrays do not fit each other, their type or shape
-is not the declared one) is seen in headers and declarations and is refused with a `DataError`. What is wrong with a
-*record* (a number that is not finite or too large, a label that is no class) leaves that record out and is told to the
-holder: a refusal would tell everybody else that it is there.
+Two kinds of problems are kept apart. A problem with a *file* (its arrays do not match each other, their type or shape
+is not the declared one) shows in headers and declarations and is refused with a `DataError`. A problem with a *record*
+(a number that is not finite or too large, a label that is not a class) leaves that record out and is reported to the
+holder: a refusal would reveal its presence to everybody else.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ MAX_MAGNITUDE = 1e6
 _STEP = 2**16
 _NUMBER = Fault(
     f"a number that is NaN, infinite or beyond ±{MAX_MAGNITUDE:.0e}",
-    "One such number spoils every gradient it meets: fill in missing values and scale by public constants beforehand.",
+    "One such number ruins every gradient it enters: fill in missing values and scale by public constants beforehand.",
 )
 _DO = "Correct the labels or data.classes."
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Inputs and labels as they were read, not checked yet.
+    """Inputs and labels as read, not yet checked.
 
     Args:
-        x: Inputs, one row a record.
-        y: Labels, as many.
-        faults: What the reader saw to be wrong with single records; such a record has a row here and will be left out.
-        name: What the holder calls the record at a place; its row when left out.
+        x: Inputs, one row per record.
+        y: Labels, one per record.
+        faults: Problems that the reader found with single records; such a record has a row here and will be left out.
+        name: The holder's name for the record at a position; defaults to its row.
     """
 
     x: Array
@@ -45,9 +45,9 @@ class Raw:
 
 
 def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[str, ...]]:
-    """Make records of raw arrays by the public facts; records that do not fit them are left out.
+    """Turn raw arrays into records by the public facts; records that do not fit them are left out.
 
-    Guarantee: whether a record is kept follows from that record and `facts` alone.
+    Guarantee: whether a record is kept depends only on that record and `facts`.
 
     Args:
         facts: Shape and classes.
@@ -89,21 +89,21 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
 
 
 def check_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
-    """At least two class names, each one once; they are declared, so this is about the config."""
+    """Check for at least two distinct class names; they are declared, so this is about the config."""
     if len(classes) < 2:
         raise DataError(
             "at least two classes",
             f"{len(classes)}",
-            "With a single class there is nothing to learn, and a model's answers would say nothing.",
+            "With a single class there is nothing to learn, and a model's answers would be meaningless.",
             "Give all class names in data.classes.",
         )
     if len(set(classes)) < len(classes):
-        raise DataError("every class name once in data.classes", "one of them twice", do="Remove the second one.")
+        raise DataError("every class name once in data.classes", "a duplicate", do="Remove it.")
     return classes
 
 
 def _unusable(x: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The places of rows with a number that is not finite or too large."""
+    """The positions of rows with a number that is not finite or too large."""
     found = [np.empty(0, np.int64)]
     for start in range(0, len(x), _STEP):
         block = x[start : start + _STEP]

@@ -1,13 +1,13 @@
-"""What a service needs before it may answer: a ledger that is paid first, and keys that say who pays.
+"""What a service needs before it may answer: a ledger that is charged first, and keys that say who pays.
 
-In: a release's budget in whole units. Out: a `Charge` for each request, on the disk before noise is drawn.
+In: a release's budget in whole units. Out: a `Charge` for each request, on disk before noise is drawn.
 
     ledger       the ledger: opened with its terms, paid from, verified
-    transaction  whole units, orders, and what may be charged inside one transaction
+    transaction  whole units, orders, and what one transaction may charge
     writer       group commit: one thread writes for all callers
-    tables       the tables, and what SQLite and PostgreSQL have to promise
+    tables       the tables, and the durability that SQLite and PostgreSQL must provide
     chain        entries, the chain of hashes through them, and the high-water mark
-    verify       whether the log is whole
+    verify       checks that the log is intact
     keys         who may ask, for how long, and how much
 """
 

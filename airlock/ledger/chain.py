@@ -1,16 +1,16 @@
-"""The log's entries, the chain of hashes through them, and the high-water mark that is kept outside of the database.
+"""The log's entries, the chain of hashes through them, and the high-water mark that is kept outside the database.
 
-The hash of an entry is the SHA-256 of its canonical content, in which the hash of the entry before stands: whoever
-changes, removes or inserts an entry has to change every hash after it. An entry names a client and an amount, and holds
-digests; it never holds an input or an answer.
+The hash of an entry is the SHA-256 of its canonical content, which includes the previous entry's hash: changing,
+removing or inserting an entry changes every hash after it. An entry names a client and an amount, and holds digests; it
+never holds an input or an answer.
 
-The high-water mark (`Mark`) says how far the ledger had come. A database that is restored from a backup has its budget
-back, and its own hashes agree. The mark remembers the last entry that this machine saw committed; a ledger that is
-shorter, or has another entry in that place, was rewound or replaced. The database commits first and the mark follows,
-so that a crash in between leaves a mark that is a little behind: it then detects less, and never accuses wrongly.
-Several processes may share one mark; it only rises. Replicas on several machines have one each.
+The high-water mark (`Mark`) records how far the ledger had progressed. A database restored from a backup has its budget
+back, and its own hashes are consistent. The mark remembers the last entry that this machine saw committed; a ledger
+that is shorter, or has another entry at that number, was rewound or replaced. The database commits first and the mark
+follows, so a crash in between leaves a mark that is slightly behind: it then detects less, but never raises a false
+alarm. Several processes may share one mark; it only rises. Replicas on several machines have one each.
 
-Keep it where a restore of the database does not reach. Whoever can change both can rewind both.
+Keep it where restoring the database does not overwrite it. Anyone who can change both can rewind both.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Entry:
 
     Attributes:
         seq: Its number, from 1, without gaps.
-        at: When, in milliseconds since 1970 (UTC), by the clock of the process that wrote it.
+        at: When it was written, in milliseconds since 1970 (UTC), by the clock of the process that wrote it.
         kind: `opened` (the first), `quota` (a client's limit was set) or `spent`.
-        client: Whose; empty in the first.
+        client: The client it concerns; empty in the first.
         rows: How many answers were paid for.
-        units: How many units they cost together.
+        units: How many units they cost in total.
         request: SHA-256 of the request, as hexadecimal digits.
         key: SHA-256 of the idempotency key, or empty.
         note: The terms in the first entry, the quota in a `quota` entry, else empty.
-        previous: The hash of the entry before.
+        previous: The hash of the previous entry.
     """
 
     seq: int
@@ -63,14 +63,14 @@ class Entry:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over the canonical content, `previous` included; computed once, as nothing of an entry changes."""
+        """SHA-256 over the canonical content, `previous` included; computed once, since an entry never changes."""
         content = json.dumps(vars(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(content.encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a ledger has come: its identity, the number of entries and the hash of the last one."""
+    """How far a ledger has progressed: its identity, the number of entries and the hash of the last one."""
 
     ledger: str
     entries: int
@@ -78,7 +78,7 @@ class Position:
 
 
 def digest(content: bytes | str) -> str:
-    """SHA-256 as hexadecimal digits, as entries hold it."""
+    """SHA-256 as hexadecimal digits, the form used in entries."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
 
 
@@ -88,7 +88,7 @@ pass  # merged
 
 
 def mark_name(place: str) -> str:
-    """A file name for the mark of a ledger at `place`; a password and the spelling of a path make no difference."""
+    """A file name for the mark of a ledger at `place`, independent of a password and of how the path is spelled."""
     if "://" in place and not place.startswith("sqlite:///"):
         url = sa.make_url(place)
         where = repr((url.host, url.port, url.database, sorted(url.query.items())))
@@ -98,7 +98,7 @@ def mark_name(place: str) -> str:
 
 
 class Mark:
-    """A small file, replaced as a whole."""
+    """A small file that is replaced atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path).expanduser().absolute()
@@ -116,15 +116,15 @@ class Mark:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LedgerBroken(
-                "a readable high-water mark", f"something else in {self.path.name}", "It tells a rewound budget."
+                "a readable high-water mark", f"something else in {self.path.name}", "It detects a rewound budget."
             ) from error
 
     def raise_to(self, position: Position) -> None:
-        """Write a position unless the mark is there or further already; on the disk when this returns.
+        """Write a position unless the mark is already there or further; on disk when this returns.
 
         Raises:
             LedgerUnavailable: It cannot be written.
-            LedgerBroken: It is another ledger's.
+            LedgerBroken: The mark belongs to another ledger.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,11 +139,11 @@ class Mark:
                 f"to write the high-water mark {self.path.name}",
                 os.strerror(error.errno or 0),
                 "What was charged stays charged; nothing was answered.",
-                "Make room or another place for it, then retry.",
+                "Free some space or move it elsewhere, then retry.",
             ) from error
 
     def _write(self, position: Position) -> None:
-        """A crash leaves the old mark or the new one. The folder is not synced: an old mark is only a little behind."""
+        """A crash leaves the old mark or the new one. The folder is not synced: an old mark is only slightly behind."""
         aside = self.path.with_name(f".{self.path.name}.part")
         handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:

@@ -1,9 +1,9 @@
 """Keys: who may ask, for how long, and how much.
 
-A token is 256 random bits, shown once; the database holds its SHA-256. A plain hash is right for it: salts and slow
-hashes protect secrets that can be guessed, and there are too many of these to guess even one. The token's first
-part is the key's public name, by which its row is found; hashes are compared in constant time, where there is no such
-row too. A quota is the client's, not the key's: a second key, or a new one after a revocation, brings no new budget.
+A token is 256 random bits, shown once; the database holds its SHA-256. A plain hash is enough: salts and slow hashes
+protect secrets that can be guessed, and 256 random bits cannot be. The token's first part is the key's public name, by
+which its row is found; hashes are compared in constant time, even if there is no such row. A quota belongs to the
+client, not to the key: a second key, or a new one after a revocation, brings no new budget.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOBODY = digest("")
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key; times in milliseconds since 1970. An admin key has no client and cannot spend."""
+    """What is known about a key; times in milliseconds since 1970. An admin key has no client and cannot spend."""
 
     id: str
     client: str
@@ -51,21 +51,21 @@ class KeyStore:
         self._ledger = ledger
 
     def add(self, client: str, quota: int | None = None, expires: datetime | None = None) -> tuple[Key, str]:
-        """A new key for a client, and its token, which can be had only now.
+        """A new key for a client, and its token, which is never shown again.
 
-        A known client keeps what it has spent, and its quota where none is given.
+        A known client keeps its spending, and its quota if none is given.
 
         Raises:
-            ConfigError: The name, the quota or the time is none.
+            ConfigError: The name, the quota or the expiry is not valid.
         """
         until = self._until(expires)
-        SetQuota(client, quota)  # refuses a name that is none before the database is asked
+        SetQuota(client, quota)  # refuses an invalid name before the database is queried
         if quota is not None or not self._knows(client):
             self._ledger.set_quota(client, quota)
         return self._insert(client, False, until)
 
     def add_admin(self, expires: datetime | None = None) -> tuple[Key, str]:
-        """A new admin key and its token; it can look and manage, never spend."""
+        """A new admin key and its token; it can read and manage, but never spend."""
         return self._insert("", True, self._until(expires))
 
     def revoke(self, id_or_client: str) -> list[Key]:
@@ -85,17 +85,17 @@ class KeyStore:
         return fresh
 
     def all(self) -> list[Key]:
-        """Every key ever given, by age; no secrets."""
+        """Every key ever issued, oldest first; no secrets."""
         t = tables.keys
         with tables.reading(self._ledger.engine) as connection:
             return [_key(row) for row in connection.execute(sa.select(t).order_by(t.c.created, t.c.id))]
 
     def authenticate(self, token: str) -> Key:
-        """Whose token this is.
+        """The key that a token belongs to.
 
         Raises:
-            UnknownKey: It is nobody's, or was revoked.
-            ExpiredKey: Its time is over.
+            UnknownKey: The token is unknown or was revoked.
+            ExpiredKey: The key has expired.
         """
         parts = _TOKEN.fullmatch(token)
         t = tables.keys
@@ -103,10 +103,10 @@ class KeyStore:
             row = connection.execute(sa.select(t).where(t.c.id == (parts[1] if parts else ""))).one_or_none()
         same = hmac.compare_digest(row.hash if row else _NOBODY, digest(token))
         if row is None or not same or row.revoked is not None:
-            raise UnknownKey("a key of this service", "another, or one that was revoked", "Nothing was charged.")
+            raise UnknownKey("a valid key of this service", "an unknown or a revoked one", "Nothing was charged.")
         key = _key(row)
         if key.state(self._ledger.now()) == "expired":
-            raise ExpiredKey("a key whose time is not over", "one that has expired", "Nothing was charged.")
+            raise ExpiredKey("a key that has not expired", "an expired one", "Nothing was charged.")
         return key
 
     def now(self) -> int:
@@ -129,7 +129,7 @@ class KeyStore:
         if expires is None:
             return None
         if expires.tzinfo is None:
-            raise ConfigError("a time with its zone", "one without", "It would expire at another hour elsewhere.")
+            raise ConfigError("a time with a time zone", "one without", "The hour of expiry would be ambiguous.")
         until = int(expires.timestamp() * 1000)
         if until <= self._ledger.now():
             raise ConfigError("an expiry in the future", expires.isoformat(), "The key could never be used.")

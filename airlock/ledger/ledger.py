@@ -1,9 +1,9 @@
-"""The ledger of a service: every answer is paid for before noise is drawn, and no budget is paid from twice.
+"""The ledger of a service: every answer is paid for before noise is drawn, and no budget is spent twice.
 
-Guarantee. When `spend` returns a `Charge`, the debit is committed and on the disk, and so is the high-water mark. The
-sum of all charges never exceeds the cap, nor a client's charges its quota, whatever number of threads, processes or
+Guarantee. When `spend` returns a `Charge`, the debit is committed and on disk, and so is the high-water mark. The sum
+of all charges never exceeds the cap, nor a client's charges its quota, no matter how many threads, processes or
 machines share the database. A crash can leave a charge without an answer, never an answer without a charge, provided
-that the caller draws noise only for a `Charge` that it holds, once. There are no refunds.
+that the caller draws noise only for a `Charge` that it holds, and only once for each. There are no refunds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Terms:
 
     Attributes:
         release: The identity of the release whose answers are sold.
-        cap: All that can ever be spent, in whole units.
+        cap: The most that can ever be spent, in whole units.
         unit: What one unit is, in words: "0.0001 rho".
     """
 
@@ -46,13 +46,13 @@ class Terms:
             raise ConfigError(f"a cap from 1 to {LARGEST:,} units", repr(self.cap)[:40])
 
     def to_json(self) -> str:
-        """As the first entry of the log holds them."""
+        """The form in which the first entry of the log holds them."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What was spent of what; `client` may be empty for all."""
+    """A limit and what was spent of it; an empty `client` means all clients together."""
 
     client: str
     limit: int | None
@@ -61,7 +61,7 @@ class Balance:
 
 
 class Ledger:
-    """A database, a mark beside it and the thread that writes. Open it after forking, and close it."""
+    """A database, its mark and the thread that writes. Open it after forking, and close it when done."""
 
     def __init__(
         self, engine: sa.Engine, mark: Mark, seen: Position, rules: Rules, clock: Callable[[], float], batch: int
@@ -84,21 +84,21 @@ class Ledger:
         clock: Callable[[], float] = time.time,
         batch: int = 256,
     ) -> Ledger:
-        """Open the ledger at `place`, or begin one there where there is none and terms are given.
+        """Open the ledger at `place`, or start one if there is none and terms are given.
 
         Args:
             place: A SQLite file, or postgresql://….
             mark: The high-water mark's file, out of reach of the database's backups.
-            terms: What it must have been opened for.
-            new_mark: Begin a mark for a ledger that has spent already: a new replica, or a mark that was lost.
+            terms: The terms that it must have been opened with.
+            new_mark: Create a mark for a ledger that has already spent: for a new replica, or after a mark was lost.
             rules: How long idempotency keys work.
             clock: Seconds since 1970.
-            batch: Orders in one transaction at most; 1 turns group commit off.
+            batch: The most orders in one transaction; 1 turns group commit off.
 
         Raises:
-            ConfigError: There is none and no terms, or it was opened for other terms.
-            LedgerBroken: It was rewound or replaced, or it has spent and its mark is missing.
-            LedgerUnavailable: Database or mark cannot be reached.
+            ConfigError: There is no ledger and no terms are given, or it was opened with other terms.
+            LedgerBroken: It was rewound or replaced, or it has already spent and its mark is missing.
+            LedgerUnavailable: The database or the mark cannot be reached.
         """
         engine = tables.connect(str(place), create=terms is not None)
         try:
@@ -114,23 +114,23 @@ class Ledger:
             raise
 
     def spend(self, spend: Spend) -> Charge | Replay:
-        """Pay for answers, or get the answer that the same request had before; on the disk when this returns.
+        """Pay for answers, or get the answer that the same request received before; on disk when this returns.
 
         Raises:
-            Exhausted: Quota or cap cannot pay for all rows; nothing was charged.
+            Exhausted: The quota or the cap does not cover all rows; nothing was charged.
             UnknownKey: There is no such client.
-            KeyReused: The idempotency key belongs to another request, or to one under way.
-            LedgerUnavailable: The database fails, or too many wait; nothing may be answered.
+            KeyReused: The idempotency key belongs to another request, or to one in progress.
+            LedgerUnavailable: The database fails, or the queue is full; nothing may be answered.
             LedgerBroken: The ledger was rewound or replaced; nothing may be answered.
         """
         return self.submit(spend).result()
 
     def submit(self, spend: Spend) -> Future[Charge | Replay]:
-        """`spend` without waiting: the future is set once the charge is on the disk."""
+        """`spend` without waiting: the future is set once the charge is on disk."""
         return cast("Future[Charge | Replay]", self._submit(spend))
 
     def look_up(self, spend: Spend) -> Replay | None:
-        """The answer that the same request had before, if it can still be had; nothing is charged.
+        """The answer that the same request received before, if it is still stored; nothing is charged.
 
         Raises:
             KeyReused: As `spend` does.
@@ -139,7 +139,7 @@ class Ledger:
             return Books.look_up(connection, self.now(), self._rules, spend)
 
     def keep(self, charge: Charge, body: bytes) -> bool:
-        """Store an answer for replays; False where its key was charged again, or there is no key."""
+        """Store an answer for replays; False if its key was charged again, or there is no key."""
         return self.submit_keep(charge, body).result() if charge.key else False
 
     def submit_keep(self, charge: Charge, body: bytes) -> Future[bool]:
@@ -147,15 +147,15 @@ class Ledger:
         return cast("Future[bool]", self._submit(Keep(charge, body)))
 
     def set_quota(self, client: str, quota: int | None) -> None:
-        """Make a client known, or change its limit; None is no limit below the cap."""
+        """Register a client, or change its limit; None means no limit below the cap."""
         self._submit(SetQuota(client, quota)).result()
 
     def forget_answers(self) -> int:
-        """Drop the stored answers whose time is over; the log keeps their charges."""
+        """Drop the stored answers that have expired; the log keeps their charges."""
         return cast("int", self._submit(Forget()).result())
 
     def balance(self, client: str = "") -> Balance:
-        """Of the whole budget, or of one client.
+        """The balance of the whole budget, or of one client.
 
         Raises:
             UnknownKey: There is no such client.
@@ -170,7 +170,7 @@ class Ledger:
 
     @property
     def id(self) -> str:
-        """Random, from its beginning; no other ledger has it."""
+        """Random and unique, chosen when the ledger was created."""
         return self._seen.ledger
 
     def now(self) -> int:
@@ -178,7 +178,7 @@ class Ledger:
         return int(self._clock() * 1000)
 
     def close(self) -> None:
-        """Settle what waits, then let go of the database."""
+        """Settle the queued orders, then release the database."""
         if os.getpid() == self._pid:
             self._writer.close()
         self.engine.dispose(close=os.getpid() == self._pid)
@@ -191,13 +191,15 @@ class Ledger:
 
     def _submit(self, order: Order) -> Future[object]:
         if os.getpid() != self._pid:
-            raise LedgerUnavailable("a ledger that this process opened", "one from before a fork", do="Open it anew.")
+            raise LedgerUnavailable(
+                "a ledger that this process opened", "one opened before a fork", do="Open it again."
+            )
         return self._writer.submit(order)
 
     def _settle(self, orders: Sequence[Order]) -> list[object]:
-        """All orders in one transaction; then the mark; then the callers hear of it.
+        """Settle all orders in one transaction, then raise the mark, then notify the callers.
 
-        A mark that could not be written fails those who were charged. Until it has caught up nobody else is charged.
+        If the mark cannot be written, the charged callers get an error. Nobody else is charged until it has caught up.
         """
         self._catch_up()
         with tables.writing(self.engine) as connection:
@@ -217,7 +219,7 @@ class Ledger:
 
 
 def verify_at(place: str | Path, mark: Path) -> verify.Verdict:
-    """Verify the ledger at `place` as it lies there, also one that `Ledger.open` refuses; nothing is written.
+    """Verify the ledger at `place` without writing to it, even one that `Ledger.open` refuses.
 
     Raises:
         ConfigError: There is no ledger.
@@ -232,7 +234,7 @@ def verify_at(place: str | Path, mark: Path) -> verify.Verdict:
 
 
 def _outcome(order: Order, books: Books) -> object:
-    """A refusal is an outcome, and left no trace; anything else fails the transaction."""
+    """Apply an order; a refusal is an outcome and changes nothing, any other error fails the transaction."""
     try:
         return order.apply(books)
     except LedgerError:
@@ -242,9 +244,9 @@ def _outcome(order: Order, books: Books) -> object:
 
 
 def _begin(engine: sa.Engine, terms: Terms | None, held: Position | None, clock: Callable[[], float]) -> None:
-    """The tables and the first entry; where another process was faster, its own stand."""
+    """Create the tables and the first entry; if another process was faster, keep its own."""
     if terms is None:
-        raise ConfigError("a ledger in this place", "none", "It is opened with the terms of a release.")
+        raise ConfigError("a ledger in this place", "none", "A new one needs the terms of a release.")
     with tables.writing(engine) as connection:
         tables.create_tables(connection)
         if connection.execute(sa.select(tables.ledger.c.one)).first() is not None:
@@ -253,7 +255,7 @@ def _begin(engine: sa.Engine, terms: Terms | None, held: Position | None, clock:
             raise LedgerBroken(
                 f"the ledger that its mark knows, with {held.entries:,} entries",
                 "no ledger",
-                "With a new one the budget would be spent again.",
+                "With a new one the budget could be spent a second time.",
                 "Restore the newest database; remove the mark only if that release is no longer served.",
             )
         first = Entry(1, int(clock() * 1000), OPENED, "", 0, 0, "", "", terms.to_json(), FIRST_HASH)
@@ -263,7 +265,7 @@ def _begin(engine: sa.Engine, terms: Terms | None, held: Position | None, clock:
 
 
 def _admitted(engine: sa.Engine, terms: Terms | None, kept: Mark, held: Position | None, new_mark: bool) -> Position:
-    """Where the ledger stands, if it is the one that terms and mark expect."""
+    """The ledger's position, if it is the one that the terms and the mark expect."""
     with tables.reading(engine) as connection:
         books = Books.read(connection, Rules())
         if terms is not None and books.terms != terms.to_json():
@@ -277,6 +279,6 @@ def _admitted(engine: sa.Engine, terms: Terms | None, kept: Mark, held: Position
     raise LedgerBroken(
         "the high-water mark of a ledger that has spent",
         "none",
-        "Without it a budget that was rewound looks like any other.",
+        "Without it, a rewound budget cannot be detected.",
         "Find it; for a new replica run airlock ledger verify --new-mark.",
     )

@@ -1,9 +1,9 @@
-"""The ledger's tables, and how SQLite and PostgreSQL are made to keep a promise.
+"""The ledger's tables, and how SQLite and PostgreSQL are made durable and serial.
 
 Both: a writer holds one lock from its first read to its commit (`BEGIN IMMEDIATE`, or the one row of `ledger` for
-update), and a commit returns after the disk has it (`synchronous=FULL`; `fsync` and `synchronous_commit`). Limits stand
-as CHECK constraints too, so that a mistake in the code above cannot overdraw, and triggers keep the log append-only
-against accidents; against intent there are the hashes and the mark.
+update), and a commit returns once the data is on disk (`synchronous=FULL`; `fsync` and `synchronous_commit`). Limits
+are CHECK constraints too, so that a mistake in the calling code cannot overdraw the budget. Triggers protect the log
+against accidental changes; the hashes and the mark detect deliberate ones.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def _append_only(_: sa.Table, connection: sa.Connection, **__: object) -> None:
 
 
 def connect(place: str, create: bool = False) -> sa.Engine:
-    """An engine for a SQLite file (a path or sqlite:///…), made if `create` says so, or for postgresql://….
+    """An engine for a SQLite file (a path or sqlite:///…), created if `create` is set, or for postgresql://….
 
     Raises:
         ConfigError: It is neither, or there is no such file.
         LedgerUnavailable: The file's folder cannot be written to, or the server cannot be reached.
-        LedgerError: The server does not wait for its disk.
+        LedgerError: The server does not wait for its disk (fsync is off).
     """
     if place.startswith(("postgresql://", "postgres://")):
         return _postgresql(place)
@@ -119,14 +119,14 @@ def connect(place: str, create: bool = False) -> sa.Engine:
 
 
 def create_tables(connection: sa.Connection) -> None:
-    """Make the tables that are not there; several processes may try at once."""
+    """Create the missing tables; several processes may try at once."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(7031847201)"))
     _meta.create_all(connection)
 
 
 def has_ledger(engine: sa.Engine) -> bool:
-    """Whether the tables are there and hold a ledger."""
+    """Whether the tables exist and hold a ledger."""
     with reading(engine) as connection:
         if not sa.inspect(connection).has_table(ledger.name):
             return False
@@ -135,10 +135,10 @@ def has_ledger(engine: sa.Engine) -> bool:
 
 @contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that may write; committed when the block ends well, and then on the disk.
+    """A transaction that may write; committed to disk when the block ends without an error.
 
     Raises:
-        LedgerError: The database failed; `uncertain` is set where a commit may or may not have come through.
+        LedgerError: The database failed; `uncertain` is set if the commit may or may not have succeeded.
     """
     committing = False
     try:
@@ -153,7 +153,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextlib.contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that reads one state of the database throughout."""
+    """A transaction that reads one consistent state of the database."""
     level = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
     try:
         with engine.connect().execution_options(**level) as connection:
@@ -163,9 +163,9 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def translated(error: exc.SQLAlchemyError, committing: bool = False) -> LedgerError:
-    """A database's failure as one of ours; it names neither statement nor values.
+    """A database error as one of ours; it names neither the statement nor values.
 
-    A database that says why it did not commit has not. One that falls silent while it commits leaves that open.
+    A database that reports an error did not commit. If the connection breaks during a commit, the outcome is unknown.
     """
     original = getattr(error, "orig", None)
     code, state = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None) or ""
@@ -176,11 +176,13 @@ def translated(error: exc.SQLAlchemyError, committing: bool = False) -> LedgerEr
     if kind == sqlite3.SQLITE_FULL or state.startswith("53"):
         return LedgerUnavailable("space for the ledger", "none left", nothing, "Free some, then retry.")
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state.startswith("55"):
-        return LedgerUnavailable("the ledger's lock", "that others hold it for long", nothing, "Retry.")
+        return LedgerUnavailable("the ledger's lock", "that others held it for too long", nothing, "Retry.")
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return LedgerBroken("a SQLite database", "a damaged file", nothing, "Restore it; never go on without its log.")
+        return LedgerBroken(
+            "a SQLite database", "a damaged file", nothing, "Restore it; never continue without its log."
+        )
     if not isinstance(error, exc.OperationalError | exc.InterfaceError | exc.InternalError | exc.TimeoutError):
-        return LedgerError("what the database takes", f"a failure ({type(error).__name__})", nothing)
+        return LedgerError("the database to accept it", f"a failure ({type(error).__name__})", nothing)
     open_end = "The charge may have been made; nothing was answered." if committing else nothing
     return LedgerUnavailable("a database that answers", "one that fails", open_end, "Check it, then retry.", committing)
 
@@ -188,7 +190,7 @@ def translated(error: exc.SQLAlchemyError, committing: bool = False) -> LedgerEr
 def _sqlite(path: Path, create: bool) -> sa.Engine:
     """A file readable by its owner alone; SQLite gives its journal the same mode."""
     if not create and not path.is_file():
-        raise ConfigError("a ledger in this place", "none", do="A service opens it with the terms of its release.")
+        raise ConfigError("a ledger in this place", "none", do="A service creates it with the terms of its release.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -237,7 +239,7 @@ def _postgresql(place: str) -> sa.Engine:
             waits = connection.execute(sa.text("SHOW fsync")).scalar_one() == "on"
         if not waits:
             raise LedgerError(
-                "a PostgreSQL with fsync = on", "fsync = off", "A charge could be lost with the power.", "Turn it on."
+                "a PostgreSQL with fsync = on", "fsync = off", "A power failure could lose a charge.", "Turn it on."
             )
     except BaseException:
         engine.dispose()

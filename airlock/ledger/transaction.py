@@ -1,15 +1,15 @@
-"""What a caller can order from the ledger, and the transaction in which it is decided.
+"""What a caller can order from the ledger, and the transaction that decides on it.
 
 Costs are whole units: a cost is rounded up, a budget down, so that rounding never gives privacy away. The ledger adds
-whole numbers and knows nothing of privacy. What it adds up must therefore be a cost that adds up: the ε of a pure
-mechanism, or the ρ of zero-concentrated privacy; never the ε of an (ε, δ) that was computed for one query.
+whole numbers and knows nothing about privacy. The cost must therefore be one that composes by addition: the ε of pure
+DP, or the ρ of zero-concentrated DP; never the ε of an (ε, δ) computed for one query.
 
-Orders. An order says whose rows it needs and is applied to the `Books` of a transaction, together with others. Amounts
-and names are checked when it is made, so that nothing that could be free or negative reaches a transaction.
+Orders. An order says whose rows it needs and is applied to the `Books` of a transaction, together with other orders.
+Amounts and names are checked when it is created, so that nothing free or negative reaches a transaction.
 
 The transaction holds the lock, and what may be charged is decided in it. `Books` reads the rows that a batch of orders
-needs, decides order after order in memory, and writes what changed at the end. An order that is refused raises before
-it has changed anything, so the others of its batch are not touched by it.
+needs, decides one order after another in memory, and writes the changes at the end. An order that is refused raises
+before it has changed anything, so it does not affect the others in its batch.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def cost_in_units(cost: Amount, unit: Amount) -> int:
     """The smallest number of units that pays for `cost`, at least 1.
 
     Numbers are taken exactly: the float 0.3 is a little less than three tenths, and 0.1 + 0.2 a little more than it,
-    which then costs a unit more. Give text ("0.3") or a Fraction where that unit counts.
+    which then costs one unit more. Pass text ("0.3") or a Fraction where that unit matters.
 
     Raises:
-        ConfigError: A number is not positive and finite, or the cost has more units than a ledger counts.
+        ConfigError: A number is not positive and finite, or the cost is more units than a ledger can count.
     """
     return _counted(math.ceil(_exact(cost, "cost") / _exact(unit, "unit")))
 
 
 def budget_in_units(budget: Amount, unit: Amount) -> int:
-    """The largest number of units that `budget` covers, as the cap of a ledger.
+    """The largest number of units that `budget` covers: the cap of a ledger.
 
     Raises:
         ConfigError: A number is not positive and finite, or the budget is less than one unit.
@@ -85,9 +85,9 @@ class Rules:
     """How long idempotency keys work.
 
     Attributes:
-        replay_seconds: A stored answer can be had again for so long; then its key is as good as new.
-        answer_seconds: A request that was charged and has no answer yet is taken to be under way for so long; after
-            that its process is taken for dead, and the same request is charged again.
+        replay_seconds: How long a stored answer can be replayed; after that, its key counts as unused.
+        answer_seconds: How long a charged request without an answer counts as in progress; after that, its process is
+            presumed dead, and the same request is charged again.
     """
 
     replay_seconds: float = 24 * 3600
@@ -102,7 +102,7 @@ class Charge:
         entry: Its number in the log.
         client: Who paid.
         rows: Answers that were paid for.
-        units: What they cost together.
+        units: What they cost in total.
         key: SHA-256 of the idempotency key, or empty.
         left: Units the client can still spend.
     """
@@ -117,14 +117,14 @@ class Charge:
 
 @dataclass(frozen=True)
 class Replay:
-    """An answer that was given before, to be given again as it is; nothing was charged."""
+    """An answer that was given before, to be returned unchanged; nothing was charged."""
 
     entry: int
     body: bytes
 
 
 class Order(Protocol):
-    """Something to be done in a transaction, together with others."""
+    """Something to be done in a transaction, together with other orders."""
 
     @property
     def client(self) -> str:
@@ -135,7 +135,7 @@ class Order(Protocol):
         """Which idempotency key's row is needed; empty for none."""
 
     def apply(self, books: Books) -> object:
-        """Do it; a refusal is raised before anything is changed."""
+        """Carry it out; a refusal is raised before anything is changed."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Spend:
     Args:
         client: Who pays.
         units: The cost of one row, in whole units.
-        rows: How many rows; all are paid or none.
+        rows: How many rows; all of them are paid for, or none.
         request: SHA-256 of the canonical request (model, inputs, parameters), 64 hexadecimal digits.
         key: The client's idempotency key, if any.
     """
@@ -167,11 +167,11 @@ class Spend:
 
     @property
     def key_digest(self) -> str:
-        """The log and the tables hold a digest: what a client calls its requests is its own affair."""
+        """The log and the tables hold only a digest: how a client names its requests is private to it."""
         return digest(self.key) if self.key is not None else ""
 
     def apply(self, books: Books) -> Charge | Replay:
-        """Charge, or find the answer that was given before."""
+        """Charge, or find the answer given before."""
         return books.charge(self)
 
 
@@ -188,22 +188,22 @@ class Keep:
 
     @property
     def client(self) -> str:
-        """Whose answer."""
+        """The client whose answer it is."""
         return self.charge.client
 
     @property
     def key_digest(self) -> str:
-        """Under which key."""
+        """The key under which it is stored."""
         return self.charge.key
 
     def apply(self, books: Books) -> bool:
-        """Whether it was stored: not if the key was charged again since, or holds an answer."""
+        """Whether it was stored: not if the key has been charged again since, or already holds an answer."""
         return books.keep(self.charge, self.body)
 
 
 @dataclass(frozen=True)
 class SetQuota:
-    """Make a client known, with a limit of its own or (None) none below the cap."""
+    """Register a client, with a limit of its own or (None) no limit below the cap."""
 
     client: str
     quota: int | None
@@ -222,7 +222,7 @@ class SetQuota:
 
 @dataclass(frozen=True)
 class Forget:
-    """Drop stored answers whose time is over."""
+    """Drop stored answers that have expired."""
 
     client: str = ""
     key_digest: str = ""
@@ -236,7 +236,7 @@ class Forget:
 
 pass  # merged
 
-# Built once: to build a statement costs as much as to run it.
+# Built once: building a statement costs as much as running it.
 _LOCKED = sa.select(tables.ledger).with_for_update()
 _APPEND = sa.insert(tables.log)
 _ADVANCE = (
@@ -297,7 +297,9 @@ class Books:
         """Take the lock, then read what the orders need."""
         row = connection.execute(_LOCKED).one_or_none()
         if row is None:
-            raise LedgerBroken("a ledger in this database", "none", "It was removed.", "Restore it, or begin anew.")
+            raise LedgerBroken(
+                "a ledger in this database", "none", "It was removed.", "Restore it, or start a new one."
+            )
         books = cls(connection, now, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
         books._before = books.position
         books._load(orders)
@@ -305,7 +307,7 @@ class Books:
 
     @classmethod
     def read(cls, connection: sa.Connection, rules: Rules, client: str = "") -> Books:
-        """The state as it is, without the lock: nothing may be charged in these books."""
+        """The current state, without the lock: nothing may be charged in these books."""
         row = connection.execute(sa.select(tables.ledger)).one()
         books = cls(connection, 0, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
         books._load([SetQuota(client, None)] if client else [])
@@ -313,14 +315,14 @@ class Books:
 
     @classmethod
     def look_up(cls, connection: sa.Connection, now: int, rules: Rules, spend: Spend) -> Replay | None:
-        """The answer that a request had before, without the lock; raises `KeyReused` as `charge` does."""
+        """The answer that a request received before, without the lock; raises `KeyReused` as `charge` does."""
         books = cls(connection, now, rules)
         books._load([spend])
         held = books._held(spend)
         return Replay(held.entry, held.body) if held is not None and held.body is not None else None
 
     def balance(self, client: str = "") -> tuple[int | None, int, int]:
-        """The limit, what was spent of it and what can still be spent, of a client or (empty) of all."""
+        """The limit, what was spent of it and what remains, for one client or (empty) for all together."""
         if not client:
             return self.cap, self.spent, self.cap - self.spent
         account = self._account(client)
@@ -328,7 +330,7 @@ class Books:
 
     @property
     def position(self) -> Position:
-        """How far the ledger has come, this transaction included."""
+        """How far the ledger has progressed, including this transaction."""
         return Position(self.id, self.entries, self.head)
 
     @property
@@ -337,7 +339,7 @@ class Books:
         return bool(self._log)
 
     def hash_of(self, seq: int) -> str | None:
-        """The stored hash of an entry that was there before this transaction."""
+        """The stored hash of an entry from before this transaction."""
         found: str | None = self.connection.scalar(sa.select(tables.log.c.hash).where(tables.log.c.seq == seq))
         return found
 
@@ -346,8 +348,8 @@ class Books:
 
         Raises:
             UnknownKey: There is no such client.
-            KeyReused: The key came with another request, or its request is under way.
-            Exhausted: The quota or the cap cannot pay all rows.
+            KeyReused: The key was used for another request, or its request is in progress.
+            Exhausted: The quota or the cap does not cover all rows.
         """
         account = self._account(spend.client)
         held = self._held(spend)
@@ -366,20 +368,20 @@ class Books:
         return Charge(seq, spend.client, spend.rows, total, spend.key_digest, self._left(account))
 
     def _held(self, spend: Spend) -> _Answer | None:
-        """What the key holds, if this request may go on with it."""
+        """What the key holds, if this request may use it."""
         held = self._answers.get((spend.client, spend.key_digest)) if spend.key is not None else None
         if held is None or self._is_over(held):
             return None
         if held.request != spend.request:
-            raise KeyReused("a new idempotency key for a new request", "one that was used", "Nothing was charged.")
+            raise KeyReused("a new idempotency key for a new request", "one already used", "Nothing was charged.")
         if held.body is None and self.now - held.at < self.rules.answer_seconds * 1000:
             raise KeyReused(
-                "an idempotency key whose request is not under way", "one that is", "Nothing was charged.", "Wait."
+                "an idempotency key whose request is not in progress", "one that is", "Nothing was charged.", "Wait."
             )
         return held
 
     def keep(self, charge: Charge, body: bytes) -> bool:
-        """Store an answer if its charge is still the one that its key stands for, and has none yet."""
+        """Store an answer if its charge is still the key's current one and has no answer yet."""
         held = self._answers.get((charge.client, charge.key)) if charge.key else None
         if held is None or held.entry != charge.entry or held.body is not None:
             return False
@@ -387,7 +389,7 @@ class Books:
         return True
 
     def set_quota(self, name: str, quota: int | None) -> None:
-        """A limit below what is spent already means that nothing is left: what was charged stays charged."""
+        """A limit below what is already spent leaves nothing to spend: what was charged stays charged."""
         account = self._accounts.get(name, _Account(name, None, 0))
         limit = None if quota is None else max(quota, account.spent)
         if name in self._accounts and account.quota == limit:
@@ -396,12 +398,12 @@ class Books:
         self._append(QUOTA, name, note="" if limit is None else str(limit))
 
     def forget(self) -> int:
-        """Drop stored answers whose time is over."""
+        """Drop stored answers that have expired."""
         old = self.now - int(self.rules.replay_seconds * 1000)
         return self.connection.execute(sa.delete(tables.answers).where(tables.answers.c.at <= old)).rowcount
 
     def flush(self) -> None:
-        """Write what changed; the state's row only if nobody else changed it, which the lock excludes."""
+        """Write the changes; the state row only if nobody else changed it, which the lock rules out."""
         if self._touched_accounts:
             self._replace_rows(tables.clients, [self._accounts[name] for name in self._touched_accounts])
         if self._touched_answers:
@@ -438,7 +440,9 @@ class Books:
 
     def _account(self, name: str) -> _Account:
         if name not in self._accounts:
-            raise UnknownKey("a client of this ledger", "another", "Nothing was charged.", "Add it: airlock keys add.")
+            raise UnknownKey(
+                "a client of this ledger", "an unknown one", "Nothing was charged.", "Add it: airlock keys add."
+            )
         return self._accounts[name]
 
     def _left(self, account: _Account) -> int:

@@ -1,4 +1,4 @@
-"""Is the log whole? Every hash is computed anew, every total added up anew, and the mark must lie on the chain."""
+"""Is the log intact? Every hash and every total is recomputed, and the mark must match an entry of the chain."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Verdict:
     Attributes:
         ok: Whether everything agrees.
         entries: How many entries agree, from the first on.
-        spent: What they charge together.
-        cap: What may be spent.
+        spent: What they charge in total.
+        cap: The most that may be spent.
         broken_entry: The first entry that is wrong, if one is.
-        says: What is wrong, or that nothing is.
+        says: What is wrong, or that everything agrees.
         marked: The entry that the high-water mark names; None without a mark.
     """
 
@@ -68,7 +68,7 @@ class _Totals:
         if entry.seq != self.entries + 1:
             raise _Wrong(f"entry {self.entries + 1} is missing", self.entries + 1)
         if entry.previous != self.head:
-            raise _Wrong("it does not follow the entry before", entry.seq)
+            raise _Wrong("it does not follow from the previous entry", entry.seq)
         if entry.hash != stored_hash:
             raise _Wrong("its content was changed", entry.seq)
         self._count(entry)
@@ -76,7 +76,7 @@ class _Totals:
 
     def _count(self, entry: Entry) -> None:
         if (entry.kind == OPENED) != (entry.seq == 1):
-            raise _Wrong("a log is opened once, at its beginning", entry.seq)
+            raise _Wrong("only the first entry may open the log", entry.seq)
         if entry.kind == OPENED:
             self.terms, self.cap = entry.note, _cap(entry)
         elif entry.kind == QUOTA:
@@ -89,18 +89,18 @@ class _Totals:
 
     def _spend(self, entry: Entry) -> None:
         if entry.units < 1 or entry.rows < 1 or entry.client not in self.by_client:
-            raise _Wrong("it charges nothing, or nobody", entry.seq)
+            raise _Wrong("it charges nothing, or no client", entry.seq)
         self.spent += entry.units
         self.by_client[entry.client] += entry.units
         quota = self.quotas[entry.client]
         if self.spent > self.cap or (quota is not None and self.by_client[entry.client] > quota):
-            raise _Wrong("it spends more than there was", entry.seq)
+            raise _Wrong("it spends more than was left", entry.seq)
 
 
 def walk(engine: sa.Engine, mark: Mark) -> Verdict:
-    """Verify a whole ledger in one consistent reading; it may be in use.
+    """Verify a whole ledger in one consistent read; it may be in use.
 
-    The mark is read first: it never runs ahead of the database, so a later reading has its entry.
+    The mark is read first: it never runs ahead of the database, so a later read includes its entry.
     """
     totals = _Totals()
     held = mark.read()
@@ -110,7 +110,7 @@ def walk(engine: sa.Engine, mark: Mark) -> Verdict:
             for entry, stored in _entries(connection):
                 totals.add(entry, stored)
                 if held is not None and entry.seq == held.entries and stored != held.head:
-                    raise _Wrong("the high-water mark knows another entry in this place", entry.seq)
+                    raise _Wrong("the high-water mark has another entry at this number", entry.seq)
             _compare(connection, totals, held)
     except _Wrong as wrong:
         return Verdict(False, totals.entries, totals.spent, totals.cap, wrong.entry, wrong.says, marked)
@@ -118,14 +118,14 @@ def walk(engine: sa.Engine, mark: Mark) -> Verdict:
 
 
 def check_mark(mark: Position, at: Position, hash_of: Callable[[int], str | None]) -> None:
-    """Refuse a ledger that is behind a mark, or has another entry in its place.
+    """Refuse a ledger that is behind a mark, or has another entry at its number.
 
     Raises:
         LedgerBroken: It was rewound or replaced.
     """
     if mark == at or (mark.ledger == at.ledger and mark.entries < at.entries and hash_of(mark.entries) == mark.head):
         return
-    found = "another ledger" if mark.ledger != at.ledger else f"{at.entries:,} entries, or another in its place"
+    found = "another ledger" if mark.ledger != at.ledger else f"{at.entries:,} entries, or another entry at that number"
     raise LedgerBroken(
         f"entry {mark.entries:,} as the high-water mark has it",
         found,
@@ -135,7 +135,7 @@ def check_mark(mark: Position, at: Position, hash_of: Callable[[int], str | None
 
 
 def _entries(connection: sa.Connection) -> Iterator[tuple[Entry, str]]:
-    """All entries in order, some thousand at a time."""
+    """All entries in order, read a few thousand at a time."""
     last = -(2**63)
     query = sa.select(*_COLUMNS, tables.log.c.hash).order_by(tables.log.c.seq).limit(_PAGE)
     while rows := connection.execute(query.where(tables.log.c.seq > last)).all():
@@ -152,7 +152,7 @@ def _cap(entry: Entry) -> int:
 
 
 def _compare(connection: sa.Connection, totals: _Totals, held: Position | None) -> None:
-    """The tables beside the log say what the log says, and the mark is no further than the log."""
+    """Check that the other tables agree with the log, and that the mark is not ahead of it."""
     row = connection.execute(sa.select(tables.ledger)).one_or_none()
     if row is None:
         raise _Wrong("there is no ledger")
@@ -161,9 +161,9 @@ def _compare(connection: sa.Connection, totals: _Totals, held: Position | None) 
     if (row.entries, row.head) != (totals.entries, totals.head):
         raise _Wrong("the ledger's head is not the last entry", row.entries + 1)
     if (row.spent, row.cap, row.terms) != (totals.spent, totals.cap, totals.terms):
-        raise _Wrong("the ledger's totals are not those of the log")
+        raise _Wrong("the ledger's totals do not match the log")
     stored = {one.name: (one.spent, one.quota) for one in connection.execute(sa.select(tables.clients))}
     if stored != {name: (spent, totals.quotas[name]) for name, spent in totals.by_client.items()}:
-        raise _Wrong("the clients' totals are not those of the log")
+        raise _Wrong("the clients' totals do not match the log")
     if held is not None and (held.ledger != row.id or held.entries > totals.entries):
         raise _Wrong("the high-water mark is ahead: the database was rewound or replaced", totals.entries + 1)

@@ -1,8 +1,8 @@
-"""Group commit: one thread writes for all callers, and a transaction takes whatever has gathered meanwhile.
+"""Group commit: one thread writes for all callers, and each transaction takes whatever has queued up meanwhile.
 
-A commit waits for the disk. While it does, orders gather, and the next transaction takes up to `batch` of them, a turn
-for each client, so that one who floods the queue delays itself. The queue is bounded in all and for each client.
-Callers wait on a future, which is set after the commit.
+A commit waits for the disk. Meanwhile orders queue up, and the next transaction takes up to `batch` of them,
+round-robin over the clients, so that a client that floods the queue delays only itself. The queue is bounded in total
+and per client. Callers wait on a future, which is set after the commit.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Writer:
     """A thread that settles orders in batches.
 
     Args:
-        settle: Settles orders in one transaction: an outcome each, an `AirlockError` being a refusal. It raises if the
-            transaction failed; then none of them has happened, unless the error is `uncertain`.
-        batch: At most so many orders in a transaction; 1 turns group commit off.
-        room: At most so many orders wait, and a quarter of it for one client.
+        settle: Settles orders in one transaction and returns one outcome per order; an `AirlockError` is a refusal. It
+            raises if the transaction failed; then none of them took effect, unless the error is `uncertain`.
+        batch: The most orders in one transaction; 1 turns group commit off.
+        room: The most orders that may wait in total; one client may use a quarter of it.
     """
 
     def __init__(self, settle: Settle, batch: int = 256, room: int = 4096) -> None:
@@ -53,7 +53,7 @@ class Writer:
         waiting = _Waiting(order, Future())
         with self._changed:
             if self._closed or not self._thread.is_alive():
-                raise LedgerUnavailable("an open ledger", "a closed one", "Nothing was charged.", "Open it anew.")
+                raise LedgerUnavailable("an open ledger", "a closed one", "Nothing was charged.", "Open it again.")
             queue = self._queues.setdefault(order.client, deque())
             if self._waiting >= self._room or len(queue) >= max(1, self._room // 4):
                 raise LedgerUnavailable("room in the queue", "none", "Nothing was charged.", "Retry more slowly.")
@@ -63,7 +63,7 @@ class Writer:
         return waiting.future
 
     def close(self) -> None:
-        """Settle what waits, then stop."""
+        """Settle the queued orders, then stop."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -74,7 +74,7 @@ class Writer:
             self._settle_all(batch)
 
     def _take(self) -> list[_Waiting]:
-        """The next batch, one order a client and turn; empty when closed and nothing waits."""
+        """The next batch, one order per client in turn; empty when closed and nothing waits."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -89,7 +89,7 @@ class Writer:
             return batch
 
     def _settle_all(self, batch: list[_Waiting]) -> None:
-        """Together; if that fails for certain, one by one, so that one bad order does not fail the others."""
+        """Settle a batch; if it certainly failed, settle one by one, so that one bad order does not fail the others."""
         batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
         if not batch:
             return
@@ -121,13 +121,13 @@ def _resolve(future: Future[object], outcome: object) -> None:
 
 
 def _is_down(error: Exception) -> bool:
-    """Whether trying one by one would only make everyone wait, or could charge twice."""
+    """Whether retrying one by one would only make everyone wait, or could charge twice."""
     return isinstance(error, LedgerUnavailable)
 
 
 def _told(error: Exception) -> AirlockError:
     if isinstance(error, AirlockError):
         return error
-    told = LedgerError("to settle an order", f"a failure ({type(error).__name__})", "Nothing was answered.")
+    told = LedgerError("to settle an order", f"an error ({type(error).__name__})", "Nothing was answered.")
     told.__cause__ = error
     return told

@@ -1,18 +1,18 @@
-"""Randomised primitives, each small, cited, and with its guarantee in the docstring.
+"""Randomised primitives, each small and cited, with its guarantee in the docstring.
 
-Randomness is passed in as a `Stream`. What one call costs is a mechanism's `event`, or stands in its guarantee.
+Randomness is passed in as a `Stream`. The cost of one call is the mechanism's `event`, or is stated in its guarantee.
 
     randomness     secret streams as a tree, each leaf read once, and public seeds
     clipping       per-record clipping, flat or by layer
     gaussian       the Gaussian mechanism on a grid, on a CPU or a GPU
-    gpu_kernel     its Triton kernels; imported only where Triton is
+    gpu_kernel     its Triton kernels; imported only if Triton is installed
     laplace        the Laplace mechanism on a grid
     discrete       discrete Gaussian and Laplace noise, sampled exactly
     counts         counts with two-sided geometric noise
     exponential    the exponential mechanism over a few options
     quantile       a clipping bound that follows a quantile of the gradients' norms
-    local          mechanisms that make every record safe by itself
-    aggregate      sample and aggregate: what disjoint shards say, released once
+    local          local mechanisms, which randomise every record by itself
+    aggregate      sample and aggregate: one release from disjoint shards
     kmeans         private k-means
     density        the exponential mechanism over a kernel density estimate
 """

@@ -2,11 +2,11 @@
 
 Flat clipping is Abadi et al. 2016, section 3.1; by layer McMahan et al. 2018, section 2.1. In a shaped norm every
 coordinate is measured in units of its own scale s: ‖g/s‖ is bounded, and noise of the same shape, N(0, (z·s_i)²), then
-costs exactly what isotropic noise costs for a plain norm, whatever s is, as long as s does not depend on the records.
+costs exactly what isotropic noise costs for a plain norm, for any s that does not depend on the records.
 
-Rounding is part of the bound. Norms are found to 2^-17 (`row_squares`), factors and products are rounded to 2^-23, and
-what is clipped is kept below the bound by more than that. A gradient is clipped to (1 − 2^-10) of the norm that is
-accounted for: that leaves room for a whole lot's sum in float64 (`training.per_sample.sums` has the bound).
+Rounding is part of the bound. Norms are computed to within 2^-17 (`row_squares`), factors and products are rounded to
+2^-23, and clipped values stay below the bound by more than that. A gradient is clipped to (1 − 2^-10) of the norm that
+is accounted for: that leaves room for a whole lot's sum in float64 (`training.per_sample.sums` has the bound).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 SLACK = 2.0**-10  # of a gradient's bound: room for the rounding of a whole lot
-SMALLEST = 2.0**-40  # clip norms below this are lost among squares that float32 takes for zero
-_PIECE = 1024  # numbers that are summed one after the other
+SMALLEST = 2.0**-40  # below this, squares underflow to zero in float32
+_PIECE = 1024  # numbers that are summed sequentially
 
-BALANCE = ".balance"  # the place of a counting clip's Σ (b − 1/2) among the sums; no parameter's name starts so
+BALANCE = ".balance"  # the key of a counting clip's Σ (b − 1/2) among the sums; no parameter's name starts with a dot
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Clip:
     Args:
         norm: The bound, at least 2^-40.
         by_layer: Clip every parameter tensor by itself to norm/√(number of tensors), instead of all together.
-        scale: s, by parameter name: a scalar, or one number for each output channel (shape (out, 1, ...)). Missing
-            names and None mean 1. It must be public: from public data, or from what was already released.
-        counting: Whether sums come with a count of the records within the bound, under the name BALANCE.
+        scale: s, by parameter name: a scalar, or one number per output channel (shape (out, 1, ...)). Missing names and
+            None mean 1. It must be public: from public data, or from what was already released.
+        counting: Whether sums include a count of the records within the bound, under the name BALANCE.
     """
 
     norm: float
@@ -55,7 +55,7 @@ class Clip:
         return None if self.scale is None else self.scale.get(name)
 
     def digest(self) -> str | None:
-        """A short name of the scale; a run that goes on must have the same."""
+        """A short digest of the scale; a resumed run must have the same one."""
         if self.scale is None:
             return None
         total = hashlib.sha256()
@@ -72,8 +72,8 @@ class Clip:
         """From ‖g_p/s_p‖² of every record, by parameter name, to the factor of every record, by parameter name.
 
         Args:
-            squares: By parameter name, one number for each record.
-            norm: The bound as a tensor, for a CUDA graph, which reads it anew every time.
+            squares: By parameter name, one number per record.
+            norm: The bound as a tensor, for a CUDA graph, which reads it again at every replay.
         """
         whole = self.norm if norm is None else norm
         if self.by_layer:
@@ -93,9 +93,9 @@ class Clip:
 def row_squares(rows: Tensor) -> Tensor:
     """‖g‖² of every record in float64, in one pass over the numbers.
 
-    A GPU sums by a tree. A CPU sums one after the other in at least eight lanes, so a row is taken in pieces of 1024,
-    which are added up in float64: rounding then stays below 2^-17 of a square, however long the row is. Numbers below
-    2^-75 may count as zero; a thousand million of them have a norm below 2^-59, which no clip norm comes near.
+    A GPU sums by a tree. A CPU sums sequentially in at least eight lanes, so a row is split into pieces of 1024, which
+    are added up in float64: rounding then stays below 2^-17 of a square, however long the row is. Numbers below 2^-75
+    may count as zero; a billion of them have a norm below 2^-59, far below any clip norm.
     """
     rows = rows.flatten(1)
     pieces = [rows] if rows.is_cuda else torch.split(rows, _PIECE, 1)
@@ -107,11 +107,11 @@ def _together(squares: Mapping[str, Tensor]) -> Tensor:
 
 
 def clip_factors(norms: Tensor, clip_norm: float | Tensor, slack: float = 0.0) -> Tensor:
-    """One factor in [0, 1] for each record, in float64, such that factor × gradient is within the bound.
+    """One factor in [0, 1] per record, in float64, such that factor × gradient is within the bound.
 
-    Guarantee: for every record, finite or not, ‖factor · g‖ ≤ (1 − slack − 2^-17) · clip_norm, if its norm was found to
-    2^-17. A record whose norm is NaN or infinite gets the factor 0 and must be masked out by the caller (0 · NaN is
-    NaN).
+    Guarantee: for every record, finite or not, ‖factor · g‖ ≤ (1 − slack − 2^-17) · clip_norm, if its norm was computed
+    to within 2^-17. A record whose norm is NaN or infinite gets the factor 0 and must be masked out by the caller (0 ·
+    NaN is NaN).
     """
     norms = norms.double()
     factors = (clip_norm * (1.0 - slack - 2.0**-16) / norms.clamp_min(1e-300)).clamp_max(1.0)

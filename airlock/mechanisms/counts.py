@@ -1,10 +1,10 @@
 """Counts with two-sided geometric noise (Ghosh, Roughgarden and Sundararajan 2009), sampled exactly.
 
-Proof of the sampler. Let a and b be whole. By `discrete`, u uniform below b and kept with probability exp(−u/b), and k
-coins of probability e^−1 before the first that fails, make y = k b + u with P(y) in proportion to exp(−y/b). Then
-⌊y/a⌋ = n with probability in proportion to Σ over i < a of exp(−(n a + i)/b), which is exp(−n a/b) times a constant:
-a geometric number with q = exp(−a/b) (Canonne, Kamath and Steinke 2020). The difference of two such numbers is x with
-probability Σ over n of (1 − q)² q^(n + n + |x|) = (1 − q)/(1 + q) · q^|x|. Every choice compares whole numbers.
+Proof of the sampler. Let a and b be integers. By `discrete`, u uniform below b and kept with probability exp(−u/b), and
+k coins of probability e^−1 before the first failure, give y = k b + u with P(y) proportional to exp(−y/b). Then ⌊y/a⌋ =
+n with probability proportional to Σ over i < a of exp(−(n a + i)/b), which is exp(−n a/b) times a constant: a geometric
+number with q = exp(−a/b) (Canonne, Kamath and Steinke 2020). The difference of two such numbers is x with probability Σ
+over n of (1 − q)² q^(n + n + |x|) = (1 − q)/(1 + q) · q^|x|. Every choice compares whole numbers.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _LEAST, _MOST = 1e-5, 1e4
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """Adds noise x with P(x) in proportion to exp(−ε|x|) to every cell of a table of whole counts.
+    """Adds noise x with P(x) proportional to exp(−ε|x|) to every cell of a table of counts.
 
     Guarantee: if adding or removing one record moves one cell by one, one call is ε-DP under add-remove.
 
-    Proof. Let c and c' be the two tables, which differ by one in one cell. For every table t, the noise that leads
-    there is t − c or t − c', alike in all other cells; so the ratio of the two probabilities is that of one cell,
+    Proof. Let c and c' be the two tables, which differ by one in one cell. For every table t, the noise that produces
+    it is t − c or t − c', identical in all other cells; so the ratio of the two probabilities is that of one cell,
     exp(−ε(|t_i − c_i| − |t_i − c'_i|)), and lies in [e^−ε, e^ε] because |c_i − c'_i| = 1. The sampler is exact and uses
     an ε that is rounded down. ∎
 
-    Where a record may be replaced by another, two cells move, and the same call is 2ε-DP.
+    If a record may be replaced by another, two cells move, and the same call is 2ε-DP.
 
     Args:
         epsilon: ε of one call, from 1e-5 to 1e4.
@@ -51,19 +51,19 @@ class NoisyCounts:
 
     @property
     def event(self) -> dpa.DpEvent:
-        """What one call costs: the worst of all ε-DP mechanisms, which this is one of."""
+        """What one call costs: the event of the worst ε-DP mechanism, which bounds this one."""
         return DiscreteLaplaceDpEvent(self.epsilon, 1)
 
     @property
     def variance(self) -> float:
-        """Of the noise on one cell: 2q/(1 − q)² with q = e^−ε."""
+        """The variance of the noise on one cell: 2q/(1 − q)² with q = e^−ε."""
         return 0.5 / math.sinh(self.epsilon / 2.0) ** 2
 
     def add(self, counts: Whole, stream: Stream) -> Whole:
         """The table with noise; cells may become negative.
 
         Args:
-            counts: Of any shape.
+            counts: An array of any shape.
             stream: Secret; read once.
         """
         return np.asarray(np.asarray(counts, np.int64) + self._noise(counts.size, stream).reshape(counts.shape))

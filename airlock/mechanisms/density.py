@@ -3,13 +3,14 @@
 A slice is one column θ_1 … θ_M. Its score at t is the estimated probability of a window of width w around t,
 u(t) = mean_i [Φ((t + w/2 − θ_i)/b) − Φ((t − w/2 − θ_i)/b)], and t is drawn from a grid with weights exp(ε u(t) / 2Δ).
 
-How u is computed. The kernel is smooth on the scale of b, so on a period that leaves room for its tails it is a short
-sum of cosines. With ω_k = 2πk/period, a_k = 2 sin(ω_k w/2)/ω_k · exp(−ω_k² b²/2) and the means c_k, s_k of cos ω_k θ_i
-and sin ω_k θ_i, u(t) = w/period + (2/period) Σ_k a_k (c_k cos ω_k t + s_k sin ω_k t). The grid is the same for all
-columns once a column is scaled to its range, so the sum over k is one matrix product, and no error function is computed
-at all. What is left out, whatever the data: values and repetitions of the period further than `_TAIL` bandwidths from
-every window, Φ(−6.2) < 2.9e-10 each, and frequencies above `_CUT`/b, at most (2/π) exp(−6.2²/2)/6.2² < 8e-11 together:
-less than `TOLERANCE`. Columns whose bandwidth is too small a part of their range for that are computed directly.
+How u is computed. The kernel is smooth on the scale of b, so on a period that includes its tails it is a short sum of
+cosines. With ω_k = 2πk/period, a_k = 2 sin(ω_k w/2)/ω_k · exp(−ω_k² b²/2) and the means c_k, s_k of cos ω_k θ_i and sin
+ω_k θ_i, u(t) = w/period + (2/period) Σ_k a_k (c_k cos ω_k t + s_k sin ω_k t). The grid is the same for all columns once
+a column is scaled to its range, so the sum over k is one matrix product, and no error function is evaluated. The
+truncation error, whatever the data, comes from values and repetitions of the period further than `_TAIL` bandwidths
+from every window, Φ(−6.2) < 2.9e-10 each, and frequencies above `_CUT`/b, at most (2/π) exp(−6.2²/2)/6.2² < 8e-11 in
+total: less than `TOLERANCE`. Columns whose bandwidth is too small relative to their range for this are computed
+directly.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from airlock.threads import one_thread
 
 TOLERANCE = 1e-9  # of a score; scores are between 0 and 1
 _TAIL, _CUT = 6.2, 6.2
-_FREQUENCIES = 96  # more of them cost more than error functions
-_PIECE = {"cpu": 512, "cuda": 65_536}  # columns at a time: in the cache of a CPU, in the memory of a GPU
+_FREQUENCIES = 96  # beyond this, error functions are cheaper
+_PIECE = {"cpu": 512, "cuda": 65_536}  # columns at a time: limited by a CPU's cache and a GPU's memory
 _PAIRS = 64  # columns whose pairs of values are held at a time, on a CPU
-_STEPS = 8  # of false position; six digits of a bandwidth are more than it is worth
+_STEPS = 8  # of false position; six digits of a bandwidth are more than enough
 _HALF = math.sqrt(0.5)
 
 
 def largest_score(window: float) -> float:
-    """κ = 2Φ(w/2b) − 1: what one value adds to M·u at most; `window` is w/b."""
+    """κ = 2Φ(w/2b) − 1: the most that one value adds to M·u; `window` is w/b."""
     return math.erf(window / 2 * _HALF)
 
 
@@ -48,7 +49,7 @@ def published_sensitivity(models: int) -> float:
 def sensitivity(models: int, window: float) -> float:
     """Δu = κ/M: how far a score moves when one of M values is added, removed or replaced.
 
-    A mean over M of numbers in [0, κ] moves by at most κ/M when one of them is replaced; when one is taken away, by
+    A mean over M of numbers in [0, κ] moves by at most κ/M when one of them is replaced; when one is removed, by
     |x − mean of the others|/M, which is at most κ/M too.
     """
     return largest_score(window) / models
@@ -56,7 +57,7 @@ def sensitivity(models: int, window: float) -> float:
 
 @dataclass(frozen=True)
 class DensityMechanism:
-    """Draws one value a column.
+    """Draws one value per column.
 
     Guarantee: for one column, with a range and a bandwidth that do not depend on the data and Δ = `sensitivity(M, …)`,
     a draw is ε-DP and ε-bounded-range under one value added, removed or replaced, M being public: with Δ smaller, the
@@ -64,13 +65,13 @@ class DensityMechanism:
     Rogers 2021). Numbers are float64: scores are off by at most `TOLERANCE`, which adds at most 2ε·TOLERANCE/Δ to ε
     (`slack`). A draw inverts cumulative sums at one of 2^52 uniform numbers: the boundary after point i of G is off by
     at most (i + G) roundings of 2^-53, one step of 2^-52 and one rounding more, so that a draw is within G²·2^-52 in
-    total variation of what is accounted for (`distance`); draws that are η off are so at a cost of (1 + e^ε)·η in δ.
+    total variation of what is accounted for (`distance`); draws that are η off cost (1 + e^ε)·η in δ.
 
     Args:
         epsilon: ε for one column.
-        sensitivity: Δ, of the score.
+        sensitivity: Δ of the score.
         window: w, in bandwidths.
-        points: Of the grid: the midpoints of so many equal parts of the range.
+        points: The number of grid points: the midpoints of that many equal parts of the range.
     """
 
     epsilon: float
@@ -86,17 +87,17 @@ class DensityMechanism:
             )
 
     def true_epsilon(self, models: int) -> float:
-        """The ε of one column with the sensitivity that the score really has."""
+        """The ε of one column with the score's true sensitivity."""
         return self.epsilon * sensitivity(models, self.window) / self.sensitivity
 
     @property
     def slack(self) -> float:
-        """What the rounding of scores adds to ε at most."""
+        """The most that the rounding of scores adds to ε."""
         return 2 * self.epsilon * TOLERANCE / self.sensitivity
 
     @property
     def distance(self) -> float:
-        """How far the rounding of sums moves one draw at most, in total variation."""
+        """The most that the rounding of sums moves one draw, in total variation."""
         return max(6, self.points) ** 2 * 2.0**-52
 
     def grid(self, low: Tensor, high: Tensor) -> Tensor:
@@ -119,7 +120,7 @@ class DensityMechanism:
         x = (slices.double() - low.double()) / width
         b = bandwidth.double() / width
         room = (_TAIL + self.window / 2) * b
-        x = torch.minimum(torch.maximum(x, -room), 1 + room)  # beyond, a value adds nothing to any point
+        x = torch.minimum(torch.maximum(x, -room), 1 + room)  # beyond this, a value adds nothing to any point
         needed = (1 + 2 * room) * _CUT / (2 * math.pi * b)
         smooth = needed <= _FREQUENCIES
         if bool(smooth.all()):
@@ -143,7 +144,7 @@ class DensityMechanism:
         beyond = torch.maximum(-x.amin(), x.amax() - 1).clamp_min(0)
         period = float(1 + beyond + (_TAIL + self.window / 2) * b.amax())
         count = math.ceil(period * _CUT / (2 * math.pi * float(b.amin())))
-        if count > 2 * _FREQUENCIES:  # bandwidths that are too different for one period
+        if count > 2 * _FREQUENCIES:  # the bandwidths are too different for one period
             return self._directly(x, b)
         k = torch.arange(1, count + 1, dtype=torch.float64, device=x.device) * (2 * math.pi / period)
         means = _harmonics(x * (2 * math.pi / period), count)
@@ -154,7 +155,7 @@ class DensityMechanism:
         return found.add_((self.window / period * b)[:, None])
 
     def probabilities(self, slices: Tensor, low: Tensor, high: Tensor, bandwidth: Tensor) -> Tensor:
-        """Of every point of every column's grid: (columns, points), float64."""
+        """The probability of every point of every column's grid: (columns, points), float64."""
         found = self._weights(slices, low, high, bandwidth)
         return found / found.sum(1, keepdim=True)
 
@@ -165,7 +166,7 @@ class DensityMechanism:
     def pick(self, slices: Tensor, low: Tensor, high: Tensor, bandwidth: Tensor, stream: Stream) -> Tensor:
         """Draw a point of the grid for every column: its position, (columns,). The stream is secret and read once.
 
-        The uniform numbers, one a column, are made on the CPU; they are compared with cumulative sums on the device.
+        The uniform numbers, one per column, are drawn on the CPU; they are compared with cumulative sums on the device.
         """
         columns = slices.shape[1]
         chance = torch.from_numpy(stream.uniform(columns)).to(slices.device)
@@ -180,13 +181,13 @@ class DensityMechanism:
         return found.clamp_max_(self.points - 1)
 
     def sample(self, slices: Tensor, low: Tensor, high: Tensor, bandwidth: Tensor, stream: Stream) -> Tensor:
-        """One value a column, of the slices' type; the arguments are those of `pick`."""
+        """One value per column, of the slices' type; the arguments are those of `pick`."""
         place = (self.pick(slices, low, high, bandwidth, stream).double() + 0.5) / self.points
         return (low.double() + (high - low).double() * place).to(slices.dtype)
 
 
 def _alone(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Pieces that fit into the cache of one core of a CPU are too small to share."""
+    """Pieces that fit into the cache of one CPU core are too small to split over threads."""
     return one_thread() if device.type == "cpu" else contextlib.nullcontext()
 
 
@@ -204,7 +205,7 @@ def _harmonics(angle: Tensor, count: int) -> Tensor:
 
 
 def silverman(slices: Tensor) -> Tensor:
-    """The bandwidth σ (4/3M)^(1/5) of every column of (M, columns), which scipy calls Silverman's; 0 where σ is."""
+    """The bandwidth σ (4/3M)^(1/5) of every column of (M, columns), which scipy calls Silverman's; 0 where σ is 0."""
     found: Tensor = slices.double().std(0) * (4 / (3 * len(slices))) ** 0.2
     return found
 
@@ -212,7 +213,7 @@ def silverman(slices: Tensor) -> Tensor:
 def sheather_jones(slices: Tensor) -> Tensor:
     """The bandwidth of Sheather and Jones (1991), which solves their equation, for every column of (M, columns).
 
-    Where the equation has no root in the usual range, and where a column's inner half is constant, Silverman's.
+    Falls back to Silverman's where the equation has no root in the usual range or a column's inner half is constant.
     """
     x = slices.double()
     piece = _PAIRS if x.device.type == "cpu" else _PIECE["cuda"] // 4

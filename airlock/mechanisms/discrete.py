@@ -1,8 +1,8 @@
 """Discrete Gaussian and discrete Laplace noise, sampled exactly (Canonne, Kamath and Steinke 2020), on a public grid.
 
-A sampler in floating point only comes near its distribution, and its low-order bits can tell where the value lay
-(Mironov 2012). Here every random choice compares whole numbers that were drawn uniformly from the secret stream: what
-comes out has *exactly* the stated distribution, and always lies on the grid.
+A floating-point sampler only approximates its distribution, and its low-order bits can reveal the value (Mironov 2012).
+Here every random choice compares integers that were drawn uniformly from the secret stream: the output has *exactly*
+the stated distribution and is always on the grid.
 
 Proof of the sampler. (1) A uniform whole number below b: a 64-bit word w modulo b, drawn again if w ≥ 2^64 − (2^64 mod
 b). (2) A coin that shows 1 with probability exp(−a/b), 0 ≤ a ≤ b: for k = 1, 2, … toss a coin of probability a/(b k)
@@ -12,13 +12,13 @@ Every whole number y ≥ 0 is k·s + u with one k ≥ 0 and one u in 0 … s−1
     exp(−y/s)       = exp(−k) · exp(−u/s),
     exp(−y²/(2s²))  = exp(−k/2) · exp(−k(k−1)/2) · exp(−k u/s) · exp(−u²/(2s²)).
 
-So k is the number of coins of probability e^−1 (of e^−1/2 in the second case) before the first that fails, u is
-uniform, and the pair is kept with the probability of the other factors, each a product of coins of kind (2). A fair
-coin gives the sign; a negative zero is thrown away, or 0 would count twice. What is kept has the weights on the left,
-over all whole numbers: the discrete Laplace and the discrete Gaussian distribution of scale s.
+So k is the number of coins of probability e^−1 (of e^−1/2 in the second case) before the first failure, u is uniform,
+and the pair is kept with the probability of the other factors, each a product of coins of kind (2). A fair coin gives
+the sign; a negative zero is rejected, or 0 would count twice. What is kept has the weights on the left, over all whole
+numbers: the discrete Laplace and the discrete Gaussian distribution of scale s.
 
-How long a draw takes depends on the noise (Jin et al. 2022), not on the value; whoever can time single draws learns
-about the noise. Vectors are drawn together, which leaves the sum of many times.
+How long a draw takes depends on the noise (Jin et al. 2022), not on the value; an observer who can time single draws
+learns about the noise. Vectors are drawn together, so only the total time of many draws is observable.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Mask = NDArray[np.bool_]
 
 LARGEST_SCALE = 2**30  # in steps of the grid: 2s² and k·s stay far below 2^63
 _GRID_BITS = 20  # grid steps in one scale of noise, as a power of two: rounding adds a millionth
-_FARTHEST = 2.0**51  # steps from zero at which a value is cut off: value plus noise stay exact in float64
-_FIRST, _BLOCK = 1 << 9, 1 << 15  # words that are drawn at once at least: at first, and in the end
+_FARTHEST = 2.0**51  # steps from zero at which a value is clamped: value plus noise stay exact in float64
+_FIRST, _BLOCK = 1 << 9, 1 << 15  # the fewest words drawn at once: at first, and later
 
 
 class Coins:
-    """Exact uniform whole numbers and coins, from the children of one stream, which can be used once."""
+    """Exact uniform integers and coins, from the children of one stream, which can be used once."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream, self._opened = stream, 0
@@ -64,7 +64,7 @@ class Coins:
         return np.concatenate(kept) if kept else np.empty(0, np.int64)
 
     def exponential(self, numerator: Whole, denominator: int) -> Mask:
-        """One coin a numerator a, each 1 with probability exp(−a/denominator); 0 ≤ a ≤ denominator."""
+        """One coin per numerator a, each 1 with probability exp(−a/denominator); 0 ≤ a ≤ denominator."""
         tosses = np.ones(len(numerator), np.int64)
         going = np.arange(len(numerator))
         for k in range(1, 2**31):
@@ -78,7 +78,7 @@ class Coins:
         return odd
 
     def powers(self, numerator: Whole, denominator: int, times: Whole) -> Mask:
-        """One coin an entry, each 1 with probability exp(−a/denominator) to the power of `times`."""
+        """One coin per entry, each 1 with probability exp(−a/denominator) to the power of `times`."""
         alive, left = np.ones(len(times), np.bool_), times.copy()
         while len(going := np.flatnonzero(alive & (left > 0))):
             alive[going] = self.exponential(numerator[going], denominator)
@@ -86,7 +86,7 @@ class Coins:
         return alive
 
     def runs(self, numerator: int, denominator: int, count: int) -> Whole:
-        """How many coins of probability exp(−numerator/denominator) show 1 before the first that does not."""
+        """How many coins of probability exp(−numerator/denominator) show 1 before the first 0."""
         runs, going = np.zeros(count, np.int64), np.arange(count)
         while len(going):
             going = going[self.exponential(np.full(len(going), numerator), denominator)]
@@ -94,7 +94,7 @@ class Coins:
         return runs
 
     def _take(self, count: int) -> NDArray[np.uint64]:
-        """Words that were never used."""
+        """Words that have never been used."""
         if len(self._words) < count:
             size = max(count, min(_BLOCK, _FIRST << (2 * self._opened)))
             more = self._stream.child("discrete", self._opened).key_stream(8 * size).view(np.uint64)
@@ -104,7 +104,7 @@ class Coins:
 
 
 def sample(kind: Kind, scale: int, count: int, stream: Stream) -> Whole:
-    """Whole numbers y with probability in proportion to exp(−y²/(2 scale²)), or to exp(−|y|/scale); exactly.
+    """Integers y with probability exactly proportional to exp(−y²/(2 scale²)), or to exp(−|y|/scale).
 
     Args:
         kind: Which of the two.
@@ -124,7 +124,7 @@ def sample(kind: Kind, scale: int, count: int, stream: Stream) -> Whole:
 
 
 def _attempt(kind: Kind, scale: int, tries: int, coins: Coins) -> Whole:
-    """What is kept of so many independent tries; each is kept or not by its own coins alone."""
+    """What is kept of `tries` independent attempts; each is kept or not by its own coins alone."""
     rest = coins.below(scale, tries)
     if kind == "laplace":
         blocks = coins.runs(1, 1, tries)
@@ -146,18 +146,19 @@ class GridNoise:
 
     Guarantee. Neighbouring values are at most `sensitivity` apart, in L2 for "gaussian", in L1 for "laplace". Rounding
     moves a coordinate by at most g/2, so in steps of the grid the rounded values are at most sensitivity/g + √d (L2) or
-    sensitivity/g + d (L1) apart: whole numbers that the noise is scaled to. With noise multiplier z = scale over that:
+    sensitivity/g + d (L1) apart: integers that the noise is scaled to. With noise multiplier z = scale / that distance:
 
     * gaussian: one call is ρ-zCDP with ρ = 1/(2z²): the Rényi divergence of order α between two discrete Gaussians that
       are a whole number t apart is at most α t²/(2s²) (Canonne, Kamath and Steinke 2020), and coordinates add up. It is
-      *not* `GaussianDpEvent(z)`: the discrete curve of (ε, δ) runs around the continuous one, at places above it.
+      *not* `GaussianDpEvent(z)`: the discrete (ε, δ) curve oscillates around the continuous one and is above it in
+      places.
     * laplace: one call is ε-DP with ε = 1/z, because exp(−|y|/s) changes by at most exp(‖shift‖₁/s). It is *not*
       `LaplaceDpEvent(z)`, which is better than pure ε-DP; at a shift of one step the discrete mechanism is not. The
       event is the discrete Laplace mechanism at sensitivity 1, whose privacy loss is ±ε: the worst of all ε-DP
       mechanisms, also under composition (Kairouz, Oh and Viswanath 2015).
 
-    All outputs are multiples of g, whatever the value. Values beyond 2^51 steps are cut off there, which brings no two
-    further apart.
+    All outputs are multiples of g, whatever the value. Values beyond 2^51 steps are clamped, which moves no two further
+    apart.
 
     Args:
         kind: Which noise.
@@ -196,7 +197,7 @@ class GridNoise:
 
     @property
     def scale(self) -> int:
-        """The noise in steps of the grid: the next whole number and one, above every error of this arithmetic."""
+        """The noise in steps of the grid: rounded up, plus one to cover the rounding of this arithmetic."""
         return math.ceil(self.noise_multiplier * self.reach) + 1
 
     def add(self, value: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
@@ -206,7 +207,7 @@ class GridNoise:
         return self._noisy(value, stream)
 
     def add_rows(self, values: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
-        """As `add`, for every row by itself: as many calls as rows."""
+        """Like `add`, for every row separately: as many calls as rows."""
         if values.ndim != 2 or values.shape[1] != self.dimension:
             raise ValueError("the sensitivity was computed for another number of coordinates")
         return self._noisy(values, stream)

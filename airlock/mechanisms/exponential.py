@@ -1,9 +1,10 @@
 """The exponential mechanism over a few options (McSherry and Talwar 2007), sampled exactly.
 
-Scores are rounded to a public grid, so that every weight is exp(−a/s) with whole a and s; an option is drawn uniformly
-and kept with its weight over the largest, by coins that compare whole numbers (`discrete.Coins`). What comes out has
-exactly the stated probabilities. How many draws that takes depends on the scores as well as on chance: whoever can time
-single answers learns a little about both. Options are drawn in blocks of twice their number, which hides most of it.
+Scores are rounded to a public grid, so that every weight is exp(−a/s) with integers a and s; an option is drawn
+uniformly and kept with probability weight/largest weight, by coins that compare integers (`discrete.Coins`). The output
+has exactly the stated probabilities. The number of draws depends on the scores as well as on the coins: an observer who
+can time single answers learns a little about both. Options are drawn in blocks of twice their number, which hides most
+of it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FARTHEST = 2.0**51  # steps from zero beyond which a score is refused
 
 @dataclass(frozen=True)
 class Choice:
-    """Picks option c with probability in proportion to exp(η u_c).
+    """Picks option c with probability proportional to exp(η u_c).
 
     Guarantee. Between neighbouring inputs the scores move by d_c, and `spread` bounds max d − min d. The privacy loss
     of picking c is η d_c − (ln Z' − ln Z), so all losses of a pair lie in one interval [t, t + ε] with ε = η · spread;
@@ -41,9 +42,9 @@ class Choice:
     spread by 2g: in steps it is at most spread/g + 2, which the weights are scaled to.
 
     Args:
-        spread: How far the difference of two options' scores moves at most, under the guarantee's relation.
+        spread: The most that the difference of two options' scores moves, under the guarantee's relation.
         epsilon: ε of one call.
-        concentrated: Which of the two the event states.
+        concentrated: Which of the two bounds the event states.
     """
 
     spread: float
@@ -70,11 +71,11 @@ class Choice:
 
     @property
     def scale(self) -> int:
-        """1/η in steps of the grid, rounded up and one more."""
+        """1/η in steps of the grid, rounded up, plus one."""
         return math.ceil((self.spread / self.grid + 2) / self.epsilon) + 1
 
     def pick(self, scores: NDArray[np.floating], stream: Stream) -> Whole:
-        """One option a row of scores; every row is a call of its own."""
+        """One option per row of scores; every row is a separate call."""
         if not (np.abs(scores) <= _FARTHEST * self.grid).all():
             raise ValueError("a score that is not finite, or beyond 2^51 steps of the grid, cannot be weighed exactly")
         steps = np.rint(scores.astype(np.float64) / self.grid).astype(np.int64)
@@ -87,7 +88,7 @@ class Choice:
         return picked
 
     def _attempt(self, short: Whole, coins: Coins) -> Whole:
-        """The first of some uniform options that is kept, by row; −1 where none is."""
+        """For each row, the first of several uniform options that is kept; −1 if none is."""
         rows, options = short.shape
         drawn = coins.below(options, rows * 2 * options).reshape(rows, -1)
         away = np.take_along_axis(short, drawn, 1).ravel()

@@ -2,16 +2,16 @@
 
 Noise in floating point leaks through low-order bits (Mironov 2012): the set of reachable sums differs between
 neighbouring inputs. Here value and noise are both rounded to multiples of one public grid g, and their sum is exact in
-float64. Because the value lies on the grid, value + round(noise) = round(value + noise): what comes out is a rounding
-of the ideal mechanism's output, and post-processing costs nothing. Rounding the value may stretch the distance of two
-neighbours by g per coordinate; the sensitivity that the noise is scaled to contains it.
+float64. Because the value is on the grid, value + round(noise) = round(value + noise): the output is a rounding of the
+ideal mechanism's output, and post-processing costs nothing. Rounding the value may increase the distance of two
+neighbours by g per coordinate; the sensitivity that the noise is scaled to includes this.
 
 On a GPU (`gpu_add_noise`): ChaCha20 in one kernel; Box–Muller, rounding to the grid and adding in another. The same
-stream as on the CPU, word for word (`Stream.normal` lays it out alike). The transform is in float64; CPU and GPU may
+stream as on the CPU, word for word (`Stream.normal` uses the same layout). The transform is in float64; CPU and GPU may
 differ in the last place of a logarithm or a sine, which rounding to the grid nearly always removes.
 
-Triton compiles the kernel where there is an NVIDIA or AMD GPU. Before its first use on a GPU its noise for one key is
-compared with the CPU's: where the kernel cannot be compiled, or makes something else, the noise comes from the CPU.
+Triton compiles the kernel if there is an NVIDIA or AMD GPU. Before its first use on a GPU, its noise for one key is
+compared with the CPU's: if the kernel cannot be compiled, or its output differs, the noise comes from the CPU.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from airlock.mechanisms.randomness import Stream
 
 # On a GPU.
 
-_LANES = 128  # instances a program
-_KNOWN, _TRIED = bytes(range(32)), 1000  # a key that is no secret, and how many of its numbers are compared
+_LANES = 128  # instances per program
+_KNOWN, _TRIED = bytes(range(32)), 1000  # a public key, and how many of its numbers are compared
 
 
 def gpu_takes(value: Tensor) -> bool:
-    """Whether the kernel runs where this value lies, and makes the right noise there."""
+    """Whether the kernel runs on this value's device and produces the right noise there."""
     return value.is_cuda and gpu_available() and _gpu_agrees(value.device)
 
 
@@ -65,7 +65,7 @@ def gpu_add_noise(
         value: Flat, float32, on the GPU.
         key: The stream's ChaCha20 key; the block counter starts at 0 and the nonce is 0.
         scale: The noise's standard deviation.
-        grid: The spacing that value and noise are rounded to, a power of two.
+        grid: The spacing to which value and noise are rounded, a power of two.
         divisor: A public constant.
         shape: A factor on the noise of every coordinate, flat, float32, on the GPU.
     """
@@ -76,11 +76,11 @@ def gpu_add_noise(
     pairs = 4 * blocks
     stream = torch.empty(16 * blocks, dtype=torch.int32, device=value.device)
     out = torch.empty(count, dtype=torch.float32, device=value.device)
-    # Numbers travel as tensors: as plain arguments they would be cut down to float32.
+    # Numbers are passed as tensors: as plain arguments they would be truncated to float32.
     numbers = torch.tensor([scale / grid, grid, grid / divisor], dtype=torch.float64, device=value.device)
     words = torch.frombuffer(bytearray(key), dtype=torch.int32).to(value.device)
     shaped = shape is not None
-    factors = value if shape is None else shape.contiguous()  # not read where there is none
+    factors = value if shape is None else shape.contiguous()  # not read if there is none
     with torch.cuda.device_of(value):  # type: ignore[no-untyped-call]  # Triton launches on the current GPU
         launch: Any = stream_kernel[(-(-blocks // _LANES),)]
         launch(words, stream, blocks, LANES=_LANES)
@@ -104,8 +104,8 @@ class GaussianNoise:
     noise_multiplier)`, up to the statistical error of a 53-bit uniform generator.
 
     With a `shape` u the noise of coordinate i has u_i times the standard deviation. The inputs may differ along the
-    coordinate with the least noise, so then one call is `GaussianDpEvent(noise_multiplier · min u)`, and that only if u
-    is public: from a u that depends on the records nothing follows.
+    coordinate with the least noise, so then one call is `GaussianDpEvent(noise_multiplier · min u)`, and only if u is
+    public: a u that depends on the records gives no guarantee.
 
     Args:
         sensitivity: The L2 sensitivity of the value, under the guarantee's relation.
@@ -126,7 +126,7 @@ class GaussianNoise:
         return 2.0 ** (math.floor(math.log2(self.noise_multiplier * self.sensitivity)) - _GRID_BITS)
 
     def scale(self, dimension: int) -> float:
-        """The standard deviation that is really added: the rounding's stretch is part of the sensitivity."""
+        """The standard deviation actually added: it includes the effect of rounding on the sensitivity."""
         return self.noise_multiplier * (self.sensitivity + self.grid * math.sqrt(dimension))
 
     def sample(self, dimension: int, stream: Stream, shape: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
@@ -143,13 +143,14 @@ class GaussianNoise:
         return noisy.numpy().reshape(value.shape)
 
     def add_and_divide(self, value: Tensor, divisor: float, stream: Stream, shape: Tensor | None = None) -> Tensor:
-        """`add` for a flat tensor where it lies, then divided by a public constant (post-processing), in float32.
+        """`add` for a flat tensor on its own device, then divided by a public constant (post-processing), in float32.
 
         Args:
             value: Flat.
             divisor: The constant.
             stream: Read once.
-            shape: u, flat as the value and where it lies, each from 0 to 2^16; equal noise without it.
+            shape: u, flat like the value and on the same device, entries from 0 to 2^16; without it, the noise is
+                isotropic.
         """
         if gpu_takes(value):
             made = gpu_add_noise(value, stream.take_key(), self.scale(value.numel()), self.grid, divisor, shape)

@@ -1,4 +1,4 @@
-"""The Triton kernels of `gaussian`; imported only where Triton is."""
+"""The Triton kernels of `gaussian`; imported only if Triton is installed."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _rint(x):
 
 @triton.jit
 def stream_kernel(words, out, blocks, LANES: tl.constexpr):
-    """The key stream as 32-bit words: sixteen a block, block after block."""
+    """The key stream as 32-bit words: sixteen per block, block after block."""
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     live = lane < blocks
     x = _block(words, lane.to(tl.uint32))

@@ -1,7 +1,7 @@
 """Private k-means: Lloyd's algorithm with noisy counts and sums (Su, Cao, Li, Bertino and Jin 2016, improved DPLloyd).
 
-Starting points that do not depend on the data, few iterations, and in each the noisy number of points and the noisy sum
-of points of every cluster; a centroid is their quotient.
+Data-independent starting points and few iterations, each with the noisy number and the noisy sum of the points of every
+cluster; a centroid is their quotient.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from airlock.mechanisms.randomness import Stream
 
 Points = NDArray[np.float64]
 
-_RHO = 0.225  # how far centroids lie from the middle of the domain, on average (Su et al., section 4)
+_RHO = 0.225  # average distance of centroids from the middle of the domain (Su et al., section 4)
 _FEWEST, _MOST = 2, 7  # iterations
-_DARTS = 100  # a packing with this many misses in a row is given up
+_DARTS = 100  # a packing is abandoned after this many misses in a row
 _HALVINGS = 20
 
 
@@ -33,12 +33,12 @@ class PrivateKMeans:
     iterations are planned for, k and ε are public. Proof: one point is in one cluster of each iteration. It moves that
     cluster's count by 1 and its sum, of points scaled to [-1, 1]^d, by at most d in L1, and nothing else. Counts get
     Laplace noise of scale 1/ε_count and sums of scale 1/ε_dim, so an iteration costs ε_count + d ε_dim = ε/T, composed
-    adaptively over T iterations. The start is drawn without the data, T from public figures; the rest is
-    post-processing.
+    adaptively over T iterations. The starting points are drawn without the data, T follows from public figures; the
+    rest is post-processing.
 
     Args:
         clusters: k.
-        epsilon: ε of all iterations together.
+        epsilon: The total ε of all iterations.
         expected_points: About how many points there are; a public figure, not counted from private points.
         lower: The box's lower end in every dimension; public. Points outside are moved to its border.
         upper: Its upper end.
@@ -60,7 +60,9 @@ class PrivateKMeans:
                 do="Lower the number of clusters, or give it more points.",
             )
         if not 0 < self.epsilon < math.inf:
-            raise ConfigError("an ε above 0 for k-means", f"{self.epsilon}", "Without a budget no noise is enough.")
+            raise ConfigError(
+                "an ε above 0 for k-means", f"{self.epsilon}", "Without a budget, no amount of noise is enough."
+            )
         if not -math.inf < self.lower < self.upper < math.inf or self.dimensions < 1:
             raise ConfigError("a box of at least one dimension with lower < upper", f"{self.lower} to {self.upper}")
 
@@ -73,12 +75,12 @@ class PrivateKMeans:
 
     @property
     def count_noise(self) -> LaplaceNoise:
-        """On the numbers of points, one iteration: sensitivity 1."""
+        """The noise on the numbers of points in one iteration: sensitivity 1."""
         return LaplaceNoise(1.0, 1.0 / (self._unit * _count_share(self.dimensions)))
 
     @property
     def sum_noise(self) -> LaplaceNoise:
-        """On the sums of points in [-1, 1]^d, one iteration: sensitivity d in L1."""
+        """The noise on the sums of points in [-1, 1]^d in one iteration: sensitivity d in L1."""
         return LaplaceNoise(float(self.dimensions), 1.0 / (self._unit * self.dimensions))
 
     @property
@@ -88,7 +90,7 @@ class PrivateKMeans:
 
     @property
     def event(self) -> dpa.DpEvent:
-        """What `fit` costs: what its two kinds of noise cost, in every iteration."""
+        """What `fit` costs: its two kinds of noise, in every iteration."""
         one = dpa.ComposedDpEvent([self.count_noise.event, self.sum_noise.event])
         return dpa.SelfComposedDpEvent(one, self.iterations)
 
@@ -98,10 +100,10 @@ class PrivateKMeans:
         Args:
             points: Private: (points, dimensions), or flat with one dimension.
             stream: Secret; its children are read once.
-            seed: Public; of the starting points.
+            seed: Public; for the starting points.
 
         Raises:
-            DataError: The points are none, of another dimension, or not numbers.
+            DataError: There are no points, or they have another dimension or are not numbers.
         """
         inside = self._scaled(points)
         centroids = pack(self.clusters, self.dimensions, seed)
@@ -111,7 +113,7 @@ class PrivateKMeans:
             sums: Points = np.stack([np.bincount(nearest, x, self.clusters) for x in inside.T], 1)
             counts = self.count_noise.add(counts, stream.child("counts", iteration))
             sums = self.sum_noise.add(sums, stream.child("sums", iteration))
-            some = counts >= 1.0  # of a cluster that looks empty the sum is noise: it stays where it is
+            some = counts >= 1.0  # if a cluster looks empty, its sum is only noise, so it does not move
             centroids[some] = np.clip(sums[some] / counts[some, None], -1.0, 1.0)
         return (centroids + 1.0) / 2.0 * (self.upper - self.lower) + self.lower
 
@@ -121,7 +123,7 @@ class PrivateKMeans:
         if points.ndim != 2 or points.shape[1] != self.dimensions or not len(points):
             raise DataError(f"at least one point of {self.dimensions} dimensions", f"an array {points.shape}")
         if np.isnan(points).any():
-            raise DataError("points that are numbers", "NaN", "A point without a place is in no cluster.")
+            raise DataError("points that are numbers", "NaN", "A point without coordinates belongs to no cluster.")
         return (np.clip(points, self.lower, self.upper) - self.lower) / (self.upper - self.lower) * 2.0 - 1.0
 
 
@@ -131,7 +133,7 @@ def _count_share(dimensions: int) -> float:
 
 
 def assign_nearest(points: Points, centroids: Points) -> NDArray[np.int64]:
-    """The nearest centroid of every point; in one dimension by sorting, so that a million points take little."""
+    """The nearest centroid of every point; in one dimension by sorting, so that a million points are fast."""
     if points.shape[1] == 1:
         order = np.argsort(centroids[:, 0], kind="stable")
         line = centroids[order, 0]
@@ -144,10 +146,10 @@ def assign_nearest(points: Points, centroids: Points) -> NDArray[np.int64]:
 
 
 def pack(count: int, dimensions: int, seed: int) -> Points:
-    """Starting points in [-1, 1]^d as far from each other and from the border as random packing of spheres gets them.
+    """Starting points in [-1, 1]^d, as far from each other and from the border as random sphere packing gets them.
 
-    The largest radius r is searched for with which `count` points, at least r from the border and 2r from each other,
-    are found by throwing darts. On a line that is known: the middles of equal parts.
+    It searches for the largest radius r for which dart throwing finds `count` points at least r from the border and 2r
+    from each other. In one dimension the answer is known: the midpoints of equal parts.
     """
     if dimensions == 1:
         return ((2.0 * np.arange(count) + 1.0) / count - 1.0)[:, None]

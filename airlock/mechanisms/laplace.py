@@ -1,9 +1,9 @@
 """The Laplace mechanism on a grid (Dwork, McSherry, Nissim and Smith 2006), with discrete noise.
 
 Noise in floating point leaks through low-order bits (Mironov 2012), and the inverse of a distribution function leaves
-holes in its tails, where no pure ε holds. So value and noise are whole steps of one public grid here: the value is
-rounded to it, the noise is a difference of two geometric numbers (Ghosh, Roughgarden and Sundararajan 2009), drawn bit
-by bit, because the bits of a geometric number are independent. Their sum is exact in float64.
+holes in its tails, where no pure ε holds. So here value and noise are integer multiples of one public grid: the value
+is rounded to it, the noise is a difference of two geometric numbers (Ghosh, Roughgarden and Sundararajan 2009), drawn
+bit by bit, because the bits of a geometric number are independent. Their sum is exact in float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airlock.errors import AccountingError
 from airlock.mechanisms.randomness import Stream
 
 _GRID_BITS = 26  # grid steps in one scale of the noise, as a power of two
-_TAIL_BITS = 6  # beyond: noise stays within 2^33 steps, 64 to 128 scales, of which more has a chance below e^-64
+_TAIL_BITS = 6  # extra bits: noise stays within 2^33 steps, or 64 to 128 scales; more has a probability below e^-64
 _LARGEST = 2.0**52  # steps; larger values are clamped, so that sums are exact
 _BLOCK = 1 << 13  # numbers at a time: 4 MB of the stream
 
@@ -30,7 +30,7 @@ class LaplaceNoise:
 
     Guarantee: if neighbouring inputs are at most `sensitivity` apart in L1, one call is
     `LaplaceDpEvent(noise_multiplier)`, and in particular 1/noise_multiplier-DP, up to a factor of 1 + 2^-45 and a
-    chance of 2^-58 a coordinate.
+    probability of 2^-58 per coordinate.
 
     Proof. Let g be the grid, D the dimension and b = noise_multiplier · (sensitivity + (D + 1) g) the scale that is
     used. Rounding moves each coordinate of two neighbours apart by at most g, so they are s ≤ sensitivity/g + D steps
@@ -39,9 +39,9 @@ class LaplaceNoise:
     location shifts of one log-concave noise compose to that of the sum of the shifts (Dong, Roth and Su 2022, group
     privacy), so one coordinate that moves by s is the worst case. There, with a = g/b, δ at ε = a(s - 2x) is
     1 - e^(-a x) for whole x, as for the continuous mechanism, and linear in e^ε between, above the continuous one by at
-    most a²; the step that b has to spare raises the continuous δ by about a/2 · e^(-a x), which is more.
-    The chances of the bits are whole 2^64ths: for the bits of noise within 8 scales a relative error below 2^-52 each,
-    for the few beyond an absolute one below 2^-64, which is the chance that is named above.
+    most a²; the extra step in b raises the continuous δ by about a/2 · e^(-a x), which is more. The probabilities of
+    the bits are multiples of 2^-64: for the bits of noise within 8 scales this is a relative error below 2^-52 each,
+    for the few beyond an absolute error below 2^-64, which gives the probability stated above.
 
     Args:
         sensitivity: The L1 sensitivity of the value, under the guarantee's relation.
@@ -67,17 +67,17 @@ class LaplaceNoise:
         return 2.0 ** (math.floor(math.log2(self.noise_multiplier * self.sensitivity)) - _GRID_BITS)
 
     def scale(self, dimension: int) -> float:
-        """The scale that is really used: the rounding's stretch and one step are part of the sensitivity."""
+        """The scale actually used: it includes the effect of rounding on the sensitivity, and one step."""
         return self.noise_multiplier * (self.sensitivity + self.grid * (dimension + 1))
 
     def add(self, value: NDArray[np.floating], stream: Stream) -> NDArray[np.float64]:
         """The value on the grid plus noise on the grid; exact in float64.
 
         Raises:
-            AccountingError: A value is NaN, so that no distance to a neighbour is bounded.
+            AccountingError: A value is NaN, so its distance to a neighbour is not bounded.
         """
         if np.isnan(value).any():
-            raise AccountingError("numbers to add noise to", "NaN", "It would go through the noise unchanged.")
+            raise AccountingError("numbers to add noise to", "NaN", "Noise would not hide it.")
         steps = np.rint(np.clip(np.asarray(value, np.float64) / self.grid, -_LARGEST, _LARGEST))
         noise = discrete(steps.size, self.scale(steps.size) / self.grid, stream)
         noisy: NDArray[np.float64] = (steps + noise.reshape(steps.shape)) * self.grid
@@ -85,7 +85,7 @@ class LaplaceNoise:
 
 
 def discrete(count: int, scale: float, stream: Stream) -> NDArray[np.float64]:
-    """Whole numbers with P(x) ∝ exp(-|x| / scale); the stream is read once, in a fixed amount.
+    """Integers with P(x) ∝ exp(-|x| / scale); a fixed amount of the stream is read, once.
 
     Args:
         count: How many.
@@ -105,6 +105,6 @@ def discrete(count: int, scale: float, stream: Stream) -> NDArray[np.float64]:
 
 
 def _limits(scale: float, bits: int) -> NDArray[np.uint64]:
-    """Bit i of a geometric number is 1 with chance 1/(1 + exp(2^i / scale)), as a share of 2^64."""
+    """Bit i of a geometric number is 1 with probability 1/(1 + exp(2^i / scale)), as a fraction of 2^64."""
     chances = [1.0 / (1.0 + math.exp(min(2.0**i / scale, 700.0))) for i in range(bits)]
     return np.array([round(chance * 2**64) for chance in chances], np.uint64)

@@ -1,8 +1,8 @@
-"""Local mechanisms: every record is made safe by itself, before anything else is done with it.
+"""Local mechanisms: every record is randomised by itself, before anything else is done with it.
 
-One record in, one noisy record out (Kasiviswanathan et al. 2011). A row depends on its own record alone, so the
-guarantee of one row whose record is changed for any other is the guarantee of the whole set, whatever the other rows
-are: under replace-one, and under add-remove where rows are chosen such that one record more or less changes one of them
+One record in, one noisy record out (Kasiviswanathan et al. 2011). A row depends only on its own record, so the
+guarantee for one row whose record is replaced is the guarantee for the whole set, whatever the other rows are: under
+replace-one, and under add-remove if rows are chosen such that adding or removing a record changes one of them
 (`methods.features.rows`).
 """
 
@@ -27,10 +27,10 @@ from airlock.mechanisms.randomness import Stream
 class LocalGaussian:
     """Clips every row to norm R and adds N(0, σ²) to each of its numbers, σ = 2R times the noise multiplier.
 
-    Guarantee: two rows of norm at most R are at most 2R apart, so a row that is changed for another is
-    `GaussianDpEvent(noise_multiplier)`, and so is the whole set in which one is. What is not finite becomes zero. A row
-    depends on its own record and its own noise alone. From the centre of the ball, 0, it is at most R away: half as
-    far, which `methods.features.bound` uses.
+    Guarantee: two rows of norm at most R are at most 2R apart, so replacing one row by another is
+    `GaussianDpEvent(noise_multiplier)`, and so is the release of the whole set. A row that is not finite becomes
+    zero. A row depends only on its own record and its own noise. It is at most R away from the centre of the ball,
+    0: half as far, which `methods.features.bound` uses.
 
     Args:
         clip_norm: R; public.
@@ -42,12 +42,12 @@ class LocalGaussian:
 
     @property
     def noise(self) -> GaussianNoise:
-        """What is added."""
+        """The noise that is added."""
         return GaussianNoise(2 * self.clip_norm, self.noise_multiplier)
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the noise on each number; what is added has no less."""
+        """The standard deviation of the noise on each number; the noise actually added has at least this."""
         return 2 * self.clip_norm * self.noise_multiplier
 
     @property
@@ -69,10 +69,10 @@ class LocalGaussian:
 
 @dataclass(frozen=True)
 class RandomisedResponse:
-    """Keeps a label with probability e^ε/(e^ε + C − 1), else names one of the others, all alike (Warner 1965).
+    """Keeps a label with probability e^ε/(e^ε + C − 1), else returns one of the others uniformly (Warner 1965).
 
-    Guarantee: any answer is at most e^ε times as likely for one label as for another, or for one that was drawn by
-    chance: ε-DP for a label that is changed for another; the event is the worst of all ε-DP mechanisms.
+    Guarantee: any answer is at most e^ε times as likely for one label as for another, or for one drawn at random: ε-DP
+    for replacing a label by another; the event is the worst of all ε-DP mechanisms.
 
     Args:
         classes: C, at least 2.
@@ -89,7 +89,7 @@ class RandomisedResponse:
 
     @property
     def kept(self) -> float:
-        """How likely a label stays."""
+        """The probability that a label is kept."""
         return 1.0 / (1.0 + (self.classes - 1) * math.exp(-self.epsilon))
 
     def answer(self, labels: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:

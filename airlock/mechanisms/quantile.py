@@ -11,15 +11,15 @@ from airlock.errors import AccountingError
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.randomness import Stream
 
-_REACH = 2.0**20  # how far the bound may move from where it started, up or down
+_REACH = 2.0**20  # how far the bound may move from its start, up or down
 
 
 @dataclass(frozen=True)
 class QuantileBound:
-    """Moves a clip norm C so that a share γ of the records lies within it.
+    """Moves a clip norm C so that a fraction γ of the records is within it.
 
     A step takes the noisy number of records within C and sets C ← C · exp(−η (b̃ − γ)), where b̃ is that number over
-    the *expected* lot. Each record counts b − 1/2, which is 1/2 within the bound and −1/2 beyond it (also where its
+    the *expected* lot. Each record counts b − 1/2, which is 1/2 within the bound and −1/2 beyond it (also if its
     gradient is not finite), so that adding or removing one moves the sum by 1/2, not by 1.
 
     Guarantee: with noise N(0, (z_Δ C)²) on the clipped sum and N(0, σ_b²) on the count, a step costs what one Gaussian
@@ -32,7 +32,7 @@ class QuantileBound:
     step is a function of earlier outputs, so steps compose adaptively, and every C is paid for and may be published.
 
     Args:
-        quantile: γ, the share of records that should be within the bound.
+        quantile: γ, the fraction of records that should be within the bound.
         rate: η.
         count_noise: σ_b, the standard deviation of the noise on the count.
     """
@@ -47,7 +47,7 @@ class QuantileBound:
         return GaussianNoise(0.5, 2.0 * self.count_noise)
 
     def gradient_noise(self, noise_multiplier: float) -> float:
-        """z_Δ: the noise that the gradients must get so that both together cost what `noise_multiplier` costs.
+        """z_Δ: the noise multiplier of the gradients for which both together cost what `noise_multiplier` costs.
 
         Raises:
             AccountingError: The count alone costs more.
@@ -57,17 +57,17 @@ class QuantileBound:
             raise AccountingError(
                 f"noise on the count above {noise_multiplier / 2:.4g}, half the noise multiplier",
                 f"{self.count_noise:.4g}",
-                "The count of records within the clip norm would cost the whole budget, with none left for gradients.",
+                "Counting the records within the clip norm would use up the whole budget and leave none for gradients.",
                 "Raise settings.clip_count_noise, or leave it out.",
             )
         return 1.0 / math.sqrt(left)
 
     def together(self, gradient_noise: float) -> float:
-        """z: what sum and count are worth as one Gaussian mechanism."""
+        """z: the noise multiplier of sum and count together as one Gaussian mechanism."""
         return 1.0 / math.hypot(1.0 / gradient_noise, 1.0 / self.noise.noise_multiplier)
 
     def share(self, balance: float, expected_lot: float, stream: Stream) -> float:
-        """b̃, the noisy share of the expected lot that is within the bound; not always between 0 and 1.
+        """b̃, the noisy fraction of the expected lot within the bound; not always between 0 and 1.
 
         Args:
             balance: Σ (b − 1/2) over the lot; private.

@@ -1,15 +1,15 @@
-"""Where chance comes from.
+"""Where randomness comes from.
 
-Two kinds, never mixed:
+There are two kinds, never mixed:
 
 * *training randomness* (initialisation, batch order without privacy) follows the config's seed and is public;
 * *privacy randomness* (noise, which records enter a lot, how they are augmented there) comes from a `Stream`: ChaCha20
   (RFC 8439) under a 256-bit key from the operating system. The key is never written anywhere. A seeded stream exists
-  for tests and for reproducing a run; it voids the guarantee against whoever knows the seed, and the card says so.
+  for tests and for reproducing a run; it voids the guarantee against anyone who knows the seed, and the card says so.
 
 A stream is a tree: `stream.child("noise", 17)` is an independent stream. A leaf can be read once and a child can be
-opened once, because the same noise added twice could be subtracted. The whole tree remembers where its noise was
-computed, as it happens, for the card.
+opened once, because the same noise added twice could be subtracted. The whole tree records where its noise was
+computed, for the card.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 Place = Literal["cpu", "gpu"]
 
-_BLOCK = 1 << 16  # pairs; one block of the Box–Muller transform stays in the cache, and is enough for several threads
+_BLOCK = 1 << 16  # pairs; one block of the Box–Muller transform fits in the cache and occupies several threads
 _ZEROS = bytes(1 << 17)
 
 
@@ -49,7 +49,7 @@ class Stream:
 
     @classmethod
     def from_seed(cls, seed: int) -> Stream:
-        """Keyed by a seed: whoever knows it can take the noise off again."""
+        """Keyed by a seed: anyone who knows it can remove the noise."""
         return cls(hashlib.sha256(b"airlock insecure seed %d" % seed).digest(), secure=False)
 
     def child(self, *label: str | int) -> Stream:
@@ -65,7 +65,7 @@ class Stream:
         return tuple(sorted(self._drawn))
 
     def note_drawn(self, *places: Place) -> None:
-        """Noise was computed there. `normal` notes itself; whatever makes noise in another way says so here."""
+        """Record where noise was computed. `normal` does so itself; code that makes noise in another way calls this."""
         self._drawn.update(places)
 
     def key_stream(self, count: int) -> NDArray[np.uint8]:
@@ -76,7 +76,7 @@ class Stream:
         return stream
 
     def take_key(self) -> bytes:
-        """The ChaCha20 key, for a kernel that makes this very stream elsewhere; counts as reading it."""
+        """The ChaCha20 key, for a kernel that generates the same stream elsewhere; counts as reading it."""
         self._spend()
         return self._key
 
@@ -103,8 +103,8 @@ class Stream:
         """Normal numbers of this scale, by Box and Muller (1958), in float64: each block with its first position.
 
         Pair p takes its radius from the stream's 64-bit word p and its angle from word pairs + p, and gives the numbers
-        p and pairs + p. A block is the caller's until the next one is asked for, which is written to the same memory:
-        fresh memory would cost more than the numbers.
+        p and pairs + p. A block is valid until the next one is requested, which reuses its memory: allocating would
+        cost more than the numbers.
         """
         self._spend()
         self.note_drawn("cpu")
@@ -127,7 +127,7 @@ class Stream:
 
 
 class _Words:
-    """The key stream from a given 64-byte block on, written into the caller's arrays one after the other."""
+    """The key stream from a given 64-byte block onwards, written into the caller's arrays in turn."""
 
     def __init__(self, key: bytes, skip: int = 0) -> None:
         self._cipher = Cipher(algorithms.ChaCha20(key, skip.to_bytes(16, "little")), mode=None).encryptor()
@@ -142,7 +142,7 @@ class _Words:
     def midpoints(self, room: Tensor) -> None:
         """Uniform on the 2^52 midpoints of (0, 1), from one 64-bit word each: its upper bits k give (k + 1/2) / 2^52.
 
-        Exact: the bits are put behind the exponent of 1, and 1 - 2^-53 is taken off.
+        Exact: the bits are placed after the exponent of 1, and 1 - 2^-53 is subtracted.
         """
         self.fill(room.numpy())
         bits = room.view(torch.int64)
@@ -152,7 +152,7 @@ class _Words:
 
 @dataclass(frozen=True)
 class Randomness:
-    """Both kinds side by side: a public seed for training, a secret stream for privacy."""
+    """Both kinds together: a public seed for training, a secret stream for privacy."""
 
     seed: int
     privacy: Stream

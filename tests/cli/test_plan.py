@@ -26,7 +26,7 @@ ROOT_CURVE = Curve(
     "epochs", 1e-5, "proven", 1, tuple(Point(n, n / 10, 0.3 * math.sqrt(n)) for n in (1, 4, 9, 25, 49, 100))
 )
 EXPECTED = """\
-ε at δ = 1e-5 after so many epochs
+ε at δ = 1e-5 by number of epochs
  3┤                                      ⣀⣀⠤⠤⠒⠒⠉
   │                              ⢀⣀⡠⠤⠔⠒⠉⠉
   │                       ⣀⣀⠤⠤⠒⠊⠉⠁
@@ -120,7 +120,7 @@ def test_plan_draws_the_curve_and_json_has_its_points(digits_config: Path, tmp_p
     figure = tmp_path / "plan.svg"
     shown = run("plan", digits_config, "--figure", figure, "-s", "settings.lot_size=400")
     assert shown.exit_code == 0, shown.output
-    assert "ε at δ = 0.0001 after so many epochs" in shown.stdout
+    assert "ε at δ = 0.0001 by number of epochs" in shown.stdout
     assert "┤" in shown.stdout
     assert "plan.svg" in shown.stdout.replace("\n", "")
     assert "\x1b" not in shown.stdout
@@ -179,6 +179,6 @@ def test_a_terminal_without_unicode_reads_epsilon(digits_config: Path) -> None:
         command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True, cwd=ROOT
     )
     text = shown.stdout.decode("ascii")
-    assert "epsilon at delta = 0.0001 after so many steps" in text
+    assert "epsilon at delta = 0.0001 by number of steps" in text
     assert "***" in text
     assert shown.stderr == b""

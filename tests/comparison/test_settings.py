@@ -64,7 +64,9 @@ def test_a_channel_stands_for_all_its_methods() -> None:
 
 
 def test_keys_that_contradict_each_other_are_said_to() -> None:
-    with pytest.raises(ConfigError, match=r"keys that go together, found some that do not\. need\.epsilon must be one"):
+    with pytest.raises(
+        ConfigError, match=r"keys that go together, found a combination that does not\. need\.epsilon must be one"
+    ):
         from_table({"data": "digits", "epsilons": [1.0], "delta": 1e-4, "need": {"epsilon": 3.0}})
 
 

@@ -113,7 +113,7 @@ class Calls:
 def test_a_malicious_batch_is_refused_and_not_run(tmp_path, function, protocol):
     marker = tmp_path / "was_run"
     write(tmp_path / "cifar10", pickle.dumps({b"data": Calls(function, f"touch {marker}")}, protocol))
-    with pytest.raises(FormatError, match=r"nothing of this file was run|opcode") as caught:
+    with pytest.raises(FormatError, match=r"nothing in this file was run|opcode") as caught:
         load(config("cifar10"), tmp_path)
     assert function.__name__ in str(caught.value)
     assert not marker.exists()

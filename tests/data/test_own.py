@@ -231,7 +231,7 @@ def test_records_in_both_files_are_told_and_stay(tmp_path):
     test = str(save(tmp_path / "t.npz", x=X[:7], y=Y[:7]))
     split = load(own(save(tmp_path / "d.npz", x=X, y=Y), test=test))
     assert (len(split.private) + len(split.holdout), len(split.test)) == (60, 7)
-    assert "7 records also stand in the test set" in " ".join(split.remarks)
+    assert "7 records also appear in the test set" in " ".join(split.remarks)
 
 
 cell = st.sampled_from([0.5, 0.25, np.nan, np.inf, -1e9, 3.0])
@@ -293,7 +293,7 @@ def test_header_and_size_must_agree(tmp_path, shape):
 def test_zip_bomb(tmp_path):
     path = zipped(tmp_path / "d.npz", header((200_000_000, 1)), bytes(200_000_000))
     assert path.stat().st_size < 1_000_000
-    with pytest.raises(FormatError, match="compression of at most 1000:1"):
+    with pytest.raises(FormatError, match="compression ratio of at most 1000:1"):
         describe(own(path))
 
 
@@ -410,12 +410,12 @@ def folder_of_that_name(folder):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (notes, "no image (dog/{})"),
-        (other_size, "not 9 x 7 pixels, as data.shape says (dog/{})"),
-        (sixteen_bits, "not of 8 bits a channel (dog/{})"),
+        (notes, "not an image (dog/{})"),
+        (other_size, "not 9 x 7 pixels, the size in data.shape (dog/{})"),
+        (sixteen_bits, "does not have 8 bits per channel (dog/{})"),
         (program, "an image that cannot be read"),
         (cut_off, "an image that cannot be read"),
-        (folder_of_that_name, "no image (dog/{})"),
+        (folder_of_that_name, "not an image (dog/{})"),
     ],
 )
 def test_a_file_that_does_not_fit_leaves_itself_out(tmp_path, spoil, said, first):
@@ -446,7 +446,7 @@ def test_classes_are_declared_and_other_subfolders_left_out(tmp_path):
     left, remarks = told_of_images(tmp_path / "d", classes=["cat", "fox"])
     assert left == 12
     assert "12 records of" in remarks
-    assert "in a subfolder that is no declared class (dog/00.png" in remarks
+    assert "in a subfolder that is not a declared class (dog/00.png" in remarks
     assert "No private record of 'fox'" in remarks
     write_images(tmp_path / "n", classes=("0", "1", "2"))
     assert told_of_images(tmp_path / "n", classes=3)[0] == 36

@@ -77,7 +77,7 @@ def test_the_public_set_is_the_same_whoever_else_is_in_it(
     assert gone == (share or len(own))
     for other in {"private", "test", "holdout"} - {part}:
         assert len(getattr(found, other)) == len(getattr(split, other))
-    assert f"{gone} {part} record{'s'[: gone > 1]} also stand" in found.remarks[-1]
+    assert f"{gone} {part} record{'s'[: gone > 1]} also appear" in found.remarks[-1]
 
 
 def test_the_same_picture_in_floats_is_found(split: Split, tmp_path: Path) -> None:

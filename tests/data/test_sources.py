@@ -124,7 +124,7 @@ def test_adult_names_column_and_row_but_not_the_value(tmp_path):
         file.write(ADULT_LINE.format(age=40, work="Secr\xe9t", gain=0, y=">50K").encode("latin-1") + b"\n")
     after = load(config("adult"), tmp_path)
     told = " ".join(after.remarks)
-    assert "no declared category in column 'workclass' (rows 51, 53)" in told
+    assert "not a declared category in column 'workclass' (rows 51, 53)" in told
     assert "not 15 values (row 52)" in told
     assert "Secr" not in told
     for part in ("private", "test", "holdout"):
@@ -204,8 +204,8 @@ def test_test_records_are_declared_where_they_come_separately(tmp_path):
 def test_sizes_far_from_the_declared_ones_are_told_to_the_holder(tmp_path):
     write_idx(tmp_path / "mnist")
     told = " ".join(load(config("mnist"), tmp_path).remarks)
-    assert "There are 80 records and 60,000 are declared" in told
-    assert "There are 20 test records and 10,000 are declared" in told
+    assert "There are 80 records, but 60,000 are declared" in told
+    assert "There are 20 test records, but 10,000 are declared" in told
     close = load(config("mnist", records=90, test_records=25), tmp_path).remarks
     assert not any("are declared:" in remark for remark in close)
 
@@ -274,7 +274,7 @@ def test_idx_whose_header_promises_more_or_less(tmp_path):
     for data, found in (
         (whole[:-1], "cut off"),
         (whole + b"0", "more"),
-        (whole[:9], "a part"),
+        (whole[:9], "a truncated one"),
         (b"PK" + whole, "another"),
     ):
         file.write_bytes(data)

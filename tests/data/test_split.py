@@ -119,7 +119,7 @@ def test_records_are_not_shown():
 
 
 def test_a_count_in_a_release_config_is_refused_with_the_reason():
-    with pytest.raises(ConfigError, match=r"split.test.*one record more would move another"):
+    with pytest.raises(ConfigError, match=r"split.test.*one extra record would move another"):
         from_table({"channel": "weights", "data": "digits", "epsilon": 1, "delta": 1e-5, "split": {"test": 1200}})
 
 

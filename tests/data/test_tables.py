@@ -147,7 +147,7 @@ def test_unlisted_values_are_never_shown(tmp_path, name, column):
 def test_text_for_a_number_is_never_shown(tmp_path, cell):
     left, remarks = told(write_csv(tmp_path / "d.csv", changed(5, age=cell)))
     assert left == 59
-    assert "left out: no number in column 'age' (row 5)" in remarks
+    assert "left out: not a number in column 'age' (row 5)" in remarks
     assert cell not in remarks.replace(str(tmp_path), "")
 
 
@@ -257,7 +257,7 @@ def test_parquet_text_that_is_no_utf8_leaves_its_row_out(tmp_path):
     pq.write_table(table, tmp_path / "d.parquet")
     left, remarks = told(tmp_path / "d.parquet", columns={"age": {"min": 0, "max": 100}})
     assert left == 30
-    assert "no declared class in column 'ill' (rows 3, 7, 11, 15, 19 and 5 more)" in remarks
+    assert "not a declared class in column 'ill' (rows 3, 7, 11, 15, 19 and 5 more)" in remarks
 
 
 def test_a_parquet_column_of_another_type_is_refused_by_its_schema(tmp_path):

@@ -131,7 +131,7 @@ class TestIdempotency:
 
     def test_a_charge_without_an_answer_is_never_answered_again_for_free(self, timed: Ledger, clock: Clock) -> None:
         lost = timed.spend(Spend("ann", 5, ONE, key="k"))
-        with pytest.raises(KeyReused, match="not under way"):
+        with pytest.raises(KeyReused, match="not in progress"):
             timed.spend(Spend("ann", 5, ONE, key="k"))
         clock.seconds += 10
         again = timed.spend(Spend("ann", 5, ONE, key="k"))

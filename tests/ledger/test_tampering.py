@@ -114,7 +114,7 @@ def test_an_entry_that_overspends_is_found_even_where_hashes_agree(used: Ledger,
     mark.unlink()
     verdict = used.verify()
     assert (verdict.broken_entry, verdict.marked) == (7, None)
-    assert "more than there was" in verdict.says
+    assert "more than was left" in verdict.says
 
 
 @pytest.mark.parametrize("entries", [3, 5, 7])

@@ -188,7 +188,7 @@ def test_private_records_in_the_public_set_are_told_to_the_holder_and_end_nothin
         settings={"features": "pixels", "public": {"source": str(tmp_path / "copy.npz"), "classes": 2}},
         delta=1e-3,
     )
-    with pytest.warns(AirlockWarning, match="also stands? in the public set, which is public"):
+    with pytest.warns(AirlockWarning, match="also appears? in the public set, which is public"):
         make_release(config, tmp_path / "bundle", vault=tmp_path / "vault")
     assert verify(tmp_path / "bundle").ok
 
@@ -237,7 +237,7 @@ def test_pictures_that_are_too_small_are_refused() -> None:
 
 def test_the_private_set_is_refused_as_public() -> None:
     config = TestTrainedOnSyntheticImages.config(settings={"features": "pixels", "public": "digits"})
-    with pytest.raises(ConfigError, match="another data set"):
+    with pytest.raises(ConfigError, match="a data set other than"):
         plan_release(config)
 
 
