@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from airlock import plugins
 from airlock.errors import ConfigError
 
 
@@ -78,7 +79,8 @@ class DataConfig(Frozen):
     """Where the records are and what is public about them.
 
     Args:
-        source: A named source (`airlock datasets` lists them) or the path of the user's own file or folder.
+        source: A named source (`airlock datasets` lists them, those of other packages too) or the path of the user's
+            own file or folder.
         name: What the card calls the data; the file's name never leaves.
         label: The label column of a CSV or Parquet file.
         classes: The class names, or their number when labels are 0, 1, 2 ...; public.
@@ -152,7 +154,17 @@ def _data(value: object) -> object:
 
 
 AnyData = Annotated[DataConfig, BeforeValidator(_data)]
-Accounting = Literal["auto", "pld", "rdp"]
+ACCOUNTANTS = ("auto", "pld", "rdp")
+
+
+def _known(name: str) -> str:
+    known = (*ACCOUNTANTS, *plugins.table(plugins.ACCOUNTANTS))
+    if name not in known:
+        raise ValueError(f"Known accountants: {', '.join(known)}; others come with a package that has to be installed")
+    return name
+
+
+Accounting = Annotated[str, AfterValidator(_known)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
@@ -166,9 +178,10 @@ class ReleaseConfig(Frozen):
         epsilon: The target ε of the whole release.
         delta: The δ it is stated at.
         seed: Seeds initialisation and splits. Never the privacy noise, the sampling of lots, or what happens in them.
-        net: A built-in network, `package.module:function`, or "auto".
+        net: A built-in network, one of another package by its name, `package.module:function`, or "auto".
         split: The fractions of public, test and holdout records.
-        accountant: Which accountant bounds ε; "auto" takes PLD and falls back to RDP.
+        accountant: Which accountant bounds ε: "pld", "rdp", or "auto", which takes PLD and falls back to RDP. One of
+            another package, by its name, can raise ε above that and never lower it.
         tuning_runs: How often this release is run in all before one result is picked; each run is paid for.
         attack_share: Of ε, for attack figures on the card; the method gets the rest. At 0 the dossier alone has them.
         device: Where to compute; "auto" takes the GPU if there is one.

@@ -28,7 +28,9 @@ class Claim:
 class Guarantee:
     """A promise about what leaves.
 
-    ε is computed from the events when the value is made; there is no way to type one in.
+    ε is computed from the events when the value is made; there is no way to type one in. An accountant of another
+    package can raise it above dp-accounting's figure and never lower it (`epsilon`), so a proven ε stays proven;
+    `accountant_version` then says whose it is.
 
     Args:
         unit: Whose presence is protected: one record, one model, or nothing.
@@ -38,7 +40,7 @@ class Guarantee:
         status: proven, claimed (a paper says so and the proof fails or is missing) or empirical.
         assumptions: Sentences a reviewer can tick; the promise holds if they are true.
         claim: What the paper would print, where it differs.
-        accountant: Which accountant to use.
+        accountant: Which accountant to use: "auto", "pld", "rdp", or one from another package by its name.
     """
 
     unit: Unit
