@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -93,6 +93,19 @@ def methods(own: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
         if slash and method and channel in found:
             found[channel].setdefault(method, entry.where)
     return found
+
+
+def mentioned(value: object) -> tuple[str, ...]:
+    """Which texts of a plain value, such as a config, are names of other packages' accountants, sources or networks."""
+    known = {name for group in (ACCOUNTANTS, SOURCES, NETS) for name in table(group)}
+    return tuple(text for text in _texts(value) if text in known)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        yield from _texts(inner)
 
 
 def load(what: str, where: str, error: type[AirlockError] = ConfigError) -> object:
@@ -186,9 +199,14 @@ class Registry(Generic[T]):
         taken = name in self._own or (name in self._table and self._table[name].where != where)
         if taken:
             raise self._error(f"a name that no other {self.kind} has", f"'{name}'", do="Take another name.")
-        checked = self._check(thing, name)
+        known = name in self._table
         self._table.setdefault(name, Entry(where, where.partition(":")[0] or "this process"))
-        self._loaded[name] = checked
+        try:
+            self._loaded[name] = self._check(thing, name)
+        except BaseException:
+            if not known:
+                del self._table[name]
+            raise
 
     def _checked(self, thing: object, name: str) -> T:
         with self.blamed(name, "be what it is registered as", quote=True):

@@ -111,6 +111,12 @@ def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canari
     return named(name).canaries(epsilon, delta, count)
 
 
+def is_foreign(name: str) -> bool:
+    """Whether a method, by its name as CHANNEL/METHOD, is another package's; imports nothing."""
+    channel, _, method = name.partition("/")
+    return not METHODS.get(channel, {}).get(method, "airlock.").startswith("airlock.")
+
+
 def named(name: str) -> type[Channel]:
     """The class of a method by its name as CHANNEL/METHOD."""
     refuse_gone(name)
@@ -182,6 +188,7 @@ __all__ = [
     "Release",
     "build",
     "find",
+    "is_foreign",
     "named",
     "open_canaries",
     "open_case",
