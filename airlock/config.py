@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from airlock import plugins
 from airlock.errors import ConfigError
 
 
@@ -79,7 +80,8 @@ class DataConfig(Frozen):
     """Where the records are and what is public about them.
 
     Args:
-        source: A named source (`airlock datasets` lists them) or the path of the user's own file or folder.
+        source: A named source (`airlock datasets` lists them, those of other packages too) or the path of the user's
+            own file or folder.
         name: What the card calls the data; the file's name never leaves.
         label: The name of the label column of a CSV or Parquet file.
         classes: The class names, or their number when labels are 0, 1, 2 ...; public.
@@ -153,7 +155,17 @@ def _data(value: object) -> object:
 
 
 AnyData = Annotated[DataConfig, BeforeValidator(_data)]
-Accounting = Literal["auto", "pld", "rdp"]
+ACCOUNTANTS = ("auto", "pld", "rdp")
+
+
+def _known(name: str) -> str:
+    known = (*ACCOUNTANTS, *plugins.table(plugins.ACCOUNTANTS))
+    if name not in known:
+        raise ValueError(f"Known accountants: {', '.join(known)}; others come with a package that has to be installed")
+    return name
+
+
+Accounting = Annotated[str, AfterValidator(_known)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
@@ -168,9 +180,10 @@ class ReleaseConfig(Frozen):
         delta: The δ at which ε is stated.
         seed: Seeds initialisation and splits. Never seeds the privacy noise, the sampling of lots, or the random
             treatment of the records in a lot.
-        net: A built-in network, `package.module:function`, or "auto".
+        net: A built-in network, one of another package by its name, `package.module:function`, or "auto".
         split: The fractions of public, test and holdout records.
-        accountant: The accountant that bounds ε; "auto" uses PLD and falls back to RDP.
+        accountant: The accountant that bounds ε: "pld", "rdp", or "auto", which uses PLD and falls back to RDP. An
+            accountant of another package, by its name, can raise ε above that but never lower it.
         tuning_runs: How many times in total this release is run before one result is picked; each run is paid for.
         attack_share: The share of ε spent on attack figures on the card; the method gets the rest. At 0 only the
             dossier has them.

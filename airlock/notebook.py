@@ -110,14 +110,16 @@ def audit(
 
     Args:
         bundle: What was released, or its folder.
-        data: The records that it came from, where they are your own: a bundle never says where they lie.
+        data: The records that it came from, where they are your own or another package's source: a bundle never says
+            where they lie.
         data_dir: Where named data sets lie.
-        net: The network's `package.module:function` if it is your own; it is imported.
+        net: The network's `package.module:function` if it is your own, or its name if it is another package's; it is
+            imported.
         seed: Of the attacks.
         device: Where to compute.
         resume: Go on with an interrupted audit.
         vault: Where the dossier, the scores of single records and unfinished work are kept.
-        how: How hard to attack, as in `AuditSettings`: `shadows=8`, `epochs=5`.
+        how: How hard to attack, as in `AuditSettings`: `shadows=8`, `epochs=5`, `attacks=["NAME"]`.
 
     Raises:
         Refused: The bundle does not verify.
@@ -126,7 +128,7 @@ def audit(
         return pipeline.audit_bundle(
             _folder(bundle),
             parse(AuditSettings, how, "audit"),
-            overrides={} if data is None else {"data.source": str(Path(data).absolute())},
+            overrides={} if data is None else {"data.source": _placed(data)},
             data_dir=_path(data_dir),
             net=net,
             seed=seed,
@@ -192,6 +194,11 @@ def _folder(bundle: Outcome | Audited | Bundle | Place) -> Path:
     if isinstance(bundle, (Outcome, Audited)):
         return bundle.bundle.folder
     return bundle.folder if isinstance(bundle, Bundle) else Path(bundle)
+
+
+def _placed(data: Place) -> str:
+    """A path as it is found from anywhere; the name of a source as it is."""
+    return str(Path(data).absolute() if Path(data).exists() else data)
 
 
 def _path(place: Place | None) -> Path | None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock import auditing, data, methods, nets
+from airlock import auditing, data, methods, nets, plugins
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
@@ -158,9 +158,9 @@ def _short_court(
 
 
 def own_networks(config: ReleaseConfig) -> tuple[str, ...]:
-    """The networks of the user's own that a configuration names, as `package.module:function`."""
+    """The networks that a configuration names and that are not built in: the user's own, and other packages'."""
     named = [config.net, *(config.settings.get(key) for key in ("teacher", "features", "front"))]
-    return tuple(name for name in named if isinstance(name, str) and ":" in name)
+    return tuple(str(name) for name in named if nets.is_foreign(name))
 
 
 def make_release(
@@ -344,7 +344,8 @@ def audit_bundle(
         settings: How hard to attack.
         overrides: Replace keys of the bundle's config: `data.source`, where the records are the user's own.
         data_dir: Where named data sets lie.
-        net: The network's `package.module:function` if it is the user's own; it is imported.
+        net: The network's `package.module:function` if it is the user's own, or its name if it is another package's; it
+            is imported.
         seed: Of the attacks.
         device: Where to compute.
         resume: Go on with an interrupted audit.
@@ -352,11 +353,16 @@ def audit_bundle(
         progress: Called with a label, the steps done and the steps in all.
 
     Raises:
-        Refused: The bundle does not verify.
+        Refused: The bundle does not verify, or it names what another package brings and nobody here asked for it.
     """
     chosen, safe = settings or auditing.AuditSettings(), Vault.open(vault)
+    auditing.open_attacks(chosen.attacks)  # an unknown one is said before anything is done
     card_before = read_verified(folder, safe).card
-    config = _config_of(folder, overrides or {})
+    _require_network(card_before, chosen.attacks)
+    config = _config_of(folder, {"accountant": "auto", **(overrides or {})})
+    _require_asked(card_before, config, overrides or {}, net, safe)
+    if net is not None and nets.is_foreign(config.net):
+        config = config.model_copy(update={"net": net})  # shadow models too are made of what the user names
     if card_before.features is not None:  # what names the front end did not leave
         config = config.model_copy(update={"settings": kept(safe.load(card_before.release_id)).table})
     channel, _ = _open(config, data_dir)
@@ -388,6 +394,40 @@ def audit_bundle(
     return Audited(bundle.read(folder), inside, page_inside)
 
 
+def _require_network(made: Card, attacks: Sequence[str]) -> None:
+    if attacks and made.network is None:
+        raise ConfigError(
+            "a bundle of a network, for attacks of other packages",
+            "one of answers" if made.interface else "one of features",
+            "They score records by a network that has left.",
+            "Leave --attack out.",
+        )
+
+
+def _require_asked(
+    made: Card, config: ReleaseConfig, overrides: Mapping[str, object], net: str | None, safe: Vault
+) -> None:
+    """Whoever audits must have asked for what other packages bring; that a bundle names it is not enough to import it.
+
+    They asked if this vault holds the release, since its config was theirs then, or if they name it now.
+    """
+    method = f"{config.channel}/{config.method}"
+    names = [method] if methods.is_foreign(method) and "method" not in overrides else []
+    names += plugins.mentioned(config.model_dump(mode="json", exclude={"channel", "method"}))
+    unasked = [name for name in names if name not in (*map(str, overrides.values()), net)]
+    if not unasked:
+        return
+    try:
+        safe.load(made.release_id)
+    except FormatError as error:
+        raise Refused(
+            "a release of this vault, or names that you give yourself",
+            f"'{unasked[0]}' of another package in config.toml",
+            "Its code is installed here, and is not imported because somebody's bundle names it.",
+            "If you know the bundle, say so: --set method=NAME for a method, --net NAME for a network.",
+        ) from error
+
+
 def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
     """Of a release whose vault is another one or was emptied: without figures that only it had."""
     try:
@@ -400,9 +440,9 @@ def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
 
 
 def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], float] | None:
-    """The teacher of a student from the vault, its classes and δ; the user's own network is not imported for it."""
+    """The teacher of a student from the vault, its classes and δ; nothing but a built-in network is made for it."""
     name = str(made.details.get(TEACHER, ""))
-    if made.network is None or not name or ":" in name:
+    if made.network is None or name not in nets.names():
         return None
     try:
         kept_there = safe.load(made.release_id).get(TEACHER)

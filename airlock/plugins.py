@@ -1,20 +1,84 @@
-"""What others bring: a method in a package of its own, found by its entry point.
+"""What others bring: methods, attacks, accountants, data sources and networks in packages of their own.
 
-A package names it in its pyproject.toml, and `airlock plan`, `release`, `audit`, `court`, `compare` and `advise` know
-it:
+A package names them in its pyproject.toml, and the commands know them from then on:
 
     [project.entry-points."airlock.methods"]
     "weights/class-means" = "class_means:ClassMeans"
 
-Names are read when Airlock starts; nothing is imported before it is asked for. A name that Airlock has itself, or whose
-form is not CHANNEL/METHOD, is left out.
+    group                what the entry point leads to                          where its rules stand
+    airlock.methods      a subclass of `methods.Channel`; named CHANNEL/METHOD  `methods`
+    airlock.attacks      a subclass of `auditing.attacks.Attack`                `auditing.attacks.external`
+    airlock.accountants  a function from an event and δ to ε                    `accounting.epsilon`
+    airlock.sources      a `data.Source`                                        `data.sources`
+    airlock.nets         a function from shape and classes to a network         `nets.registry`
+
+One mechanism serves all five groups:
+
+* Names are read when Airlock starts; nothing is imported before it is asked for by name.
+* A name that Airlock has itself is left out, and so is one of another form: small letters, digits, `.`, `_` and `-`. Of
+  two packages with the same name the first by the alphabet has it.
+* What cannot be imported, is not of its kind or fails at work ends in an error that names it and its package.
+* Nothing is imported because a bundle names it. `verify` imports nothing at all; `audit` imports what a bundle names
+  only if the user names it too, or if this vault holds the release: then the user named it when it was made.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from airlock.errors import AirlockError, ConfigError
 
 METHODS = "airlock.methods"
+ATTACKS = "airlock.attacks"
+ACCOUNTANTS = "airlock.accountants"
+SOURCES = "airlock.sources"
+NETS = "airlock.nets"
+
+INSTALL = "Take one of these, or install the package that brings it."
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_QUOTED = 200  # characters of somebody else's error
+_AGAIN = "Install its package again, or remove it."
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that a package registered, not imported yet.
+
+    Args:
+        where: As `package.module:attribute`.
+        package: Its name and version; the module, for what was registered in this process.
+    """
+
+    where: str
+    package: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is Airlock's own, which uses the same door."""
+        return self.where.startswith("airlock.")
+
+
+def read(group: str) -> dict[str, Entry]:
+    """What the installed packages registered in a group, by name; imports nothing."""
+    found: dict[str, Entry] = {}
+    for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, _package(entry))):
+        found.setdefault(entry.name, Entry(entry.value, _package(entry)))
+    return found
+
+
+@cache
+def table(group: str) -> dict[str, Entry]:
+    """The same with names in their proper form alone, read once; what this process registers is added to it."""
+    return {name: entry for name, entry in read(group).items() if _NAME.fullmatch(name)}
 
 
 def methods(own: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -23,9 +87,161 @@ def methods(own: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     Args:
         own: Channel, method, and where it is as `package.module:Class`.
     """
-    table = {channel: dict(found) for channel, found in own.items()}
-    for entry in sorted(entry_points(group=METHODS), key=lambda entry: entry.name):
-        channel, slash, method = entry.name.partition("/")
-        if slash and method and channel in table:
-            table[channel].setdefault(method, entry.value)
-    return table
+    found = {channel: dict(inner) for channel, inner in own.items()}
+    for name, entry in read(METHODS).items():
+        channel, slash, method = name.partition("/")
+        if slash and method and channel in found:
+            found[channel].setdefault(method, entry.where)
+    return found
+
+
+def mentioned(value: object) -> tuple[str, ...]:
+    """Which texts of a plain value, such as a config, are names of other packages' accountants, sources or networks."""
+    known = {name for group in (ACCOUNTANTS, SOURCES, NETS) for name in table(group)}
+    return tuple(text for text in _texts(value) if text in known)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        yield from _texts(inner)
+
+
+def load(what: str, where: str, error: type[AirlockError] = ConfigError) -> object:
+    """Import what is registered.
+
+    Args:
+        what: What it is, as "the method 'weights/class-means'".
+        where: As `package.module:attribute`.
+        error: What to raise.
+
+    Raises:
+        AirlockError: It cannot be imported. A defect of Airlock's own modules is raised as it is.
+    """
+    try:
+        return EntryPoint("", where, "").load()
+    except (Exception, SystemExit) as problem:
+        if where.startswith("airlock."):
+            raise
+        raise error(f"{what} in {where}", _told(problem), do=_AGAIN) from problem
+
+
+class Registry(Generic[T]):
+    """What others brought of one kind, by name.
+
+    Args:
+        group: Of the entry points.
+        kind: What one is called in an error, as "net".
+        own: Names that Airlock has itself: nobody else can have them.
+        check: Makes sure that what was imported is of its kind, given its name; raises `error` if not.
+        error: What is raised about them.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        kind: str,
+        own: Collection[str],
+        check: Callable[[object, str], T],
+        error: type[AirlockError] = ConfigError,
+    ) -> None:
+        self.kind, self._own, self._check, self._error = kind, own, check, error
+        self._table, self._loaded = table(group), dict[str, T]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table and name not in self._own
+
+    def names(self) -> tuple[str, ...]:
+        """All of them, of what is installed and what this process registered."""
+        return tuple(name for name in self._table if name not in self._own)
+
+    def whose(self, name: str) -> str:
+        """The kind, the name and the package, as "net 'wide' of airlock-nets 1.0"."""
+        return f"{self.kind} '{name}' of {self._table[name].package}"
+
+    def package(self, name: str) -> str:
+        """The package that it comes from, with its version."""
+        return self._table[name].package
+
+    def get(self, name: str) -> T:
+        """Import it, unless that was done.
+
+        Raises:
+            AirlockError: There is none of this name, it cannot be imported, or it is not of its kind.
+        """
+        if name not in self:
+            near = difflib.get_close_matches(name, self.names(), n=1)
+            known = ", ".join(self.names()) or "none is installed"
+            hint = (
+                f"Did you mean '{near[0]}'?"
+                if near
+                else INSTALL
+                if self.names()
+                else "Install the package that brings it."
+            )
+            raise self._error(f"the {self.kind} of another package ({known})", f"'{name}'", do=hint)
+        if name not in self._loaded:
+            self._loaded[name] = self._checked(
+                load(f"the {self.whose(name)}", self._table[name].where, self._error), name
+            )
+        return self._loaded[name]
+
+    def register(self, name: str, thing: object) -> None:
+        """Make something known to this process under a name, for trying it.
+
+        Raises:
+            AirlockError: It is not of its kind, or the name is of another form or taken.
+        """
+        where = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', name)}"
+        if not _NAME.fullmatch(name):
+            raise self._error(f"small letters, digits, '.', '_' and '-' as the name of a {self.kind}", f"'{name}'")
+        taken = name in self._own or (name in self._table and self._table[name].where != where)
+        if taken:
+            raise self._error(f"a name that no other {self.kind} has", f"'{name}'", do="Take another name.")
+        known = name in self._table
+        self._table.setdefault(name, Entry(where, where.partition(":")[0] or "this process"))
+        try:
+            self._loaded[name] = self._check(thing, name)
+        except BaseException:
+            if not known:
+                del self._table[name]
+            raise
+
+    def _checked(self, thing: object, name: str) -> T:
+        with self.blamed(name, "be what it is registered as", quote=True):
+            return self._check(thing, name)
+
+    @contextlib.contextmanager
+    def blamed(self, name: str, does: str, *, quote: bool = False) -> Iterator[None]:
+        """Turn whatever goes wrong in somebody else's code into an error that names it.
+
+        Args:
+            name: Whose code is at work.
+            does: What it should do, as "give a network".
+            quote: Repeat what its error says; not where it has seen records, which its error may repeat.
+        """
+        try:
+            yield
+        except AirlockError:
+            raise
+        except Exception as problem:
+            found = _told(problem) if quote else f"an error in its code ({type(problem).__name__})"
+            raise self._error(
+                f"the {self.whose(name)} to {does}",
+                found,
+                "It is not Airlock's own, and Airlock goes no further with it.",
+                "Tell whoever wrote it, or leave it out.",
+            ) from problem
+
+
+def _package(entry: EntryPoint) -> str:
+    """Its name and version."""
+    distribution = getattr(entry, "dist", None)
+    return f"{distribution.name} {distribution.version}" if distribution is not None else "an unnamed package"
+
+
+def _told(problem: BaseException) -> str:
+    """An error of somebody else's code in one line."""
+    said = " ".join(str(problem).split())[:_QUOTED]
+    return f"an error: {type(problem).__name__}{f', {said}' if said else ''}".rstrip(".")

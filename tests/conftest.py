@@ -6,14 +6,16 @@ import contextlib
 import os
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import is_hypothesis_test
 
+from airlock.plugins import Entry, Registry
 from tests import chance
 
 pytest.register_assert_rewrite("airlock.testing")
@@ -118,6 +120,20 @@ def _operators_read_once() -> Iterator[None]:
 
             patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
         yield
+
+
+Plug = Callable[[Registry[Any], str, object], None]
+
+
+@pytest.fixture
+def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
+    """Make something known as if a package had brought it, for one test."""
+
+    def known(registry: Registry[Any], name: str, thing: object) -> None:
+        monkeypatch.setitem(registry._table, name, Entry(f"other.place:{name}", "other-package 1.0"))
+        monkeypatch.setitem(registry._loaded, name, registry._check(thing, name))
+
+    return known
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import airlock
 ROOT = Path(__file__).resolve().parents[1]
 # Lower floors first; a module imports from its own floor (its own room) or from below.
 FLOORS = [
-    ["_version", "plugins", "threads"],
+    ["_version", "threads"],
     ["errors"],
+    ["plugins"],
     ["config", "ledger"],
     ["data", "nets", "mechanisms", "accounting"],
     ["training"],

@@ -4,7 +4,7 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
 
     guarantee     `Guarantee`: what every release carries
     events        dp-accounting's events to JSON and back
-    epsilon       from events and δ to ε
+    epsilon       from events and δ to ε, and what other packages' accountants may change about it
     pld           dp-accounting's PLD accountant, made faster for Gaussian noise
     calibrate     the smallest noise that meets (ε, δ)
     budget_curve  how ε accumulates over a release's steps
@@ -12,7 +12,7 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
 
 from airlock.accounting.budget_curve import Course, Curve, trace
 from airlock.accounting.calibrate import calibrate
-from airlock.accounting.epsilon import Spent, spend
+from airlock.accounting.epsilon import Spent, raised_by, register, spend
 from airlock.accounting.events import FailureDpEvent, compose, from_json, pure, repeat, to_json
 from airlock.accounting.guarantee import Claim, Guarantee
 
@@ -27,6 +27,8 @@ __all__ = [
     "compose",
     "from_json",
     "pure",
+    "raised_by",
+    "register",
     "repeat",
     "spend",
     "to_json",

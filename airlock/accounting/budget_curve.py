@@ -106,6 +106,7 @@ def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
         guarantee.delta,
         guarantee.accountant_used,
         guarantee.epsilon,
+        guarantee.accountant,
     )
     points = [
         Point(count, count * course.per_step, epsilon)

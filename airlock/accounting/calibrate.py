@@ -2,7 +2,8 @@
 
 The answer is the upper end of a bracket of width 1e-3: its ε has been computed and is at most the target, and the ε of
 1e-3 less noise has been computed and exceeds it. Calibration takes seconds, so answers are cached in the user's cache
-folder, keyed by everything they depend on; the ε of a cached answer is always computed again.
+folder, keyed by everything they depend on; the ε of a cached answer is always computed again. Nothing is cached for
+another package's accountant, which may change under the same name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import dp_accounting as dpa
 
-from airlock.accounting.epsilon import Accountant, Relation, accounting_version, spend, spend_roughly
+from airlock.accounting.epsilon import OWN, Accountant, Relation, accounting_version, spend, spend_roughly
 from airlock.accounting.events import to_json
 from airlock.errors import AccountingError
 
@@ -46,7 +47,8 @@ def calibrate(
         accountant: As in `spend`.
     """
     key = json.dumps([to_json(make_event(1.0)), epsilon, delta, relation, accountant, accounting_version()])
-    remembered = _recall(key)
+    kept = accountant in OWN
+    remembered = _recall(key) if kept else None
     if remembered is not None:
         return remembered
 
@@ -58,7 +60,8 @@ def calibrate(
 
     start = _bisect(rough_cost, epsilon, *_bracket(rough_cost, epsilon, 1.0, 2.0), tolerance=0.02)
     noise = _bisect(cost, epsilon, *_bracket(cost, epsilon, start, 1.01), tolerance=TOLERANCE)
-    _remember(key, noise)
+    if kept:
+        _remember(key, noise)
     return noise
 
 

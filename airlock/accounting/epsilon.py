@@ -5,6 +5,15 @@ mechanism's L2 sensitivity *under the guarantee's own relation*. dp-accounting's
 REPLACE_ONE its PLD accountant doubles the sensitivity of an unsampled Gaussian and its RDP accountant does not), so
 both are always run with ADD_OR_REMOVE_ONE, whose reading of an unsampled event is exactly "sensitivity one". Sampled
 events are only accountable under add-remove.
+
+Accountants of other packages (entry points `airlock.accountants`) are functions `epsilon(event, delta) -> float`. The
+rule for them: one can raise a stated ε and never lower it. `spend` asks dp-accounting in any case, as "auto" does, and
+gives the larger of both figures; an event that dp-accounting does not bound stays refused, whatever the other one says.
+
+Guarantee: what is proven with a foreign accountant is proven without it. Proof. Let ε₀ be dp-accounting's bound at δ
+and ε ≥ ε₀ the figure that is stated. Whatever is (ε₀, δ)-DP is (ε, δ)-DP, since e^ε₀ P[M(D') ∈ S] ≤ e^ε P[M(D') ∈ S]. ∎
+So `verify` needs no foreign code: it computes ε₀ again from the recorded events and fails if less is stated. The
+version says who raised the figure (`raised_by`).
 """
 
 from __future__ import annotations
@@ -12,21 +21,23 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import dp_accounting as dpa
 from absl import logging as absl_logging
 from dp_accounting import pld, rdp
 
+from airlock import plugins
 from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
 from airlock.accounting.pld import LossAccountant
+from airlock.config import ACCOUNTANTS
 from airlock.errors import AccountingError
 
-Accountant = Literal["auto", "pld", "rdp"]
+Accountant = str  # "auto", "pld", "rdp", or the name of one from another package
 Relation = Literal["add-remove", "replace-one"]
 
 # PLD rounds privacy losses up to a grid, so ε is an upper bound whatever the interval. A finer grid is tighter where ε
@@ -44,7 +55,7 @@ _FEW_ORDERS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 @dataclass(frozen=True)
 class Spent:
-    """An ε with the accountant that bounded it."""
+    """An ε with the accountant that bounded it, and the version; where a foreign one raised it, that one's name too."""
 
     epsilon: float
     accountant: Literal["PLD", "RDP"]
@@ -55,6 +66,8 @@ def spend(
     event: dpa.DpEvent, delta: float, relation: Relation = "add-remove", accountant: Accountant = "auto"
 ) -> Spent:
     """The ε of the event at δ; infinite above LARGEST.
+
+    By the accountant of another package: the larger of its ε and dp-accounting's, never less.
 
     Raises:
         AccountingError: No accountant supports the event, δ is not in (0, 1), or the event is sampled under
@@ -70,7 +83,9 @@ def spend(
             "Its ε would depend on how dp-accounting reads the noise multiplier.",
             "State the guarantee under add-remove.",
         )
-    return _spent(content, delta, accountant)
+    if accountant in OWN:
+        return _spent(content, delta, accountant)
+    return _raised(_spent(content, delta, "auto"), _foreign(content, delta, accountant), accountant)
 
 
 @lru_cache(maxsize=4096)
@@ -85,6 +100,72 @@ def _spent(content: str, delta: float, accountant: Accountant) -> Spent:
     if accountant != "pld" and rdp.RdpAccountant().supports(event):
         return Spent(_rdp_epsilon(event, delta), "RDP", accounting_version())
     raise AccountingError(f"an event that the accountant '{accountant}' supports", type(event).__name__)
+
+
+# Accountants of other packages.
+
+Epsilon = Callable[[dpa.DpEvent, float], float]
+F = TypeVar("F", bound=Epsilon)
+OWN = ACCOUNTANTS
+_RAISED = "; raised by the "
+
+
+def register(name: str) -> Callable[[F], F]:
+    """Make an accountant known to this process under a name; a decorator of `epsilon(event, delta) -> float`."""
+
+    def known(epsilon: F) -> F:
+        OTHERS.register(name, epsilon)
+        return epsilon
+
+    return known
+
+
+def raised_by(accountant_version: str) -> tuple[str, str | None]:
+    """The version of dp-accounting, and who raised the ε above its figure; None where nobody did."""
+    plain, raised, whose = accountant_version.partition(_RAISED)
+    return plain, whose if raised else None
+
+
+def _function(thing: object, name: str) -> Epsilon:
+    if not callable(thing) or isinstance(thing, type):
+        raise AccountingError(
+            f"a function from an event and δ to ε as the accountant '{name}'", f"{type(thing).__name__}"
+        )
+    return cast(Epsilon, thing)
+
+
+OTHERS = plugins.Registry(plugins.ACCOUNTANTS, "accountant", OWN, _function, AccountingError)
+
+
+def _raised(own: Spent, theirs: float, name: str) -> Spent:
+    """The larger of both; dp-accounting's as it is where the other one has nothing to add."""
+    if theirs <= own.epsilon:
+        return own
+    return Spent(theirs, own.accountant, f"{own.version}{_RAISED}{OTHERS.whose(name)}")
+
+
+def _foreign(content: str, delta: float, name: str) -> float:
+    """What another package's accountant says of an event; 0 where failures alone use up δ, and nothing is bounded."""
+    event, failed = without_failure(from_json(json.loads(content)))
+    if delta - failed <= 0:
+        return 0.0
+    epsilon, rest = OTHERS.get(name), json.dumps(to_json(event))
+    with OTHERS.blamed(name, "bound ε", quote=True):
+        found = _ask(epsilon, rest, delta - failed)
+    if math.isnan(found) or found < 0:
+        raise AccountingError(
+            f"an ε of at least 0 from the {OTHERS.whose(name)}", f"{found}", "It would say nothing about the release."
+        )
+    return found if found <= LARGEST else math.inf
+
+
+@lru_cache(maxsize=4096)
+def _ask(epsilon: Epsilon, content: str, delta: float) -> float:
+    """Remembered, as dp-accounting's own answers are."""
+    return float(epsilon(from_json(json.loads(content)), delta))
+
+
+# Less than the whole answer, or more of it.
 
 
 def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
@@ -103,7 +184,13 @@ def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> f
 
 
 def spend_along(
-    before: dpa.DpEvent, step: dpa.DpEvent, counts: Sequence[int], delta: float, accountant: str, end: float
+    before: dpa.DpEvent,
+    step: dpa.DpEvent,
+    counts: Sequence[int],
+    delta: float,
+    accountant: str,
+    end: float,
+    asked: Accountant = "auto",
 ) -> list[float]:
     """Upper bounds on the ε of `before` followed by `count` times `step`, for each of the counts.
 
@@ -116,7 +203,18 @@ def spend_along(
         delta: The δ at which they are stated.
         accountant: "PLD" or "RDP": the one that bounded the end.
         end: The ε after the last step, finite.
+        asked: The accountant of the guarantee; one from another package raises each of the points, as it did the end.
     """
+    found = _along(before, step, counts, delta, accountant, end)
+    if asked not in OTHERS:
+        return found
+    events = [json.dumps(to_json(_followed(before, step, count))) for count in counts]
+    return [max(own, _foreign(event, delta, asked)) for own, event in zip(found, events, strict=True)]
+
+
+def _along(
+    before: dpa.DpEvent, step: dpa.DpEvent, counts: Sequence[int], delta: float, accountant: str, end: float
+) -> list[float]:
     before, failed = without_failure(before)
     delta -= failed
     if accountant == "RDP":

@@ -28,7 +28,9 @@ class Claim:
 class Guarantee:
     """A guarantee about what leaves.
 
-    ε is computed from the events when the value is created; it cannot be set by hand.
+    ε is computed from the events when the value is created; it cannot be set by hand. An accountant of another package
+    can raise it above dp-accounting's figure but never lower it (`epsilon`), so a proven ε stays proven;
+    `accountant_version` then says whose it is.
 
     Args:
         unit: Whose presence is protected: one record, one model, or nothing.
@@ -38,7 +40,7 @@ class Guarantee:
         status: proven, claimed (a paper says so and the proof fails or is missing) or empirical.
         assumptions: Sentences a reviewer can tick off; the guarantee holds if they are true.
         claim: What the paper would print, if it differs.
-        accountant: Which accountant to use.
+        accountant: Which accountant to use: "auto", "pld", "rdp", or one from another package by its name.
     """
 
     unit: Unit

@@ -21,6 +21,7 @@ in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its
     features/         what attacks on features share
 """
 
+from airlock.auditing.attacks import open_attacks
 from airlock.auditing.audit_game import Verdict, judge
 from airlock.auditing.bounds import auc_interval, epsilon_lower_bound, proportion_interval
 from airlock.auditing.features.attack import FeatureSettings
@@ -50,6 +51,7 @@ __all__ = [
     "judge_one_run",
     "measure",
     "measure_all",
+    "open_attacks",
     "proportion_interval",
     "roc",
     "run",

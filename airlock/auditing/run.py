@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from airlock.auditing.attacks import (
     Shadows,
     ShadowSettings,
     balanced,
+    external,
     gradient_norm,
     label_only,
     lira,
@@ -89,6 +91,7 @@ class AuditSettings(Frozen):
         most: Records of each side at most.
         queries: Of the label-only attack, a record.
         engine: Where plain shadow models are trained: "local" or "ray".
+        attacks: Attacks of other packages to make besides, by name; on networks that leave, and for the dossier alone.
     """
 
     shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
@@ -98,6 +101,7 @@ class AuditSettings(Frozen):
     most: Annotated[int, Field(ge=FEWEST)] = _MOST
     queries: Annotated[int, Field(ge=1)] = 16
     engine: EngineName = "local"
+    attacks: tuple[str, ...] = ()
 
 
 def run(
@@ -175,11 +179,13 @@ def attack(
     if sides is None:
         return Audit((), (TOO_FEW, *NOT_TESTED)), {}
     found, untested = list(_quick(target, sides)), [UNLIKE] if settings.like == "plain" else []
-    for work in (
+    works: list[Callable[[], list[Scores]]] = [
         lambda: _labels(target, sides, settings, seed, run),
         lambda: _shadowed(target, sides, split, settings, seed, run, channel),
         lambda: [_learned(target, sides, split.test, settings, seed, run)],
-    ):
+    ]
+    works += [partial(_external, name, target, sides, split.test, seed) for name in settings.attacks]
+    for work in works:
         _try(work, found, untested)
     return _measured(target, found, (*untested, *NOT_TESTED), sides.game)
 
@@ -256,6 +262,10 @@ def _quick(target: Target, sides: Sides) -> list[Scores]:
         loss_threshold(losses[0], losses[1], sides.members.y, sides.others.y),
         gradient_norm(target.trained, sides.members, sides.others),
     ]
+
+
+def _external(name: str, target: Target, sides: Sides, test: Records, seed: int) -> list[Scores]:
+    return [external.score(name, target, sides, test, seed)]
 
 
 def _labels(target: Target, sides: Sides, settings: AuditSettings, seed: int, run: Run) -> list[Scores]:
@@ -361,4 +371,4 @@ def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Lo
 def _mark(settings: AuditSettings, seed: int, pool: Records, inside: Mask) -> str:
     """What shadow models depend on, as far as it can differ between two audits of one release."""
     arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
-    return f"{settings.model_dump_json(exclude={'engine', 'queries'})} {seed} {digest(arrays).hex()}"
+    return f"{settings.model_dump_json(exclude={'engine', 'queries', 'attacks'})} {seed} {digest(arrays).hex()}"

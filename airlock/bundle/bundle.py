@@ -272,14 +272,17 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
 
 
 def _source_name(source: str) -> str | None:
-    """The name of a named source; None for the user's own, whose place does not leave."""
+    """The name of a source of Airlock's own; None for the user's, whose place does not leave, and for other packages'.
+
+    Whoever opens the bundle must not import a package because config.toml names what is in it.
+    """
     if source in SOURCES:
         return source
     try:
         known = named(source, None)
     except ConfigError:
         return None
-    return known[0].name if known else None
+    return known[0].name if known and known[0].name in SOURCES else None
 
 
 def _without_paths(value: Any) -> Any:

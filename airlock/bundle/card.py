@@ -29,7 +29,7 @@ import dp_accounting as dpa
 from pydantic import model_validator
 
 from airlock._version import VERSION
-from airlock.accounting import Guarantee, compose, from_json, spend, to_json
+from airlock.accounting import Guarantee, compose, from_json, raised_by, spend, to_json
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.attacks.signals import QUESTION
 from airlock.auditing.paid_attacks import PaidFigure
@@ -370,7 +370,8 @@ def total_epsilon(
     """The ε of this release and the others together, and its accountant; None where one has no bound for this unit.
 
     A person may be private in one release and a test record in another. So the total is the largest over all ways to
-    fall into parts; where there are many releases, both parts of each are composed, which is no less.
+    fall into parts; where there are many releases, both parts of each are composed, which is no less. It is
+    dp-accounting's; where another package's accountant raised this release's ε, the total is no smaller than that.
     """
     bounded = all(other.unit == promise.unit and other.epsilon is not None for other in releases)
     if promise.unit == "none" or promise.epsilon is None or not bounded:
@@ -380,6 +381,8 @@ def total_epsilon(
     ways = itertools.product(*paid) if len(releases) <= _MANY else [tuple(itertools.chain(*paid))]
     spent = [spend(compose([from_json(one) for one in way]), promise.delta, promise.relation) for way in ways]
     largest = max(spent, key=lambda one: one.epsilon)
+    if raised_by(promise.accountant_version)[1] and largest.epsilon < promise.epsilon:
+        return promise.epsilon, promise.accountant
     return (largest.epsilon, largest.accountant) if math.isfinite(largest.epsilon) else (None, None)
 
 
@@ -394,6 +397,12 @@ def _follow(others: Iterable[Card]) -> Iterable[OtherRelease]:
 
 
 def _other(card: Card) -> OtherRelease:
+    """What a card says of another release; its ε is dp-accounting's, also where another accountant raised it."""
+    promise = card.guarantee
+    epsilon = promise.epsilon
+    if raised_by(promise.accountant_version)[1] and epsilon is not None:
+        accountant = "pld" if promise.accountant == "PLD" else "rdp"
+        epsilon = spend(from_json(promise.events), promise.delta, promise.relation, accountant).epsilon
     return OtherRelease(
         release_id=card.release_id,
         name=card.data.name,
@@ -402,7 +411,7 @@ def _other(card: Card) -> OtherRelease:
         status=card.guarantee.status,
         unit=card.guarantee.unit,
         secure_noise=card.secure_noise,
-        epsilon=card.guarantee.epsilon,
+        epsilon=epsilon,
         delta=card.guarantee.delta,
         accountant=card.guarantee.accountant,
         events=card.guarantee.events,

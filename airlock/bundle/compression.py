@@ -207,7 +207,7 @@ def compress(release: Release, split: Split) -> Compressed | None:
     if release.plan.channel != "student" or not isinstance(release.artefact, Artefact) or not isinstance(name, str):
         return None
     student = release.artefact
-    make = nets.create if ":" in name else _teacher
+    make = nets.create if nets.is_foreign(name) else _teacher
     return report(make(name, student.input_shape, len(student.classes), 0), name, student, split.public, split.test)
 
 

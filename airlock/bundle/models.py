@@ -1,7 +1,7 @@
 """The two model files of a bundle: do they load, are their weights finite and the same, do they compute the same?
 
-Nothing named in a bundle is imported: a built-in network is built by name from the fixed table, the user's own only if
-the caller hands it over. Weights are compared by value in any case.
+Nothing named in a bundle is imported: a built-in network is built by name from the fixed table, the user's own or that
+of another package only if the caller hands it over. Weights are compared by value in any case.
 
 The smaller files of a student (`size_tests`) hold the same network and nothing else, and have the sizes that the card
 states. Times are the machine's that made the card; nothing here measures them again.
@@ -110,7 +110,7 @@ def open_net(folder: Path, network: Network, net: nn.Module | None = None) -> nn
         return _rebuilt(Contents(folder), network, net).eval()
     except Skip as reason:
         raise ConfigError(
-            "a built-in network, or your own handed over", f"'{network.name}'", str(reason), "Give it with --net."
+            "a built-in network, or another one handed over", f"'{network.name}'", str(reason), "Give it with --net."
         ) from reason
 
 
@@ -120,14 +120,20 @@ def _rebuilt(files: Contents, network: Network, net: nn.Module | None) -> nn.Mod
         return export.load_weights(copy.deepcopy(net), _tensors(files))
     front = network.name in nets.front_names()
     if not front and network.name not in nets.names():
-        raise Skip(
-            "The network is the user's own and is not imported from a bundle; its weights were compared by value. "
-            "ONNX Runtime runs model.onnx."
-        )
+        raise Skip(f"{_stranger(network.name)}; its weights were compared by value. ONNX Runtime runs model.onnx.")
     with torch.device("meta"):
         make = nets.build_front if front else nets.build
         empty = make(network.name, network.input_shape, len(network.classes))
     return export.load_weights(empty, _tensors(files))
+
+
+def _stranger(name: str) -> str:
+    """Why a network that is not built in is not looked at."""
+    if ":" in name:
+        return "The network is the user's own and is not imported from a bundle"
+    if name in nets.others():
+        return f"The network '{name}' is another package's and is not imported because a bundle names it"
+    return f"The network '{name}' is another package's, which is not installed here"
 
 
 # A student's size, and its smaller files.

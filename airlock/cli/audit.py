@@ -33,7 +33,7 @@ def audit(
     data: str | None = typer.Option(
         None,
         "--data",
-        help="The records that it came from, if they are your own: a file or folder.",
+        help="The records that it came from, if they are your own (a file or folder) or another package's (its name).",
         show_default=False,
     ),
     data_dir: Path | None = DataDirOption,
@@ -45,8 +45,13 @@ def audit(
     epochs: int = typer.Option(20, help="Of plain shadow models."),
     records: int = typer.Option(10_000, help="Members at most, and as many others."),
     engine: str = typer.Option("local", help="Where plain shadow models are trained: 'local' or 'ray'."),
+    attack: list[str] = typer.Option(
+        [], "--attack", help="Also an attack that an installed package brings, by its name. Repeatable."
+    ),
     net: str | None = typer.Option(
-        None, help="The network's package.module:function, if it is your own: it is imported.", show_default=False
+        None,
+        help="The network, if it is your own (package.module:function) or another package's (its name); is imported.",
+        show_default=False,
     ),
     seed: int = typer.Option(0, help="Of the attacks."),
     device: str = typer.Option("auto", help="Where to compute: auto, cpu, cuda."),
@@ -63,7 +68,7 @@ def audit(
     from airlock.config import parse
     from airlock.pipeline import audit_bundle
 
-    asked = {"shadows": shadows, "like": like, "epochs": epochs, "most": records, "engine": engine}
+    asked = {"shadows": shadows, "like": like, "epochs": epochs, "most": records, "engine": engine, "attacks": attack}
     own: dict[str, Any] = overrides(settings)
     if data is not None:
         own["data.source"] = str(Path(data).absolute()) if Path(data).exists() else data

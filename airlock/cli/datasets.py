@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @translate_errors
 def datasets(data_dir: Path | None = DataDirOption, as_json: bool = JsonOption) -> None:
-    """List the named data sets: what is found, what is missing and how to get it."""
+    """List the named data sets, those of installed packages too: what is found, what is missing and how to get it."""
     from airlock.data import find_all
 
     found = find_all(data_dir)
@@ -32,7 +32,9 @@ def datasets(data_dir: Path | None = DataDirOption, as_json: bool = JsonOption) 
         for entry in found
     ]
     missing = [f"{entry.source.name}: {entry.problem or entry.source.get}" for entry in found if not entry.found]
-    footer = "\n".join(["How to get what is missing:", *missing]) if missing else ""
+    lines = ["How to get what is missing:", *missing] if missing else []
+    lines += [f"{entry.source.name} comes from {entry.source.package}." for entry in found if entry.source.package]
+    footer = "\n".join(lines)
     print_table("Data sets", ["name", "status", "records", "test", "classes", "shape"], rows, footer)
 
 
@@ -51,6 +53,7 @@ def _plain(entry: Listing) -> dict[str, Any]:
         "test_records": entry.test_records,
         "classes": len(entry.source.classes),
         "shape": list(entry.source.shape),
+        "package": entry.source.package or None,
         "problem": entry.problem,
         "how_to_get": entry.source.get,
     }

@@ -14,7 +14,7 @@ def verify(
     bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
     net: str | None = typer.Option(
         None,
-        help="The network's package.module:function, if it is your own: it is imported and run.",
+        help="The network, if it is your own (package.module:function) or another package's (its name); is imported.",
         show_default=False,
     ),
     gate: bool = typer.Option(

@@ -7,7 +7,7 @@ nothing in this package unpickles, and nothing is allocated because a header say
     loading        `describe` and `load`: from a config to its data
     split          `Facts`, `Records`, `Split`, and shards; which record belongs to which part
     public         a public set alongside the private one
-    sources        the named sources: what is published about each, and where its files are looked for
+    sources        the named sources, other packages' too: what is published about each, and where its files are
     benchmarks     files of MNIST, Fashion-MNIST, SVHN, UCI Adult and Location-30
     cifar          CIFAR-10 and CIFAR-100, in a folder or in their archive
     batches        CIFAR's pickled batches, read without running them
@@ -30,9 +30,12 @@ from airlock.data.public import halve as halve
 from airlock.data.public import open_public as open_public
 from airlock.data.sources import FOLDER_VARIABLE as FOLDER_VARIABLE
 from airlock.data.sources import Listing as Listing
+from airlock.data.sources import Place as Place
 from airlock.data.sources import Source as Source
 from airlock.data.sources import find_all as find_all
+from airlock.data.sources import register as register
 from airlock.data.split import Facts, Part, Public, Records, Split, content_digests, divide, shard, share
+from airlock.data.validate import Raw as Raw
 
 __all__ = [
     "FOLDER_VARIABLE",
@@ -40,7 +43,9 @@ __all__ = [
     "Facts",
     "Listing",
     "Part",
+    "Place",
     "Public",
+    "Raw",
     "Records",
     "Source",
     "Split",
@@ -54,6 +59,7 @@ __all__ = [
     "halve",
     "load",
     "open_public",
+    "register",
     "shard",
     "share",
 ]

@@ -108,13 +108,16 @@ def _facts(data: DataConfig, source: Source) -> Facts:
             "Set split.test.",
         )
     sizes = "declared" if data.records or data.test_records else "as published"
+    origin = f"{source.title}; its sizes are public and {sizes}."
+    if source.package:
+        origin = f"{origin.replace('as published', 'as its package says')} It comes from {source.package}."
     return Facts(
         name=data.name or source.name,
         shape=source.shape,
         classes=source.classes,
         records=data.records or source.records,
         test_records=data.test_records or source.test_records,
-        origin=f"{source.title}; its sizes are public and {sizes}.",
+        origin=origin,
     )
 
 

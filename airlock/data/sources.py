@@ -1,6 +1,13 @@
 """The named sources: public benchmarks, what is published about each, and where their files are looked for.
 
 In: a name and a folder. Out: the `Source`, and its `Place` if the files are present. Nothing is ever downloaded.
+
+A source of another package (entry points `airlock.sources`) is a `Source` too. Its shape, classes and sizes are part of
+it, so what is public is known before a record is read; `find` is called when records are loaded. What `read` returns is
+treated like everybody's records: those that do not fit are left out and reported to the holder, and a record's part
+follows from its own content. The author of `read` answers for the rest: adding or removing one record must not change
+another, nor end in an error. A bundle never names such a source: as with the user's own files, the auditor says where
+the records are.
 """
 
 from __future__ import annotations
@@ -8,16 +15,17 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from airlock import plugins
 from airlock.data import benchmarks, cifar
 from airlock.data.npz import NpzFile
-from airlock.data.validate import Raw
-from airlock.errors import AirlockError, ConfigError
+from airlock.data.validate import Raw, check_classes
+from airlock.errors import AirlockError, ConfigError, DataError
 
 FOLDER_VARIABLE = "AIRLOCK_DATA"
 _DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -50,6 +58,7 @@ class Source:
         test_records: The published number of test records; None when there is no official test set.
         get: Instructions for getting it.
         find: Looks for it in a folder.
+        package: Where it comes from, if it is not Airlock's own; filled in when it is looked up.
     """
 
     name: str
@@ -60,6 +69,7 @@ class Source:
     test_records: int | None
     get: str
     find: Callable[[Path], Place | None]
+    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,8 +117,9 @@ def data_folder(data_dir: Path | None = None) -> Path:
 
 
 def find_all(data_dir: Path | None = None) -> list[Listing]:
-    """Every named source, and what was found of it."""
-    return [_list(source, data_folder(data_dir)) for source in SOURCES.values()]
+    """Every named source, and what was found of it; those of other packages are imported for this."""
+    folder = data_folder(data_dir)
+    return [*(_list(source, folder) for source in SOURCES.values()), *(_other(name, folder) for name in OTHERS.names())]
 
 
 def named(text: str, data_dir: Path | None) -> tuple[Source, Path] | None:
@@ -119,12 +130,15 @@ def named(text: str, data_dir: Path | None) -> tuple[Source, Path] | None:
     """
     if text in SOURCES:
         return SOURCES[text], data_folder(data_dir)
+    if text in OTHERS:
+        return OTHERS.get(text), data_folder(data_dir)
     path = Path(text)
     if path.name in SOURCES and path.is_dir() and SOURCES[path.name].find(path.parent) is not None:
         return SOURCES[path.name], path.parent
     if not path.exists():
-        near = difflib.get_close_matches(text.lower(), SOURCES, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else f"Known names: {', '.join(SOURCES)}."
+        known = (*SOURCES, *OTHERS.names())
+        near = difflib.get_close_matches(text.lower(), known, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else f"Known names: {', '.join(known)}."
         raise ConfigError("a named source or an existing path as data.source", f"'{text}'", do=hint)
     return None
 
@@ -139,6 +153,19 @@ def _list(source: Source, folder: Path) -> Listing:
         return Listing(source, True, where, *place.sizes())
     except AirlockError as error:
         return Listing(source, False, where, source.records, source.test_records, str(error))
+
+
+def _other(name: str, folder: Path) -> Listing:
+    """One of another package; what is wrong with it is told in its line."""
+    try:
+        return _list(OTHERS.get(name), folder)
+    except AirlockError as error:
+        broken = Source(name, name, (), (), 0, None, "Install its package again.", _nowhere, OTHERS.package(name))
+        return Listing(broken, False, None, 0, None, str(error))
+
+
+def _nowhere(folder: Path) -> Place | None:
+    return None
 
 
 def _find_digits(folder: Path) -> Place | None:
@@ -284,3 +311,82 @@ SOURCES = {
         ),
     )
 }
+
+
+# Sources of other packages.
+
+
+@dataclass(frozen=True)
+class ForeignPlace:
+    """What another package's source found; whatever fails in it names it, and repeats nothing that it read."""
+
+    name: str
+    place: Place
+
+    @property
+    def where(self) -> Path | None:
+        """The folder or file; None when it is built in."""
+        return self.place.where
+
+    def sizes(self) -> tuple[int, int | None]:
+        """As the source counts them."""
+        with OTHERS.blamed(self.name, "count its records"):
+            count, tests = self.place.sizes()
+            return int(count), None if tests is None else int(tests)
+
+    def read(self) -> tuple[Raw, Raw | None]:
+        """As the source reads them.
+
+        Raises:
+            DataError: It gives no arrays of numbers.
+        """
+        with OTHERS.blamed(self.name, "read its records"):
+            pool, test = self.place.read()
+        for raw in (pool, test):
+            if raw is not None and not (isinstance(raw, Raw) and _numeric(raw.x) and _numeric(raw.y)):
+                raise DataError(
+                    f"airlock.data.Raw with arrays of numbers from the {OTHERS.whose(self.name)}",
+                    "something else",
+                    "Records are checked, left out or kept by what their arrays say.",
+                    "Tell whoever wrote it.",
+                )
+        return pool, test
+
+
+def register(source: Source) -> Source:
+    """Make a source known to this process under its own name."""
+    OTHERS.register(source.name, source)
+    return source
+
+
+def _numeric(array: object) -> bool:
+    return isinstance(array, np.ndarray) and array.ndim >= 1 and array.dtype.kind in "fiub"
+
+
+def _checked(thing: object, name: str) -> Source:
+    """A source of its own name that says what is public about it; `find` and what it finds are watched from now on."""
+    if not isinstance(thing, Source) or thing.name != name:
+        raise DataError(
+            f"an airlock.data.Source named '{name}'",
+            f"'{thing.name}'" if isinstance(thing, Source) else type(thing).__name__,
+            "Cards name the data by what the source says.",
+        )
+    sizes = [thing.records, *([] if thing.test_records is None else [thing.test_records]), *thing.shape]
+    tuples = isinstance(thing.shape, tuple) and isinstance(thing.classes, tuple)
+    if not tuples or len(thing.shape) not in (1, 3) or not all(type(size) is int and size >= 1 for size in sizes):
+        raise DataError(
+            f"(features,) or (channels, height, width), class names and sizes above 0 in the source '{name}'",
+            "something else",
+            "They are public, and known before a record is read.",
+        )
+    check_classes(thing.classes)
+
+    def find(folder: Path) -> Place | None:
+        with OTHERS.blamed(name, "look for its files", quote=True):
+            place = thing.find(folder)
+        return None if place is None else ForeignPlace(name, place)
+
+    return replace(thing, find=find, package=OTHERS.package(name))
+
+
+OTHERS = plugins.Registry(plugins.SOURCES, "data source", SOURCES, _checked, DataError)

@@ -23,7 +23,6 @@ Channels never import each other: what two of them share lives further down the 
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -106,6 +105,12 @@ def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canari
     return named(name).canaries(epsilon, delta, count)
 
 
+def is_foreign(name: str) -> bool:
+    """Whether a method, by its name as CHANNEL/METHOD, is another package's; imports nothing."""
+    channel, _, method = name.partition("/")
+    return not METHODS.get(channel, {}).get(method, "airlock.").startswith("airlock.")
+
+
 def named(name: str) -> type[Channel]:
     """The class of a method by its name as CHANNEL/METHOD."""
     refuse_gone(name)
@@ -119,15 +124,7 @@ _LOADED: dict[str, type[Channel]] = {}  # by where it is; methods that were regi
 def _load(where: str, name: str) -> type[Channel]:
     if where in _LOADED:
         return _LOADED[where]
-    module, _, attribute = where.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        if module.startswith("airlock."):
-            raise
-        raise ConfigError(
-            f"the method '{name}' in {where}", f"an error: {error}", do="Install its package again, or remove it."
-        ) from error
+    found = plugins.load(f"the method '{name}'", where)
     return _checked(found, name)
 
 
@@ -166,7 +163,7 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
     if key in table:
         return table[key]
     near = difflib.get_close_matches(key, table, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else ""
+    hint = f"Did you mean '{near[0]}'?" if near else plugins.INSTALL if what.startswith("method") else ""
     raise ConfigError(f"a {what} ({', '.join(table)})", f"'{key}'", do=hint)
 
 
@@ -185,6 +182,7 @@ __all__ = [
     "Release",
     "build",
     "find",
+    "is_foreign",
     "named",
     "open_canaries",
     "open_case",

@@ -2,7 +2,7 @@
 
 In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Module` that maps a batch to logits.
 
-    registry     networks by name, the user's own by `package.module:function`, and the seeds they start from
+    registry     networks by name, those of other packages, the user's own, and the seeds they start from
     classifiers  small networks that are trained from scratch
     compact      the all-convolutional family of RONA: large teachers, small students
     check        whether a network can be trained record by record
@@ -17,6 +17,27 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
 """
 
 from airlock.nets.check import check
-from airlock.nets.registry import build, build_front, create, default_name, front_names, names
+from airlock.nets.registry import (
+    build,
+    build_front,
+    create,
+    default_name,
+    front_names,
+    is_foreign,
+    names,
+    others,
+    register,
+)
 
-__all__ = ["build", "build_front", "check", "create", "default_name", "front_names", "names"]
+__all__ = [
+    "build",
+    "build_front",
+    "check",
+    "create",
+    "default_name",
+    "front_names",
+    "is_foreign",
+    "names",
+    "others",
+    "register",
+]

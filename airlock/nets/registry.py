@@ -1,4 +1,10 @@
-"""The table of built-in networks, the user's own by `package.module:function`, and the seeds they start from."""
+"""The table of built-in networks, those of other packages, the user's own, and the seeds they start from.
+
+A network of another package (entry points `airlock.nets`) is a function of `shape` and `classes`, as the user's own by
+`package.module:function` is. Both are strangers to the engine, and the same is asked of both: `nets.check`, the
+self-check of clipped gradients, and a short trial in court before the records are read. Neither is built because a
+bundle names it: `build` knows the built-in ones alone.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
 
+from airlock import plugins
 from airlock.errors import NetError
 from airlock.nets.backbones import RESIDUAL_WIDTHS, trained_linear, trained_name
 from airlock.nets.classifiers import cifar_net, digits_net, linear, mlp, mnist_net, tanh_net
@@ -47,6 +55,7 @@ def seed_torch(seed: int, device: torch.device | None = None) -> None:
 pass  # merged
 
 Shape = tuple[int, ...]
+F = TypeVar("F", bound=Callable[..., nn.Module])
 
 _TABLE: dict[str, Callable[[Shape, int], nn.Module]] = {
     "mnist-net": lambda shape, classes: mnist_net(classes),
@@ -86,6 +95,26 @@ def names() -> tuple[str, ...]:
     return tuple(_TABLE)
 
 
+def others() -> tuple[str, ...]:
+    """The networks of other packages, by name; none is imported for this."""
+    return OTHERS.names()
+
+
+def is_foreign(name: object) -> bool:
+    """Whether this names a network that is not Airlock's own: another package's, or `package.module:function`."""
+    return isinstance(name, str) and (":" in name or name in OTHERS)
+
+
+def register(name: str) -> Callable[[F], F]:
+    """Make a network known to this process under a name; a decorator of a function of `shape` and `classes`."""
+
+    def known(function: F) -> F:
+        OTHERS.register(name, function)
+        return function
+
+    return known
+
+
 def front_names() -> tuple[str, ...]:
     """The networks of `head`: a front end with a linear head, and the same with a whitening between them."""
     plain = ("pixels-linear", "scattering-linear", *_TRAINED)
@@ -119,9 +148,11 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
         NetError: The name is unknown, or the network does not take records of this shape.
     """
     if name not in _TABLE:
-        near = difflib.get_close_matches(name, _TABLE, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else "Or give your own as package.module:function."
-        raise NetError(f"a built-in net ({', '.join(_TABLE)})", f"'{name}'", do=hint)
+        known = (*_TABLE, *OTHERS.names())
+        near = difflib.get_close_matches(name, known, n=1)
+        missing = "Install the package that brings it, or give your own as package.module:function."
+        hint = f"Did you mean '{near[0]}'?" if near else missing
+        raise NetError(f"a built-in net ({', '.join(known)})", f"'{name}'", do=hint)
     words, takes = _SHAPES[name]
     if not takes(shape):
         raise NetError(
@@ -133,8 +164,8 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
 
 
 def create(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """A built-in network or the user's own (`package.module:function`), initialised from `seed`."""
-    make = open_user_net if ":" in name else build
+    """A built-in network, one of another package, or the user's own (`package.module:function`), from `seed`."""
+    make = open_user_net if ":" in name else _open_foreign if name in OTHERS else build
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed)
         return make(name, shape, classes)
@@ -155,9 +186,30 @@ def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:
         raise NetError(
             f"a function at '{name}'", f"none ({error})", do="Run from the folder that holds the module, or install it."
         ) from error
+    return _called(function, name, shape, classes)
+
+
+def _open_foreign(name: str, shape: Shape, classes: int) -> nn.Module:
+    """A network of another package; nothing has seen a record here, so that its own words may be repeated."""
+    function = OTHERS.get(name)
+    with OTHERS.blamed(name, f"give a network for records of shape {' × '.join(map(str, shape))}", quote=True):
+        return _called(function, name, shape, classes)
+
+
+def _called(function: Callable[..., object], name: str, shape: Shape, classes: int) -> nn.Module:
+    """What the function gives, with the keywords `shape` and `classes` where it takes them."""
     offered = {"shape": shape, "classes": classes}
     takes = inspect.signature(function).parameters
     net = function(**{key: value for key, value in offered.items() if key in takes})
     if not isinstance(net, nn.Module):
         raise NetError(f"a torch.nn.Module from '{name}'", type(net).__name__)
     return net
+
+
+def _function(thing: object, name: str) -> Callable[..., object]:
+    if not callable(thing):
+        raise NetError(f"a function of shape and classes as the net '{name}'", type(thing).__name__)
+    return thing
+
+
+OTHERS = plugins.Registry(plugins.NETS, "net", ("auto", *_TABLE, *front_names()), _function, NetError)

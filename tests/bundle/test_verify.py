@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from airlock.accounting import spend, to_json
+from airlock.accounting.epsilon import OTHERS
 from airlock.auditing.evaluation import Evaluation, figures, tables
 from airlock.auditing.evaluation import event as evaluation_event
 from airlock.bundle import Bundle, Card, Vault, make_card, read_verified, verify, write
@@ -28,6 +29,7 @@ from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
 from airlock.methods.contract import Artefact, Release
 from tests.bundle.conftest import FACTS, guarantee, make_release, noise
+from tests.conftest import Plug
 
 Seal = Callable[[Path], None]
 NAMES = ("files", "checksums", "vault", "card", "epsilon", "parts", "total", "words", "page", "readme", "utility",
@@ -244,6 +246,50 @@ def test_a_test_part_that_pays_more_than_is_stated_is_found(folder: Path, reseal
 
     rewritten(folder, dearer, reseal)
     assert "more than the stated" in failed(folder)["parts"]
+
+
+def raised(tmp_path: Path, config: ReleaseConfig, plug: Plug, factor: float) -> Path:
+    """A bundle whose ε another package's accountant stated."""
+    plug(OTHERS, "other", lambda event, delta: factor * spend(event, delta).epsilon)
+    made = make_release(guarantee(accountant="other"))
+    write(tmp_path / "raised", config, made, make_card(config, FACTS, made, noise()))
+    return tmp_path / "raised"
+
+
+@pytest.mark.usefixtures("fast_export")
+def test_an_epsilon_that_another_accountant_raised_is_checked_without_it(
+    tmp_path: Path, config: ReleaseConfig, plug: Plug, monkeypatch: pytest.MonkeyPatch
+):
+    folder = raised(tmp_path, config, plug, 1.2)
+    monkeypatch.delitem(OTHERS._table, "other")  # whoever receives the bundle does not have it
+    assert not failed(folder)
+    said = next(check.says for check in verify(folder).checks if check.name == "epsilon")
+    assert (
+        "give ε = 2.36518 by dp-accounting, and no less is stated. The accountant 'other' of other-package 1.0" in said
+    )
+    assert "accountant &#39;other&#39; of other-package 1.0" in (folder / "card.html").read_text()
+
+
+@pytest.mark.usefixtures("fast_export")
+def test_no_accountant_excuses_a_smaller_epsilon(tmp_path: Path, config: ReleaseConfig, plug: Plug, reseal: Seal):
+    folder = raised(tmp_path, config, plug, 1.2)
+
+    def smaller(table: dict[str, Any]) -> None:
+        for place in (table["guarantee"], table["guarantee"]["parts"]["private"], table["total"]):
+            place["epsilon"] = 2.3
+
+    rewritten(folder, smaller, reseal)
+    assert "recorded as 2.3; the recorded events give 2.36518" in failed(folder)["epsilon"]
+
+
+@pytest.mark.usefixtures("fast_export")
+def test_a_total_with_a_raised_epsilon_verifies(tmp_path: Path, config: ReleaseConfig, plug: Plug):
+    first = read_verified(raised(tmp_path, config, plug, 1.2)).card
+    made = make_release(guarantee(accountant="other"))
+    card = make_card(config, FACTS, made, noise(), others=(first,))
+    write(tmp_path / "second", config, made, card)
+    assert not failed(tmp_path / "second")
+    assert card.total.releases[0].epsilon == pytest.approx(2.36518, abs=1e-5)
 
 
 @pytest.mark.parametrize("garbage", ["{", "[]", "null", '{"a": NaN}', '{"a": 1, "a": 2}', "[" * 50_000, "\ud800"])

@@ -1,13 +1,19 @@
 """Named sources, in every format they are distributed in."""
 
 import gzip
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from airlock.data import describe, find_all, load
-from airlock.data.sources import SOURCES
+from airlock.cli import app
+from airlock.config import ReleaseConfig, from_table
+from airlock.data import Raw, Source, content_digests, describe, find_all, load, register
+from airlock.data.sources import OTHERS, SOURCES
 from airlock.errors import ConfigError, DataError, FormatError
+from airlock.plugins import Entry
+from tests.conftest import Plug
 
 from .writers import (
     ADULT_LINE,
@@ -343,3 +349,126 @@ def test_mat_of_another_kind(tmp_path):
     (tmp_path / "train_32x32.mat").write_bytes(b"\x89HDF" + bytes(600))
     with pytest.raises(FormatError):
         load(config("svhn"), tmp_path)
+
+
+# Sources of other packages.
+
+
+class Noted:
+    """Made-up records; knows whether it was read."""
+
+    where = None
+
+    def __init__(self, x: Any = None, y: Any = None, test: Any = None) -> None:
+        draw = np.random.default_rng(0)
+        self.x = draw.random((200, 4), np.float32) if x is None else x
+        self.y = np.arange(len(self.x)) % 3 if y is None else y
+        self.test, self.reads = test, 0
+
+    def sizes(self) -> tuple[int, int | None]:
+        return len(self.x), None
+
+    def read(self) -> tuple[Raw, Raw | None]:
+        self.reads += 1
+        return Raw(self.x, self.y), self.test
+
+
+def made_up(place: Any, **changes: Any) -> Source:
+    told: dict[str, Any] = {
+        "name": "made-up",
+        "title": "Made-up points",
+        "shape": (4,),
+        "classes": ("a", "b", "c"),
+        "records": 200,
+        "test_records": None,
+        "get": "Comes with its package.",
+        "find": lambda folder: place,
+    }
+    return Source(**(told | changes))
+
+
+def asked(**changes: Any) -> ReleaseConfig:
+    return from_table({"channel": "weights", "data": "made-up", "epsilon": 1.0, "delta": 1e-4, **changes})
+
+
+def test_its_facts_are_known_before_a_record_is_read(plug: Plug) -> None:
+    place, looked = Noted(), []
+    plug(OTHERS, "made-up", made_up(place, find=lambda folder: looked.append(folder) or place))
+    facts = describe(asked())
+    assert (facts.name, facts.shape, facts.records) == ("made-up", (4,), 200)
+    assert facts.origin.endswith("public and as its package says. It comes from other-package 1.0.")
+    assert not looked
+    assert not place.reads
+    assert len(load(asked()).private) > 100
+    assert place.reads == 1
+
+
+def test_its_records_are_left_out_and_split_as_anybodys(plug: Plug) -> None:
+    place = Noted()
+    place.x[7, 2], place.y[9] = np.nan, 5
+    plug(OTHERS, "made-up", made_up(place))
+    split = load(asked())
+    assert sum(len(part) for part in (split.private, split.public, split.test, split.holdout)) == 198
+    assert [remark for remark in split.remarks if "row 8" in remark or "row 10" in remark]
+    plug(OTHERS, "made-up", made_up(Noted(place.x[1:], place.y[1:])))
+    fewer = load(asked())
+    for part in ("private", "test", "holdout"):
+        before, after = (set(content_digests(getattr(one, part), b"")) for one in (split, fewer))
+        assert after <= before  # one record less moves no other
+
+
+def test_keys_that_are_known_of_it_are_refused(plug: Plug) -> None:
+    plug(OTHERS, "made-up", made_up(Noted()))
+    with pytest.raises(ConfigError, match="data.classes"):
+        describe(asked(data={"source": "made-up", "classes": 3}))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Noted(x=np.array([["a"] * 4] * 6)),
+        Noted(x=np.array([[object()] * 4] * 6)),
+        Noted(y=np.array(["a"] * 200)),
+        Noted(test="test"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused_by_its_name(plug: Plug, place: Noted) -> None:
+    plug(OTHERS, "made-up", made_up(place))
+    with pytest.raises(DataError, match="data source 'made-up' of other-package 1.0"):
+        load(asked())
+
+
+def test_what_it_says_when_reading_fails_is_not_repeated(plug: Plug, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Noted()
+    plug(OTHERS, "made-up", made_up(place))
+    monkeypatch.setattr(place, "read", lambda: {}["a secret value"])
+    with pytest.raises(DataError, match="source 'made-up' of other-package 1.0 to read its records") as error:
+        load(asked())
+    assert "secret" not in str(error.value)
+
+
+def test_it_is_listed_and_so_is_one_that_is_broken(plug: Plug, monkeypatch: pytest.MonkeyPatch) -> None:
+    plug(OTHERS, "made-up", made_up(Noted()))
+    monkeypatch.setitem(OTHERS._table, "broken", Entry("no_such_module:SOURCE", "broken-package 2.0"))
+    found = {listing.source.name: listing for listing in find_all()}
+    assert found["made-up"].found
+    assert found["made-up"].source.package == "other-package 1.0"
+    assert "data source 'broken' of broken-package 2.0" in (found["broken"].problem or "")
+    run = CliRunner().invoke(app, ["datasets"])
+    assert run.exit_code == 0
+    assert "made-up comes from other-package 1.0" in run.output
+    with pytest.raises(DataError, match="Install its package again"):
+        describe(asked(data="broken"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": "other"}, {"records": 0}, {"shape": (4, 4)}, {"shape": [4]}, {"classes": ("a",)}]
+)
+def test_a_source_that_does_not_say_what_is_public_is_refused(plug: Plug, wrong: dict[str, Any]) -> None:
+    with pytest.raises(DataError):
+        plug(OTHERS, "made-up", made_up(Noted(), **wrong))
+
+
+def test_own_names_cannot_be_taken() -> None:
+    with pytest.raises(DataError, match="no other data source has"):
+        register(made_up(Noted(), name="digits"))

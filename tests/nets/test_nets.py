@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from airlock import nets
 from airlock.errors import NetError
 from airlock.nets import build, check, create, default_name, names
 from airlock.nets.compact import FAMILY
-from airlock.nets.registry import seed_torch
+from airlock.nets.registry import OTHERS, seed_torch
+from tests.conftest import Plug
 
 SHAPES = {
     "mnist-net": (1, 28, 28),
@@ -179,3 +183,52 @@ def test_the_generators_are_seeded_as_torch_does_and_no_stack_is_kept() -> None:
         assert torch.equal(torch.rand(5), wanted)
         if not torch.cuda.is_available():
             assert kept == [repr(torch.xpu._queued_calls), repr(torch.cuda._lazy_seed_tracker.get_calls())]
+
+
+# Networks of other packages.
+
+
+def wide(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 64), nn.Tanh(), nn.Linear(64, classes))
+
+
+def test_a_network_of_another_package_is_known_by_its_name(plug: Plug) -> None:
+    plug(OTHERS, "wide", wide)
+    first, same, other = (nets.create("wide", (1, 8, 8), 10, seed) for seed in (0, 0, 1))
+    assert first[1].weight.equal(same[1].weight)
+    assert not first[1].weight.equal(other[1].weight)
+    assert "wide" in nets.others()
+    assert nets.is_foreign("wide")
+    assert nets.is_foreign("a.b:c")
+    assert not nets.is_foreign("mlp")
+
+
+def test_what_is_built_in_is_all_that_a_bundle_can_name(plug: Plug) -> None:
+    plug(OTHERS, "wide", wide)
+    assert "wide" not in nets.names()
+    with pytest.raises(NetError, match="wide"):
+        nets.build("wide", (1, 8, 8), 10)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda shape, classes: 3, "a torch.nn.Module from 'wide', found int"),
+        (lambda shape, classes: 1 / 0, "net 'wide' of other-package 1.0 to give a network .* found an error: Zero"),
+    ],
+)
+def test_one_that_fails_is_named(plug: Plug, function: Callable[..., nn.Module], said: str) -> None:
+    plug(OTHERS, "wide", function)
+    with pytest.raises(NetError, match=said):
+        nets.create("wide", (1, 8, 8), 10, 0)
+
+
+@pytest.mark.parametrize("name", ["mlp", "auto", "scattering-white-linear"])
+def test_own_names_cannot_be_taken(name: str) -> None:
+    with pytest.raises(NetError, match="no other net has"):
+        nets.register(name)(wide)
+
+
+def test_an_unknown_network_may_be_in_a_package_that_is_not_installed() -> None:
+    with pytest.raises(NetError, match="Install the package that brings it"):
+        nets.create("nobody-has-this", (1, 8, 8), 10, 0)

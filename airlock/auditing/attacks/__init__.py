@@ -15,8 +15,10 @@ that it is measured with.
     invert       records rebuilt from features by someone who knows the front end
     identify     which public net the front end was cut from
     attribute    something about a record that is not its label
+    external     attacks of other packages
 """
 
+from airlock.auditing.attacks.external import Attack, open_attacks, others, register
 from airlock.auditing.attacks.label_only import LabelSettings, label_only
 from airlock.auditing.attacks.lira import lira
 from airlock.auditing.attacks.rmia import rmia
@@ -33,6 +35,7 @@ from airlock.auditing.attacks.threshold import gradient_norm, loss_threshold
 
 __all__ = [
     "Answers",
+    "Attack",
     "LabelSettings",
     "ShadowSettings",
     "Shadows",
@@ -41,6 +44,9 @@ __all__ = [
     "label_only",
     "lira",
     "loss_threshold",
+    "open_attacks",
+    "others",
+    "register",
     "rmia",
     "shadow_attack",
     "subsets",

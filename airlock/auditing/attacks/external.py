@@ -1,0 +1,128 @@
+"""Attacks of other packages (entry points `airlock.attacks`), by a class that scores records.
+
+An attack is given records without being told who of them is a member, in an order that tells nothing; it gives a score
+for each, and the house measures them as it does its own. So a bound on ε from such an attack is as certified as any
+(`one_run_audit`): whatever the score is, it was computed from the release and from records whose coins are hidden.
+
+Guarantee: nothing that such an attack finds leaves. Its figures are in the dossier alone, and no share of ε pays for
+them (`paid_attacks`): that takes a score which depends on the release and one record alone, and nobody can show this of
+code that is not in this repository. It is made besides the attacks that must be made, never in place of one, and it
+cannot end a release: none asks for it (`airlock audit --attack` does).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal, TypeVar, cast
+
+import numpy as np
+
+from airlock import plugins
+from airlock.auditing.bounds import Floats
+from airlock.auditing.members import Sides
+from airlock.auditing.result import Scores
+from airlock.auditing.target import Target
+from airlock.data import Records
+from airlock.errors import ConfigError
+from airlock.training.loop import mix
+
+VIEWS = ("white-box", "black-box", "labels")
+_ORDER, _OWN = 3, 4  # what the seeds of the order and of the attack are mixed with
+
+
+class Attack(ABC):
+    """A membership attack on a network that leaves."""
+
+    name: ClassVar[str]  # as its entry point has it
+    question: ClassVar[str] = "Can someone who holds the model and a person's record tell whether it was trained on?"
+    view: ClassVar[Literal["white-box", "black-box", "labels"]] = "black-box"  # what of the network the attacker uses
+
+    @abstractmethod
+    def score(self, target: Target, records: Records, known: Records, seed: int) -> Floats:
+        """One finite number for each record; the higher, the more it is taken for a member.
+
+        Args:
+            target: A copy of the network that leaves (`answers`, `net`), and fresh ones of its kind (`fresh`).
+            records: As many members as others, in an order that tells nothing.
+            known: Other records of the same kind, of which none was trained on.
+            seed: Of the attack's own chance.
+        """
+
+
+A = TypeVar("A", bound=type[Attack])
+
+
+def register(attack: A) -> A:
+    """Make an attack known to this process under its own name; a decorator of its class."""
+    OTHERS.register(attack.name, attack)
+    return attack
+
+
+def others() -> tuple[str, ...]:
+    """The attacks of other packages, by name; none is imported for this."""
+    return OTHERS.names()
+
+
+def open_attacks(names: Sequence[str]) -> tuple[type[Attack], ...]:
+    """The classes of these attacks.
+
+    Raises:
+        ConfigError: One is not known, or cannot be imported.
+    """
+    return tuple(OTHERS.get(name) for name in names)
+
+
+def score(name: str, target: Target, sides: Sides, known: Records, seed: int) -> Scores:
+    """Make one attack on copies of everything.
+
+    Args:
+        name: Of the attack.
+        target: What leaves.
+        sides: Who takes part.
+        known: Records that were not trained on and do not take part.
+        seed: Of the attacks.
+
+    Raises:
+        ConfigError: It fails, or gives anything but a finite number a record.
+    """
+    made, pool = OTHERS.get(name), sides.pool
+    order = np.random.default_rng(mix(seed, _ORDER)).permutation(len(pool))
+    own, beside = replace(target, net=copy.deepcopy(target.net)), known.take(np.arange(len(known)))
+    with OTHERS.blamed(name, "score records"):
+        found = np.asarray(made().score(own, pool.take(order), beside, mix(seed, _OWN)), np.float64)
+    if found.shape != (len(pool),) or not np.isfinite(found).all():
+        raise ConfigError(
+            f"one finite score for each record from the {OTHERS.whose(name)}",
+            "something else",
+            "A record without a score is neither in nor out.",
+            "Tell whoever wrote it, or leave it out.",
+        )
+    scores = np.empty(len(pool))
+    scores[order] = found
+    members = len(sides.members)
+    return Scores(
+        f"{name} ({OTHERS.package(name)})",
+        made.question,
+        made.view,
+        scores[:members],
+        scores[members:],
+        sides.members.y,
+        sides.others.y,
+    )
+
+
+def _checked(thing: object, name: str) -> type[Attack]:
+    whole = isinstance(thing, type) and issubclass(thing, Attack) and not inspect.isabstract(thing)
+    if not whole or getattr(thing, "name", None) != name:
+        raise ConfigError(f"a subclass of airlock.auditing.attacks.Attack named '{name}'", f"{thing!r:.80}")
+    attack = cast(type[Attack], thing)
+    if attack.view not in VIEWS or not attack.question:
+        raise ConfigError(f"`view` ({', '.join(VIEWS)}) and `question` of the attack '{name}'", f"'{attack.view}'")
+    return attack
+
+
+OTHERS = plugins.Registry(plugins.ATTACKS, "attack", (), _checked)
