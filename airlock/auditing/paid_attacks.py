@@ -32,7 +32,7 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.members import FEWEST
 from airlock.auditing.required_attacks import REQUIRED
 from airlock.auditing.target import Target
-from airlock.config import Frozen, ReleaseConfig
+from airlock.config import Frozen, Proportion, ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import AirlockError, ConfigError
 from airlock.mechanisms import GridNoise, Stream
@@ -45,7 +45,6 @@ from airlock.training.per_sample.one_by_one import FAILURES
 
 CONFIDENCE = 0.95
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Slots = Annotated[int, Field(ge=1, le=10**9)]
 
 
@@ -63,9 +62,9 @@ class PaidFigure(Frozen):
     """
 
     name: str
-    value: Share
-    low: Share
-    high: Share
+    value: Proportion
+    low: Proportion
+    high: Proportion
     members: Slots
     non_members: Slots
     epsilon: Annotated[float, Field(gt=0)]

@@ -8,7 +8,6 @@ id, and its page says in large letters that it stays. Whatever may leave is on t
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
 import math
@@ -23,15 +22,14 @@ from airlock.accounting import Guarantee
 from airlock.auditing import evaluation
 from airlock.auditing.audit_game import Verdict as CourtVerdict
 from airlock.auditing.evaluation import Figures
-from airlock.auditing.result import Audit
+from airlock.auditing.result import Audit, ContactSheet
 from airlock.bundle.card import Card
-from airlock.bundle.feature_schema import ContactSheet
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import text
 from airlock.bundle.rendering.text import Verdict
-from airlock.bundle.schema import Attacks, Count, Decision, Delta, Epsilon, OnTest, Promise, ReleaseId
+from airlock.bundle.schema import Decision, OnTest, Promise, ReleaseId
 from airlock.bundle.vault import Vault
-from airlock.config import Frozen
+from airlock.config import Count, Delta, Epsilon, Frozen
 from airlock.errors import FormatError
 from airlock.methods.contract import Release
 from airlock.training.outcomes import Outcomes
@@ -125,10 +123,10 @@ class Dossier(Frozen):
     guarantee: Promise
     secure_noise: bool
     utility: Exact
-    audit: Attacks
+    audit: Audit
     smaller: Annotated[tuple[OnTest, ...], Field(max_length=3)] = ()
     sheet: ContactSheet | None = None
-    teacher: Attacks | None = None
+    teacher: Audit | None = None
     remarks: tuple[str, ...] = ()
     inside: dict[str, Scalar] = Field(default_factory=dict)
     followed: str = ""
@@ -202,7 +200,7 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
         guarantee=card.guarantee,
         secure_noise=card.secure_noise,
         utility=exact(outcomes, len(card.data.classes)),
-        audit=Attacks(attacks=(), not_tested=()),
+        audit=Audit((), ()),
         remarks=tuple(remarks),
         followed=followed,
     )
@@ -212,9 +210,9 @@ def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> 
     """The dossier after another audit; a decision about the old one does not hold for the new one."""
     return _changed(
         dossier,
-        audit=Attacks.model_validate(audit.to_dict()),
-        sheet=_sheet(audit),
-        teacher=None if teacher is None else Attacks.model_validate(teacher.to_dict()),
+        audit=audit.to_dict(),
+        sheet=audit.sheet,
+        teacher=None if teacher is None else teacher.to_dict(),
     )
 
 
@@ -257,7 +255,7 @@ def with_court(dossier: Dossier, trials: Iterable[Trial]) -> Dossier:
 
 def _changed(dossier: Dossier, **changes: object) -> Dossier:
     new = {"airlock_version": VERSION, "created": _today(), "decision": Decision()}
-    return dossier.model_copy(update={**new, **changes})
+    return Dossier.model_validate({**dict(dossier), **new, **changes})
 
 
 def find(vault: Vault, release_id: str) -> Dossier | None:
@@ -310,13 +308,6 @@ def exact(outcomes: Outcomes, classes: int) -> Exact:
         figures=evaluation.exact(outcomes, classes),
         confusion=tuple(tuple(int(count) for count in row) for row in table),
     )
-
-
-def _sheet(audit: Audit) -> ContactSheet | None:
-    made = audit.features.sheet if audit.features else None
-    if made is None:
-        return None
-    return ContactSheet(png=base64.b64encode(made.png).decode(), rows=made.rows, whose=made.whose)
 
 
 def _today() -> datetime.date:

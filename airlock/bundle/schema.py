@@ -13,10 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Status, Unit
 from airlock.auditing.evaluation import Evaluation, Figures
-from airlock.auditing.required_attacks import Attacked
-from airlock.auditing.result import Aim, View
-from airlock.bundle.feature_schema import OnFeatures
-from airlock.config import Frozen
+from airlock.auditing.result import View
+from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape
 from airlock.data.feature_files import Form as FileForm
 from airlock.data.feature_files import Precision
 from airlock.mechanisms import Place
@@ -25,14 +23,8 @@ from airlock.methods.interface import Gives
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-Share = Annotated[float, Field(ge=0, le=1)]
-Signed = Annotated[float, Field(ge=-1, le=1)]
-Delta = Annotated[float, Field(gt=0, lt=1)]
-Epsilon = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
 Time = Annotated[float, Field(gt=0)]
 Places = Annotated[tuple[Place, ...], Field(max_length=2, json_schema_extra={"uniqueItems": True})]
-Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=8)]
 
 
 class Network(Frozen):
@@ -73,8 +65,8 @@ class Recovered(Frozen):
     """How often anyone can give back a picture this well (dB), with the release and without, at most."""
 
     psnr: Annotated[float, Field(gt=0)]
-    blind: Share
-    bound: Share
+    blind: Proportion
+    bound: Proportion
 
 
 class Rows(Frozen):
@@ -129,7 +121,7 @@ class Data(Frozen):
     classes: tuple[str, ...]
     records: Count
     test_records: Count | None
-    public_share: Share
+    public_share: Proportion
 
 
 class Claim(Frozen):
@@ -201,76 +193,6 @@ class Usefulness(Frozen):
     figures: Figures
 
 
-class Rate(Frozen):
-    """Members found at a small false positive rate, or why there is no figure."""
-
-    false_positive_rate: Share
-    value: Share | None
-    low: Share | None
-    high: Share | None
-    false_positive_rate_high: Share | None
-    refused: str | None
-
-
-class Gain(Frozen):
-    """One threshold, chosen by half of the records and counted on the others; `largest` is of all thresholds."""
-
-    value: Signed
-    low: Signed
-    high: Signed
-    balanced_accuracy: Share
-    true_positive_rate: Share
-    false_positive_rate: Share
-    largest: Signed
-
-
-class OfClass(Frozen):
-    """The AUC among the records of one class; null where it has too few."""
-
-    name: str
-    value: Share | None
-    low: Share | None
-    high: Share | None
-
-
-class OverSeeds(Frozen):
-    """Whether the attack finds the same records when it is made again with other seeds."""
-
-    seeds: Annotated[int, Field(ge=2)]
-    rank_correlation: Signed | None
-    stays_on_top: Share | None
-
-
-class Attack(Frozen):
-    """One attack: `airlock.auditing.result.AttackResult.to_dict()`, field by field."""
-
-    name: str
-    question: str
-    score: str
-    value: float
-    low: float
-    high: float
-    chance: float
-    confidence: Share
-    members: Count
-    non_members: Count
-    smallest_effect: float
-    epsilon_lower_bound: Epsilon
-    view: View
-    aim: Aim
-    could_refute: Epsilon
-    advantage: Gain | None
-    rates: Annotated[tuple[Rate, ...], Field(max_length=16)]
-    curve: Annotated[tuple[tuple[Share, Share], ...], Field(max_length=64)]
-    per_class: tuple[OfClass, ...]
-    stability: OverSeeds | None
-
-    @property
-    def beats_chance(self) -> bool:
-        """Whether its whole interval lies above chance."""
-        return self.low > self.chance
-
-
 class PaidAttack(Frozen):
     """One attack whose figure has noise and is paid for.
 
@@ -292,10 +214,10 @@ class PaidAttack(Frozen):
     question: str
     score: str
     view: View
-    value: Share
-    low: Share
-    high: Share
-    chance: Share
+    value: Proportion
+    low: Proportion
+    high: Proportion
+    chance: Proportion
     members: Annotated[int, Field(ge=1)]
     non_members: Annotated[int, Field(ge=1)]
     epsilon: Annotated[float, Field(gt=0)]
@@ -311,25 +233,6 @@ class PaidAttacks(Frozen):
 
     share: Annotated[float, Field(ge=0, lt=1)]
     attacks: Annotated[tuple[PaidAttack, ...], Field(max_length=8)]
-
-
-class Attacks(Frozen):
-    """The attacks that were run, and in plain words what was not tested; for the dossier.
-
-    Args:
-        attacks: On membership.
-        not_tested: What was left out.
-        features: What attacks on features found; null where no features leave.
-    """
-
-    attacks: tuple[Attack, ...]
-    not_tested: tuple[str, ...]
-    features: OnFeatures | None = None
-
-    @property
-    def made(self) -> tuple[Attacked, ...]:
-        """All of them, whatever they are after."""
-        return (*self.attacks, *(self.features.reconstructions if self.features else ()))
 
 
 class OtherRelease(Frozen):

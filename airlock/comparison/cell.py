@@ -6,15 +6,14 @@ import math
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from airlock import data, methods
-from airlock.auditing import judge, proportion_interval
+from airlock.auditing import Audit, judge, proportion_interval
 from airlock.bundle.export import to_safetensors
-from airlock.bundle.schema import Attack
 from airlock.comparison.matrix import ASIDE, Task, protects, title_of
 from airlock.comparison.settings import BaselineSettings
 from airlock.comparison.values import CONFIDENCE, PUBLIC, Attacked, Cell, Verdict
@@ -118,11 +117,10 @@ def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=how.learning_rate, schedule="cosine")
     found = train_openly(config, ways.data_dir, progress, recipe=recipe, batch_size=how.batch_size,
                          part="public" if task.method == PUBLIC else "private")  # fmt: skip
-    attacks = [Attack.model_validate(one) for one in found.audit.to_dict()["attacks"]]
     return Cell(
         **_about(task),
         **_use(found.utility.correct, found.utility.records),
-        **_attacked(attacks, found.audit.not_tested),
+        **_attacked(found.audit.rounded()),
         seconds=time.monotonic() - begin,
         parameters=found.parameters,
     )
@@ -149,7 +147,7 @@ def from_outlook(task: Task, outlook: Outlook, seconds: float) -> Cell:
     return Cell(
         **_about(task) | {"protects": protects(promise, queries)},
         **_use(inside.utility.correct, inside.utility.records),
-        **_attacked(inside.audit.attacks, inside.audit.not_tested),
+        **_attacked(inside.audit),
         epsilon=promise.epsilon if proven and release.secure_noise else None,
         seconds=seconds,
         bytes=_bytes(release),
@@ -176,7 +174,7 @@ def _use(correct: int, records: int) -> dict[str, Any]:
     return {"accuracy": correct / records, "low": low, "high": high, "correct": correct, "records": records}
 
 
-def _attacked(attacks: Sequence[Attack], not_tested: Sequence[str]) -> dict[str, Any]:
+def _attacked(audit: Audit) -> dict[str, Any]:
     found = tuple(
         Attacked(
             name=one.name, view=one.view, aim=one.aim, score=one.score, auc=one.value, low=one.low, high=one.high,
@@ -184,10 +182,10 @@ def _attacked(attacks: Sequence[Attack], not_tested: Sequence[str]) -> dict[str,
             advantage_low=one.advantage.low if one.advantage else None,
             advantage_high=one.advantage.high if one.advantage else None, epsilon_lower_bound=one.epsilon_lower_bound,
         )
-        for one in attacks
+        for one in audit.attacks
     )  # fmt: skip
     measured = max((one.epsilon_lower_bound for one in found), default=None)
-    return {"attacks": found, "not_tested": tuple(not_tested), "epsilon_measured": measured}
+    return {"attacks": found, "not_tested": audit.not_tested, "epsilon_measured": measured}
 
 
 def _bytes(release: Release) -> int:

@@ -31,7 +31,6 @@ from statistics import fmean
 from pydantic import ValidationError
 
 from airlock.bundle.files import output_error, parse_json, read_file
-from airlock.bundle.schema import Count, Delta, Epsilon
 from airlock.comparison.values import (
     Advice,
     Cell,
@@ -46,7 +45,7 @@ from airlock.comparison.values import (
     words_for,
     worst_attack,
 )
-from airlock.config import Frozen
+from airlock.config import Count, Delta, Epsilon, Frozen
 from airlock.errors import FormatError, OutputError
 
 COMPUTED_FROM_RECORDS = (

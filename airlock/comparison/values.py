@@ -12,8 +12,7 @@ from pydantic import Field
 
 from airlock.accounting.guarantee import Status
 from airlock.auditing.result import Aim, View
-from airlock.bundle.schema import Count, Delta, Epsilon, Shape, Share, Signed
-from airlock.config import Frozen
+from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape, Signed
 
 # Rows to compare with; no method of a channel is called so.
 BASELINE = "baseline"  # a model without privacy
@@ -135,9 +134,9 @@ class Cell(Frozen):
     epsilon: Epsilon | None = None
     claim_epsilon: Epsilon | None = None
     seed: Count
-    accuracy: Share | None = None
-    low: Share | None = None
-    high: Share | None = None
+    accuracy: Proportion | None = None
+    low: Proportion | None = None
+    high: Proportion | None = None
     correct: Count | None = None
     records: Count | None = None
     attacks: tuple[Attacked, ...] = ()
@@ -186,11 +185,11 @@ class Row(Frozen):
     epsilon: Epsilon | None
     claim_epsilon: Epsilon | None
     seeds: Annotated[int, Field(ge=1)]
-    accuracy: Share
-    low: Share
-    high: Share
-    lowest: Share
-    highest: Share
+    accuracy: Proportion
+    low: Proportion
+    high: Proportion
+    lowest: Proportion
+    highest: Proportion
     auc: float | None
     epsilon_measured: Epsilon | None
     seconds: Seconds
@@ -271,9 +270,9 @@ class Ranked(Frozen):
     recommended: bool
     reason: str
     epsilon: Epsilon | None = None
-    accuracy: Share | None = None
-    low: Share | None = None
-    high: Share | None = None
+    accuracy: Proportion | None = None
+    low: Proportion | None = None
+    high: Proportion | None = None
     queries: Count | None = None
     figures: dict[str, str | int | float] = Field(default_factory=dict)
 

@@ -4,7 +4,7 @@ What ε means is said as a guess. Under (ε, δ) a person who starts from even o
 is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1). How strong that
 is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 strong, ε ≤ 10 moderate, above it weak.
 
-Attacks on features have sentences of their own (`write_on_features`): what comes back, whose front end it was, what
+Audit on features have sentences of their own (`write_on_features`): what comes back, whose front end it was, what
 else features tell.
 """
 
@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from airlock.auditing.evaluation import CONFIDENCE
-from airlock.bundle.feature_schema import Named, OnFeatures, Rebuilt, Told
+from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, one_in, percent_up, size, times
 from airlock.bundle.schema import (
     Asking,
-    Attacks,
     Data,
     PaidAttacks,
     Promise,
@@ -202,7 +201,7 @@ MANY_RUNS = (
 PUBLIC_PART = " It is not about the {share} of the records that the holder declared public."
 
 
-def verdict(promise: Promise, secure_noise: bool, audit: Attacks | None = None) -> Verdict:
+def verdict(promise: Promise, secure_noise: bool, audit: Audit | None = None) -> Verdict:
     """The one word that decides badge and first line; "doubt" only where it is known what attacks found."""
     if not secure_noise:
         return "insecure"
@@ -259,7 +258,7 @@ def _promised(promise: Promise, secure_noise: bool) -> str:
     return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated)
 
 
-def doubt(promise: Promise, audit: Attacks) -> str:
+def doubt(promise: Promise, audit: Audit) -> str:
     """That an attack refutes the stated ε."""
     stated = size(promise.epsilon if promise.epsilon is not None else math.inf, promise.delta)
     return DOUBT_HEADLINE.format(bound=f"{measured(audit):.2f}", size=stated)
@@ -385,7 +384,7 @@ def _others(promise: Promise, secure_noise: bool, total: Total) -> str:
     return OTHERS.format(count=count, size=size(total.epsilon, total.delta)) + ("" if sound else OTHERS_UNPROVEN)
 
 
-def measured(audit: Attacks) -> float:
+def measured(audit: Audit) -> float:
     """The largest ε that an attack found this release to have at least; 0 if none."""
     return max((attack.epsilon_lower_bound for attack in audit.attacks), default=0.0)
 
@@ -430,7 +429,7 @@ SCOPE = (
 )
 
 
-def write_on_features(found: OnFeatures | None) -> tuple[str, ...]:
+def write_on_features(found: Findings | None) -> tuple[str, ...]:
     """Every sentence, the strongest attacker of each kind first; none where no features were attacked."""
     if found is None:
         return ()
@@ -443,11 +442,11 @@ def write_on_features(found: OnFeatures | None) -> tuple[str, ...]:
     return (*lines, SCOPE) if lines else ()
 
 
-def _best(found: OnFeatures, view: str) -> Rebuilt | None:
+def _best(found: Findings, view: str) -> ReconstructionResult | None:
     return max((one for one in found.reconstructions if one.view == view), key=lambda one: one.psnr, default=None)
 
 
-def _rebuilt(one: Rebuilt) -> str:
+def _rebuilt(one: ReconstructionResult) -> str:
     return (REBUILT if one.beats_blind else NOTHING).format(
         who=WHO[one.view].format(known=f"{one.known:,}"),
         name=one.name,
@@ -460,7 +459,7 @@ def _rebuilt(one: Rebuilt) -> str:
     )
 
 
-def _share(one: Rebuilt) -> str:
+def _share(one: ReconstructionResult) -> str:
     return SHARE.format(
         images=f"{one.images:,}",
         share=f"{one.share:.1%}",
@@ -472,7 +471,7 @@ def _share(one: Rebuilt) -> str:
     )
 
 
-def _named(one: Named) -> str:
+def _named(one: IdentificationResult) -> str:
     """With the fewest known records that name the net and all its channels, else with the most."""
     whole = [i for i, ok in enumerate(one.net_right) if ok and one.live[i] and one.right[i] == one.live[i]]
     place = whole[0] if whole else len(one.known) - 1
@@ -485,6 +484,6 @@ def _named(one: Named) -> str:
     )
 
 
-def _told(one: Told) -> str:
+def _told(one: AttributeResult) -> str:
     figures = {key: f"{getattr(one, key):.1%}" for key in ("value", "low", "high", "blind")}
     return TOLD.format(attribute=one.attribute, **figures)
