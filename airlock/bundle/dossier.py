@@ -20,14 +20,14 @@ from pydantic import Field
 from airlock._version import VERSION
 from airlock.accounting import Guarantee
 from airlock.auditing import evaluation
-from airlock.auditing.audit_game import Verdict as CourtVerdict
+from airlock.auditing.audit_game import Verdict
 from airlock.auditing.evaluation import Figures
 from airlock.auditing.result import Audit, ContactSheet
 from airlock.bundle.card import Card
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import text
-from airlock.bundle.rendering.text import Verdict
-from airlock.bundle.schema import Decision, OnTest, Promise, ReleaseId
+from airlock.bundle.rendering.text import CardVerdict
+from airlock.bundle.schema import Decision, OnTest, ReleaseId, StatedGuarantee
 from airlock.bundle.vault import Vault
 from airlock.config import Count, Delta, Epsilon, Frozen
 from airlock.errors import FormatError
@@ -42,7 +42,7 @@ Scalar = str | int | float
 _Row = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
-class Exact(Frozen):
+class ExactUtility(Frozen):
     """How the test records were classified, counted without noise.
 
     Args:
@@ -58,7 +58,7 @@ class Exact(Frozen):
     confusion: tuple[_Row, ...]
 
 
-class Trial(Frozen):
+class CourtFinding(Frozen):
     """What the court found about a claim, on made-up records.
 
     Args:
@@ -120,9 +120,9 @@ class Dossier(Frozen):
     channel: str
     method: str
     says: str
-    guarantee: Promise
+    guarantee: StatedGuarantee
     secure_noise: bool
-    utility: Exact
+    utility: ExactUtility
     audit: Audit
     smaller: Annotated[tuple[OnTest, ...], Field(max_length=3)] = ()
     sheet: ContactSheet | None = None
@@ -130,7 +130,7 @@ class Dossier(Frozen):
     remarks: tuple[str, ...] = ()
     inside: dict[str, Scalar] = Field(default_factory=dict)
     followed: str = ""
-    court: tuple[Trial, ...] = ()
+    court: tuple[CourtFinding, ...] = ()
     decision: Decision = Decision()
 
     def to_json(self) -> str:
@@ -138,7 +138,7 @@ class Dossier(Frozen):
         return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CardVerdict:
         """The card's verdict, or "doubt" where an attack or the court refutes what is proven."""
         own = text.verdict(self.guarantee, self.secure_noise, self.audit)
         return "doubt" if own in ("proven", "weak") and self.refuted_in_court else own
@@ -216,10 +216,10 @@ def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> 
     )
 
 
-def tried(name: str, verdict: CourtVerdict) -> Trial:
+def tried(name: str, verdict: Verdict) -> CourtFinding:
     """A verdict of the court on the claim of so named a method."""
     claim = verdict.case.claim
-    return Trial(
+    return CourtFinding(
         what=verdict.case.pair,
         claim_epsilon=claim.epsilon,
         claim_delta=claim.delta,
@@ -232,10 +232,10 @@ def tried(name: str, verdict: CourtVerdict) -> Trial:
     )
 
 
-def untried(name: str, promised: Guarantee, sentence: str, error: str) -> Trial:
+def untried(name: str, promised: Guarantee, sentence: str, error: str) -> CourtFinding:
     """That there was no verdict, and why."""
     stated = promised.epsilon if math.isfinite(promised.epsilon) else promised.claim and promised.claim.epsilon
-    return Trial(
+    return CourtFinding(
         what=f"{name}, this configuration",
         claim_epsilon=stated,
         claim_delta=promised.delta,
@@ -248,7 +248,7 @@ def untried(name: str, promised: Guarantee, sentence: str, error: str) -> Trial:
     )
 
 
-def with_court(dossier: Dossier, trials: Iterable[Trial]) -> Dossier:
+def with_court(dossier: Dossier, trials: Iterable[CourtFinding]) -> Dossier:
     """The dossier with more verdicts of the court; a decision about the old one does not hold for the new one."""
     return _changed(dossier, court=(*dossier.court, *trials))
 
@@ -295,14 +295,14 @@ def read(vault: Vault, release_id: str) -> Dossier:
     return found
 
 
-def exact(outcomes: Outcomes, classes: int) -> Exact:
+def exact(outcomes: Outcomes, classes: int) -> ExactUtility:
     """Counts without noise."""
     correct, records = outcomes.correct, outcomes.records
     named = (outcomes.predicted >= 0) & (outcomes.predicted < classes)
     known = (outcomes.labels >= 0) & (outcomes.labels < classes)
     table = np.zeros((classes, classes + 1), np.int64)  # the last column: no class was named
     np.add.at(table, (outcomes.labels[known], np.where(named, outcomes.predicted, classes)[known]), 1)
-    return Exact(
+    return ExactUtility(
         correct=correct,
         records=records,
         figures=evaluation.exact(outcomes, classes),

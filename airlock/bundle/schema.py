@@ -1,7 +1,9 @@
 """What a card is made of: one small frozen table for each thing a reviewer asks about.
 
-Figures stand here and nothing else; the sentences about them are written in `words.py` and the whole is put together in
-`card.py`. Every number is finite: where there is no bound, the field is null.
+Figures stand here and nothing else; the sentences about them are written in `rendering/text.py`, and the whole is put
+together in `card.py`. Values of other rooms (the claim, the interface, paid attacks) stand on a card as they are; a
+table that says less than the value it was made from is called a summary. Every number is finite: where there is no
+bound, the field is null.
 """
 
 from __future__ import annotations
@@ -11,15 +13,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from airlock.accounting.epsilon import Relation
-from airlock.accounting.guarantee import Status, Unit
+from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.auditing.evaluation import Evaluation, Figures
-from airlock.auditing.result import View
+from airlock.auditing.paid_attacks import PaidAttack
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape
-from airlock.data.feature_files import Form as FileForm
-from airlock.data.feature_files import Precision
+from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
-from airlock.methods.feature_set import LabelsLeave
-from airlock.methods.interface import Gives
+from airlock.methods.feature_set import LabelsLeave, Recovery
+from airlock.methods.interface import Interface
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -27,8 +28,8 @@ Time = Annotated[float, Field(gt=0)]
 Places = Annotated[tuple[Place, ...], Field(max_length=2, json_schema_extra={"uniqueItems": True})]
 
 
-class Network(Frozen):
-    """The network that leaves.
+class NetworkSummary(Frozen):
+    """What a card says about the network that leaves.
 
     Args:
         name: A built-in name, or the `package.module:function` that made it.
@@ -41,36 +42,8 @@ class Network(Frozen):
     classes: tuple[str, ...]
 
 
-class Asking(Frozen):
-    """What may be asked, where answers leave and no network; `interface.json` holds the same.
-
-    Args:
-        gives: What an answer is.
-        input_shape: Of one query.
-        classes: The class names, in the order of the outputs.
-        units: The whole budget; null where answers cost nothing.
-        unit: What one unit pays for.
-        figures: Public figures of whoever answers.
-    """
-
-    gives: Gives
-    input_shape: Shape
-    classes: tuple[str, ...]
-    units: Annotated[int, Field(ge=1)] | None
-    unit: str
-    figures: dict[str, str | int | float]
-
-
-class Recovered(Frozen):
-    """How often anyone can give back a picture this well (dB), with the release and without, at most."""
-
-    psnr: Annotated[float, Field(gt=0)]
-    blind: Proportion
-    bound: Proportion
-
-
-class Rows(Frozen):
-    """What leaves, where features do and no network; `features.json` names the files.
+class FeatureSummary(Frozen):
+    """What a card says about the features that leave; `features.json` names the files.
 
     Args:
         shape: Of one record's features.
@@ -86,23 +59,25 @@ class Rows(Frozen):
         recovery: The bound on reconstruction against every attacker.
     """
 
+    model_config = ConfigDict(revalidate_instances="always")  # a bound that was made elsewhere is checked here
+
     shape: Shape
     classes: tuple[str, ...]
     records: Count
     files: Annotated[int, Field(ge=1)]
     bytes: Annotated[int, Field(ge=1)]
-    form: FileForm
+    form: Form
     precision: Precision
     noise: Annotated[float, Field(gt=0)] | None
     labels: LabelsLeave
     prior: str
-    recovery: Annotated[tuple[Recovered, ...], Field(max_length=16)]
+    recovery: Annotated[tuple[Recovery, ...], Field(max_length=16)]
 
 
-Stays = Asking | Rows | None  # what leaves where no network does
+NonNetworkArtefact = Interface | FeatureSummary | None
 
 
-class Data(Frozen):
+class DataSummary(Frozen):
     """What is public about the data, and only that.
 
     Args:
@@ -124,15 +99,7 @@ class Data(Frozen):
     public_share: Proportion
 
 
-class Claim(Frozen):
-    """What a paper would print."""
-
-    epsilon: Epsilon
-    delta: Delta
-    theorem: str
-
-
-class Part(Frozen):
+class PartCost(Frozen):
     """What one part of the records pays: its events, and their ε at the card's δ; null where there is no bound."""
 
     epsilon: Epsilon | None
@@ -140,7 +107,7 @@ class Part(Frozen):
     events: dict[str, Any]
 
 
-class Parts(Frozen):
+class PartCosts(Frozen):
     """Who pays for what. Every record is in one part, by a keyed hash of its own content, so costs do not add up.
 
     Args:
@@ -149,13 +116,16 @@ class Parts(Frozen):
         holdout: Those that were kept for attacks.
     """
 
-    private: Part
-    test: Part
-    holdout: Part
+    private: PartCost
+    test: PartCost
+    holdout: PartCost
 
 
-class Promise(Frozen):
-    """The guarantee: `airlock.accounting.Guarantee.to_dict()`, field by field; ε is null where there is no bound.
+class StatedGuarantee(Frozen):
+    """A guarantee as a card states it: plain values that anybody may have written; ε is null where there is no bound.
+
+    `airlock.accounting.Guarantee.to_dict()`, field by field. There ε is computed; here it is read, and `verify`
+    computes it again.
 
     `epsilon` and `events` are those of the private part; no other part pays more (`parts`).
     """
@@ -171,17 +141,17 @@ class Promise(Frozen):
     claim: Claim | None
     assumptions: tuple[str, ...]
     events: dict[str, Any]
-    parts: Parts
+    parts: PartCosts
 
 
-class Target(Frozen):
+class RequestedBudget(Frozen):
     """The ε and δ that were asked for; the guarantee says what was reached."""
 
     epsilon: Epsilon
     delta: Delta
 
 
-class Usefulness(Frozen):
+class Utility(Frozen):
     """How useful the release is: counts of test records with noise, which are paid for, and what follows from them.
 
     Args:
@@ -191,36 +161,6 @@ class Usefulness(Frozen):
 
     counts: Evaluation
     figures: Figures
-
-
-class PaidAttack(Frozen):
-    """One attack whose figure has noise and is paid for.
-
-    Args:
-        name: Short name.
-        question: What the attacker tries to find out.
-        score: The name of the score.
-        view: What the attacker has.
-        value: The score, with noise.
-        low: Lower end of its interval, in which chance and noise are both contained.
-        high: Upper end.
-        chance: What pure guessing scores.
-        members: How many records of the private part took part; a public figure.
-        non_members: How many of the holdout; a public figure.
-        epsilon: What the figure cost each of them.
-    """
-
-    name: str
-    question: str
-    score: str
-    view: View
-    value: Proportion
-    low: Proportion
-    high: Proportion
-    chance: Proportion
-    members: Annotated[int, Field(ge=1)]
-    non_members: Annotated[int, Field(ge=1)]
-    epsilon: Annotated[float, Field(gt=0)]
 
 
 class PaidAttacks(Frozen):
@@ -252,7 +192,7 @@ class OtherRelease(Frozen):
     test_events: dict[str, Any]
 
 
-class Total(Frozen):
+class Composition(Frozen):
     """All declared releases from the same data, and what they cost together with this one.
 
     Args:
@@ -294,7 +234,7 @@ class Cost(Frozen):
     milliseconds: Time | None
 
 
-class Form(Frozen):
+class OnnxForm(Frozen):
     """One ONNX file of the network that leaves.
 
     Args:
@@ -337,7 +277,7 @@ class Compression(Frozen):
     student: Cost
     images: Count
     rounds: Count
-    forms: Annotated[tuple[Form, ...], Field(max_length=3)]
+    forms: Annotated[tuple[OnnxForm, ...], Field(max_length=3)]
     not_made: tuple[str, ...]
 
     @property
@@ -384,7 +324,7 @@ class OlderTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class OlderPromise(OlderTable):
+class OlderGuarantee(OlderTable):
     """What was promised, with the events that its ε was computed from."""
 
     status: Status
