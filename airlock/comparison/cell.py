@@ -16,7 +16,7 @@ from airlock.auditing import Audit, judge, proportion_interval
 from airlock.bundle.export import to_safetensors
 from airlock.comparison.matrix import ASIDE, Task, protects, title_of
 from airlock.comparison.settings import BaselineSettings
-from airlock.comparison.values import CONFIDENCE, PUBLIC, Attacked, Cell, Verdict
+from airlock.comparison.values import CONFIDENCE, PUBLIC, AttackSummary, Cell, MethodVerdict
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
 from airlock.methods import Artefact, Features, Interface, Plan, Release, open_case
@@ -45,10 +45,10 @@ class Ways:
     data_dir: Path | None = None
 
 
-Work = Callable[[Task, Ways, Progress | None], Cell | Verdict]
+Work = Callable[[Task, Ways, Progress | None], Cell | MethodVerdict]
 
 
-def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | Verdict:
+def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | MethodVerdict:
     """Run one cell; a failure becomes a cell that says why.
 
     Raises:
@@ -69,16 +69,16 @@ def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell |
         return failure(task, f"{type(error).__name__}: {first[:300]}", time.monotonic() - begin)
 
 
-def short_of_memory(found: Cell | Verdict | str) -> bool:
+def short_of_memory(found: Cell | MethodVerdict | str) -> bool:
     """Whether a cell failed because a GPU had no memory left: torch says so, or a library did not start."""
     error = "" if isinstance(found, str) else found.error or ""
     return error.startswith("OutOfMemoryError") or any(name in error for name in _NO_START)
 
 
-def failure(task: Task, reason: str, seconds: float) -> Cell | Verdict:
+def failure(task: Task, reason: str, seconds: float) -> Cell | MethodVerdict:
     """A cell, or a trial, without a result."""
     if task.kind == "court":
-        return Verdict(
+        return MethodVerdict(
             method=task.method, status=methods.named(task.method).status, claim_epsilon=task.epsilon or 0.0,
             claim_delta=task.config.delta, refuted=False, lower_bound=0.0, pairs=0, seconds=seconds,
             sentence=f"No verdict: {reason}", error=reason,
@@ -176,7 +176,7 @@ def _use(correct: int, records: int) -> dict[str, Any]:
 
 def _attacked(audit: Audit) -> dict[str, Any]:
     found = tuple(
-        Attacked(
+        AttackSummary(
             name=one.name, view=one.view, aim=one.aim, score=one.score, auc=one.value, low=one.low, high=one.high,
             chance=one.chance, advantage=one.advantage.value if one.advantage else None,
             advantage_low=one.advantage.low if one.advantage else None,
@@ -201,13 +201,13 @@ def _parameters(release: Release) -> int | None:
     return sum(parameter.numel() for parameter in release.artefact.net.parameters())
 
 
-def _tried(task: Task, ways: Ways, progress: Progress | None) -> Verdict:
+def _tried(task: Task, ways: Ways, progress: Progress | None) -> MethodVerdict:
     """The court's verdict on a method, on made-up records; no private record comes near it."""
     assert task.epsilon is not None
     case, status = open_case(task.method, task.epsilon, task.config.delta), methods.named(task.method).status
     seconds = ways.court_seconds * (1 if status == "proven" else CLAIMS)
     found = judge(case, Randomness.make(0).privacy, seconds=seconds, progress=progress)
-    return Verdict(
+    return MethodVerdict(
         method=task.method,
         status=status,
         claim_epsilon=case.claim.epsilon,
