@@ -130,7 +130,7 @@ def _judged(
 
 def _short_court(
     config: ReleaseConfig, channel: Channel, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
-) -> tuple[dossier.Trial, ...]:
+) -> tuple[dossier.CourtFinding, ...]:
     """A short trial of a configuration with the user's own network, before a record is read; none for built-in ones.
 
     Raises:

@@ -20,10 +20,18 @@ from airlock.accounting.epsilon import Relation
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
 from airlock.bundle.bundle import Contents, Defects, Skip, Test
-from airlock.bundle.card import Card, headline, paid_by_holdout, paid_by_test, rows, sentences, total_epsilon
+from airlock.bundle.card import (
+    Card,
+    headline,
+    paid_by_holdout,
+    paid_by_test,
+    sentences,
+    summarise_features,
+    total_epsilon,
+)
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import page
-from airlock.bundle.schema import OlderPromise, OtherRelease, Promise
+from airlock.bundle.schema import OlderGuarantee, OtherRelease, StatedGuarantee
 from airlock.data import feature_files
 from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
@@ -89,7 +97,7 @@ def _gives(card: Card | None) -> str:
     )
 
 
-def epsilon_defects(promise: Promise | OlderPromise, asked: float) -> list[str]:
+def epsilon_defects(promise: StatedGuarantee | OlderGuarantee, asked: float) -> list[str]:
     """Whether the events give the stated ε, and a proven one is not above what was asked for.
 
     An ε that another package's accountant raised may be larger than dp-accounting's, and never smaller.
@@ -153,7 +161,9 @@ def _total(card: Card) -> Defects:
     return [*defects, *_differs("The total ε", card.total.epsilon, total, same_version)]
 
 
-def _recompute(promise: Promise | OlderPromise | OtherRelease, relation: Relation) -> tuple[float | None, str]:
+def _recompute(
+    promise: StatedGuarantee | OlderGuarantee | OtherRelease, relation: Relation
+) -> tuple[float | None, str]:
     """ε of the recorded events by the recorded accountant, None where there is no bound; and the version used."""
     spent = spend(from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp")
     return (None if promise.unit == "none" or math.isinf(spent.epsilon) else spent.epsilon), spent.version
@@ -199,8 +209,7 @@ def _with_version(defects: list[str], card: Card) -> Defects:
 
 
 def _interface(files: Contents, card: Card) -> Defects:
-    stated = card.interface.model_dump(mode="json") if card.interface else None
-    same = parse_json(files.read(bundle.INTERFACE)) == stated
+    same = parse_json(files.read(bundle.INTERFACE)) == card.model_dump(mode="json")["interface"]
     return [] if same else [f"{bundle.INTERFACE} is not the interface on the card."]
 
 
@@ -220,7 +229,7 @@ def _features(files: Contents, card: Card) -> Defects:
     made, stated = _manifest(files), card.features
     assert stated is not None
     features = Features(files.folder, made, stated.labels, stated.prior)
-    if rows(features) != stated.model_copy(update={"recovery": ()}):
+    if summarise_features(features) != stated.model_copy(update={"recovery": ()}):
         return [f"{bundle.MANIFEST} does not describe the features on the card."]
     wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
     if wrong:

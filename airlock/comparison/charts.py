@@ -35,7 +35,7 @@ _DASHES = ("", "7 3", "2 3", "10 3 2 3", "4 4", "1 4")
 
 
 @dataclass(frozen=True)
-class Point:
+class DataPoint:
     """One method at one ε.
 
     Args:
@@ -62,20 +62,20 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """One method over ε. `aside`: a line to compare with, thin and without marks."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[DataPoint]
     aside: bool = False
 
 
 @dataclass(frozen=True)
-class Level:
+class ReferenceLevel:
     """What does not depend on ε, across the whole panel."""
 
     name: str
-    point: Point
+    point: DataPoint
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,12 @@ def glyph(standing: Standing) -> str:
 
 
 def draw_accuracy(
-    name: str, title: str, lines: Sequence[Line], levels: Sequence[Level], epsilons: Sequence[float], across: Range
+    name: str,
+    title: str,
+    lines: Sequence[Series],
+    levels: Sequence[ReferenceLevel],
+    epsilons: Sequence[float],
+    across: Range,
 ) -> str:
     """Accuracy over ε on a logarithmic axis, with intervals; a name at the end of each line.
 
@@ -145,7 +150,7 @@ def draw_accuracy(
     return _svg(name, title, f"Accuracy over ε. {' '.join(says)}", parts)
 
 
-def draw_attacks(name: str, title: str, points: Sequence[Point], across: Range, score: Range) -> str:
+def draw_attacks(name: str, title: str, points: Sequence[DataPoint], across: Range, score: Range) -> str:
     """Accuracy over the score of the strongest attack; a number at each point. Left and up is better.
 
     Args:
@@ -231,7 +236,7 @@ def _logarithmic(epsilons: Sequence[float], frame: _Frame) -> Callable[[float], 
     return place
 
 
-def _line(line: Line, number: int, shift: float, x_of: Callable[[float], float], frame: _Frame) -> list[str]:
+def _line(line: Series, number: int, shift: float, x_of: Callable[[float], float], frame: _Frame) -> list[str]:
     """Intervals, the line and its marks; one to compare with has the line alone."""
     points = sorted(line.points, key=lambda point: point.x)
     way = " ".join(f"{x_of(point.x) + shift:g},{frame.y(point.y)}" for point in points)
@@ -249,7 +254,7 @@ def _line(line: Line, number: int, shift: float, x_of: Callable[[float], float],
     return parts
 
 
-def _level(level: Level, frame: _Frame) -> str:
+def _level(level: ReferenceLevel, frame: _Frame) -> str:
     point, high, low = level.point, frame.y(level.point.high), frame.y(level.point.low)
     return (
         f'<g class="s-{point.standing}"><title>{escape(point.says)}</title>'

@@ -164,7 +164,7 @@ class Ledger:
             books = Books.read(connection, self._rules, client)
             return Balance(client, *books.balance(client))
 
-    def verify(self) -> verify.Verdict:
+    def verify(self) -> verify.LedgerVerification:
         """Walk the whole log: hashes, totals, limits and the mark."""
         return verify.walk(self.engine, self.mark)
 
@@ -218,7 +218,7 @@ class Ledger:
             self._marked = self._seen
 
 
-def verify_at(place: str | Path, mark: Path) -> verify.Verdict:
+def verify_at(place: str | Path, mark: Path) -> verify.LedgerVerification:
     """Verify the ledger at `place` without writing to it, even one that `Ledger.open` refuses.
 
     Raises:

@@ -18,7 +18,7 @@ _PAGE = 2000
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LedgerVerification:
     """What a walk over the log found.
 
     Attributes:
@@ -97,7 +97,7 @@ class _Totals:
             raise _Wrong("it spends more than was left", entry.seq)
 
 
-def walk(engine: sa.Engine, mark: Mark) -> Verdict:
+def walk(engine: sa.Engine, mark: Mark) -> LedgerVerification:
     """Verify a whole ledger in one consistent read; it may be in use.
 
     The mark is read first: it never runs ahead of the database, so a later read includes its entry.
@@ -113,8 +113,10 @@ def walk(engine: sa.Engine, mark: Mark) -> Verdict:
                     raise _Wrong("the high-water mark has another entry at this number", entry.seq)
             _compare(connection, totals, held)
     except _Wrong as wrong:
-        return Verdict(False, totals.entries, totals.spent, totals.cap, wrong.entry, wrong.says, marked)
-    return Verdict(True, totals.entries, totals.spent, totals.cap, None, "hashes, totals and limits agree", marked)
+        return LedgerVerification(False, totals.entries, totals.spent, totals.cap, wrong.entry, wrong.says, marked)
+    return LedgerVerification(
+        True, totals.entries, totals.spent, totals.cap, None, "hashes, totals and limits agree", marked
+    )
 
 
 def check_mark(mark: Position, at: Position, hash_of: Callable[[int], str | None]) -> None:

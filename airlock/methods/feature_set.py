@@ -12,6 +12,7 @@ from typing import Literal
 
 from torch import nn
 
+from airlock.config import Positive, Proportion
 from airlock.data.feature_files import Manifest
 
 LabelsLeave = Literal["clear", "randomised"]
@@ -27,9 +28,9 @@ class Recovery:
         bound: How often a guess with it is, at most.
     """
 
-    psnr: float
-    blind: float
-    bound: float
+    psnr: Positive
+    blind: Proportion
+    bound: Proportion
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
+from airlock.config import Shape
 from airlock.data import Records
 from airlock.errors import DataError
 from airlock.mechanisms import Place, Stream
@@ -45,11 +47,11 @@ class Interface:
     """
 
     gives: Gives
-    input_shape: tuple[int, ...]
+    input_shape: Shape
     classes: tuple[str, ...]
-    units: int | None
+    units: Annotated[int, Field(ge=1)] | None
     unit: str
-    figures: Figures = field(default_factory=dict)
+    figures: Figures
 
     def checked(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
         """Queries as they may be answered: finite float32, one a row.

@@ -20,6 +20,7 @@ arrays.
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +46,10 @@ from airlock.auditing.metrics import measure_all
 from airlock.auditing.result import (
     AttributeResult,
     Audit,
+    ContactSheet,
     Findings,
     IdentificationResult,
     ReconstructionResult,
-    Sheet,
     View,
 )
 from airlock.config import Frozen, SplitConfig
@@ -139,14 +140,15 @@ def pictures_to_show(split: Split, count: int, seed: int) -> tuple[Records, str]
     return Records(x, np.zeros(count, np.int64)), DRAWN
 
 
-def sheet(originals: Tensor, rebuilt: Mapping[str, Tensor], whose: str) -> Sheet:
+def sheet(originals: Tensor, rebuilt: Mapping[str, Tensor], whose: str) -> ContactSheet:
     """A row of originals and one for each attacker.
 
     Raises:
         DataError: The pictures have neither one nor three colours.
     """
     rows = {"original": originals} | dict(rebuilt)
-    return Sheet(png(torch.stack([row.cpu() for row in rows.values()])), tuple(rows), whose)
+    picture = png(torch.stack([row.cpu() for row in rows.values()]))
+    return ContactSheet(base64.b64encode(picture).decode(), tuple(rows), whose)
 
 
 def png(rows: Tensor) -> bytes:
@@ -292,11 +294,11 @@ def attack(
         identification=_named(scene, pool) if pool else None,
         attributes=(_told(scene),),
         found_by_lookup=not passage.sigma and results[0].value > 0.99,
-        sheet=shown[0] if shown else None,
     )
     untested = (*(() if chosen.net or not pictures else (NO_NET,)), *(() if pictures else (NO_PICTURES,)))
     untested += (*(() if pool else (NO_POOL,)), *NOT_TESTED)
-    return Audit(results, untested, findings), secrets | ({"contact-sheet": shown[1]} if shown else {})
+    audit = Audit(results, untested, findings, sheet=shown[0] if shown else None)
+    return audit, secrets | ({"contact-sheet": shown[1]} if shown else {})
 
 
 def _unlabelled(records: Records) -> Records:
@@ -321,7 +323,7 @@ class _Scene:
 
 def _rebuilt(
     scene: _Scene, split: Split, sides: Sides
-) -> tuple[tuple[ReconstructionResult, ...], tuple[Sheet, dict[str, NDArray[np.uint8]]]]:
+) -> tuple[tuple[ReconstructionResult, ...], tuple[ContactSheet, dict[str, NDArray[np.uint8]]]]:
     """Figures on the holdout; a sheet that may leave, and one of private records that may not."""
     chosen, target = scene.settings, scene.target
     net = chosen.reconstruct if chosen.net else None

@@ -19,9 +19,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Protocol
 
 from airlock.accounting import Curve
+from airlock.auditing.result import AttackResult
 from airlock.bundle.files import output_error
 from airlock.bundle.rendering.formatting import epsilon_up
 from airlock.errors import OutputError
@@ -243,24 +243,12 @@ _DARK = ("#9cc4ff", "#ffb46b", "#74dda3", "#eb9be0", "#ff9d97", "#b6c1cb")
 _DASHES = ("", "9 4", "2 3", "11 3 2 3", "5 5", "1 4", "14 4", "8 3 2 3 2 3")
 
 
-class Curved(Protocol):
-    """An attack with a curve: an `AttackResult`, or one on a card."""
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-
-    @property
-    def curve(self) -> Sequence[tuple[float, float]]:
-        """Pairs of false and true positive rate, rising."""
-
-
-def has_curve(attacks: Iterable[Curved]) -> bool:
+def has_curve(attacks: Iterable[AttackResult]) -> bool:
     """Whether there is anything to draw."""
     return any(attack.curve for attack in attacks)
 
 
-def draw_roc(attacks: Sequence[Curved], title: str = "What the attacks find") -> str:
+def draw_roc(attacks: Sequence[AttackResult], title: str = "What the attacks find") -> str:
     """The figure; attacks without a curve are left out."""
     drawn = [attack for attack in attacks if attack.curve]
     height = _UPPER + _SIDE + 70 + _ROW * len(drawn)
@@ -270,7 +258,7 @@ def draw_roc(attacks: Sequence[Curved], title: str = "What the attacks find") ->
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _roc_line(number: int, attack: Curved) -> list[str]:
+def _roc_line(number: int, attack: AttackResult) -> list[str]:
     """A curve, and its row below the picture."""
     look = f'class="roc-line roc-{number % len(_LIGHT)}" stroke-dasharray="{_DASHES[number % len(_DASHES)]}"'
     line = " ".join(f"{_roc_place(x)[0]},{_roc_place(y)[1]}" for x, y in attack.curve)
@@ -282,7 +270,7 @@ def _roc_line(number: int, attack: Curved) -> list[str]:
     ]
 
 
-def _roc_frame(title: str, drawn: Sequence[Curved], height: int) -> list[str]:
+def _roc_frame(title: str, drawn: Sequence[AttackResult], height: int) -> list[str]:
     says = "True positive rate over false positive rate, both axes logarithmic from 0.1% to 100%. " + " ".join(
         f"{attack.name}: {attack.curve[0][1]:.2%} of members found at {attack.curve[0][0]:.1%}." for attack in drawn
     )
