@@ -190,6 +190,7 @@ class Channel(ABC):
     title: ClassVar[str]  # what it releases, in a few words, for tables
     artefact: ClassVar[ArtefactKind] = "network"  # what leaves; which attacks must be made follows from it
     rank: ClassVar[int] = 1000  # of proven methods by what usually does best (docs/results): the smaller the better
+    listed: ClassVar[bool] = True  # whether `compare` and `advise` take it up without being asked for it by name
     compact: ClassVar[bool] = False  # whether its network is made to be small: first on a phone
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead

@@ -48,7 +48,7 @@ from airlock.methods.answers.poll import Counted
 from airlock.methods.features import rows
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, ensemble_case, teachers
-from airlock.methods.twin import shard_case, sharded
+from airlock.methods.twin import sharded
 from airlock.methods.weights.head import Head
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Gatherer
@@ -572,7 +572,7 @@ def _doubled_in(module: Any, with_it: int) -> Plant:
 
 
 def a_record_in_two_shards(patch: Patch) -> None:
-    _doubled_in(sharded, len(shard_case.neighbours(0)[0]))(patch)
+    _doubled_in(sharded, len(sharded.neighbours(0)[0]))(patch)
 
 
 def a_record_with_two_teachers(patch: Patch) -> None:

@@ -25,8 +25,7 @@ from airlock.methods.student import ensemble, ensemble_case
 from airlock.methods.student.ensemble_settings import Kind
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.papers.student import published as student_published
-from airlock.papers.twin import case as twin_case
-from airlock.papers.twin.published import Published as Twin
+from airlock.papers.twin import published as twin_published
 from airlock.threads import one_thread
 from airlock.training import PrivateGradients
 from airlock.training.per_sample import clipped_sum
@@ -106,7 +105,8 @@ def test_the_published_answers_are_refuted_within_a_hundred_pairs() -> None:
 def test_the_published_twin_would_stand_with_as_little_as_its_claim_allows() -> None:
     """The case finds what is wrong with the calibration, not that anything was drawn: ε so small that N of it fit."""
     case = opened("twin/published")
-    small = twin_case.of_model(Twin(twin_case.config_for(0.001, 1e-5), twin_case.FACTS))
+    config = twin_published.case_config(0.001, 1e-5)
+    small = twin_published.case_of_model(twin_published.Published(config, twin_published.CASE_FACTS))
     verdict = judge(replace(case, run=small.run), Stream.from_seed(0), 200, seconds=1e9)
     assert not verdict.refuted
 

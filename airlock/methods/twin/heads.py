@@ -1,10 +1,10 @@
-"""Shards as linear heads over public features: one vector a shard, in closed form.
+"""The model of one shard: a linear head over public features, in closed form; one vector per shard.
 
-A shard's head is the ridge regression of its centred one-hot labels on its features: a few records are enough for it,
-nothing is to be chosen but the penalty, and a thousand shards take less time than their features. Everything about a
-shard is computed from its own records, in tensors of its own shape: a record elsewhere changes not even a rounding.
+A shard's head is the ridge regression of its centred one-hot labels on its features. A few records are enough for it,
+the penalty is its only parameter, and a thousand heads take less time than their features. Everything about a shard is
+computed from its own records, in tensors of its own shape: a record in another shard does not change even a rounding.
 
-With `dimensions` the features are first projected on so many random orthonormal directions, which are public.
+With `dimensions`, the features are first projected onto that many random orthogonal directions, which are public.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airlock.training import Run
 from airlock.training.front_ends.features import compute
 from airlock.training.front_ends.front import FrontEnd
 
-_SEED = 0x7F4A7C15  # the directions have another seed than the front end, which shares the config's
+_SEED = 0x7F4A7C15  # the front end shares the config's seed, and the directions have another
 
 
 class Heads:
@@ -32,7 +32,7 @@ class Heads:
 
     Args:
         front: The front end, sized and named.
-        dimensions: How many directions the features are projected on; None keeps them as they are.
+        dimensions: How many directions the features are projected onto; None keeps them as they are.
         ridge: The penalty; features have norm at most 1.
         seed: Of the directions; public.
     """
@@ -56,7 +56,7 @@ class Heads:
         return self.front.ready(public, run)
 
     def vectors(self, net: nn.Module, records: Records, shards: Sequence[NDArray[np.int64]], run: Run) -> Tensor:
-        """One row a shard: its head, flat; zeros where it has no records."""
+        """One row per shard: its head, flat; zeros where it has no records."""
         assert isinstance(net, Framed)
         rows = torch.zeros(len(shards), self.size, dtype=torch.float32)
         for i, own in enumerate(shards):
@@ -88,7 +88,7 @@ class Heads:
 
 
 def ridge_regression(x: Tensor, y: Tensor, penalty: float) -> Tensor:
-    """The W that minimises ‖x Wᵀ − y‖² + penalty · ‖W‖², by whichever of both normal equations is smaller."""
+    """The W that minimises ‖x Wᵀ − y‖² + penalty · ‖W‖², by whichever of the two normal equations is smaller."""
     if len(x) <= x.shape[1]:
         dual: Tensor = torch.linalg.solve(_penalised(x @ x.T, penalty), y)
         return dual.T @ x
@@ -101,7 +101,7 @@ def _penalised(square: Tensor, penalty: float) -> Tensor:
 
 
 def directions(dimensions: int, count: int, seed: int) -> Tensor:
-    """So many random orthogonal directions as columns, scaled to keep norms on average; a function of the seed."""
+    """Random orthogonal directions as columns, scaled to keep norms on average; a function of the seed."""
     chance = torch.Generator().manual_seed(seed)
     basis: Tensor = torch.linalg.qr(torch.randn(dimensions, count, dtype=torch.float64, generator=chance))[0]
     return basis * math.sqrt(dimensions / count)

@@ -1,11 +1,11 @@
 """DP-PG (Mao et al. 2020, Algorithm 1): one model, every parameter drawn from the density of its slice.
 
-What the paper leaves open are settings. Its range and its bandwidth come from the slices themselves, which no ε covers;
-both can be public instead: a fixed bandwidth, and a range around the weights that all models started from.
+What the paper leaves open is a setting here. Its range and bandwidth come from the slices themselves, which no ε
+covers; both can be public instead: a fixed bandwidth, and a range around the weights that all models started from.
 
-A slice whose values are all equal has no density: its bandwidth is 0 and its range a point. Such slices are usual where
-all models start alike: a weight behind an input that is 0 in every record never moves. They are refused, or kept as
-they are if that is asked for. Whether one is constant follows from the records, so their number is no public figure.
+A slice whose values are all equal has no density: its bandwidth is 0 and its range a point. Such slices are common
+where all models start alike: a weight behind an input that is 0 in every record never moves. They are refused, or kept
+as they are if settings say so. Whether a slice is constant follows from the records, so their number is not public.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class DensitySettings(Frozen):
 
     Args:
         bandwidth: A rule that looks at the slice (silverman, sheather-jones), or a public number for all slices.
-        smoothing: What a rule's bandwidth is multiplied with: the rules fit a density, and a twin wants its middle.
+        smoothing: A factor on a rule's bandwidth: the rules fit a density, and a twin should be near its middle.
         window: The width of the score's window, in bandwidths.
         grid_points: How many values can be drawn.
         range: Where they lie: "data", from the smallest to the largest value of the slice and `margin` bandwidths
-            beyond; "public", within `radius` of the shared start, or of 0 where models start apart.
+            beyond that; "public", within `radius` of the shared start, or of 0 where models start apart.
         margin: With a range from data, in bandwidths.
         radius: With a public range.
         constant: What to do where a slice has one value in all models: "refuse", or "keep" it, as it was trained.
@@ -53,7 +53,7 @@ class DensitySettings(Frozen):
 
 @dataclass(frozen=True)
 class Generated:
-    """Drawn parameters, and of how many of them the slice was constant."""
+    """Drawn parameters, and how many of their slices were constant."""
 
     values: Tensor
     constant: int
@@ -73,8 +73,8 @@ def generate(
         slices: The models.
         settings: Bandwidth and range.
         mechanism: ε, Δu, window and grid.
-        centre: Of a public range: (parameters,); 0 where left out.
-        stream: Secret; each block opens a child of its own.
+        centre: The middle of a public range: (parameters,); 0 where left out.
+        stream: Secret; each block opens its own child.
         device: Where to compute.
 
     Raises:
@@ -101,7 +101,7 @@ def generate(
 def draw(
     block: Tensor, settings: DensitySettings, mechanism: DensityMechanism, centre: Tensor, stream: Stream
 ) -> tuple[Tensor, int]:
-    """One value a slice of (models, slices), and the number of constant slices."""
+    """One value per slice of (models, slices), and the number of constant slices."""
     bandwidth, low, high = spread(block, settings, centre)
     live = (bandwidth > 0) & (high > low)
     if bool(live.all()):

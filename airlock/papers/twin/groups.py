@@ -5,9 +5,9 @@ noisy residual; the rest of the layer goes through DP-PG. What the paper claims 
 layer, ε1 for the rest, and the largest of these over all layers for the model: `claimed_epsilon`.
 
 The claim does not hold, whatever the numbers, and `Groups.event` says what does. Which parameters are selected is
-published without noise. A group's own diameter as sensitivity depends on the values, and a parameter that lands in
-another group gets noise of another scale, so that no ε bounds the ratio of densities. Even with a public bound, one
-model moves every parameter of the layer and not one of them, so that their costs add up.
+published without noise. A group's own diameter, used as sensitivity, depends on the values, and a parameter that lands
+in another group gets noise of another scale, so no ε bounds the ratio of densities. Even with a public bound, one model
+moves every parameter of the layer and not just one of them, so their costs add up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupSettings:
     """How the significant parameters of a layer are published.
 
     Args:
-        share: γ, the share of a layer's parameters that are selected, from 0 to 1; of the rest nothing is told here.
+        share: γ, the share of a layer's parameters that are selected, from 0 to 1.
         clusters: k of a layer.
         cluster_epsilon: ε2, of the private k-means.
         residual_epsilon: ε3, of a residual's noise.
@@ -101,7 +101,7 @@ def select(layer: Values, share: float, significance: Values | None = None) -> P
     Args:
         layer: Of the target model, flat.
         share: γ.
-        significance: One number a parameter, larger is more; magnitude when left out.
+        significance: One number per parameter, the larger the more significant; the magnitude when left out.
     """
     worth = np.abs(layer) if significance is None else significance
     if worth.shape != layer.shape:
@@ -146,7 +146,7 @@ def publish_groups(
 def _tuned(
     points: Values, centroids: Values, group: Positions, bound: float, settings: GroupSettings, stream: Stream
 ) -> Values:
-    """Every point as its centroid and a noisy residual, group by group, because a group has a Δo of its own."""
+    """Every point as its centroid and a noisy residual, group by group, because each group has its own Δo."""
     values = np.empty_like(points)
     for place, centroid in enumerate(centroids):
         own = points[group == place]
@@ -205,7 +205,7 @@ def check_sizes(net: nn.Module, settings: GroupSettings) -> None:
         selected = count_selected(len(places), settings.share)
         if 0 < selected < settings.clusters:
             raise ConfigError(
-                f"at least {settings.clusters} significant parameters in every layer, one a cluster",
+                f"at least {settings.clusters} significant parameters in every layer, one per cluster",
                 f"{selected} of {len(places)} in one",
                 do="Lower settings.clusters, or raise settings.significant.",
             )

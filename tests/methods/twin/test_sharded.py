@@ -1,4 +1,4 @@
-"""`twin`/`sharded` and `twin`/`kde-sharded`: the contract, and what is their own."""
+"""`twin`/`sharded`: the contract, which `kde-sharded` keeps too, and what is its own."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from airlock.bundle import Vault
 from airlock.bundle.verify import verify
 from airlock.data import Records, Split, shard
 from airlock.errors import AirlockWarning, ConfigError, NetError, Refused
-from airlock.mechanisms import Randomness, Stream
+from airlock.mechanisms import Randomness
 from airlock.methods.twin.heads import ridge_regression
-from airlock.methods.twin.sharded import OfShards
+from airlock.methods.twin.sharded import SampleAndAggregate
 from airlock.nets.frontend import Framed
-from airlock.papers.twin.kde_sharded import KdeSharded
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
 from airlock.training import Run
 
 
-class OfShardsContract(MethodContract):
+class ShardsContract(MethodContract):
     channel = "twin"
 
     def test_the_plan_says_how_large_the_noise_is_and_how_many_shards_it_would_take(self) -> None:
         channel = self.build()
-        assert isinstance(channel, OfShards)
+        assert isinstance(channel, SampleAndAggregate)
         details = channel.plan().details
         noise, count, size = (float(details[key]) for key in ("noise_multiplier", "shards", "dimensions"))
         assert details["noise_norm_over_radius"] == pytest.approx(2 * noise * math.sqrt(size) / count)
@@ -77,7 +76,7 @@ class OfShardsContract(MethodContract):
         assert all(check.outcome == "ok" for check in verdict.checks), verdict
 
 
-class TestSharded(OfShardsContract):
+class TestSharded(ShardsContract):
     method = "sharded"
     settings: ClassVar[dict[str, Any]] = {"shards": 250, "dimensions": 8}
 
@@ -92,20 +91,20 @@ class TestSharded(OfShardsContract):
 
     def test_one_record_changes_one_vector_and_not_a_bit_of_another(self, split: Split) -> None:
         channel = self.build()
-        assert isinstance(channel, OfShards)
+        assert isinstance(channel, SampleAndAggregate)
         net, here = channel.heads.start(None, Run()), Run()
         records = split.private.take(np.arange(300))
-        whole = channel.answers(net, records, 1.0, here)
-        less = channel.answers(net, records.take(np.arange(1, 300)), 1.0, here)
+        whole = channel.vectors(net, records, here)
+        less = channel.vectors(net, records.take(np.arange(1, 300)), here)
         assert int((whole != less).any(1).sum()) == 1
 
     def test_what_leaves_is_the_mean_of_the_clipped_heads_with_the_stated_noise(self, split: Split) -> None:
         settings = {"shards": 250, "radius": 0.5}
         channel = self.build(settings=settings, epsilon=8.0)
-        assert isinstance(channel, OfShards)
+        assert isinstance(channel, SampleAndAggregate)
         net = channel.release(split, Randomness.make(0, insecure_seed=1), Run()).network.net
-        noise = channel.noise_multiplier()
-        vectors = channel.answers(channel.heads.start(None, Run()), split.private, noise, Run()).double()
+        noise = channel.figures.noise_multiplier
+        vectors = channel.vectors(channel.heads.start(None, Run()), split.private, Run()).double()
         clipped = vectors * (0.5 / vectors.norm(dim=1, keepdim=True).clamp_min(1e-9)).clamp_max(1.0)
         assert isinstance(net, Framed)
         error = net.head.weight.double().flatten() - clipped.mean(0)
@@ -113,9 +112,9 @@ class TestSharded(OfShardsContract):
 
     def test_a_shard_without_records_says_nothing(self, split: Split) -> None:
         channel = self.build()
-        assert isinstance(channel, OfShards)
+        assert isinstance(channel, SampleAndAggregate)
         records = split.private.take(np.arange(20))
-        vectors = channel.answers(channel.heads.start(None, Run()), records, 1.0, Run())
+        vectors = channel.vectors(channel.heads.start(None, Run()), records, Run())
         empty = [not len(own) for own in shard(records, 250, 0)]
         assert sum(empty) > 200
         assert not vectors[empty].any()
@@ -123,7 +122,7 @@ class TestSharded(OfShardsContract):
 
     def test_projected_heads_are_heads_of_projected_features(self, split: Split) -> None:
         channel = self.build()
-        assert isinstance(channel, OfShards)
+        assert isinstance(channel, SampleAndAggregate)
         heads = channel.heads
         assert heads._basis is not None
         net = heads.start(None, Run())
@@ -134,33 +133,6 @@ class TestSharded(OfShardsContract):
         small = torch.cat([features[:, :-1] @ heads._basis, features[:, -1:]], 1)
         wanted = small @ torch.from_numpy(vector).view(10, -1).T
         assert torch.allclose(net(x).double(), wanted, atol=1e-4)
-
-
-class TestKdeSharded(OfShardsContract):
-    method = "kde-sharded"
-    settings: ClassVar[dict[str, Any]] = {"shards": 250, "dimensions": 8, "grid": 64}
-
-    def test_the_event_is_zcdp_of_all_coordinates(self) -> None:
-        plan = self.build().plan()
-        own, size = float(plan.details["epsilon_of_a_coordinate"]), int(plan.details["dimensions"])
-        assert plan.guarantee.events == dpa.ZCDpEvent(size * own**2 / 8)
-        assert plan.guarantee.accountant_used == "RDP"
-        assert float(plan.details["noise_multiplier"]) == pytest.approx(math.sqrt(4 / (size * own**2)))
-
-    def test_twice_the_weight_would_break_the_promise(self) -> None:
-        details = self.build().plan().details
-        rho = int(details["dimensions"]) * (2 * float(details["epsilon_of_a_coordinate"])) ** 2 / 8
-        assert spend(dpa.ZCDpEvent(rho), self.delta).epsilon > 1.5 * self.epsilon
-
-    def test_what_leaves_lies_on_the_public_grid_near_where_the_shards_agree(self) -> None:
-        channel = self.build()
-        assert isinstance(channel, KdeSharded)
-        size, unit = channel.heads.size, 1.0 / math.sqrt(channel.heads.size)
-        vectors = torch.full((250, size), 0.9 * unit)
-        found, _ = channel.publish(vectors, 0.2, 1.0, Stream.from_seed(1))
-        grid = np.linspace(-1.5 * unit, 1.5 * unit, 64)
-        assert np.abs(found[:, None] - grid).min(1).max() < 1e-12
-        assert abs(found.mean() / unit - 0.9) < 0.3
 
 
 def test_ridge_is_the_same_by_both_equations_and_minimises_its_loss() -> None:
@@ -190,6 +162,6 @@ def test_a_record_with_nan_makes_a_zero_and_no_error() -> None:
     config = TestSharded.config(data="x.csv", settings={"shards": 4})
     facts = data.Facts("own", (2,), ("a", "b"), 300, 1, "x")
     channel = methods.build(config, facts)
-    assert isinstance(channel, OfShards)
+    assert isinstance(channel, SampleAndAggregate)
     records = Records(np.array([[np.nan, 1.0], [1.0, 2.0]], np.float32), np.array([0, 1]))
-    assert torch.isfinite(channel.answers(channel.heads.start(None, Run()), records, 1.0, Run())).all()
+    assert torch.isfinite(channel.vectors(channel.heads.start(None, Run()), records, Run())).all()

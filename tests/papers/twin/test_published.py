@@ -106,7 +106,7 @@ class TestPublished(ClaimContract):
         [
             ({"significant": 1.2}, "significant"),
             ({"significant": -0.1}, "significant"),
-            ({"clusters": 100_000}, "one a cluster"),
+            ({"clusters": 100_000}, "one per cluster"),
             ({"cluster_epsilon": 2.0, "residual_epsilon": 2.0}, "up to epsilon"),
             ({"align": True, "range": "public"}, "aligned"),
             ({"draw_epsilon": 9.0}, "draw_epsilon up to epsilon"),
