@@ -472,6 +472,8 @@ def _attack_features(
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
     try:
         config = load(folder / bundle.CONFIG, overrides)
+        _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
+        config = config.model_copy(update={"method": method}) if method else config  # nobody need be told
         # A front end is what a method takes by itself: as a `net` it would be trained whole.
         return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
     except ConfigError as error:
@@ -655,6 +657,7 @@ def train_openly(
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:
     methods.find(config)  # an unknown channel is said before the data is looked for
+    methods.current_name(f"{config.channel}/{config.method}")
     facts = data.describe(config, data_dir)
     if config.delta * facts.expected("private", config.split) >= 1:
         warnings.warn(

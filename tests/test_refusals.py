@@ -123,7 +123,7 @@ def test_a_new_raise_is_noticed(function: str) -> None:
 # The adversary.
 
 runner = CliRunner()
-PAIRS = {"answers/per-query": 40, "answers/poll": 20, "answers/published": 20, "features/noised": 20}
+PAIRS = {"answers/per-query": 40, "answers/votes": 20, "answers/published": 20, "features/noised": 20}
 NOISY = ("utility",)  # counts of test records with noise that is paid for: tests/bundle tries what they tell
 OF_ITS_OWN = ("release_id", "created", "hashes")  # differ between any two releases
 Table = dict[str, Any]

@@ -71,6 +71,7 @@ def court(
         _list(as_json)
         return
     from airlock.mechanisms import Randomness
+    from airlock.methods import current_name
 
     stream = Randomness.make(0, insecure_seed=seed).privacy
     verdict: Verdict | OneRunVerdict
@@ -82,6 +83,7 @@ def court(
         words = in_words(name, verdict)
         _finish(name, verdict, words, as_json)
     assert name is not None
+    name = current_name(name)
     epsilon, delta = 1.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
     _check(epsilon, delta)
     if settings or data_dir:

@@ -18,7 +18,7 @@ from airlock import data, methods
 from airlock.accounting.guarantee import Status
 from airlock.comparison.cell import planned_questions
 from airlock.comparison.matrix import PLAIN, Matrix, title_of, try_plan
-from airlock.comparison.settings import NAMES, CompareConfig
+from airlock.comparison.settings import CompareConfig
 from airlock.comparison.values import BASELINE, PUBLIC, Advice, Cell, MethodVerdict, Need, Ranked, Row, rows_of
 from airlock.config import ReleaseConfig
 from airlock.errors import AirlockError, Refused
@@ -86,7 +86,7 @@ def advise(config: CompareConfig, data_dir: Path | None = None) -> Advice:
     epsilon = chosen_epsilon(config)
     data.describe(config.release(PLAIN, epsilon, config.seeds[0], settings={}), data_dir)
     options = []
-    for method in NAMES:
+    for method in config.names:
         planned = try_plan(config, method, epsilon, data_dir)
         failed = isinstance(planned, AirlockError)
         options.append(_Option(method, error=str(planned)) if failed else _Option(method, planned[1]))  # type: ignore[index]
@@ -102,7 +102,7 @@ def advise_measured(
     plans = {task.method: task.plan for task in matrix.tasks if task.epsilon == epsilon and task.kind == "release"}
     errors = {one.method: one.reason for one in matrix.skipped if not one.epsilons or epsilon in one.epsilons}
     options = []
-    for method in NAMES:
+    for method in config.names:
         row = rows.get((method, epsilon))
         error = errors.get(method, "" if method in plans else "It was not asked for.")
         options.append(_Option(method, plans.get(method), error, row, _refuted(method, row, court)))

@@ -123,8 +123,14 @@ def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
 
 def chosen(config: CompareConfig) -> list[str]:
     """The methods that were asked for, in the order of the matrix; plain DP-SGD always."""
-    asked = config.methods or NAMES
-    names = [name for name in NAMES if name == PLAIN or name in asked or name.partition("/")[0] in asked]
+    asked = config.methods
+
+    def wanted(name: str) -> bool:
+        if name == PLAIN or name in asked:
+            return True
+        return (not asked or name.partition("/")[0] in asked) and methods.named(name).listed
+
+    names = list(filter(wanted, NAMES))
     firsts = {f"{channel}/{next(iter(own))}" for channel, own in METHODS.items()}
 
     def place(name: str) -> tuple[bool, bool, bool]:

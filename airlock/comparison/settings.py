@@ -24,7 +24,7 @@ from airlock.config import (
     read_table,
 )
 from airlock.errors import ConfigError
-from airlock.methods import METHODS, refuse_gone
+from airlock.methods import METHODS, RENAMED, current_name, named, refuse_gone
 
 QUICK_COURT = 2.0  # seconds a method
 NAMES = tuple(f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods)
@@ -59,8 +59,9 @@ class CompareConfig(Frozen):
         delta: The δ of every promise.
         seeds: How many runs of each, or the seeds themselves; every method meets the same split of the records at the
             same seed.
-        methods: Which, as CHANNEL/METHOD or CHANNEL for all of one; all when left out. The model without privacy and
-            plain DP-SGD are always there.
+        methods: Which, as CHANNEL/METHOD, or CHANNEL for all of one; all when left out. Those that are not listed
+            (`Channel.listed`) are only there by their full names. The model without privacy and plain DP-SGD are always
+            there.
         minutes: How long all of it may take by the clock; what is last in line is dropped and named.
         split: As in a release.
         net: As in a release, for every method that takes it.
@@ -107,6 +108,11 @@ class CompareConfig(Frozen):
         """How the model without privacy is trained."""
         return parse(BaselineSettings, self.settings.get(BASELINE, {}), f"settings.{BASELINE}")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The methods to choose among: all that are listed, and those that are asked for by their full names."""
+        return tuple(name for name in NAMES if name in self.methods or named(name).listed)
+
     def quick(self) -> CompareConfig:
         """The same with one seed and a short court: a first look."""
         short = min(self.court_seconds, QUICK_COURT)
@@ -144,12 +150,28 @@ def from_table(
     Raises:
         ConfigError: A key or a value cannot be used, or a method is named that does not exist.
     """
-    config = parse(CompareConfig, merge(table, overrides or {}))
+    config = parse(CompareConfig, _renamed(merge(table, overrides or {})))
     for key, names in (("methods", config.methods), ("nets", config.nets), ("settings", config.settings)):
         for name in names:
             _check_name(key, name)
     config.baseline  # noqa: B018 - a mistake in it is found here
     return config.model_copy(update={"data": placed(config.data, folder)})
+
+
+def _renamed(table: dict[str, object]) -> dict[str, object]:
+    """The same with today's names of methods; one warning per old name."""
+    given = {key: table[key] for key in ("methods", "nets", "settings") if key in table}
+    names = [name for value in given.values() if isinstance(value, Mapping | list | tuple) for name in value]
+    now = {name: current_name(name) for name in RENAMED if name in names}
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            for old, new in now.items():
+                if old in value and new in value:
+                    raise ConfigError(f"one of '{old}' and '{new}' in '{key}'", "both", f"They are both '{new}'.")
+            table[key] = {now.get(name, name): inner for name, inner in value.items()}
+        elif isinstance(value, list | tuple):
+            table[key] = [now.get(name, name) if isinstance(name, str) else name for name in value]
+    return table
 
 
 def _check_name(key: str, name: str) -> None:

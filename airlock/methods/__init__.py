@@ -23,13 +23,14 @@ Channels never import each other: what two of them share lives further down the 
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping
 from typing import TypeVar
 
 from airlock import plugins
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
-from airlock.errors import ConfigError
+from airlock.errors import AirlockWarning, ConfigError
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Artefact, Channel, Executed, Plan, Release
 from airlock.methods.feature_set import Features
@@ -57,13 +58,17 @@ _OWN: dict[str, dict[str, str]] = {
     "answers": {
         "head": "airlock.methods.answers.head:Head",
         "per-query": "airlock.methods.answers.per_query:PerQuery",
-        "poll": "airlock.methods.answers.poll:Poll",
+        "votes": "airlock.methods.answers.votes:Votes",
     },
 }
 
 # Methods that were here once, as CHANNEL/METHOD, with what to use instead.
 GONE: dict[str, str] = {
-    "answers/savings": 'Use method = "poll" where no model may leave, or "head" where one may.',
+    "answers/savings": 'Use method = "votes" where no model may leave, or "head" where one may.',
+}
+# Methods that have another name now. Configs, comparisons, bundles and vaults with the old one keep working.
+RENAMED: dict[str, str] = {
+    "answers/poll": "answers/votes",
 }
 METHODS = plugins.methods(_OWN)
 
@@ -86,8 +91,10 @@ def find(config: ReleaseConfig) -> type[Channel]:
     """The class of the configured method; the channel's default when no method is named."""
     methods = _pick(METHODS, config.channel, "channel")
     method = config.method if config.method is not None else next(iter(methods))
-    refuse_gone(f"{config.channel}/{method}")
-    return _load(_pick(methods, method, f"method of channel '{config.channel}'"), f"{config.channel}/{method}")
+    name = f"{config.channel}/{method}"
+    refuse_gone(name)
+    name = RENAMED.get(name, name)
+    return _load(_pick(methods, name.partition("/")[2], f"method of channel '{config.channel}'"), name)
 
 
 def build(config: ReleaseConfig, facts: Facts) -> Channel:
@@ -114,6 +121,7 @@ def is_foreign(name: str) -> bool:
 def named(name: str) -> type[Channel]:
     """The class of a method by its name as CHANNEL/METHOD."""
     refuse_gone(name)
+    name = RENAMED.get(name, name)
     table = {f"{channel}/{method}": where for channel, methods in METHODS.items() for method, where in methods.items()}
     return _load(_pick(table, name, "method that can be tried"), name)
 
@@ -159,6 +167,14 @@ def refuse_gone(name: str) -> None:
         raise ConfigError("a method that is still there", f"'{name}'", why, GONE[name])
 
 
+def current_name(name: str) -> str:
+    """The name of a method today, for one that a user wrote as CHANNEL/METHOD; a warning says if it was another."""
+    if name not in RENAMED:
+        return name
+    warnings.warn(f"'{name}' is now called '{RENAMED[name]}'; the old name still works.", AirlockWarning, stacklevel=3)
+    return RENAMED[name]
+
+
 def _pick(table: Mapping[str, T], key: str, what: str) -> T:
     if key in table:
         return table[key]
@@ -170,6 +186,7 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
 __all__ = [
     "GONE",
     "METHODS",
+    "RENAMED",
     "Answerer",
     "Artefact",
     "Canaries",
@@ -181,6 +198,7 @@ __all__ = [
     "Plan",
     "Release",
     "build",
+    "current_name",
     "find",
     "is_foreign",
     "named",

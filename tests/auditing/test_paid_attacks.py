@@ -55,7 +55,7 @@ def test_without_a_share_nothing_changes() -> None:
     ("changes", "words"),
     [
         (
-            {"channel": "answers", "method": "poll", "net": "auto", "settings": {"queries": 5}},
+            {"channel": "answers", "method": "votes", "net": "auto", "settings": {"queries": 5}},
             "where no network leaves",
         ),
         ({"split": {"holdout": 0.02}}, "50 private and 50 holdout records"),

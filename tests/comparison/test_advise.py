@@ -47,7 +47,7 @@ def known_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_before_a_run_every_method_is_ranked_and_only_proven_ones_recommended() -> None:
     config = asked(receives="white-box", runs_on="phone")
     found = advise(config)
-    assert {one.method for one in found.ranking} == set(NAMES)
+    assert {one.method for one in found.ranking} == set(NAMES) - {"twin/kde-sharded"}  # which is not listed
     assert found.method == found.ranking[0].method
     assert not found.measured
     for one in found.ranking:

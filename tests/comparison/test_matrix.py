@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from airlock import data
+from airlock import data, methods
 from airlock.comparison.matrix import Matrix, _trials, chosen, lay_out, mark
 from airlock.comparison.settings import NAMES, from_table
 from airlock.comparison.values import BASELINE, PUBLIC
 from airlock.errors import ConfigError, NetError
 
-METHODS = ["weights/published", "weights/head", "student/ensemble", "answers/poll", "answers/per-query"]
+METHODS = ["weights/published", "weights/head", "student/ensemble", "answers/votes", "answers/per-query"]
 TABLE: dict[str, object] = {"data": "digits", "epsilons": [1.0, 8.0], "delta": 1e-4, "seeds": 2, "methods": METHODS}
-FEW = {"answers/poll": {"heads": 20}}  # drowned by the noise at ε = 1
+FEW = {"answers/votes": {"heads": 20}}  # drowned by the noise at ε = 1
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_baseline_and_plain_dp_sgd_first_then_proven_then_published_then_court_t
         *[("release", "weights/gaussian", epsilon) for epsilon in (1.0, 8.0)],
         *[("release", "weights/head", epsilon) for epsilon in (1.0, 8.0)],
         *[("release", "answers/per-query", epsilon) for epsilon in (1.0, 8.0)],
-        ("release", "answers/poll", 8.0),
+        ("release", "answers/votes", 8.0),
         *[("release", "weights/published", epsilon) for epsilon in (1.0, 8.0)],
     ]
     trials = [task.method for task in matrix.tasks if task.kind == "court"]
@@ -59,10 +59,10 @@ def test_public_records_have_a_row_of_their_own_where_there_are_any(matrix: Matr
 
 def test_what_does_not_fit_is_skipped_with_the_reason(matrix: Matrix) -> None:
     found = {one.method: one for one in matrix.skipped}
-    assert set(found) == {"student/ensemble", "answers/poll"}
+    assert set(found) == {"student/ensemble", "answers/votes"}
     assert "public" in found["student/ensemble"].reason
     assert found["student/ensemble"].epsilons == ()
-    assert found["answers/poll"].epsilons == (1.0,)
+    assert found["answers/votes"].epsilons == (1.0,)
     assert "student/ensemble" not in {task.method for task in matrix.tasks}
 
 
@@ -101,9 +101,20 @@ def test_a_mistake_that_all_share_is_an_error_and_no_reason_to_skip() -> None:
 
 def test_every_method_has_its_place() -> None:
     everything = chosen(from_table(TABLE | {"methods": []}))
-    assert sorted(everything) == sorted(NAMES)
+    assert sorted(everything) == sorted(name for name in NAMES if methods.named(name).listed)
     assert everything[0] == "weights/gaussian"
     assert all(name.endswith("published") for name in everything[-4:])
+
+
+def test_a_method_that_is_not_listed_is_there_by_its_full_name_alone() -> None:
+    assert not methods.named("twin/kde-sharded").listed
+    for asked in ([], ["twin"]):
+        config = from_table(TABLE | {"methods": asked})
+        assert "twin/kde-sharded" not in (*chosen(config), *config.names)
+        assert "twin/sharded" in chosen(config)
+    config = from_table(TABLE | {"methods": ["twin/kde-sharded"]})
+    assert "twin/kde-sharded" in chosen(config)
+    assert "twin/kde-sharded" in config.names
 
 
 def test_a_method_that_claims_nothing_is_not_tried(matrix: Matrix) -> None:

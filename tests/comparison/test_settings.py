@@ -8,7 +8,7 @@ import pytest
 
 from airlock.comparison.settings import NAMES, CompareConfig, from_table, load
 from airlock.comparison.values import BASELINE
-from airlock.errors import ConfigError
+from airlock.errors import AirlockWarning, ConfigError
 
 LEAST: dict[str, object] = {"data": "digits", "epsilons": [1.0, 3.0], "delta": 1e-4}
 
@@ -44,8 +44,8 @@ def test_own_data_lie_beside_the_config(tmp_path: Path) -> None:
         ({"seeds": 0}, "seeds"),
         ({"seeds": True}, "seeds"),
         ({"methods": ["weights/gausian"]}, "Did you mean 'weights/gaussian'?"),
-        ({"methods": ["answers/savings"]}, 'Use method = "poll"'),
-        ({"settings": {"answers/savings": {"unsure": 2}}}, 'Use method = "poll"'),
+        ({"methods": ["answers/savings"]}, 'Use method = "votes"'),
+        ({"settings": {"answers/savings": {"unsure": 2}}}, 'Use method = "votes"'),
         ({"settings": {"weights": {}}}, "settings"),
         ({"settings": {"baseline": {"epoch": 3}}}, "settings.baseline.epoch"),
         ({"nets": {"student": "mlp"}}, "nets"),
@@ -56,6 +56,19 @@ def test_own_data_lie_beside_the_config(tmp_path: Path) -> None:
 def test_a_mistake_is_named(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
         from_table(LEAST | wrong)
+
+
+def test_an_old_name_of_a_method_stands_for_the_new_one_and_is_said() -> None:
+    given = {"methods": ["answers/poll", "twin"], "settings": {"answers/poll": {"queries": 5}}}
+    with pytest.warns(AirlockWarning, match="'answers/poll' is now called 'answers/votes'") as told:
+        config = from_table(LEAST | given, {"nets.answers/poll": "auto"})
+    assert len(told) == 1
+    assert config.methods == ("answers/votes", "twin")
+    assert config.settings == {"answers/votes": {"queries": 5}}
+    assert config.nets == {"answers/votes": "auto"}
+    both = {"settings": {"answers/poll": {"queries": 5}, "answers/votes": {"queries": 6}}}
+    with pytest.warns(AirlockWarning), pytest.raises(ConfigError, match="found both"):
+        from_table(LEAST | both)
 
 
 def test_a_channel_stands_for_all_its_methods() -> None:

@@ -41,10 +41,10 @@ from airlock.mechanisms import (
     discrete,
 )
 from airlock.methods import dp_sgd
-from airlock.methods.answers import poll_case, shards
-from airlock.methods.answers.answerer import Desk
-from airlock.methods.answers.noisy import Noisy
-from airlock.methods.answers.poll import Counted
+from airlock.methods.answers import votes
+from airlock.methods.answers.answerer import PaidAnswerer
+from airlock.methods.answers.per_query import NoisyLogits
+from airlock.methods.answers.votes import NoisyVotes
 from airlock.methods.features import rows
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, ensemble_case, teachers
@@ -581,15 +581,15 @@ def a_record_with_two_teachers(patch: Patch) -> None:
 
 def a_vote_in_two_shards(patch: Patch) -> None:
     """The record that differs, which has a shard of its own, enters another empty one as well."""
-    divide = shards.shard
+    divide = votes.shard
 
     def doubled(records: Records, count: int, seed: int) -> list[Whole]:
         own, last = divide(records, count, seed), len(records) - 1
-        if any(list(places) == [last] for places in own) and len(records) % poll_case.PER_HEAD == 1:
+        if any(list(places) == [last] for places in own) and len(records) % votes.PER_HEAD == 1:
             own[[len(places) for places in own].index(0)] = np.array([last])
         return own
 
-    patch.setattr(shards, "shard", doubled)
+    patch.setattr(votes, "shard", doubled)
 
 
 # Channels
@@ -675,19 +675,19 @@ anybody_is_left_out = _rows_drawn(_anybody_left_out)
 # The sale of answers
 
 
-def _free(desk: type[Noisy] | type[Counted]) -> Plant:
+def _free(answerer: type[NoisyLogits] | type[NoisyVotes]) -> Plant:
     """Its reservations cost nothing."""
 
-    def free(self: Desk, rows: int) -> Reservation:
+    def free(self: PaidAnswerer, rows: int) -> Reservation:
         made = Reservation(rows, 0)
         self._open[id(made)] = made
         return made
 
-    return lambda patch: patch.setattr(desk, "reserve", free)
+    return lambda patch: patch.setattr(answerer, "reserve", free)
 
 
-poll_never_charges = _free(Counted)
-per_query_never_charges = _free(Noisy)
+votes_never_charges = _free(NoisyVotes)
+per_query_never_charges = _free(NoisyLogits)
 
 
 def a_request_is_charged_as_one_row(patch: Patch) -> None:
@@ -734,8 +734,8 @@ def the_budget_has_no_end(patch: Patch) -> None:
 
 
 def a_reservation_can_be_answered_again(patch: Patch) -> None:
-    for desk in (Noisy, Counted):
-        patch.setattr(desk, "_close", lambda self, reservation: None)
+    for answerer in (NoisyLogits, NoisyVotes):
+        patch.setattr(answerer, "_close", lambda self, reservation: None)
 
 
 def all_requests_share_their_noise(patch: Patch) -> None:

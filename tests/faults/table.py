@@ -49,7 +49,7 @@ NOISED, ANSWERS, PER_QUERY = (
     court("answers/head", 2500),
     court("answers/per-query", 6000),
 )
-POLL = court("answers/poll", 25_000)
+ANSWER_VOTES = court("answers/votes", 25_000)
 
 
 def _in_processes(patch: Patch) -> None:
@@ -163,8 +163,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("per-query: longer features", "convex", plants.longer_features, PER_QUERY),
     Fault("per-query: noise re-used in a call", "GridNoise", plants.one_noise_for_all_rows, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
     Fault("per-query: noise re-used in a session", "serve.gather", plants.all_requests_share_their_noise, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
-    _long("poll: noise over 2", "GridNoise", plants.grid_noise_over(2), POLL),
-    _long("poll: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, POLL),
+    _long("votes: noise over 2", "GridNoise", plants.grid_noise_over(2), ANSWER_VOTES),
+    _long("votes: a record in two shards", "answers.votes", plants.a_vote_in_two_shards, ANSWER_VOTES),
     # A network of the user's own
     _long("views of a record are clipped one by one", "private", plants.views_are_clipped_alone, court_of_config("multi_crop", 400)),
     _long("records meet in a batch, now and then", "private", plants.records_meet_in_a_batch, court_of_config("gated", 400)),
@@ -173,13 +173,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("counts on the card: no noise", "NoisyCounts", plants.no_noise_on_counts, called(test_evaluation.test_noise_of_the_stated_size_is_believed)),
     Fault("counts on the card: tables cost twice what is stated", "audit.evaluation", plants.tables_cost_twice_what_is_stated, called(test_evaluation.test_shares_add_up_and_the_event_is_theirs, True)),
     # What is paid
-    Fault("poll never charges", "answers.answerer", plants.poll_never_charges, sold(CHARGED, "answers/poll")),
+    Fault("votes never charges", "answers.answerer", plants.votes_never_charges, sold(CHARGED, "answers/votes")),
     Fault("per-query never charges", "answers.answerer", plants.per_query_never_charges, sold(CHARGED, "answers/per-query")),
-    Fault("a request is charged as one row", "serve.answer_handler", plants.a_request_is_charged_as_one_row, sold(CHARGED, "answers/poll")),
-    Fault("charged after the answer", "serve.answer_handler", plants.charged_after_the_answer, sold(CHARGED, "answers/poll")),
-    Fault("an answer serves every client", "serve.answer_handler", plants.an_answer_serves_every_client, sold(CHARGED, "answers/poll")),
+    Fault("a request is charged as one row", "serve.answer_handler", plants.a_request_is_charged_as_one_row, sold(CHARGED, "answers/votes")),
+    Fault("charged after the answer", "serve.answer_handler", plants.charged_after_the_answer, sold(CHARGED, "answers/votes")),
+    Fault("an answer serves every client", "serve.answer_handler", plants.an_answer_serves_every_client, sold(CHARGED, "answers/votes")),
     Fault("the budget has no end", "ledger.transaction", plants.the_budget_has_no_end, sold(CHARGED, "answers/per-query")),
-    Fault("a reservation can be answered again", "answers.answerer", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/poll")),
+    Fault("a reservation can be answered again", "answers.answerer", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/votes")),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),

@@ -25,7 +25,7 @@ from tests.methods import test_cases
 
 COUNT = 400
 # They have a case, and no canaries.
-_ANSWERS = tuple(f"answers/{name}" for name in ("per-query", "poll", "published"))
+_ANSWERS = tuple(f"answers/{name}" for name in ("per-query", "votes", "published"))
 _WITHOUT = ("twin/kde-sharded", "student/ensemble", "features/noised", *_ANSWERS)
 NAMES, SOUND = ([n for n in names if n not in _WITHOUT] for names in (test_cases.NAMES, test_cases.SOUND))
 Patch = pytest.MonkeyPatch

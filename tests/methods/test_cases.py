@@ -18,8 +18,7 @@ from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Clip, GaussianNoise, Stream
 from airlock.methods import Case
 from airlock.methods import step_case as cases
-from airlock.methods.answers import answers_case
-from airlock.methods.answers.per_query import PerQuery
+from airlock.methods.answers.per_query import Gives, PerQuery, case_of_answers
 from airlock.methods.contract import Channel
 from airlock.methods.student import ensemble, ensemble_case
 from airlock.methods.student.ensemble_settings import Kind
@@ -150,7 +149,7 @@ def test_the_record_turns_one_teacher_round_in_all_its_answers() -> None:
     assert (other[0, :, 0] < -ensemble_case.BOUND).all()
 
 
-FITTED_ONCE = ("answers/poll",)  # its first run fits what all others use
+FITTED_ONCE = ("answers/votes",)  # its first run fits what all others use
 
 
 LESS_NOISE = {
@@ -163,7 +162,7 @@ LESS_NOISE = {
     "features/noised": noise_over(4.0),
     "answers/head": noise_over(4.0),
     "answers/per-query": grid_noise_over(4),
-    "answers/poll": grid_noise_over(4),
+    "answers/votes": grid_noise_over(4),
 }
 
 
@@ -200,10 +199,10 @@ def test_every_kind_of_a_students_answers_stands_and_with_a_third_of_the_noise_f
 
 @pytest.mark.parametrize(("classes", "gives"), [(3, "logits"), (10, "logits"), (2, "label"), (10, "label")])
 def test_answers_with_any_number_of_classes_stand_and_with_a_fraction_of_the_noise_fall(
-    classes: int, gives: answers_case.Gives, monkeypatch: Patch
+    classes: int, gives: Gives, monkeypatch: Patch
 ) -> None:
     """Of ten labels the record's own is rare, so that it takes an eighth of the noise to see it in these answers."""
-    case = answers_case.of_answers(PerQuery, 1.0, 1e-5, classes, gives)
+    case = case_of_answers(PerQuery, 1.0, 1e-5, classes, gives)
     assert not judge(case, Stream.from_seed(1), 1200, seconds=1e9).refuted
     grid_noise_over(8 if (classes, gives) == (10, "label") else 2)(monkeypatch)
     assert judge(case, Stream.from_seed(1), 20_000, seconds=1e9).refuted

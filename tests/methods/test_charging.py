@@ -35,7 +35,7 @@ from tests.methods.test_missing_records import FACTS, NAMES, config, digits
 SETTINGS: dict[str, dict[str, Any]] = {
     "answers/per-query": {"queries": 15},
     "answers/per-query, labels": {"queries": 15, "gives": "label"},
-    "answers/poll": {"queries": 15},
+    "answers/votes": {"queries": 15},
     "answers/published": {"queries": 15},
 }
 REQUESTS = ((1, "ann", None), (3, "bob", None), (3, "ann", None), (2, "ann", "a key"), (2, "bob", "a key"))
@@ -154,7 +154,7 @@ def test_answers_are_charged_one_by_one_and_end_with_the_budget(name: str) -> No
     every_answer_is_charged(name)
 
 
-@pytest.mark.parametrize("name", ["answers/per-query", "answers/poll"])
+@pytest.mark.parametrize("name", ["answers/per-query", "answers/votes"])
 def test_a_reservation_is_answered_once(name: str) -> None:
     a_reservation_is_answered_once(name)
 

@@ -31,7 +31,7 @@ FACTS = Facts("mine", (1, 8, 8), ("0", "1", "2"), 1000, None, "declared")
 SMALL = [name for name in methods.METHODS["weights"] if name != "published"]
 TRIED = (
     *(f"weights/{name}" for name in SMALL), "twin/sharded", "twin/kde-sharded", "student/ensemble",
-    "student/private-teacher", "answers/head", "answers/per-query", "answers/poll",
+    "student/private-teacher", "answers/head", "answers/per-query", "answers/votes",
 )  # fmt: skip
 Patch = pytest.MonkeyPatch
 
@@ -140,10 +140,10 @@ def test_too_little_noise_is_seen(name: str, monkeypatch: Patch) -> None:
     assert tried(name, 300).refuted
 
 
-def test_a_poll_that_never_charges_is_seen(monkeypatch: Patch) -> None:
-    plants.poll_never_charges(monkeypatch)
+def test_votes_that_are_never_charged_are_seen(monkeypatch: Patch) -> None:
+    plants.votes_never_charges(monkeypatch)
     with pytest.raises(Refused, match="3 units to be charged for 3 answers"):
-        tried("answers/poll")
+        tried("answers/votes")
 
 
 NET = """

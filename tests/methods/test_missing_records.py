@@ -57,7 +57,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "features/published": {**FRONT, "channels": 4, "epochs": 1},
     "answers/head": {"features": "pixels"},
     "answers/per-query": {"features": "pixels", "queries": 5},
-    "answers/poll": {"features": "pixels", "queries": 5, "heads": 30},
+    "answers/votes": {"features": "pixels", "queries": 5, "heads": 30},
     "answers/published": {"epochs": 1},
 }  # fmt: skip
 MORE = {  # the same methods by other ways through the code
@@ -173,7 +173,7 @@ def test_without_public_records_what_needs_them_says_so_and_the_rest_goes_on(nam
 
 
 @pytest.mark.filterwarnings("ignore::airlock.errors.AirlockWarning")
-@pytest.mark.parametrize("name", ["weights/gaussian", "features/noised", "features/published", "answers/poll"])
+@pytest.mark.parametrize("name", ["weights/gaussian", "features/noised", "features/published", "answers/votes"])
 def test_a_bundle_of_nobody_verifies(name: str, tmp_path: Path) -> None:
     """From files without a single record to a bundle, attacks and card included."""
     x, y = np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64)

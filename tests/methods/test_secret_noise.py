@@ -32,7 +32,7 @@ from tests.methods.test_missing_records import FACTS, NAMES, config, digits
 
 WITHOUT_NOISE = {"features/published"}  # which claims nothing
 # Without records nothing is trained, or all votes agree.
-WITH_RECORDS = {"twin/published", "student/published", "answers/poll"}
+WITH_RECORDS = {"twin/published", "student/published", "answers/votes"}
 MORE: dict[str, dict[str, Any]] = {
     "student/ensemble": {"shrink": False},  # else what is all noise is shrunk to nothing
     "weights/gaussian": {"lot_size": 50},  # so that lots are drawn

@@ -1,12 +1,16 @@
-"""Where answers are asked for: a reservation costs one unit per row and is answered once.
+"""Answers from heads that stay in the vault: how they are paid for, and how much noise each has.
 
-Nothing is ever paid back, so a crash charges too much and never too little.
+A reservation costs one unit per row and is answered once. Nothing is ever paid back, so a crash charges too much and
+never too little. `per-query` and `votes` say what an answer is; each brings the proof for its own.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
 
 import dp_accounting as dpa
 import numpy as np
@@ -14,22 +18,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from airlock.accounting import calibrate, pure, repeat
+from airlock.accounting.epsilon import Accountant
 from airlock.errors import DataError, Refused
 from airlock.mechanisms import Stream
-from airlock.methods.answers.fitted import embed_queries, front_of
+from airlock.methods.answers.linear_head import embed_queries, front_of
 from airlock.methods.contract import Secrets
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 from airlock.nets import build_front
 from airlock.nets.frontend import Framed
 from airlock.training.convex import LogisticHead
 
-FRONT, HEAD = "front", "head"  # files in the vault
+FRONT = "front"  # file in the vault
+FEWEST_RECORDS = 5  # per head of `votes`, on average, when the number of heads is automatic
 INSIDE = (
-    "Every answer is paid for in one ledger: whoever answers without it, or from two of them, gives away more.",
+    "Every answer is paid for in one ledger: answers given without it, or from two of them, give away more.",
 )  # assumptions of every method whose model stays
 
+Mechanism = Literal["gaussian", "exponential", "exponential, pure"]
 
-class Desk(Answerer):
+GUMBEL = math.pi / math.sqrt(3)  # the standard deviation of the difference of two standard Gumbel numbers
+_FEW = 64  # queries up to which pure accounting is tried: in the end it grows with Q twice as fast as the other
+
+
+# Who answers.
+
+
+class PaidAnswerer(Answerer):
     """A front end, whatever was fitted on its features, and the reservations that are open in this process."""
 
     def __init__(self, interface: Interface, kept: Secrets) -> None:
@@ -76,7 +91,7 @@ class Desk(Answerer):
         if self._open.pop(id(reservation), None) is not reservation:
             raise Refused(
                 "a reservation that is open",
-                "one that was answered or cancelled, or is another's",
+                "one that was answered or cancelled, or that belongs to another answerer",
                 "Noise for it would not be paid for.",
                 "Reserve again.",
             )
@@ -85,3 +100,59 @@ class Desk(Answerer):
 def front_arrays(net: Framed) -> dict[str, NDArray[np.float32]]:
     """The public tensors of a front end, for the vault: on another machine they might come out differently."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in net.front.state_dict().items()}
+
+
+# How much noise an answer has.
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How an answer is drawn, before the sensitivity is known.
+
+    Args:
+        mechanism: By which mechanism, and how it is accounted for.
+        multiplier: The standard deviation of the noise between two logits, over their sensitivity; the smaller, the
+            better.
+    """
+
+    mechanism: Mechanism
+    multiplier: float
+
+    @property
+    def epsilon(self) -> float:
+        """ε₀ of the exponential mechanism."""
+        return GUMBEL / self.multiplier
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one answer costs."""
+        if self.mechanism == "gaussian":
+            return dpa.ZCDpEvent(0.5 / self.multiplier**2, 0.0)
+        return pure(self.epsilon) if self.mechanism == "exponential, pure" else dpa.ZCDpEvent(self.epsilon**2 / 8, 0.0)
+
+
+def least_noise(
+    label: bool, queries: int, runs: int, epsilon: float, delta: float, accountant: Accountant = "auto"
+) -> Noise:
+    """The mechanism with the least noise for this many answers at this cost.
+
+    Args:
+        label: Whether answers are labels alone.
+        queries: Q.
+        runs: How often all of this is done before one result is picked.
+        epsilon: The target.
+        delta: The δ it is stated at.
+        accountant: As in `spend`.
+    """
+
+    def fitted(mechanism: Mechanism) -> Noise:
+        found = calibrate(
+            lambda z: repeat(repeat(Noise(mechanism, z).event, queries), runs), epsilon, delta, accountant=accountant
+        )
+        return Noise(mechanism, found)
+
+    if not label:
+        return fitted("gaussian")
+    mechanisms: list[Mechanism] = ["exponential", "gaussian"] if accountant != "pld" else []
+    mechanisms += ["exponential, pure"] if queries <= _FEW or not mechanisms else []
+    return min((fitted(mechanism) for mechanism in mechanisms), key=lambda noise: noise.multiplier)

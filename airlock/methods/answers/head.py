@@ -1,16 +1,16 @@
 """`answers`/`head`: public features with a private linear head that leaves once and answers any number of queries.
 
-A frozen public front end turns every record, by itself, into a feature vector φ of norm at most 1, a constant for the
-bias inside. A multinomial logistic head with strong regularisation is solved on all private records to a certified
-distance of its minimiser (`training.convex`), gets Gaussian noise once, and leaves with its front end as one network
-(output perturbation: Chaudhuri, Monteleoni and Sarwate 2011). It is the sound counterpart of noise on every answer: all
-answers are computed from what left, so they cost nothing.
+A frozen public front end maps every record on its own to a feature vector φ of norm at most 1, with a constant in it
+for the bias. A multinomial logistic head with strong regularisation is solved on all private records to within a
+certified distance of its minimiser (`training.convex`), gets Gaussian noise once, and leaves with its front end as one
+network (output perturbation: Chaudhuri, Monteleoni and Sarwate 2011). It is the sound counterpart of noise on every
+answer: all answers are computed from what left, so they cost nothing.
 
 Proof. One record more or less moves the certified head by at most Δ = √2/(λ n0) + 2τ/λ in L2, as `training.convex`
 shows. Noise N(0, (zΔ)²) on every weight is `GaussianDpEvent(z)`, once; front end, λ, n0 and τ follow from public facts.
 
 Settings, by one rule for all data and every ε: the noise on a logit, zΔ‖φ‖, is `logit_noise`; λ follows. A small λ fits
-the records better and makes the noise larger; a large λ shrinks logits and noise alike. The figure was looked up on
+the records better and makes the noise larger; a large λ shrinks logits and noise alike. The default was chosen on
 digits and on the pixels of Fashion-MNIST, where 0.1 to 0.3 differ by a point at ε = 1.
 """
 
@@ -21,32 +21,32 @@ from functools import cached_property
 from typing import ClassVar
 
 import dp_accounting as dpa
+import numpy as np
 import torch
 from torch import Tensor
 
-from airlock.accounting import calibrate, repeat
+from airlock.accounting import Claim, calibrate, repeat
 from airlock.accounting.guarantee import Status
-from airlock.data import Split
+from airlock.data import Records, Split
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
-from airlock.methods.answers import case
-from airlock.methods.answers.fitted import Fitted
-from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import (  # fmt: skip
-    Artefact,
-    Disclosed,
-    Disclosing,
-    Executed,
-    Plan,
-    weights_of,
+from airlock.methods.answers.linear_head import (
+    CASE_REGULARISATION,
+    PAIR,
+    CertifiedHead,
+    case_config,
+    case_facts,
+    neighbours,
 )
+from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, Scores, less_noise
+from airlock.methods.contract import Artefact, Disclosed, Disclosing, Executed, Plan, check_executed, weights_of
 from airlock.nets.frontend import Framed
 from airlock.training import Run, outcomes_of
+from airlock.training.convex import LogisticHead
 
 
-class Head(Fitted):
+class Head(CertifiedHead):
     """Public features, one private head with noise; status proven, unit record, relation add-remove."""
 
-    channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "head"
     title: ClassVar[str] = "a private head on public features, by output noise"
     rank: ClassVar[int] = 20
@@ -59,27 +59,37 @@ class Head(Fitted):
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """The head with and without one record that moves it almost as far as can be."""
-        return case.of_head(cls(case.config_for(epsilon, delta), case.FACTS))
+        """The head with and without one record that moves it almost as far as possible."""
+        config = case_config(cls.method, epsilon, delta, {"regularisation": CASE_REGULARISATION})
+        return _case_of_head(cls(config, case_facts()))
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
-        """A whole release on canaries with features of their own."""
-        facts = case.canary_facts(count)
-        return case.canaries_of(cls(case.config_for(epsilon, delta, case.CANARY_REGULARISATION / count), facts), count)
+        """A whole release on canaries that each have their own features."""
+        config = case_config(cls.method, epsilon, delta, {"regularisation": _CANARY_REGULARISATION / count})
+        return _canaries_of_head(cls(config, case_facts(records=_STATED_PER_CANARY * count, inputs=count)))
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The least noise, over the sensitivity, that keeps all runs within (ε, δ)."""
+        config = self.config
+        return calibrate(self._events, config.epsilon, config.delta, accountant=config.accountant)
+
+    @cached_property
+    def head_objective(self) -> LogisticHead:
+        """What the head minimises at that noise."""
+        return self.objective(self.noise_multiplier)
 
     def plan(self) -> Plan:
         """Calibrate the noise to (ε, δ) and fix the regularisation; touches no record."""
-        net = self.sized()
-        noise_multiplier = self._calibrated
-        objective = self.objective(noise_multiplier)
+        net, objective = self.sized(), self.head_objective
         self.check(objective, net.head.in_features)
-        noise = noise_multiplier * objective.sensitivity()
+        noise = self.noise_multiplier * objective.sensitivity()
         return Plan(
             self.channel,
             self.method,
             self.leaves,
-            self.promise(self._events(noise_multiplier), self.assumptions),
+            self.promise(self._events(self.noise_multiplier), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -87,7 +97,7 @@ class Head(Fitted):
                 "regularisation": objective.regularisation,
                 "largest_gradient": objective.largest_gradient,
                 "sensitivity": objective.sensitivity(),
-                "noise_multiplier": noise_multiplier,
+                "noise_multiplier": self.noise_multiplier,
                 "noise_on_a_weight": noise,
                 "noise_on_a_logit": noise * objective.bound,
             },
@@ -95,32 +105,25 @@ class Head(Fitted):
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, solve the head, add noise once, measure."""
-        noise_multiplier = self._calibrated
         net = self.ready().to(run.device)
-        head = self.solve(net, split.private, noise_multiplier, run)
-        executed = self.perturb(net, head, noise_multiplier, randomness.privacy.child("head"))
+        head = self.solve(net, split.private, self.noise_multiplier, run)
+        executed = self.perturb(net, head, self.noise_multiplier, randomness.privacy.child("head"))
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         return Executed(Artefact.leaving(net, self.net_name, self.facts), executed, utility)
 
-    @cached_property
-    def _calibrated(self) -> float:
-        """The least noise, over the sensitivity, that keeps all runs within (ε, δ)."""
-        config = self.config
-        return calibrate(self._events, config.epsilon, config.delta, accountant=config.accountant)
-
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """The head with noise; it is solved once."""
-        net, noise_multiplier = self.ready().to(run.device), self._calibrated
-        head = self.solve(net, split.private, noise_multiplier, run)
+        net = self.ready().to(run.device)
+        head = self.solve(net, split.private, self.noise_multiplier, run)
 
         def once(randomness: Randomness) -> Disclosed:
-            executed = self.perturb(net, head, noise_multiplier, randomness.privacy.child("head"))
+            executed = self.perturb(net, head, self.noise_multiplier, randomness.privacy.child("head"))
             return Disclosed(weights_of(net), executed)
 
         return once
 
     def perturb(self, net: Framed, head: Tensor, noise_multiplier: float, stream: Stream) -> dpa.DpEvent:
-        """Put the head with noise into the network; what that cost."""
+        """Put the head with noise into the network; returns what that cost."""
         noise = GaussianNoise(self.objective(noise_multiplier).sensitivity(), noise_multiplier)
         noisy = noise.add(head.cpu().numpy(), stream)
         with torch.no_grad():
@@ -130,3 +133,66 @@ class Head(Fitted):
     def _events(self, noise_multiplier: float) -> dpa.DpEvent:
         """When one result is picked among several runs, every run is paid for."""
         return repeat(GaussianNoise(1.0, noise_multiplier).event, self.config.tuning_runs)
+
+
+# The case for the court: made-up records, the real solver, the real noise. Both heads are known to the court, so the
+# score is the best there is: the projection on their difference.
+
+STATISTICS = ("the projection on the difference of both heads", "the squared size of the head")
+
+
+def _case_of_head(channel: Head) -> Case:
+    """The real release, solved and with noise; the claim is the ε of the event that was executed."""
+    plan, here, noise = channel.plan(), Run(), channel.noise_multiplier
+    net = channel.ready()
+    sides = dict(zip((True, False), neighbours(), strict=True))
+    both, others = (channel.solve(net, sides[known], noise, here).numpy() for known in (True, False))
+    toward = (both - others) / np.linalg.norm(both - others)
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        head, scores = channel.solve(net, sides[with_record], noise, here), np.empty((count, 2))
+        for i in range(count):
+            executed = channel.perturb(net, head, noise, stream.child(i))
+            if i == 0:
+                check_executed(plan, executed)
+            found = net.head.weight.detach().double().numpy() - others
+            scores[i] = (found * toward).sum(), (found**2).sum()
+        return scores
+
+    reach = float(np.linalg.norm(both - others)) / channel.head_objective.sensitivity()
+    return Case.of_proven(plan.guarantee, PAIR, STATISTICS, run, reach)
+
+
+# The canaries: a whole release. A canary's features are its own coordinate and the constant, and labels alternate.
+
+_CANARY_REGULARISATION = 0.2  # over the number of canaries: each is then held back only a little, and only by itself
+_STATED_PER_CANARY = 100  # records
+_CANARIES = "one release on {count:,} canaries, each with its own features and each in or out"
+_CANARY_SCORE = "the released head on the canary's own features, towards its label"
+
+
+def _canaries_of_head(channel: Head) -> Canaries:
+    count = channel.facts.shape[0]
+    every = Records(np.eye(count, dtype=np.float32), np.arange(count) % 2)
+    promised = channel.plan().guarantee
+
+    def run(coins: Coins, stream: Stream) -> Scores:
+        nobody = every.take(np.arange(0))
+        split = Split(channel.facts, every.take(np.flatnonzero(coins)), nobody, every.take(np.arange(1)), nobody)
+        net = channel.release(split, Randomness(0, stream), Run()).network.net
+        assert isinstance(net, Framed)
+        weight = net.head.weight.double().numpy()[:, :count]
+        return np.asarray(np.where(every.y == 0, 1.0, -1.0) * (weight[0] - weight[1]))
+
+    claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
+    family = less_noise(promised.events, claim.delta, _reach_of_canary(channel, every))
+    return Canaries(claim, count, _CANARIES.format(count=count), _CANARY_SCORE, run, family)
+
+
+def _reach_of_canary(channel: Head, every: Records) -> float:
+    """How far a canary moves the head along its own features, as a share of what is accounted for."""
+    net, half = channel.ready(), np.arange(len(every) // 2)
+    with_it, without = (
+        channel.solve(net, every.take(own), channel.noise_multiplier, Run()).numpy() for own in (half, half[1:])
+    )
+    return float(np.linalg.norm((with_it - without)[:, 0])) / channel.head_objective.sensitivity()

@@ -1,37 +1,89 @@
 """`answers`/`per-query`: a private head stays in the vault and answers a number of queries that is fixed in advance.
 
-The head is that of `head`, certified and without noise; it never leaves. Every answer has noise of its own (`noisy`,
-which has the proof), all Q of them together cost (ε, δ), and then it is over. What leaves is the right to ask.
+The head is that of `head`, certified and without noise; it never leaves. Every answer has its own noise, all Q of them
+together cost (ε, δ), and then no more are given. What leaves is the right to ask.
 
-One head with noise once is never noisier from the second query on (`planner`): this method is for the case that no
-model may leave, whatever its noise.
+Proof for one query. Its features φ follow from the query and public tensors, so they are the same whichever records
+the head W was solved on, and ‖φ‖ ≤ R is enforced. One record more or less moves W by at most Δ in L2
+(`training.convex`), so
+
+    ‖Wφ − W'φ‖₂ ≤ ‖W − W'‖_op ‖φ‖ ≤ ‖W − W'‖_F R ≤ Δ R,
+
+by Cauchy and Schwarz in every row; and two of its coordinates move apart by at most √2 Δ R, because |a − b| ≤
+√2 √(a² + b²). Logits are computed in float64. W is projected to a ball of public radius B, which brings no two heads
+further apart, so a computed logit is off by at most e = γ(width) B R (Higham 2002): in L2 that is 2√C e more for a
+pair, 4e more for the spread. Both are part of the sensitivity.
+
+* logits: rounded to a public grid, with a discrete Gaussian on each (`GridNoise`): ρ-zCDP, ρ = 1/(2z²).
+* label: the largest of such logits, or the exponential mechanism over the true ones (`Choice`), whose losses lie in one
+  interval of length ε₀: ε₀-DP and ε₀²/8-zCDP. As the largest of logits with Gumbel noise, two of them are told apart
+  under noise of standard deviation (π/√3) √2ΔR/ε₀, where Gaussian noise has √2 zΔR. At equal ρ = ε₀²/8 = 1/(2z²) that
+  is 0.907 times as much; accounted as pure ε₀ it is less still for a handful of queries. Which is best follows from
+  public figures.
+
+Answers are independent given W, queries may be chosen by earlier answers, and the number Q of all answers is fixed in
+advance, so Q answers are Q of these events.
+
+One head, or noise on every answer? Both have the same sensitivity. With a budget of μ in terms of Gaussian differential
+privacy (Dong, Roth and Su 2022), where one Gaussian mechanism has μ = 1/z, a head that leaves gets noise ΔR/μ on a
+logit for any number of queries. Q answers share the budget, each gets μ/√Q: noise ΔR√Q/μ on every logit. So from the
+second query on the head has less noise, and this method is for the case that no model may leave, whatever its noise.
+Where labels are enough, `votes` then does better as long as there are records for more heads than the noise on a count.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
+import dp_accounting as dpa
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import Field
+from scipy.special import log_softmax, softmax
+from torch import Tensor
 
 from airlock.accounting import Course, repeat
 from airlock.accounting.guarantee import Status
-from airlock.config import ReleaseConfig
-from airlock.data import Facts, Split
-from airlock.mechanisms import Randomness
-from airlock.methods.answers import answers_case
-from airlock.methods.answers.answerer import FRONT, HEAD, INSIDE, front_arrays
-from airlock.methods.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, HeadSettings
-from airlock.methods.answers.noisy import Noise, Noisy, least_noise
-from airlock.methods.answers.planner import advise
-from airlock.methods.case import Case
+from airlock.config import Frozen
+from airlock.data import Split
+from airlock.mechanisms import Choice, GridNoise, Randomness, Stream
+from airlock.methods.answers.answerer import (
+    FEWEST_RECORDS,
+    FRONT,
+    GUMBEL,
+    INSIDE,
+    Noise,
+    PaidAnswerer,
+    front_arrays,
+    least_noise,
+)
+from airlock.methods.answers.linear_head import (
+    ASSUMPTIONS,
+    CASE_REGULARISATION,
+    PAIR,
+    CertifiedHead,
+    HeadSettings,
+    case_config,
+    case_facts,
+    embed_queries,
+    front_of,
+    neighbours,
+)
+from airlock.methods.case import Case, Scores
 from airlock.methods.contract import ArtefactKind, Executed, Plan, Secrets
-from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Interface, ask_all
+from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers, Interface, ask, ask_all
 from airlock.nets.frontend import Framed
 from airlock.training import Run
 from airlock.training.convex import LogisticHead
+
+Gives = Literal["logits", "label"]
+
+HEAD = "head"  # file in the vault
 
 
 class PerQuerySettings(HeadSettings):
@@ -43,13 +95,62 @@ class PerQuerySettings(HeadSettings):
     """
 
     queries: Annotated[int, Field(ge=1, le=10**7)] = 1000
-    gives: Literal["logits", "label"] = "logits"
+    gives: Gives = "logits"
 
 
-class PerQuery(Fitted):
+@dataclass(frozen=True)
+class LogitFigures:
+    """The public figures that answers follow from.
+
+    Args:
+        noise: How an answer is drawn.
+        objective: What the head minimises.
+        radius: B, the largest norm of the head.
+        sensitivity: How far one record moves the logits of a query in L2, rounding included.
+        spread: How far it moves two of them apart.
+    """
+
+    noise: Noise
+    objective: LogisticHead
+    radius: float
+    sensitivity: float
+    spread: float
+
+    @property
+    def noise_on_a_logit(self) -> float:
+        """Its standard deviation."""
+        return self.noise.multiplier * self.sensitivity
+
+
+class NoisyLogits(PaidAnswerer):
+    """Wφ with noise, for every query separately; one unit per answer."""
+
+    def __init__(self, interface: Interface, kept: Secrets) -> None:
+        super().__init__(interface, kept)
+        figures = interface.figures
+        self._head = torch.from_numpy(np.asarray(kept[HEAD]["weight"], np.float64))
+        self._mechanism, multiplier = str(figures["way"]), float(figures["noise_multiplier"])
+        sensitivity, spread = float(figures["sensitivity"]), float(figures["spread"])
+        self._grid = GridNoise("gaussian", sensitivity, multiplier, len(interface.classes))
+        self._choice = Choice(spread, GUMBEL / multiplier, self._mechanism != "exponential, pure")
+
+    @property
+    def event(self) -> dpa.DpEvent:
+        """What one answer costs, as the mechanism that is used states it."""
+        return self._grid.event if self._mechanism == "gaussian" else self._choice.event
+
+    def _decide(self, features: Tensor, stream: Stream) -> Answers:
+        logits = (features @ self._head.mT).numpy()
+        if self._mechanism != "gaussian":
+            return Answers(self._choice.pick(logits, stream))
+        noisy = self._grid.add_rows(logits, stream)
+        labels = noisy.argmax(1).astype(np.int64)
+        return Answers(labels, noisy if self.interface.gives == "logits" else None)
+
+
+class PerQuery(CertifiedHead):
     """Q answers with noise; status proven, unit record, relation add-remove."""
 
-    channel: ClassVar[str] = "answers"
     method: ClassVar[str] = "per-query"
     title: ClassVar[str] = "answers with noise on each"
     rank: ClassVar[int] = 90
@@ -59,39 +160,49 @@ class PerQuery(Fitted):
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
     )
-    settings_type: ClassVar[type[FrontSettings]] = PerQuerySettings
+    settings_model: ClassVar[type[Frozen] | None] = PerQuerySettings
+    settings: PerQuerySettings
     assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, *INSIDE)
-
-    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
-        super().__init__(config, facts)
-        assert isinstance(self.settings, PerQuerySettings)
-        self.queries, self.gives = self.settings.queries, self.settings.gives
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """All answers about a record that moves the head almost as far as can be."""
-        return answers_case.of_answers(cls, epsilon, delta)
+        """All answers about a record that moves the head almost as far as possible."""
+        return case_of_answers(cls, epsilon, delta)
 
     @classmethod
     def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
-        """Whoever answers, from the interface's figures and the vault's head."""
-        return Noisy(interface, kept)
+        """The answerer, from the interface's figures and the vault's head."""
+        return NoisyLogits(interface, kept)
+
+    @cached_property
+    def noise(self) -> Noise:
+        """The least there is for Q answers at this cost; when one of several runs is picked, all are paid for."""
+        asked, config = self.settings, self.config
+        return least_noise(
+            asked.gives == "label", asked.queries, config.tuning_runs, config.epsilon, config.delta, config.accountant
+        )
+
+    @cached_property
+    def figures(self) -> LogitFigures:
+        """Computed once, from the noise."""
+        objective = self.objective(self.noise.multiplier)
+        radius = objective.largest_norm(2 * self.records)  # no head of twice the stated number of records is longer
+        moved = objective.sensitivity() * objective.bound
+        error = objective.logit_error(self.sized().head.in_features, radius)
+        return LogitFigures(
+            noise=self.noise,
+            objective=objective,
+            radius=radius,
+            sensitivity=moved + 2 * math.sqrt(len(self.facts.classes)) * error,
+            spread=math.sqrt(2) * moved * (1 + 2**-40) + 4 * error,
+        )
 
     def plan(self) -> Plan:
         """Calibrate the noise of Q answers to (ε, δ) and fix the regularisation; touches no record."""
-        net, noise = self.sized(), self.noise()
-        objective = self.objective(noise.multiplier)
-        self.check(objective, net.head.in_features)
-        interface = self.interface(net, noise)
-        advice = advise(
-            self.queries,
-            noise.multiplier,
-            float(interface.figures["sensitivity"]),
-            self.records,
-            self.config.epsilon,
-            self.config.delta,
-        )
-        course = Course(noise.event, self.queries, runs=self.config.tuning_runs, unit="queries")
+        net, figures, queries = self.sized(), self.figures, self.settings.queries
+        self.check(figures.objective, net.head.in_features)
+        advice = self.advice()
+        course = Course(self.noise.event, queries, runs=self.config.tuning_runs, unit="queries")
         return Plan(
             self.channel,
             self.method,
@@ -100,59 +211,173 @@ class PerQuery(Fitted):
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
-                "queries": self.queries,
-                "gives": self.gives,
-                "mechanism": noise.way,
-                "regularisation": objective.regularisation,
-                "largest_gradient": objective.largest_gradient,
-                "sensitivity": interface.figures["sensitivity"],
-                "noise_multiplier": noise.multiplier,
-                "noise_on_a_logit": advice.comparison.per_query_noise,
-                "noise_of_one_head": advice.comparison.head_noise,
+                "queries": queries,
+                "gives": self.settings.gives,
+                "mechanism": self.noise.mechanism,
+                "regularisation": figures.objective.regularisation,
+                "largest_gradient": figures.objective.largest_gradient,
+                "sensitivity": figures.sensitivity,
+                "noise_multiplier": self.noise.multiplier,
+                "noise_on_a_logit": figures.noise_on_a_logit,
+                "noise_of_one_head_at_most": advice.head_noise,
                 "advice": advice.says,
             },
             course,
         )
 
+    def advice(self) -> Advice:
+        """Which method to use for this many queries."""
+        config, queries = self.config, self.settings.queries
+        alone = head_noise_at_most(self.noise, queries, config.tuning_runs, config.epsilon, config.delta)
+        on_a_count = math.sqrt(2) * self.noise.multiplier
+        head_noise = alone * self.figures.sensitivity
+        return Advice(queries, head_noise, self.figures.noise_on_a_logit, on_a_count, self.records)
+
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, solve the head, put it away, and ask about the test records."""
-        noise = self.noise()
-        net = self.ready().to(run.device)
-        interface = self.interface(net, noise)
-        kept = self.kept(net, split, noise, run)
-        desk = Noisy(interface, kept)
-        executed = repeat(repeat(desk.event, self.queries), self.config.tuning_runs)
-        utility = ask_all(desk, split.test, randomness.privacy.child("utility"))
+        kept = self.kept(self.ready().to(run.device), split, run)
+        interface = self.interface()
+        answerer = NoisyLogits(interface, kept)
+        executed = repeat(repeat(answerer.event, self.settings.queries), self.config.tuning_runs)
+        utility = ask_all(answerer, split.test, randomness.privacy.child("utility"))
         return Executed(interface, executed, utility, noise_made_on=BY_ANSWERER, secrets=kept)
 
-    def kept(self, net: Framed, split: Split, noise: Noise, run: Run) -> Secrets:
+    def kept(self, net: Framed, split: Split, run: Run) -> Secrets:
         """What stays in the vault: the head of these records, no longer than it may be, and the front end."""
-        head = self.solve(net, split.private, noise.multiplier, run)
-        objective = self.objective(noise.multiplier)
-        head = objective.projected(head, self.radius(objective))
+        head = self.solve(net, split.private, self.noise.multiplier, run)
+        head = self.figures.objective.projected(head, self.figures.radius)
         return {HEAD: {"weight": np.ascontiguousarray(head.cpu().numpy())}, FRONT: front_arrays(net)}
 
-    def interface(self, net: Framed, noise: Noise) -> Interface:
-        """What may be asked, and the figures that whoever answers needs."""
-        objective, classes = self.objective(noise.multiplier), len(self.facts.classes)
-        moved = objective.sensitivity() * objective.bound
-        error = objective.logit_error(net.head.in_features, self.radius(objective))
+    def interface(self) -> Interface:
+        """What may be asked, and the figures that the answerer needs."""
         figures: dict[str, str | int | float] = {
             "net": self.net_name,
-            "way": noise.way,
-            "noise_multiplier": noise.multiplier,
-            "sensitivity": moved + 2 * math.sqrt(classes) * error,
-            "spread": math.sqrt(2) * moved * (1 + 2**-40) + 4 * error,
+            "way": self.noise.mechanism,
+            "noise_multiplier": self.noise.multiplier,
+            "sensitivity": self.figures.sensitivity,
+            "spread": self.figures.spread,
         }
-        return Interface(self.gives, self.facts.shape, self.facts.classes, self.queries, ONE_ANSWER, figures)
+        asked, facts = self.settings, self.facts
+        return Interface(asked.gives, facts.shape, facts.classes, asked.queries, ONE_ANSWER, figures)
 
-    def radius(self, objective: LogisticHead) -> float:
-        """No head of twice the stated number of records is longer."""
-        return objective.largest_norm(2 * self.records)
 
-    def noise(self) -> Noise:
-        """The least there is for Q answers at this cost; when one of several runs is picked, all are paid for."""
-        config = self.config
-        return least_noise(
-            self.gives == "label", self.queries, config.tuning_runs, config.epsilon, config.delta, config.accountant
+# Which method to use, by public figures alone.
+
+_SEVERAL = 10  # questions from which on `votes` was better wherever it was tried; with fewer it was not tried
+
+
+def head_noise_at_most(noise: Noise, queries: int, runs: int, epsilon: float, delta: float) -> float:
+    """A bound in closed form on the noise multiplier of `head` at the same cost as these answers.
+
+    Q answers of ρ-zCDP each are Qρ-zCDP, and so is one Gaussian mechanism with z = 1/√(2Qρ). Where answers are
+    accounted for as pure ε-DP, ρ is the largest with ρ + 2√(ρ ln(1/δ)) ≤ ε (Bun and Steinke 2016), over all runs.
+    """
+    if noise.mechanism == "exponential, pure":
+        log = math.log(1 / delta)
+        rho = (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2 / runs
+    else:
+        rho = queries * float(noise.event.rho)
+    return 1 / math.sqrt(2 * rho)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`head`, `per-query` and `votes` at the same (ε, δ).
+
+    Args:
+        queries: Q.
+        head_noise: The standard deviation of the noise on one logit when one head leaves, at most.
+        per_query_noise: The same when each of Q answers gets its own noise.
+        noise_on_a_count: Of `votes`.
+        records: n0.
+    """
+
+    queries: int
+    head_noise: float
+    per_query_noise: float
+    noise_on_a_count: float
+    records: int
+
+    @property
+    def recommended(self) -> Literal["head", "per-query"]:
+        """The method with less noise; where it is the same, the one without a limit."""
+        alike = math.isclose(self.head_noise, self.per_query_noise, rel_tol=1e-9)
+        return "head" if alike or self.head_noise < self.per_query_noise else "per-query"
+
+    @property
+    def inside(self) -> Literal["per-query", "votes"]:
+        """The best method for labels by which no model leaves."""
+        enough = self.records // FEWEST_RECORDS > self.noise_on_a_count
+        return "votes" if enough and self.queries >= _SEVERAL else "per-query"
+
+    @property
+    def says(self) -> str:
+        """What to use."""
+        return f"{self._either()} If no model may leave: '{self.inside}' for labels, 'per-query' for logits."
+
+    def _either(self) -> str:
+        if self.queries == 1 and self.recommended == "head":
+            return "One query: the same noise either way; take 'head', which answers more of them at no further cost."
+        count = f"{self.queries:,} {'query' if self.queries == 1 else 'queries'}"
+        noises = (
+            f"noise of {self.per_query_noise:.3g} on every logit if each is answered separately, at most "
+            f"{self.head_noise:.3g} with one head, which has no limit"
         )
+        few = "take 'head'." if self.recommended == "head" else "take 'per-query' if so few are enough, else 'head'."
+        return f"{count}: {noises}: {few}"
+
+
+# The case for the court: all answers of a budget, asked about the one record that differs.
+#
+# The records are those of `head`'s case, of which one moves the head by nine tenths of what is accounted for, almost
+# all of it along its own features: no query shows more of it than the record itself. Both heads are known to the court,
+# so the best score of logits is their projection on the difference, and of labels their likelihood.
+
+CASE_QUERIES: dict[Gives, int] = {"logits": 4, "label": 100}
+_NAMED = "how many answers name the record's class"
+STATISTICS: dict[Gives, tuple[str, ...]] = {
+    "logits": ("all answers on the difference of both heads' logits", _NAMED),
+    "label": ("how much likelier the labels are with the record than without", _NAMED),
+}
+
+
+def case_of_answers(
+    method: type[PerQuery], epsilon: float, delta: float, classes: int = 2, gives: Gives = "logits"
+) -> Case:
+    """The real heads, the real noise, the whole budget; classes that no record has change nothing but the noise."""
+    channel = case_channel(method, epsilon, delta, classes, gives)
+    net, sides, figures = channel.ready(), neighbours(), channel.figures
+    nobody = sides[0].take(np.arange(0))
+    kept = [channel.kept(net, Split(channel.facts, side, nobody, nobody, nobody), Run()) for side in sides]
+    answerers = [method.answerer(channel.interface(), own) for own in kept]
+    query, often = sides[0].x[-1:].astype(np.float32), CASE_QUERIES[gives]
+    with_it, without = (_logits(net, own, query) for own in kept)
+    toward = np.asarray((with_it - without) / np.linalg.norm(with_it - without))
+    scale = figures.spread / channel.noise.epsilon
+    likelier = log_softmax(with_it / scale) - log_softmax(without / scale)
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        found = ask(answerers[0 if with_record else 1], np.repeat(query, often * count, 0), stream)
+        along = likelier[found.labels] if found.values is None else found.values @ toward
+        return np.stack([np.asarray(each).reshape(count, often).sum(1) for each in (along, found.labels == 0)], 1)
+
+    if gives == "logits":
+        reach = float(np.linalg.norm(with_it - without)) / figures.sensitivity
+    else:  # by the divergence of two labels, over what is accounted for
+        rho = getattr(channel.noise.event, "rho", math.inf)
+        reach = math.sqrt(float(softmax(with_it / scale) @ likelier) / rho)
+    pair = f"{PAIR}; {often} answers about that record"
+    return Case.of_proven(channel.plan().guarantee, pair, STATISTICS[gives], run, reach)
+
+
+def case_channel(method: type[PerQuery], epsilon: float, delta: float, classes: int, gives: Gives) -> PerQuery:
+    """The method on the made-up records."""
+    settings = {"regularisation": CASE_REGULARISATION, "queries": CASE_QUERIES[gives], "gives": gives}
+    return method(case_config(method.method, epsilon, delta, settings), case_facts(classes))
+
+
+def _logits(net: Framed, kept: Secrets, query: NDArray[np.float32]) -> Scores:
+    """Without noise."""
+    weight = torch.from_numpy(np.asarray(kept[HEAD]["weight"]))
+    features = embed_queries(front_of(net, torch.device("cpu")), query, LogisticHead(len(weight), 1.0, 1))
+    return np.asarray((features @ weight.mT)[0].numpy(), np.float64)

@@ -2,10 +2,7 @@
 
 The docstring of `published` says what the paper claims and what is wrong with it.
 
-    published     the method; its claim fails
-    settings      its settings
-    case          its case for the court
-    neuron        its noise on one output neuron
-    formulas      its figures, from a network's sizes
-    dp_sgd_noise  the noise of DP-SGD that the paper compares itself with
+    published  the method, its settings and its case for the court; its claim fails
+    neuron     its noise on one output neuron
+    formulas   its figures, from a network's sizes, and the noise of DP-SGD that it compares them with
 """

@@ -1,10 +1,18 @@
 """The figures of Lu et al. 2021 ("convexified loss"), as the paper computes them from the sizes of a network alone.
 
 They are what `published` has to use and what is claimed, not what is true: Δω divides a bound on the whole weight
-vector by √|W| as if every weight moved alike, hidden activations are taken as fixed, and the loss of a network with a
+vector by √|W| as if every weight moved alike, hidden activations are treated as fixed, and the loss of a network with a
 hidden layer is not convex. docs/answers.md says what is wrong with the claim.
 
 The network is m – 128 (tanh) – C (softmax); n records; the regulariser 0.001‖W‖²/2 counts with λ = 5e-4.
+
+The paper compares its noise with that of DP-SGD, after Jayaraman and Evans 2019. `naive_noise`, `zcdp_noise` and
+`rdp_noise` are those noise multipliers, standard deviation over clip norm, for E epochs at (ε, δ) in total:
+
+* naive composition: every epoch is one Gaussian mechanism at (ε/E, δ/E) by the classical bound, which holds only for
+  ε/E ≤ 1; used beyond that, as it was, it is not a bound.
+* zCDP: E Gaussian mechanisms have ρ = E/2σ², and ρ + 2√(ρ ln 1/δ) = ε.
+* RDP: n/batch steps per epoch on Poisson lots, by the accountant; the only one of the three that counts sampling.
 """
 
 from __future__ import annotations
@@ -13,8 +21,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import dp_accounting as dpa
 from scipy.optimize import brentq
 from scipy.stats import norm
+
+from airlock.accounting import calibrate, repeat
+from airlock.training.sampling import sampled
 
 HIDDEN = 128
 STRONG_CONVEXITY = 5e-4
@@ -28,7 +40,7 @@ class Sensitivities:
         inputs: m, the number of features.
         classes: C.
         records: n.
-        strong_convexity: λ, half of what the squared weights are multiplied with.
+        strong_convexity: λ, half of the factor on the squared weights.
     """
 
     inputs: int
@@ -100,3 +112,24 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     most = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1
     return float(brentq(excess, 0.0, most)) if excess(0.0) > 0 else 0.0
+
+
+def naive_noise(epochs: int, epsilon: float, delta: float) -> float:
+    """E √(2 ln(1.25 E/δ)) / ε."""
+    return epochs * math.sqrt(2 * math.log(1.25 * epochs / delta)) / epsilon
+
+
+def zcdp_noise(epochs: int, epsilon: float, delta: float) -> float:
+    """√(E/2) (√(L + ε) + √L) / ε with L = ln(1/δ)."""
+    log = math.log(1 / delta)
+    return math.sqrt(epochs / 2) * (math.sqrt(log + epsilon) + math.sqrt(log)) / epsilon
+
+
+def rdp_noise(epochs: int, epsilon: float, delta: float, records: int, batch_size: int) -> float:
+    """The smallest noise multiplier, to 1e-3, that the RDP accountant accepts; add-remove, Poisson lots."""
+    steps = epochs * math.ceil(records / batch_size)
+
+    def events(noise_multiplier: float) -> dpa.DpEvent:
+        return repeat(sampled(batch_size / records, dpa.GaussianDpEvent(noise_multiplier)), steps)
+
+    return calibrate(events, epsilon, delta, accountant="rdp")

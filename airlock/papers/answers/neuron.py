@@ -3,14 +3,14 @@
 A neuron v is picked with probability ∝ exp(ε_s p_v / 2Δp), its logit gets noise of scale Δz/ε_n (Laplace, or Gaussian
 with that standard deviation), and softmax is applied again.
 
-Guarantee: none with three classes or more. The logits without noise are told up to a common shift, ln p_u/p_w =
-z_u − z_w for all u and w other than v, so that two networks are told apart by one answer as soon as they differ.
-With two classes only z_0 − z_1 is told, with noise of this scale whichever neuron was picked: with Laplace noise that
-is D ε_n/Δz-DP if one record moves z_0 − z_1 by at most D. Were D = 2Δz, as the paper thinks, it would be 2ε_n; the
-paper's Δz is no bound.
+Guarantee: none with three classes or more. The logits without noise are revealed up to a common shift, ln p_u/p_w =
+z_u − z_w for all u and w other than v, so two networks are told apart by one answer as soon as they differ. With two
+classes only z_0 − z_1 is revealed, with noise of this scale whichever neuron was picked: with Laplace noise that is
+D ε_n/Δz-DP if one record moves z_0 − z_1 by at most D. Were D = 2Δz, as the paper assumes, it would be 2ε_n; the
+paper's Δz is not a bound.
 
 Noise is continuous, as in the paper, from the operating system's randomness unless a seed was asked for. Its low-order
-bits are not protected either (Mironov 2012): nothing is lost by that here.
+bits are not protected either (Mironov 2012); as there is no guarantee, none is lost by that.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class NeuronNoise:
         return self.logit_sensitivity / self.epsilon
 
     def chances(self, logits: Floats) -> Floats:
-        """With which probability each neuron of each row is picked."""
+        """The probability with which each neuron of each row is picked."""
         return softmax(self.epsilon * softmax(logits) / (2 * self.probability_sensitivity))
 
     def perturb(self, logits: Floats, stream: Stream) -> Floats:
-        """Noisy probabilities, a row a query; each row has its own neuron and its own noise."""
+        """Noisy probabilities, one row per query; each row has its own neuron and its own noise."""
         rows = np.arange(len(logits))
         reached = np.cumsum(self.chances(logits), 1) < stream.child("neuron").uniform(len(rows))[:, None]
         picked = np.minimum(reached.sum(1), logits.shape[1] - 1)
@@ -79,7 +79,7 @@ class NeuronNoise:
 
     @property
     def figures(self) -> Figures:
-        """What an interface needs to say."""
+        """What an interface has to state."""
         return {
             "noise": self.kind,
             "logit_sensitivity": self.logit_sensitivity,
@@ -107,7 +107,7 @@ class NeuronNoise:
 
 
 def softmax(logits: Floats) -> Floats:
-    """Along rows, in float64; it does not overflow."""
+    """Along rows, in float64, without overflow."""
     powers = np.exp(logits - logits.max(1, keepdims=True))
     found: Floats = powers / powers.sum(1, keepdims=True)
     return found
@@ -144,7 +144,7 @@ class NeuronAnswerer(Answerer):
         """Noisy probabilities and the most probable class."""
         if len(x) != reservation.rows:
             raise Refused(
-                f"{reservation.rows} queries, as reserved", f"{len(x)}", "Answers would leave that nobody paid for."
+                f"{reservation.rows} queries, as reserved", f"{len(x)}", "Answers that were not paid for would leave."
             )
         if not len(x):
             return Answers(np.empty(0, np.int64), np.empty((0, len(self.interface.classes))))

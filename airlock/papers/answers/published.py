@@ -3,14 +3,14 @@
 A net m – 128 (tanh) – C is trained on all private records with the convexified loss (`training.gradients`) and stays
 inside. Every query is answered from it by Algorithm 1 (`neuron`), with the sensitivities that the paper computes from
 the sizes of the network alone (`formulas`). ε is that of *one* answer, as in the paper; `queries` answers may be asked
-for, and the paper's composition makes queries · ε of them (√queries · ε with Gaussian noise).
+for, and by the paper's composition they have queries · ε together (√queries · ε with Gaussian noise).
 
-Why nothing is promised. (1) With three classes or more the logits without noise are told exactly, up to a common shift:
-one answer has no finite ε. (2) The sensitivities are no bounds: Δω divides a bound on all weights together by √|W| as
-if each moved alike; hidden activations are taken as fixed; ρ is too small; the loss is not convex in the weights of a
-network with a hidden layer; and what Adam ends with is no minimiser. (3) The Gaussian variant's "ε" is that of Gaussian
-DP: ε = 1 is (4.38, 1e-5)-DP. (4) α is chosen by accuracies on the private records when it is searched, and in the paper
-it always was. So the recorded event is a non-private one, ε is infinite and the unit "none".
+Why nothing is promised. (1) With three classes or more the logits without noise are revealed exactly, up to a common
+shift: one answer has no finite ε. (2) The sensitivities are not bounds: Δω divides a bound on all weights together by
+√|W| as if each moved alike; hidden activations are treated as fixed; ρ is too small; the loss is not convex in the
+weights of a network with a hidden layer; and what Adam ends with is not a minimiser. (3) The Gaussian variant's "ε" is
+that of Gaussian DP: ε = 1 is (4.38, 1e-5)-DP. (4) When α is searched, it is chosen by accuracies on the private
+records, and in the paper it always was. So the recorded event is a non-private one, ε is infinite and the unit "none".
 
 The accuracy on the card is that of one noisy answer to every test record, beyond the answers that may be asked for.
 """
@@ -18,22 +18,25 @@ The accuracy on the card is that of one noisy answer to every test record, beyon
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from itertools import combinations
+from typing import Annotated, Any, ClassVar, Literal
 
 import dp_accounting as dpa
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import nn
 
 from airlock.accounting import Claim, Guarantee, repeat
 from airlock.accounting.guarantee import Status
-from airlock.config import ReleaseConfig, parse
+from airlock.config import Frozen, Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
-from airlock.errors import TrainingError
+from airlock.errors import ConfigError, TrainingError
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.case import Case
+from airlock.methods.case import Case, Scores
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     ArtefactKind,
@@ -45,10 +48,8 @@ from airlock.methods.contract import (
 )
 from airlock.methods.interface import BY_ANSWERER, Answerer, Interface
 from airlock.nets import create
-from airlock.papers.answers import case as published_case
 from airlock.papers.answers.formulas import Sensitivities, gaussian_epsilon, neuron_budget
-from airlock.papers.answers.neuron import NeuronAnswerer, NeuronNoise, keep
-from airlock.papers.answers.settings import ALPHAS, PublishedSettings, check
+from airlock.papers.answers.neuron import NeuronAnswerer, NeuronNoise, Noise, keep
 from airlock.training import Recipe, Resident, Run, Shuffled, count_correct, fit
 from airlock.training.devices import to_input
 from airlock.training.gradients import Convexified, MeanLoss, Objective, ObjectiveGradients, start_as_keras
@@ -64,14 +65,14 @@ THEOREMS = {
         "Gaussian DP it would be ({one:.3g}, {delta:.3g})-DP, and {queries:,} answers ({total:.4g}, {delta:.3g})-DP"
     ),
 }
-_TOLD = "an answer tells all logits but one exactly, up to a common shift, so that no ε bounds it"
+_TOLD = "an answer reveals all logits but one exactly, up to a common shift, so no ε bounds it"
 _UNBOUNDED = "one record can move an output by more than the noise was made for"
 NOT_NOISY = (
     "NOT TRUE of this method: every output that an answer depends on has noise. All but one have none, and with three "
-    "classes or more an answer tells them."
+    "classes or more an answer reveals them."
 )
 NEEDED = (
-    "NOT TRUE of the paper: one record moves every weight by the same small share of what it can move them in all.",
+    "NOT TRUE of the paper: one record moves every weight alike, by a small share of what it can move all of them.",
     "NOT TRUE of this method: the loss is convex in the weights, and training ends in its minimum.",
 )
 SEARCHED = (
@@ -84,7 +85,78 @@ ASSUMPTIONS = (
     "The noise stays secret and is not used again, and the network stays inside.",
     NOTHING_ELSE_LEAVES,
 )
-_NO_EPSILON = "none: all logits but one are told exactly"
+_NO_EPSILON = "none: all logits but one are revealed exactly"
+
+
+# Settings; defaults are the paper's (Tables 3 and 4).
+
+LARGEST_ALPHA, ALPHA_STEP = 10.0, 0.5
+ALPHAS = tuple(ALPHA_STEP * i for i in range(1, round(LARGEST_ALPHA / ALPHA_STEP) + 1))
+_TABLE_4 = {"location30": 1.0, "mnist": 1.0, "adult": 1.0, "cifar10": 2.0, "cifar100": 1.0}
+_DEFAULT_ALPHA = 1.0
+
+
+class PublishedSettings(Frozen):
+    """How the network is trained and how answers are made.
+
+    Args:
+        loss: elements: convexified as in the authors' code, which gives the paper's figures; records: convexified as
+            printed (Eq. 22); mean: not convexified, the paper's "original loss".
+        alpha: α of the convexified loss; "search" tries 0.5, 1, ... 10 on the private records, as the paper did. Left
+            out: the paper's for the data sets that it used, else 1.
+        judged_on: Which records judge α, besides the private ones, when it is searched.
+        noise: On the picked neuron.
+        shares: How a query's ε is divided; with Gaussian noise the authors' code divides by 2√C + 1, the paper by
+            √(4C + 1). With Laplace noise both by 2C + 1.
+        l2: A factor on the squared weights, without biases; twice the λ of the sensitivities.
+        learning_rate: Of Adam.
+        batch_size: Records in a batch.
+        epochs: Passes over the records.
+        queries: How many answers may be asked for in total.
+    """
+
+    loss: Literal["elements", "records", "mean"] = "elements"
+    alpha: Annotated[float, Field(gt=0, le=LARGEST_ALPHA)] | Literal["search"] | None = None
+    judged_on: Literal["test", "public"] = "test"
+    noise: Noise = "laplace"
+    shares: Literal["paper", "code"] = "paper"
+    l2: Positive = 0.001
+    learning_rate: Positive = 0.001
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 100
+    queries: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
+
+    def alpha_for(self, data: str) -> float | Literal["search"]:
+        """α, by the data's name where it was left out."""
+        return _TABLE_4.get(data, _DEFAULT_ALPHA) if self.alpha is None else self.alpha
+
+
+def _check(settings: PublishedSettings, net: str, public_share: float) -> None:
+    """Refuse settings that would be ignored or contradict each other.
+
+    Raises:
+        ConfigError: It says which.
+    """
+    ignored = "A key that is ignored hides a mistake."
+    given = settings.model_fields_set
+    if settings.loss == "mean" and "alpha" in given:
+        raise ConfigError('no settings.alpha with settings.loss = "mean"', "one", ignored, "Leave alpha out.")
+    if settings.alpha != "search" and "judged_on" in given:
+        raise ConfigError('settings.alpha = "search" with settings.judged_on', "none", ignored, "Leave judged_on out.")
+    if settings.judged_on == "public" and not public_share:
+        raise ConfigError(
+            'public records for settings.judged_on = "public"', "none", do="Set split.public, or judge on test records."
+        )
+    if net not in ("auto", "mlp"):
+        raise ConfigError(
+            "net 'mlp' for answers/published",
+            f"'{net}'",
+            "The paper's sensitivities are those of one hidden layer of 128 tanh units.",
+            "Leave `net` out.",
+        )
+
+
+# The method.
 
 
 class Published(Channel):
@@ -100,26 +172,28 @@ class Published(Channel):
         "protection and stays inside. In every answer one of the model's outputs is changed at random."
     )
     unproven: ClassVar[str] = (
-        "The paper's proof fails: all outputs but one get no noise, so that with three classes or more an answer tells "
-        "them exactly; and the effect of one record on an output is taken too small."
+        "The paper's proof fails: all outputs but one get no noise, so with three classes or more an answer reveals "
+        "them exactly; and the effect of one record on an output is underestimated."
     )
     sound_method: ClassVar[str] = "head"
 
+    settings_model: ClassVar[type[Frozen] | None] = PublishedSettings
+    settings: PublishedSettings
+
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
-        self.settings = parse(PublishedSettings, config.settings, where="settings")
-        check(self.settings, config.net, config.split.public)
+        _check(self.settings, config.net, config.split.public)
         self.records = facts.expected("private", config.split)
         self.alpha = self.settings.alpha_for(facts.name)
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """One answer, of three classes, from networks that were trained with and without one record."""
-        return published_case.of_answer(cls, epsilon, delta)
+        return case_of_answer(cls, epsilon, delta)
 
     @classmethod
     def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
-        """Whoever answers, from the interface and the network in the vault."""
+        """The answerer, from the interface and the network in the vault."""
         return NeuronAnswerer(interface, kept)
 
     @property
@@ -130,7 +204,7 @@ class Published(Channel):
 
     @property
     def noise(self) -> NeuronNoise:
-        """Of one answer; runs that are repeated share ε."""
+        """Of one answer; repeated runs share ε."""
         s, sizes = self.settings, self.sensitivities
         kind = "gaussian-code" if (s.noise, s.shares) == ("gaussian", "code") else s.noise
         share = neuron_budget(self.config.epsilon / self.config.tuning_runs, sizes.classes, kind)
@@ -163,7 +237,7 @@ class Published(Channel):
             "claimed_logit_sensitivity": sizes.of_a_logit,
             "claimed_probability_sensitivity": sizes.of_a_probability,
             "claimed_stability": sizes.stability,
-            "epsilon_per_answer": _NO_EPSILON if sizes.classes > 2 else "none: the sensitivity is no bound",
+            "epsilon_per_answer": _NO_EPSILON if sizes.classes > 2 else "none: the sensitivity is not a bound",
         }
         return Plan(self.channel, self.method, self.leaves, self._guarantee(self._events()), details)
 
@@ -174,7 +248,7 @@ class Published(Channel):
         return Interface("probabilities", shape, classes, self.settings.queries, unit, figures)
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Train the network, keep it, and let one answer to every test record show what answers are worth."""
+        """Train the network, keep it, and measure the accuracy of one answer per test record."""
         alpha = self.search(split, run) if self.alpha == "search" else self.alpha
         net = self.train(split.private, self.objective(alpha), run)
         interface, kept = self.interface(), keep(net)
@@ -246,9 +320,111 @@ class Published(Channel):
 
 
 def measure(answerer: Answerer, records: Records, stream: Stream) -> Outcomes:
-    """What every record is told about itself, by one answer each."""
+    """What every record is told about itself, with one answer each."""
     if not len(records):
         return Outcomes(records.y, records.y)
     x = to_input(torch.from_numpy(np.ascontiguousarray(records.x))).numpy()
     answers = answerer.answer(x, answerer.reserve(len(records)), stream)
     return Outcomes(records.y, answers.labels.astype(np.int64))
+
+
+# The case for the court: two trainings, with and without one record, and one answer per run.
+#
+# All other records are alike: the same features, class 0. The one that differs has a feature and a class that no other
+# record has. The query is that record. The real training code trains a network on either set; then every run is one
+# answer by the real algorithm. Both networks are known to the court.
+#
+# With three classes or more an answer reveals ln p_u/p_w = z_u − z_w for every pair without noise: the score is which
+# network has such a pair at exactly that place, and it does not err. With two, all that is revealed is z_0 − z_1 with
+# noise of one known scale; the two networks are further apart than the paper's sensitivity says, and the score is what
+# is revealed. The claim is the paper's for one answer; for Gaussian noise, which it states as Gaussian DP, the (ε, δ)
+# that this means.
+
+Kept = Mapping[bool, Secrets]  # what stays inside, with the record and without
+
+CASE_CLASSES = 3
+_CASE_RECORDS = 10_000
+_CASE_SETTINGS = {"batch_size": 1000}  # the paper's 100 would take ten times as long, and show more
+QUERY = np.array([[1.0, 0.0]], np.float32)
+_TINY = 1e-300
+PAIR = (
+    f"{_CASE_RECORDS:,} records, with and without one that has its own feature and its own class; the network is "
+    "trained on either set, and asked about that record"
+)
+_LOG_ODDS = "the log-odds of the first class in the answer"
+_CLOSEST = "how much closer the closest log-ratio of two probabilities is to the network with the record"
+
+
+def case_facts(classes: int) -> Facts:
+    """Two features; the number of records is that of the set with the record."""
+    names = tuple(map(str, range(classes)))
+    return Facts("court", (2,), names, _CASE_RECORDS, 1, "made up for the court")
+
+
+def case_config(epsilon: float, delta: float, **settings: Any) -> ReleaseConfig:
+    """The paper's settings, with larger batches."""
+    table = {
+        "channel": "answers",
+        "method": "published",
+        "data": "court",
+        "epsilon": epsilon,
+        "delta": delta,
+        "split": {"test": 0.0, "holdout": 0.0},
+        "device": "cpu",
+        "settings": {**_CASE_SETTINGS, **settings},
+    }
+    return from_table(table)
+
+
+def neighbours() -> tuple[Records, Records]:
+    """With and without the record; the one that differs comes last."""
+    x, y = np.tile(1 - QUERY, (_CASE_RECORDS, 1)), np.zeros(_CASE_RECORDS, np.int64)
+    x[-1], y[-1] = QUERY, 1
+    both = Records(x, y)
+    return both, both.take(np.arange(_CASE_RECORDS - 1))
+
+
+def case_of_answer(
+    method: type[Published], epsilon: float, delta: float, classes: int = CASE_CLASSES, **settings: Any
+) -> Case:
+    """One answer about the record; the networks are trained here, once per side."""
+    channel = method(case_config(epsilon, delta, **settings), case_facts(classes))
+    return case_of_networks(channel, train_both(channel))
+
+
+def train_both(channel: Published) -> Kept:
+    """The networks with and without the record, by the method's own training."""
+    assert channel.alpha != "search"
+    objective = channel.objective(channel.alpha)
+    with torch.random.fork_rng(devices=[]):
+        kept = [keep(channel.train(side, objective, Run())) for side in neighbours()]
+    return dict(zip((True, False), kept, strict=True))
+
+
+def case_of_networks(channel: Published, kept: Kept) -> Case:
+    """One answer from either network."""
+    answerers = {known: NeuronAnswerer(channel.interface(), kept[known]) for known in (True, False)}
+    both, others = (answerers[known].logits(QUERY)[0] for known in (True, False))
+    classes, epsilon, delta = len(channel.facts.classes), channel.config.epsilon, channel.config.delta
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        asked = answerers[with_record]
+        values = asked.answer(QUERY.repeat(count, 0), asked.reserve(count), stream).values
+        assert values is not None
+        logs = np.log(np.maximum(values, _TINY))
+        scores = [logs[:, 0] - np.log(np.maximum(values[:, 1:].sum(1), _TINY))]
+        if classes > 2:
+            scores.append(_apart(logs, others) - _apart(logs, both))
+        return np.stack(scores, 1)
+
+    gaussian = channel.settings.noise == "gaussian"
+    stated = gaussian_epsilon(epsilon, delta) if gaussian else epsilon
+    theorem = "Theorem 6 of Lu et al. 2021, for one answer" + (", as Gaussian DP" if gaussian else "")
+    return Case(Claim(stated, delta, theorem), PAIR, (_LOG_ODDS,) if classes == 2 else (_LOG_ODDS, _CLOSEST), run)
+
+
+def _apart(logs: NDArray[np.float64], logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The logarithm of how far the closest pair is from a network's; rounding alone leaves some 1e-15."""
+    pairs = [np.abs(logs[:, u] - logs[:, w] - (logits[u] - logits[w])) for u, w in combinations(range(len(logits)), 2)]
+    found: NDArray[np.float64] = np.log(np.maximum(np.min(pairs, 0), 1e-12))
+    return found

@@ -66,7 +66,7 @@ THEOREM_GROUPS = (
 NEEDED = (
     "NOT TRUE of this method: one record is in few of the models. Every model was trained on every record.",
     "NOT TRUE of the paper: one model moves a score by at most 1/(M(M − 1)). It moves it by up to κ/M.",
-    "NOT TRUE of the paper: one model is in one slice alone. It is in all of them.",
+    "NOT TRUE of the paper: one model is in only one slice. It is in all of them.",
 )
 NOT_PUBLIC = (
     "NOT TRUE of this method: the range and the bandwidth of a slice are public. They follow from the models in it."

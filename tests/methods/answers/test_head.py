@@ -1,4 +1,4 @@
-"""`answers`/`head`: the contract, what is its own, and the planner's advice."""
+"""`answers`/`head`: the contract, and what is its own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from airlock.bundle.verify import verify
 from airlock.data import Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.answers import case
-from airlock.methods.answers.fitted import embed
 from airlock.methods.answers.head import Head
-from airlock.methods.answers.planner import Comparison
+from airlock.methods.answers.linear_head import CASE_REGULARISATION, case_config, case_facts, embed, neighbours
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
@@ -139,18 +137,10 @@ def test_digits_at_epsilon_2_reaches_90_percent() -> None:
     assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.90
 
 
-def test_the_advice_names_both_figures() -> None:
-    many, one = Comparison(100, 1.0, 10.0), Comparison(1, 1.0, 1.0)
-    assert (many.ratio, many.recommended) == (10.0, "head")
-    assert many.says.startswith(
-        "100 queries: noise of 10 on every logit if each is answered by itself, 1 with one head"
-    )
-    assert one.says.startswith("One query: as much noise either way")
-
-
 def test_the_record_of_the_case_moves_the_head_by_nine_tenths_of_the_sensitivity() -> None:
-    channel = Head(case.config_for(1.0, 1e-5), case.FACTS)
+    settings = {"regularisation": CASE_REGULARISATION}
+    channel = Head(case_config("head", 1.0, 1e-5, settings), case_facts())
     details = channel.plan().details
     z, net = float(details["noise_multiplier"]), channel.ready()
-    both, others = (channel.solve(net, records, z, Run()) for records in case.neighbours())
+    both, others = (channel.solve(net, records, z, Run()) for records in neighbours())
     assert 0.9 < float((both - others).norm()) / float(details["sensitivity"]) <= 1

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import math
 
+import dp_accounting as dpa
 import pytest
 
-from airlock.papers.answers.formulas import HIDDEN, Sensitivities, neuron_budget, probability_sensitivity
+from airlock.accounting import repeat, spend
+from airlock.papers.answers.formulas import (
+    HIDDEN,
+    Sensitivities,
+    naive_noise,
+    neuron_budget,
+    probability_sensitivity,
+    rdp_noise,
+    zcdp_noise,
+)
+from airlock.training.sampling import sampled
 
 # Sizes (m, C, n), then the printed ρ, Δω, Δz, Δp with its unbounded value (Table 6) and the stability (Table 5).
 TABLE = {
@@ -66,3 +77,38 @@ def test_a_query_is_split_as_the_paper_says_and_as_its_code_does() -> None:
     assert neuron_budget(1.0, 10, "gaussian") == pytest.approx(41**-0.5)
     assert neuron_budget(1.0, 10, "gaussian-code") == pytest.approx(1 / (2 * 10**0.5 + 1))
     assert neuron_budget(8.0, 2, "laplace") == 8 * neuron_budget(1.0, 2, "laplace")
+
+
+# The noise of DP-SGD in the paper's comparison, against what each formula is made of.
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])
+def test_naive_composition_gives_every_epoch_its_share_of_both(epsilon: float) -> None:
+    sigma = naive_noise(100, epsilon, 1e-5)
+    assert sigma == pytest.approx(math.sqrt(2 * math.log(1.25 / 1e-7)) / (epsilon / 100))
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 100.0])
+def test_zcdp_noise_spends_epsilon_exactly(epsilon: float) -> None:
+    rho, delta = 100 / (2 * zcdp_noise(100, epsilon, 1e-5) ** 2), 1e-5
+    assert rho + 2 * math.sqrt(rho * math.log(1 / delta)) == pytest.approx(epsilon)
+
+
+def test_rdp_noise_is_the_smallest_that_stays_within_epsilon() -> None:
+    found = rdp_noise(10, 1.0, 1e-4, 1000, 100)
+    costs = [
+        spend(repeat(sampled(0.1, dpa.GaussianDpEvent(found + more)), 100), 1e-4, accountant="rdp").epsilon
+        for more in (0.0, -2e-3)
+    ]
+    assert costs[0] <= 1.0 < costs[1]
+
+
+def test_each_is_less_than_the_one_before() -> None:
+    """For Location: 1,200 records, batches of 100, 100 epochs, δ = 1/(10 n)."""
+    delta = 1 / 12_000
+    for epsilon in (0.1, 1.0):
+        assert (
+            naive_noise(100, epsilon, delta)
+            > zcdp_noise(100, epsilon, delta)
+            > rdp_noise(100, epsilon, delta, 1200, 100)
+        )

@@ -18,12 +18,10 @@ from airlock.errors import ConfigError, FormatError, Refused, TrainingError
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Case, Release
 from airlock.methods.interface import Interface, Reservation
-from airlock.papers.answers import case as published_case
 from airlock.papers.answers import published
 from airlock.papers.answers.formulas import gaussian_epsilon, neuron_budget
 from airlock.papers.answers.neuron import NETWORK, NeuronAnswerer, NeuronNoise, softmax
-from airlock.papers.answers.published import Published
-from airlock.papers.answers.settings import ALPHAS
+from airlock.papers.answers.published import ALPHAS, Published
 from airlock.testing import ClaimContract
 from airlock.threads import one_thread
 from airlock.training import Run, predict
@@ -283,16 +281,16 @@ def _one_thread() -> Any:
 
 
 def channel_for(classes: int, epsilon: float = 1.0) -> Published:
-    return Published(published_case.config_for(epsilon, 1e-5), published_case.facts(classes))
+    return Published(published.case_config(epsilon, 1e-5), published.case_facts(classes))
 
 
 @cache
-def networks(classes: int) -> published_case.Kept:
-    return published_case.train(channel_for(classes))
+def networks(classes: int) -> published.Kept:
+    return published.train_both(channel_for(classes))
 
 
 def case(classes: int) -> Case:
-    return published_case.of_networks(channel_for(classes), networks(classes))
+    return published.case_of_networks(channel_for(classes), networks(classes))
 
 
 @pytest.mark.parametrize("classes", [3, 10])
@@ -313,7 +311,7 @@ def test_with_two_classes_the_trained_networks_are_further_apart_than_the_noise_
     """With Laplace noise on z_0 − z_1 alone, ε is exactly its move over the noise's scale."""
     channel = channel_for(2)
     sides = [NeuronAnswerer(channel.interface(), networks(2)[known]) for known in (True, False)]
-    z = [side.logits(published_case.QUERY)[0] for side in sides]
+    z = [side.logits(published.QUERY)[0] for side in sides]
     move = abs((z[0][0] - z[0][1]) - (z[1][0] - z[1][1]))
     assert move > 2 * channel.sensitivities.of_a_logit  # what the paper's sensitivity allows
     assert move / channel.noise.scale > 1.5  # where ε = 1 is claimed
@@ -322,7 +320,7 @@ def test_with_two_classes_the_trained_networks_are_further_apart_than_the_noise_
 
 def test_with_two_classes_and_noise_for_the_real_move_the_claim_would_stand() -> None:
     """The court sees the sensitivity, not that anything was answered: ε so small that the move fits."""
-    small = published_case.of_networks(channel_for(2, 0.3), networks(2))
+    small = published.case_of_networks(channel_for(2, 0.3), networks(2))
     bold = Case(case(2).claim, small.pair, small.statistics, small.run)
     assert not judge(bold, Stream.from_seed(0), 1000, seconds=1e9).refuted
 
@@ -331,4 +329,4 @@ def test_the_events_of_a_claim_are_not_private() -> None:
     plan = channel_for(2).plan()
     assert to_json(plan.guarantee.events) == to_json(dpa.NonPrivateDpEvent())
     assert published.NOT_NOISY not in plan.guarantee.assumptions
-    assert plan.details["epsilon_per_answer"] == "none: the sensitivity is no bound"
+    assert plan.details["epsilon_per_answer"] == "none: the sensitivity is not a bound"

@@ -1,4 +1,4 @@
-"""`answers`/`poll`: the contract, counts and their noise, and how many heads there are."""
+"""`answers`/`votes`: the contract, counts and their noise, and how many heads there are."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from airlock.bundle.answering import open_interface
 from airlock.data import Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
-from airlock.methods.answers.fitted import embed_queries
-from airlock.methods.answers.poll import MOVED, Counted, Poll
-from airlock.methods.answers.shards import HEADS, fit_head
+from airlock.methods.answers.linear_head import embed_queries
+from airlock.methods.answers.votes import HEADS, MOVED, NoisyVotes, Votes, fit_head
 from airlock.methods.interface import Interface, as_queries, ask
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
@@ -28,14 +27,14 @@ from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
 
 
-class TestPoll(MethodContract):
-    channel, method = "answers", "poll"
+class TestVotes(MethodContract):
+    channel, method = "answers", "votes"
     settings: ClassVar[dict[str, Any]] = {"features": "pixels", "queries": 20, "heads": 60}
 
     @classmethod
-    def poll(cls, **changes: Any) -> Poll:
+    def votes(cls, **changes: Any) -> Votes:
         found = cls.build(**changes)
-        assert isinstance(found, Poll)
+        assert isinstance(found, Votes)
         return found
 
     def test_the_events_are_the_answers_and_half_the_noise_would_break_the_promise(self) -> None:
@@ -46,12 +45,12 @@ class TestPoll(MethodContract):
         assert spend(half, self.delta).epsilon > 1.5 * self.epsilon
 
     def test_one_record_moves_one_vote(self, split: Split) -> None:
-        channel = self.poll()
+        channel = self.votes()
         net, some, x = channel.ready(), split.private.take(np.arange(200)), as_queries(split.test)
 
         def counts(part: np.ndarray) -> np.ndarray:
-            desk = Counted(channel.interface(channel.noise()), channel.kept(net, some.take(part), 40, Run()))
-            return desk.counts(embed_queries(desk.body, x, LogisticHead(10, 1.0, 1)))
+            answerer = NoisyVotes(channel.interface(), channel.kept(net, some.take(part), 40, Run()))
+            return answerer.counts(embed_queries(answerer.body, x, LogisticHead(10, 1.0, 1)))
 
         whole = counts(np.arange(200))
         assert (whole.sum(1) == 40).all()
@@ -59,7 +58,7 @@ class TestPoll(MethodContract):
             assert np.linalg.norm(whole - counts(np.delete(np.arange(200), i)), axis=1).max() <= MOVED
 
     def test_one_record_changes_one_head_to_the_last_bit(self, split: Split) -> None:
-        channel, some = self.poll(), split.private.take(np.arange(300))
+        channel, some = self.votes(), split.private.take(np.arange(300))
         net = channel.ready()
         whole = channel.kept(net, some, 60, Run())[HEADS]["weight"]
         for i in (0, 17, 299):
@@ -67,12 +66,12 @@ class TestPoll(MethodContract):
             assert (whole != less).any((1, 2)).sum() == 1
 
     def test_records_that_are_the_same_have_one_shard_and_one_vote(self, split: Split) -> None:
-        channel, same = self.poll(), split.private.take(np.zeros(30, np.int64))
+        channel, same = self.votes(), split.private.take(np.zeros(30, np.int64))
         kept = channel.kept(channel.ready(), same, 50, Run())
         assert kept[HEADS]["weight"].any((1, 2)).sum() == 1
 
     def test_a_head_of_few_records_is_that_of_all_dimensions(self) -> None:
-        plain, chance = self.poll().objective(100), torch.Generator().manual_seed(0)
+        plain, chance = self.votes().objective(100), torch.Generator().manual_seed(0)
         features = torch.randn(9, 40, generator=chance, dtype=torch.float64)
         features /= features.norm(dim=1, keepdim=True)
         labels = torch.randint(0, 10, (9,), generator=chance)
@@ -86,18 +85,17 @@ class TestPoll(MethodContract):
         vault = Vault.open(tmp_path / "vault")
         assert verify(tmp_path / "bundle", vault, gated=True).ok
         assert not weigh(made.bundle.card, ()).reject
-        assert isinstance(open_interface(tmp_path / "bundle", vault), Counted)
+        assert isinstance(open_interface(tmp_path / "bundle", vault), NoisyVotes)
 
     def test_few_heads_are_refused_before_training(self) -> None:
         with pytest.raises(ConfigError, match="drowned"):
             self.build(settings={**self.settings, "queries": 10_000}).plan()
 
     def test_the_number_of_heads_follows_from_the_noise_and_the_records(self) -> None:
-        channel = self.poll(settings={"features": "pixels", "queries": 5})
-        noise = channel.noise()
-        assert channel.heads(noise) == math.ceil(8 * MOVED * noise.multiplier)
-        many = self.poll(settings={"features": "pixels", "queries": 200})
-        assert many.heads(many.noise()) == many.records // 5
+        channel = self.votes(settings={"features": "pixels", "queries": 5})
+        assert channel.heads == math.ceil(8 * MOVED * channel.noise.multiplier)
+        many = self.votes(settings={"features": "pixels", "queries": 200})
+        assert many.heads == many.records // 5
 
     def test_digits_are_answered(self, split: Split) -> None:
         released = self.release(split, epsilon=8.0, settings={"features": "pixels", "queries": 20})
@@ -111,8 +109,8 @@ def test_the_noise_on_the_counts_is_as_stated() -> None:
     heads[14:, 0, 2] = 1.0
     figures = {"net": "pixels-linear", "noise_multiplier": multiplier}
     interface = Interface("label", (2,), ("0", "1"), 10**6, "one answer", figures)
-    desk = Counted(interface, {HEADS: {"weight": heads}, "front": {}})
-    labels = ask(desk, np.zeros((40_000, 2), np.float32), Stream.from_seed(3)).labels
+    answerer = NoisyVotes(interface, {HEADS: {"weight": heads}, "front": {}})
+    labels = ask(answerer, np.zeros((40_000, 2), np.float32), Stream.from_seed(3)).labels
     stated = norm.cdf(7 / (math.sqrt(2) * MOVED * multiplier))
     spread = math.sqrt(stated * (1 - stated) / len(labels))
     assert abs(labels.mean() - stated) < 4 * spread

@@ -1,16 +1,17 @@
-"""Public features with a private head: what `head`, `per-query` and `poll` have in common.
+"""Public features with private linear heads: what `head`, `per-query` and `votes` share.
 
-A frozen public front end turns every record, by itself, into a feature vector φ of norm at most 1, a constant for the
-bias inside. A multinomial logistic head is solved on private records to a certified distance of its minimiser
-(`training.convex`), which bounds how far one record more or less can move it.
+A frozen public front end maps every record on its own to a feature vector φ of norm at most 1, with a constant in it
+for the bias. A multinomial logistic head is solved on private records; for `head` and `per-query` to within a certified
+distance of its minimiser (`training.convex`), which bounds how far one record more or less can move it.
 
-Features are computed in float64: in a batch another record can change the order in which sums are taken, and with it
-their last bits, which are 10^-15 here and add nothing to Δ that could be seen beside the gap.
+Features are computed in float64. Within a batch, another record can change the order in which sums are taken and so
+their last bits; these are 10^-15 here, which is negligible next to the certified distance.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -19,30 +20,31 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from airlock.config import Frozen, Positive, ReleaseConfig, parse
+from airlock.config import Frozen, Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records
 from airlock.errors import ConfigError
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Channel, refuse_net
+from airlock.methods.contract import ASSUMED, NOTHING_ELSE_LEAVES, Channel, refuse_net
 from airlock.nets import build_front
-from airlock.nets.frontend import Framed, pretrain
+from airlock.nets.frontend import CONSTANT, Framed, pretrain
 from airlock.nets.scattering import SMALLEST, dense
 from airlock.training import Run
 from airlock.training.convex import LogisticHead, solve
 from airlock.training.devices import to_input
 
 ASSUMPTIONS = (
-    "One person contributes one record; whoever contributes several is protected less.",
-    "The number of records stated on this card is public and was not derived from the private records.",
-    "Settings and class names were chosen without looking at the private records.",
+    *ASSUMED,
     "The noise stays secret and is not used again.",
     NOTHING_ELSE_LEAVES,
     "The front end is public: it was neither trained nor chosen on the private records.",
 )
-_TIMES = 10  # as many records as are declared may be there, and heads are still certified
+_TIMES = 10  # times the declared number of records, for which heads can still be certified
 _BATCH = 250
 
 
-class FrontSettings(Frozen):
+# Settings.
+
+
+class FrontEndSettings(Frozen):
     """Which public front end.
 
     Args:
@@ -52,8 +54,8 @@ class FrontSettings(Frozen):
     features: Literal["auto", "scattering", "pixels"] = "auto"
 
 
-class HeadSettings(FrontSettings):
-    """How the head is solved; everything left out follows from public facts.
+class HeadSettings(FrontEndSettings):
+    """How a certified head is solved; everything left out follows from public facts.
 
     Args:
         logit_noise: The standard deviation of the noise on a logit; sets the regularisation.
@@ -66,15 +68,19 @@ class HeadSettings(FrontSettings):
     tolerance: Annotated[float, Field(ge=1e-6, le=1)] = 1e-3
 
 
-class Featured(Channel):
-    """A frozen public front end and the promise of a method that fits heads on it; unit record, add-remove."""
+# What methods are built on.
 
-    settings_type: ClassVar[type[FrontSettings]] = FrontSettings
+
+class PublicFeatures(Channel):
+    """A frozen public front end for methods that fit heads on it; unit record, relation add-remove."""
+
+    channel: ClassVar[str] = "answers"
+    settings_model: ClassVar[type[Frozen] | None] = FrontEndSettings
+    settings: FrontEndSettings
     assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
-        self.settings = parse(self.settings_type, config.settings, where="settings")
         refuse_net(config)
         self.records = facts.expected("private", config.split)
         picture = len(facts.shape) == 3 and min(facts.shape[1:]) >= SMALLEST
@@ -83,7 +89,7 @@ class Featured(Channel):
         self.net_name = f"{self.features}-linear"
 
     def sized(self) -> Framed:
-        """The network before anything public was computed for it."""
+        """The network before any public tensor was computed for it."""
         return build_front(self.net_name, self.facts.shape, len(self.facts.classes))
 
     def ready(self) -> Framed:
@@ -96,44 +102,47 @@ class Featured(Channel):
     def check(self, objective: LogisticHead, width: int, records: int | None = None) -> None:
         """Refuse figures at which rounding alone could keep a head from being certified, whatever the records are.
 
-        Also where there are ten times as many as declared: how many there are is private.
+        That includes ten times as many records as declared, because how many there are is private.
         """
         if objective.largest_gradient < 2 * objective.sharpest(width, records or _TIMES * objective.records):
             raise ConfigError(
                 "a head that float64 can certify whatever the records are",
                 f"a regularisation of {objective.regularisation:.2g} at a tolerance of {objective.tolerance:.2g}",
-                "A refusal after the records were read would tell something about them.",
-                "Raise settings.tolerance, settings.regularisation or lower settings.logit_noise.",
+                "A refusal after the records were read would reveal something about them.",
+                "Raise settings.tolerance or settings.regularisation, or lower settings.logit_noise.",
             )
 
 
-class Fitted(Featured):
+class CertifiedHead(PublicFeatures):
     """One certified head of all private records, with noise on it or on its answers."""
 
-    settings_type: ClassVar[type[FrontSettings]] = HeadSettings
+    settings_model: ClassVar[type[Frozen] | None] = HeadSettings
+    settings: HeadSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
-        assert isinstance(self.settings, HeadSettings)
-        self.solving = self.settings
-        if self.solving.regularisation is not None and "logit_noise" in self.solving.model_fields_set:
+        if self.settings.regularisation is not None and "logit_noise" in self.settings.model_fields_set:
             raise ConfigError(
                 "one of settings.logit_noise and settings.regularisation",
                 "both",
                 "A key that is ignored hides a mistake.",
+                "Leave one of them out.",
             )
 
     def objective(self, noise_multiplier: float) -> LogisticHead:
-        """What is minimised, by public figures; λ from the noise that a logit may have."""
-        fixed, tolerance = self.solving.regularisation, self.solving.tolerance
+        """What is minimised, by public figures; λ follows from the noise allowed on a logit."""
+        fixed, tolerance = self.settings.regularisation, self.settings.tolerance
         per_unit = LogisticHead(len(self.facts.classes), 1.0, self.records, tolerance).sensitivity()
-        regularisation = noise_multiplier * per_unit / self.solving.logit_noise if fixed is None else fixed
+        regularisation = noise_multiplier * per_unit / self.settings.logit_noise if fixed is None else fixed
         return LogisticHead(len(self.facts.classes), regularisation, self.records, tolerance)
 
     def solve(self, net: Framed, records: Records, noise_multiplier: float, run: Run) -> Tensor:
         """The certified head of these records, without noise; it must not leave."""
         labels = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
         return solve([(embed(net, records, run), labels)], self.objective(noise_multiplier))[0]
+
+
+# Features.
 
 
 def front_of(net: Framed, device: torch.device) -> nn.Module:
@@ -163,3 +172,50 @@ def embed_queries(body: nn.Module, x: NDArray[np.float32], objective: LogisticHe
     with torch.no_grad():
         blocks = [body(torch.from_numpy(x[i : i + _BATCH]).double()) for i in range(0, len(x), _BATCH)]
     return objective.bounded(torch.cat(blocks))
+
+
+# The records of the cases of `head` and `per-query`.
+#
+# The record that differs is (φ, class 0). The others are nearly orthogonal to it: those of class 1 a little on its
+# side, those of class 0 a little on the other. What else they have cancels out, including the constant of the bias, so
+# they can only be told apart along φ: between them they make class 0 unlikely there, and the record's gradient is
+# almost as long as it can be, while each holds the head back along φ only a little. The head then moves by nine tenths
+# of what is accounted for.
+
+CASE_RECORDS = 1000  # as stated
+_OTHERS = 400  # in truth
+_COSINE = 0.02  # between the features of the record that differs and those of the others
+CASE_REGULARISATION = 1e-3
+MADE_UP = "made up for the court"
+PAIR = f"{_OTHERS} records, with and without one of the other side's class that is nearly orthogonal to all of them"
+
+
+def case_config(method: str, epsilon: float, delta: float, settings: Mapping[str, object]) -> ReleaseConfig:
+    """A release of made-up records, which are their own features."""
+    return from_table(
+        {
+            "channel": "answers",
+            "method": method,
+            "data": "court",
+            "epsilon": epsilon,
+            "delta": delta,
+            "split": {"test": 0.0, "holdout": 0.0},
+            "device": "cpu",
+            "settings": {"features": "pixels", **settings},
+        }
+    )
+
+
+def case_facts(classes: int = 2, records: int = CASE_RECORDS, inputs: int = 2) -> Facts:
+    """What is stated about the made-up records."""
+    return Facts("court", (inputs,), tuple(map(str, range(classes))), records, 1, MADE_UP)
+
+
+def neighbours() -> tuple[Records, Records]:
+    """With and without the record; the one that differs comes last."""
+    i = np.arange(_OTHERS)
+    y = i % 2
+    cosine = np.where(y == 1, _COSINE, -_COSINE) * (1 + CONSTANT**2) - CONSTANT**2  # before the constant is put in
+    others = np.stack([cosine, np.where(i % 4 < 2, 1.0, -1.0) * np.sqrt(1 - cosine**2)], 1)
+    both = Records(np.concatenate([others, [[1.0, 0.0]]]).astype(np.float32), np.append(y, 0).astype(np.int64))
+    return both, both.take(np.arange(_OTHERS))
