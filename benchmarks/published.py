@@ -1,4 +1,4 @@
-"""What the paper's optimised noise (`weights`/`published`) costs beside equal noise: MNIST-Net, lots of 1000.
+"""What the paper's optimised noise (`weights`/`published`) costs compared with equal noise: MNIST-Net, lots of 1000.
 
 A private step with equal noise and one with shaped noise take turns in one process; so do the two kinds of noise by
 themselves, because a step's own time varies by more than the shape costs. On a CPU it is processor time that is
@@ -21,8 +21,7 @@ import torch
 from airlock.data import Records
 from airlock.mechanisms import GaussianNoise, Stream
 from airlock.nets import build
-from airlock.papers.weights.optimised import Solver, solve
-from airlock.papers.weights.optimised_gradients import OptimisedGradients, mean_gradient, sensitivity
+from airlock.papers.weights.optimised_noise import OptimisedGradients, Solver, mean_gradient, sensitivity, solve
 from airlock.training import PrivateGradients, Resident
 
 RECORDS, LOT, CLIP, NOISE = 55_000, 1000, 4.0, 2.24

@@ -125,7 +125,7 @@ def test_every_key_of_every_method_is_in_the_reference(site: Path) -> None:
     from airlock.config import ReleaseConfig
     from airlock.methods import METHODS
     from airlock.methods.answers.per_query import PerQuerySettings
-    from airlock.methods.student.private_settings import PrivateTeacherSettings
+    from airlock.methods.student.private_teacher import PrivateTeacherSettings
 
     page = (site / "reference/config.html").read_text(encoding="utf-8")
     parts = dict(re.findall(r'<h3 id="([^"]+)">(.*?)(?=<h[23]|\Z)', page, re.S))

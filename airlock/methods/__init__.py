@@ -3,21 +3,18 @@
 Methods of other packages are in it too, by their entry points (`plugins`), and `register` adds one for this process.
 Channels never import each other: what two of them share lives further down the house.
 
-    contract        what every method is and does, and the values that pass through it
-    case            what a method brings to court
-    config_case     the case of a whole configuration
-    interface       what leaves when no network does: the right to ask
-    feature_set     what leaves when features do
-    noisy_training  what methods that train under noise share
-    noisy_settings  their settings
-    dp_sgd          DP-SGD, for any channel
-    step_case       the case of private training: one noisy step
-    step_canaries   its canaries: one whole run
-    weights/        a model trained under noise
-    twin/           a model built from many
-    student/        a compact model taught by others
-    features/       features instead of records
-    answers/        answers to queries
+    contract     what every method is and does, and the values that pass through it
+    case         what a method brings to court
+    config_case  the case of a whole configuration
+    interface    what leaves when no network does: the right to ask
+    feature_set  what leaves when features do
+    dp_sgd       DP-SGD, for any channel: settings, plan, training under noise
+    dp_sgd_case  its case: one noisy step, and one whole run with canaries
+    weights/     a model trained under noise
+    twin/        a model built from many
+    student/     a compact model taught by others
+    features/    features instead of records
+    answers/     answers to queries
 """
 
 from __future__ import annotations

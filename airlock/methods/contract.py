@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Generic, Literal, get_args
 
 import dp_accounting as dpa
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
+from typing_extensions import TypeVar
 
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
 from airlock.accounting.epsilon import Relation
@@ -31,6 +32,8 @@ from airlock.methods.interface import Answerer, Interface
 from airlock.training import Run
 from airlock.training.outcomes import Outcomes
 
+# A method's own figures: a frozen dataclass, such as `DpSgdFigures`. Whoever does not care writes `Plan` or `Channel`.
+F = TypeVar("F", default=Any)
 Details = Mapping[str, str | int | float]
 Arrays = Mapping[str, NDArray[Any]]
 Secrets = Mapping[str, Arrays]
@@ -48,7 +51,7 @@ KINDS: tuple[ArtefactKind, ...] = get_args(ArtefactKind)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[F]):
     """What will happen and what it costs, before any record is read; everything in it is public.
 
     Args:
@@ -56,8 +59,10 @@ class Plan:
         method: By which method.
         leaves: What leaves, in one sentence for a reader who is no engineer.
         guarantee: The promise, its ε already computed.
-        details: Public figures: noise multiplier, steps, sampling probability, network and the like.
+        details: Public figures for people to read, on the card and in tables; no code computes from them.
         course: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
+        figures: What the mechanism is run with (noise multiplier, sampling probability and the like), in the method's
+            own frozen dataclass. `execute` takes its numbers from here, so what is executed is what was planned.
     """
 
     channel: str
@@ -66,6 +71,7 @@ class Plan:
     guarantee: Guarantee
     details: Details
     course: Course | None = None
+    figures: F = None  # type: ignore[assignment]  # a method whose `execute` needs none may leave them out
 
     def curve(self) -> Curve | None:
         """ε on the way, which takes seconds to compute; None where there is no bound or no course."""
@@ -180,8 +186,11 @@ class Disclosed:
 Disclosing = Callable[[Randomness], Disclosed]
 
 
-class Channel(ABC):
-    """One method of one channel, built from a config and the public facts about the data."""
+class Channel(ABC, Generic[F]):
+    """One method of one channel, built from a config and the public facts about the data.
+
+    `Channel[MyFigures]` is a method whose plans carry `MyFigures`.
+    """
 
     channel: ClassVar[str]
     method: ClassVar[str]
@@ -207,10 +216,10 @@ class Channel(ABC):
             vars(self)["settings"] = parse(self.settings_model, config.settings, where="settings")
 
     @abstractmethod
-    def plan(self) -> Plan:
+    def plan(self) -> Plan[F]:
         """The guarantee and the public figures; touches no record."""
 
-    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
+    def execute(self, plan: Plan[F], split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train, apply the mechanism, measure on test records: all of a release that is the method's own."""
         raise NotImplementedError(f"{type(self).__name__} has neither `execute` nor `release`")
 
@@ -232,7 +241,7 @@ class Channel(ABC):
         )
 
     @cached_property
-    def planned(self) -> Plan:
+    def planned(self) -> Plan[F]:
         """The plan, computed once: what is executed is held against what was shown."""
         return self.plan()
 

@@ -8,90 +8,397 @@ public constant, the optimiser and the averaging of weights are post-processing.
 With `clip = "adaptive"` C follows a quantile of the norms through a noisy count, and the event is the same: sum and
 count together are one Gaussian mechanism with z (`mechanisms.quantile` has the proof). With `augment_multiplicity` the
 gradient that is clipped is the mean over a record's copies: the bound, and so the event, is the same.
+
+Top to bottom: the settings; the figures of a plan; `NoisyTraining`, which every method that trains under noise is built
+on, whatever its noise looks like; and `DpSgd`, whose noise is Gaussian and as large as the clipping requires.
+`dp_sgd_case` puts both on trial.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from dataclasses import replace
-from typing import cast
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal, cast
 
 import dp_accounting as dpa
 import torch
+from pydantic import Field
 from torch import nn
 
-from airlock.config import ReleaseConfig
+from airlock.accounting import Course, Guarantee, calibrate
+from airlock.accounting.guarantee import Status
+from airlock.config import Positive, ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError
-from airlock.mechanisms import Clip, QuantileBound, Randomness
-from airlock.methods.contract import Details, Plan
-from airlock.methods.noisy_settings import GaussianTraining
-from airlock.methods.noisy_training import NoisyTraining
+from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Randomness
+from airlock.mechanisms.clipping import SMALLEST
+from airlock.methods.contract import (
+    NOTHING_ELSE_LEAVES,
+    Artefact,
+    Channel,
+    Details,
+    Disclosed,
+    Disclosing,
+    Executed,
+    Plan,
+    Secrets,
+    weights_of,
+)
+from airlock.nets import check, create, default_name
 from airlock.nets.registry import seed_torch
-from airlock.training import Poisson, PrivateGradients, Resident
+from airlock.training import Poisson, PrivateGradients, Resident, Run, fit, outcomes_of
+from airlock.training.augment import Name as AugmentName
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients
-from airlock.training.loop import Augment
+from airlock.training.loop import Augment, Recipe
+from airlock.training.sampling import sampled
 
+ASSUMPTIONS = (
+    "One person contributes one record; whoever contributes several is protected less.",
+    "The number of records stated on this card is public and was not derived from the private records.",
+    "Network, settings and class names were chosen without looking at the private records.",
+    "The random choices of lots, augmentation, dropout and noise stay secret and are not used again.",
+    NOTHING_ELSE_LEAVES,
+)
+# One step of plain gradient descent on every record: the weights change by the noisy gradient. For the court.
+ONE_STEP: dict[str, object] = {
+    "steps": 1,
+    "lot_size": 10**9,
+    "optimiser": "sgd",
+    "learning_rate": 1.0,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "schedule": "constant",
+    "warmup": 0.0,
+    "ema": 0.0,
+}
 _ONLY_ADAPTIVE = ("clip_quantile", "clip_rate", "clip_count_noise")
+ClipNorm = Annotated[float, Field(ge=SMALLEST)]
+
+
+class NoisyTrainingSettings(Recipe):
+    """A training recipe with lots and clipping.
+
+    Args:
+        lot_size: The expected number of records in a lot; with the public number of records it sets the sampling
+            probability. If it is at least the public number, every record enters every step.
+        clip_norm: The bound on one record's gradient.
+        augment: Random changes to each record by itself.
+    """
+
+    lot_size: Annotated[int, Field(ge=1)]
+    clip_norm: ClipNorm
+    augment: AugmentName = "none"
+
+
+class DpSgdSettings(NoisyTrainingSettings):
+    """The settings of DP-SGD, whose clip norm may adapt and whose records may come in several copies.
+
+    Args:
+        clip: "fixed" keeps `clip_norm`; "adaptive" starts there and follows a quantile of the gradients' norms, at a
+            price that is part of ε.
+        clip_quantile: The share of records that an adaptive clip norm should leave as they are.
+        clip_rate: How fast it moves.
+        clip_count_noise: The noise on the number of records within it; when left out, the larger of a twentieth of the
+            expected lot and the noise multiplier.
+        augment_multiplicity: Copies of each record in a step, each augmented on its own; their mean gradient is
+            clipped.
+    """
+
+    clip: Literal["fixed", "adaptive"] = "fixed"
+    clip_quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    clip_rate: Positive = 0.2
+    clip_count_noise: Positive | None = None
+    augment_multiplicity: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
+@dataclass(frozen=True)
+class DpSgdFigures:
+    """What a training under noise is run with, fixed before any record is read.
+
+    Args:
+        steps: k.
+        sampling_probability: q, with which every record enters a lot.
+        expected_lot: The public constant that a sum of gradients is divided by.
+        clip_norm: C; where the clip norm adapts, what it starts at.
+        noise_multiplier: z, the noise over the sensitivity of all that a step releases.
+        adaptive: How the clip norm adapts; None where it is fixed.
+    """
+
+    steps: int
+    sampling_probability: float
+    expected_lot: float
+    clip_norm: float
+    noise_multiplier: float
+    adaptive: QuantileBound | None = None
+
+    @property
+    def gradient_noise_multiplier(self) -> float:
+        """The noise on the sum of gradients over C: more than z where a noisy count shares the budget of the step."""
+        return self.adaptive.gradient_noise(self.noise_multiplier) if self.adaptive else self.noise_multiplier
+
+    @property
+    def noise_on_mean_gradient(self) -> float:
+        """The standard deviation on a coordinate of the mean gradient."""
+        return self.gradient_noise_multiplier * self.clip_norm / self.expected_lot
+
+    @property
+    def details(self) -> Details:
+        """For the card."""
+        common = {
+            "steps": self.steps,
+            "sampling_probability": self.sampling_probability,
+            "expected_lot_size": self.expected_lot,
+            "clip_norm": self.clip_norm,
+            "noise_multiplier": self.noise_multiplier,
+            "noise_on_mean_gradient": self.noise_on_mean_gradient,
+        }
+        if self.adaptive is None:
+            return common
+        return {
+            **common,
+            "clip": f"adaptive, from clip_norm towards the {self.adaptive.quantile:g} quantile of the norms",
+            "clip_count_noise": self.adaptive.count_noise,
+            "noise_multiplier_of_gradients": self.gradient_noise_multiplier,
+        }
+
+
+class NoisyTraining(Channel[DpSgdFigures]):
+    """Training on Poisson lots with noisy gradients; unless a method says otherwise, planned and proven as DP-SGD.
+
+    A method says where its gradients come from (`source`) and what the card should say about them (`extras`,
+    `measured`). Lots, training loop and events are the same for all.
+    """
+
+    status: ClassVar[Status] = "proven"
+    settings: NoisyTrainingSettings
+
+    def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.settings = self.parse_settings()
+        self.records = facts.expected("private", config.split)
+        self.sampling_probability = min(1.0, self.settings.lot_size / self.records)
+        self.expected_lot = self.sampling_probability * self.records
+        self.net_name = default_name(facts.shape) if config.net == "auto" else config.net
+        if self.settings.augment != "none" and len(facts.shape) != 3:
+            raise ConfigError(
+                'images for settings.augment other than "none"',
+                f"records of shape {facts.shape}",
+                do='Set augment = "none".',
+            )
+
+    @abstractmethod
+    def parse_settings(self) -> NoisyTrainingSettings:
+        """The user's settings over the defaults for this data."""
+
+    @abstractmethod
+    def source(
+        self, net: nn.Module, split: Split, data: Resident, figures: DpSgdFigures, randomness: Randomness
+    ) -> Gradients:
+        """Where the gradients of this release come from; `net` is not trained yet, `data` are the private records."""
+
+    @abstractmethod
+    def executed_step(self, sampler: Poisson, gradients: Gradients) -> dpa.DpEvent:
+        """What one step cost, from the sampler and the noise that were used."""
+
+    def augmentation(self) -> Augment | None:
+        """How a record is changed before its gradient is taken."""
+        return named(self.settings.augment)
+
+    def extras(self) -> Details:
+        """Public details of this method in addition to the common ones; touches no record."""
+        return {}
+
+    def measured(self, gradients: Gradients) -> Details:
+        """Details for the card that are only known after training: they follow from public records, or are paid for."""
+        return {}
+
+    def unpaid(self, gradients: Gradients) -> Details:
+        """Figures that follow from private records and that nothing pays for; they stay inside."""
+        return {}
+
+    def kept(self, gradients: Gradients) -> Secrets:
+        """Arrays for the vault."""
+        return {}
+
+    def figures(self) -> DpSgdFigures:
+        """What the training will be run with, at the noise that (ε, δ) requires; touches no record."""
+        settings = self.settings
+        return DpSgdFigures(
+            settings.steps, self.sampling_probability, self.expected_lot, settings.clip_norm, self.noise_multiplier()
+        )
+
+    def plan(self) -> Plan[DpSgdFigures]:
+        """Fix the noise for (ε, δ) and check the network; touches no record."""
+        net, figures = self.net(), self.figures()
+        details: Details = {
+            "net": self.net_name,
+            "trainable_parameters": sum(p.numel() for p in net.parameters() if p.requires_grad),
+            **figures.details,
+            **self.extras(),
+        }
+        course = self.course(self.step_event(figures.noise_multiplier), figures.steps)
+        promise = self.guarantee(course.events())
+        return Plan(self.channel, self.method, self.leaves, promise, details, course, figures)
+
+    def execute(self, plan: Plan[DpSgdFigures], split: Split, randomness: Randomness, run: Run) -> Executed:
+        """Train under noise, measure on the test records, and account for exactly what was executed."""
+        net = self.net()
+        gradients, executed = self.train(net, split, plan.figures, randomness, run)
+        return Executed(
+            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            events=executed,
+            utility=outcomes_of(net, split.test),
+            details={**plan.details, **self.measured(gradients)},
+            secrets=self.kept(gradients),
+            inside=self.unpaid(gradients),
+        )
+
+    def disclosing(self, split: Split, run: Run) -> Disclosing:
+        """Trains one network, which is reset to its initial weights each time."""
+        figures, net = self.planned.figures, self.net().to(run.device)
+        start = copy.deepcopy(net.state_dict())
+
+        def once(randomness: Randomness) -> Disclosed:
+            net.load_state_dict(start)
+            _, executed = self.train(net, split, figures, randomness, run)
+            return Disclosed(weights_of(net), executed)
+
+        return once
+
+    def train(
+        self,
+        net: nn.Module,
+        split: Split,
+        figures: DpSgdFigures,
+        randomness: Randomness,
+        run: Run,
+        label: str = "training",
+        recipe: NoisyTrainingSettings | None = None,
+    ) -> tuple[Gradients, dpa.DpEvent]:
+        """Train `net` in place; returns where its gradients came from, and what was executed.
+
+        `recipe` replaces the settings; it may depend on public figures and records only.
+        """
+        data = Resident(split.private, run.device)
+        gradients, sampler = self.parts(net, split, data, figures, randomness, run)
+        steps = fit(
+            net, data, sampler, gradients, recipe or self.settings, randomness.seed, run, self.augmentation(), label,
+            secret=randomness.privacy.child("records"),
+        )  # fmt: skip
+        return gradients, self.whole(self.executed_step(sampler, gradients), steps)
+
+    def parts(
+        self, net: nn.Module, split: Split, data: Resident, figures: DpSgdFigures, randomness: Randomness, run: Run
+    ) -> tuple[Gradients, Poisson]:
+        """Where the gradients come from, and what draws the lots."""
+        gradients = self.source(net, split, data, figures, randomness)
+        return gradients, Poisson(figures.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
+
+    def net(self) -> nn.Module:
+        """A freshly initialised network; the seed is public and the check touches no record."""
+        shape, classes = self.facts.shape, len(self.facts.classes)
+        net = create(self.net_name, shape, classes, self.config.seed)
+        check(copy.deepcopy(net), self.net_name, shape, classes)
+        return net
+
+    def noise_multiplier(self) -> float:
+        """The least noise, over the sensitivity, that keeps the whole release within (ε, δ)."""
+        return self._calibrated
+
+    @cached_property
+    def _calibrated(self) -> float:
+        """Computed once: it takes seconds, and follows from the config and public facts, which do not change."""
+        return calibrate(
+            lambda noise: self.whole(self.step_event(noise), self.settings.steps),
+            self.config.epsilon,
+            self.config.delta,
+            accountant=self.config.accountant,
+        )
+
+    def step_event(self, noise_multiplier: float) -> dpa.DpEvent:
+        """What one step is planned to cost."""
+        noise = GaussianNoise(self.settings.clip_norm, noise_multiplier)
+        return sampled(self.sampling_probability, noise.event)
+
+    def whole(self, step: dpa.DpEvent, steps: int) -> dpa.DpEvent:
+        """All steps of all runs: when one result is picked among several, every run is paid for."""
+        return self.course(step, steps).events()
+
+    def course(self, step: dpa.DpEvent, steps: int) -> Course:
+        """The same, step by step."""
+        return training_course(step, steps, self.sampling_probability, self.config.tuning_runs)
+
+    def guarantee(self, events: dpa.DpEvent) -> Guarantee:
+        """The promise that these events support."""
+        return self.promise(events, self.assumptions())
+
+    def assumptions(self) -> tuple[str, ...]:
+        """The sentences that a reviewer ticks."""
+        return ASSUMPTIONS
+
+
+def training_course(
+    step: dpa.DpEvent, steps: int, sampling_probability: float, runs: int, before: dpa.DpEvent | None = None
+) -> Course:
+    """How the cost of a training builds up: in epochs on Poisson lots, in steps if each of them takes all records."""
+    if sampling_probability >= 1:
+        return Course(step, steps, before, runs)
+    return Course(step, steps, before, runs, "epochs", sampling_probability)
 
 
 class DpSgd(NoisyTraining):
     """DP-SGD; status proven, unit record, relation add-remove."""
 
-    settings: GaussianTraining
+    settings: DpSgdSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         unused = [name for name in _ONLY_ADAPTIVE if name in self.settings.model_fields_set]
         if unused and self.settings.clip == "fixed":
             raise ConfigError(
-                f'settings.clip = "adaptive" beside settings.{unused[0]}',
+                f'settings.clip = "adaptive" together with settings.{unused[0]}',
                 '"fixed"',
-                "A clip norm that stays has no use for it.",
+                "A fixed clip norm makes no use of it.",
                 f'Set clip = "adaptive", or leave {unused[0]} out.',
             )
 
     @abstractmethod
-    def parse_settings(self) -> GaussianTraining:
+    def parse_settings(self) -> DpSgdSettings:
         """The user's settings over the defaults for this data."""
 
-    def plan(self) -> Plan:
-        """DP-SGD's, with what a moving clip norm and copies of records change; touches no record."""
-        self._check_copies()
-        plan = super().plan()
-        more: dict[str, str | int | float] = {}
-        if self.settings.augment_multiplicity > 1:
-            more["augment_multiplicity"] = self.settings.augment_multiplicity
-        moving = self.moving(float(plan.details["noise_multiplier"]))
-        if moving:
-            noise = moving.gradient_noise(float(plan.details["noise_multiplier"]))
-            more |= {
-                "clip": f"adaptive, from clip_norm towards the {moving.quantile:g} quantile of the norms",
-                "clip_count_noise": moving.count_noise,
-                "noise_multiplier_of_gradients": noise,
-                "noise_on_mean_gradient": noise * self.settings.clip_norm / self.expected_lot,
-            }
-        return replace(plan, details={**plan.details, **more})
+    def figures(self) -> DpSgdFigures:
+        """Those of any training under noise, and how the clip norm adapts; touches no record."""
+        figures = super().figures()
+        return replace(figures, adaptive=self.adaptive(figures.noise_multiplier))
 
-    def moving(self, noise_multiplier: float) -> QuantileBound | None:
-        """How the clip norm moves; every number of it is public."""
+    def plan(self) -> Plan[DpSgdFigures]:
+        """As for any training under noise, with the copies of records; touches no record."""
+        self._check_copies()
+        plan, copies = super().plan(), self.settings.augment_multiplicity
+        return replace(plan, details={**plan.details, "augment_multiplicity": copies}) if copies > 1 else plan
+
+    def adaptive(self, noise_multiplier: float) -> QuantileBound | None:
+        """How the clip norm adapts, where it does; every number of it is public."""
         settings = self.settings
         if settings.clip == "fixed":
             return None
         count_noise = settings.clip_count_noise or max(self.expected_lot / 20, noise_multiplier)
         return QuantileBound(settings.clip_quantile, settings.clip_rate, count_noise)
 
-    def source(self, net: nn.Module, split: Split, data: Resident, plan: Plan, randomness: Randomness) -> Gradients:
+    def source(
+        self, net: nn.Module, split: Split, data: Resident, figures: DpSgdFigures, randomness: Randomness
+    ) -> Gradients:
         """Clipped per-record gradients with noise of the planned size."""
-        noise_multiplier = float(plan.details["noise_multiplier"])
         return PrivateGradients(
             self.clip(net, split, data),
-            noise_multiplier,
-            self.expected_lot,
+            figures.noise_multiplier,
+            figures.expected_lot,
             randomness.privacy.child("gradients"),
-            self.moving(noise_multiplier),
-            sampled=self.sampling_probability < 1,
+            figures.adaptive,
+            sampled=figures.sampling_probability < 1,
         )
 
     def clip(self, net: nn.Module, split: Split, data: Resident) -> Clip:
@@ -99,7 +406,7 @@ class DpSgd(NoisyTraining):
         return Clip(self.settings.clip_norm)
 
     def measured(self, gradients: Gradients) -> Details:
-        """Where a moving clip norm ended: it follows from noisy counts that are paid for."""
+        """Where an adaptive clip norm ended: it follows from noisy counts that are paid for."""
         source = cast(PrivateGradients, gradients)
         moved = source.clip.norm / source.start
         return {"final_clip_norm": float(f"{self.settings.clip_norm * moved:.4g}")} if source.moving else {}
@@ -113,19 +420,19 @@ class DpSgd(NoisyTraining):
         return sampler.event(cast(PrivateGradients, gradients).event)
 
     def _check_copies(self) -> None:
-        """Equal copies have equal gradients: several of them would only cost time."""
+        """Identical copies have identical gradients: several of them would only cost time."""
         copies = self.settings.augment_multiplicity
-        if copies > 1 and self.settings.augment == "none" and not _draws(self.net(), self.facts.shape):
+        if copies > 1 and self.settings.augment == "none" and not _is_random(self.net(), self.facts.shape):
             raise ConfigError(
                 f"copies that differ for settings.augment_multiplicity = {copies}",
                 'augment = "none" and a network without dropout',
-                "Equal copies have equal gradients, so their mean is that of one copy at many times the work.",
+                "Identical copies have identical gradients, so their mean is that of one copy at many times the work.",
                 'Set augment ("shift", "flip", "shift+flip"), or augment_multiplicity = 1.',
             )
 
 
-def _draws(net: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the network answers at random while it trains, as dropout does; tried on made-up records."""
+def _is_random(net: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the network answers at random in training mode, as with dropout; tried on made-up records."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         seed_torch(0)
         x = torch.rand(8, *shape)

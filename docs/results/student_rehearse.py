@@ -53,8 +53,9 @@ def measure(config: ReleaseConfig, data_dir: Path | None, alone: bool) -> list[d
     channel = methods.build(config, data.describe(config, data_dir))
     assert isinstance(channel, PrivateTeacher)
     split, run, seed = data.load(config, data_dir), Run(device=choose_device(config.device)), config.seed
-    start, plan, recipe = channel._auxiliary(split.public, seed, Stages(run, {})), channel.plan(), channel.settings
-    noise = float(plan.details["noise_on_mean_gradient"])
+    start, recipe = channel._auxiliary(split.public, seed, Stages(run, {})), channel.settings
+    figures = channel.plan().figures
+    noise = figures.noise_on_mean_gradient
     if alone:
         loss = channel.may_cost
         return [{"factor": bearable(channel.started(start, run.device), split.public, noise, recipe, loss, seed)}]
@@ -63,7 +64,7 @@ def measure(config: ReleaseConfig, data_dir: Path | None, alone: bool) -> list[d
     for factor in FACTORS:
         own = recipe.model_copy(update={"learning_rate": factor * recipe.learning_rate})
         left = shaken(channel.started(start, run.device), split.public, wandering(noise, own, seed), seed)
-        teacher = channel._privately(start, own, split, plan, Randomness.make(seed, 1), run)[0]
+        teacher = channel._privately(start, own, split, figures, Randomness.make(seed, 1), run)[0]
         right = predict(teacher, split.holdout).argmax(1).numpy() == split.holdout.y
         row: dict[str, object] = {"factor": factor, "noise_alone": round(left, 3), "teacher": round(right.mean(), 3)}
         row |= {"unseen": round(right[unseen].mean(), 3)} if unseen.any() else {}

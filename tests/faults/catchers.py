@@ -17,7 +17,7 @@ from airlock import methods
 from airlock.auditing import judge, judge_one_run
 from airlock.mechanisms import Stream
 from airlock.methods import Canaries, Case
-from airlock.methods.student import ensemble, ensemble_case
+from airlock.methods.student import ensemble
 from airlock.threads import one_thread
 from tests.faults import checks
 from tests.faults.fault import Catcher
@@ -53,8 +53,8 @@ def court_of_votes(pairs: int) -> Catcher:
     """The court on the answers of `student`/`ensemble` where they are counts of votes."""
 
     def opened() -> Case:
-        made = ensemble.Ensemble(ensemble_case.config_for(EPSILON, DELTA, "votes"), ensemble_case.FACTS)
-        return ensemble_case.of_answers(made)
+        made = ensemble.Ensemble(ensemble.court_config(EPSILON, DELTA, "votes"), ensemble.COURT_FACTS)
+        return ensemble.answers_case(made)
 
     return Catcher("court student/ensemble, votes", _tried(pairs), opened, long=True)
 

@@ -47,9 +47,9 @@ from airlock.methods.answers.per_query import NoisyLogits
 from airlock.methods.answers.votes import NoisyVotes
 from airlock.methods.features import rows
 from airlock.methods.interface import Answers, Reservation
-from airlock.methods.student import ensemble, ensemble_case, teachers
+from airlock.methods.student import ensemble, teachers
 from airlock.methods.twin import sharded
-from airlock.methods.weights.head import Head
+from airlock.methods.weights.head import Head, HeadFigures
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Gatherer
 from airlock.training import Poisson, PrivateGradients, convex, loop, private
@@ -576,7 +576,7 @@ def a_record_in_two_shards(patch: Patch) -> None:
 
 
 def a_record_with_two_teachers(patch: Patch) -> None:
-    _doubled_in(ensemble, len(ensemble_case.neighbours(0)[0]))(patch)
+    _doubled_in(ensemble, len(ensemble.neighbours(0)[0]))(patch)
 
 
 def a_vote_in_two_shards(patch: Patch) -> None:
@@ -598,19 +598,20 @@ def a_vote_in_two_shards(patch: Patch) -> None:
 def the_mean_has_no_noise(patch: Patch) -> None:
     """Of `weights`/`head`; its steps have theirs, and the mean is accounted for."""
 
-    def centre(self: Head, net: Any, data: Any, noise: float, stream: Stream, run: Any) -> list[dpa.DpEvent]:
+    def centre(self: Head, net: Any, data: Any, figures: HeadFigures, stream: Stream, run: Any) -> list[dpa.DpEvent]:
         with torch.no_grad():
             net.centre.mean.copy_(torch.from_numpy(np.asarray(data.total())) / self.records)
-        return [self._mean_noise(noise).event]
+        assert figures.mean_noise is not None
+        return [figures.mean_noise.event]
 
     patch.setattr(Head, "_centre", centre)
 
 
 def the_mean_is_not_counted(patch: Patch) -> None:
     """Neither in the plan nor in what was executed, so that the two agree."""
-    centre, planned = Head._centre, Head._planned
+    centre, course = Head._centre, Head._course
     patch.setattr(Head, "_centre", lambda self, *more: centre(self, *more) and [])
-    patch.setattr(Head, "_planned", lambda self, noise: replace(planned(self, noise), before=None))
+    patch.setattr(Head, "_course", lambda self, noise: replace(course(self, noise), before=None))
 
 
 def longer_features(patch: Patch) -> None:

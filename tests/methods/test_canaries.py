@@ -14,8 +14,7 @@ from airlock.auditing import OneRunVerdict, judge_one_run, one_run_audit
 from airlock.errors import Refused
 from airlock.mechanisms import Clip, Stream
 from airlock.mechanisms.clipping import SLACK
-from airlock.methods import Canaries
-from airlock.methods import step_canaries as made
+from airlock.methods import Canaries, dp_sgd_case
 from airlock.methods.contract import Channel
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.threads import one_thread
@@ -69,8 +68,8 @@ def test_the_published_method_is_refuted_by_one_run() -> None:
 
 
 def test_canaries_have_orthogonal_gradients_at_the_clip_norm_in_their_own_direction() -> None:
-    channel = Gaussian(made.config_for("gaussian", 1.0, 1e-5, 40), made.facts(40))
-    net, every = channel.net(), made.records(40)
+    channel = Gaussian(dp_sgd_case.canary_config("gaussian", 1.0, 1e-5, 40), dp_sgd_case.canary_facts(40))
+    net, every = channel.net(), dp_sgd_case.canary_records(40)
     x, y = torch.from_numpy(every.x), torch.from_numpy(every.y)
     rows = []
     for i in range(40):

@@ -16,12 +16,11 @@ from airlock import methods
 from airlock.auditing import Verdict, auc_interval, judge
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Clip, GaussianNoise, Stream
-from airlock.methods import Case
-from airlock.methods import step_case as cases
+from airlock.methods import Case, dp_sgd_case
 from airlock.methods.answers.per_query import Gives, PerQuery, case_of_answers
 from airlock.methods.contract import Channel
-from airlock.methods.student import ensemble, ensemble_case
-from airlock.methods.student.ensemble_settings import Kind
+from airlock.methods.student import ensemble
+from airlock.methods.student.answering import Kind
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.papers.student import published as student_published
 from airlock.papers.twin import published as twin_published
@@ -130,8 +129,8 @@ def test_the_published_student_is_refuted_with_a_million_times_the_noise_as_well
 
 
 def test_the_record_that_differs_is_far_above_the_clip_norm_and_the_others_have_no_gradient() -> None:
-    channel = Gaussian(cases.config_for("gaussian", 1.0, 1e-5), cases.FACTS)
-    both, others = (torch.from_numpy(records.x) for records in cases.neighbours())
+    channel = Gaussian(dp_sgd_case.step_config("gaussian", 1.0, 1e-5), dp_sgd_case.STEP_FACTS)
+    both, others = (torch.from_numpy(records.x) for records in dp_sgd_case.neighbours())
     net, free = channel.net(), Clip(1e9)
     alone, _ = clipped_sum(net, others, torch.zeros(len(others), dtype=torch.int64), free)
     assert all(not g.any() for g in alone.values())
@@ -141,12 +140,12 @@ def test_the_record_that_differs_is_far_above_the_clip_norm_and_the_others_have_
 
 
 def test_the_record_turns_one_teacher_round_in_all_its_answers() -> None:
-    channel = ensemble.Ensemble(ensemble_case.config_for(1.0, 1e-5), ensemble_case.FACTS)
-    questions = ensemble_case.opened(channel)
-    one, other = (ensemble_case.moved(channel, questions, known) for known in (True, False))
+    channel = ensemble.Ensemble(ensemble.court_config(1.0, 1e-5), ensemble.COURT_FACTS)
+    questions = ensemble.court_questions(channel)
+    one, other = (ensemble.court_moves(channel, questions, known) for known in (True, False))
     assert torch.equal(one[1], other[1])
-    assert (one[0, :, 0] > ensemble_case.BOUND).all()
-    assert (other[0, :, 0] < -ensemble_case.BOUND).all()
+    assert (one[0, :, 0] > ensemble.COURT_BOUND).all()
+    assert (other[0, :, 0] < -ensemble.COURT_BOUND).all()
 
 
 FITTED_ONCE = ("answers/votes",)  # its first run fits what all others use
@@ -190,8 +189,8 @@ def test_every_kind_of_a_students_answers_stands_and_with_a_third_of_the_noise_f
     kind: Kind, monkeypatch: Patch
 ) -> None:
     """Half the noise falls as well, in many more runs; the tests of the noise itself tell it at once."""
-    channel = ensemble.Ensemble(ensemble_case.config_for(1.0, 1e-5, kind), ensemble_case.FACTS)
-    case = ensemble_case.of_answers(channel)
+    channel = ensemble.Ensemble(ensemble.court_config(1.0, 1e-5, kind), ensemble.COURT_FACTS)
+    case = ensemble.answers_case(channel)
     assert not judge(case, Stream.from_seed(1), 300, seconds=1e9).refuted
     noise_over(3.0)(monkeypatch)
     assert judge(case, Stream.from_seed(1), 6000, seconds=1e9).refuted

@@ -1,21 +1,21 @@
-"""How the answers of K teachers on disjoint shards are released, once; whatever is made of them later is free.
+"""How the answers of K teachers on disjoint shards are released, once; anything computed from them later is free.
 
-In: for every teacher and every one of Q public queries, how far it moved the public logits, z_k(x) − z_aux(x). A record
-lies in one shard and moves no other (`data.split`), so adding or removing it changes one teacher, and that in all its
-answers. The ways out:
+The input is, for every teacher and each of Q public queries, how far it moved the public logits, z_k(x) − z_aux(x). A
+record lies in one shard and moves no other (`data.split`), so adding or removing it changes one teacher, in all its
+answers. Answers can be released in five ways:
 
     residuals   for each query the mean over teachers of moves that are clipped to norm B, plus N(0, (2Bz/K)²) on every
-                class (`ShardMean`): `GaussianDpEvent(z)` a query, Q times
-    matrix      the same of all queries at once: the Q × C moves of a teacher are clipped together, to norm B_T, one
-                `GaussianDpEvent(z)`; a teacher may say much on few queries
+                class (`ShardMean`): `GaussianDpEvent(z)` per query, Q times
+    matrix      the same for all queries at once: the Q × C moves of a teacher are clipped together, to norm B_T, one
+                `GaussianDpEvent(z)`; a teacher may say much about few queries
     probabilities  for each query the mean over teachers of their probabilities, plus N(0, 2z²/K²) on every class
-                (`ShardProbabilities`): `GaussianDpEvent(z)` a query, Q times
+                (`ShardProbabilities`): `GaussianDpEvent(z)` per query, Q times
     votes       for each query how many teachers put each class first, plus N(0, 2z²) on every count (`ShardVotes`):
-                `GaussianDpEvent(z)` a query, Q times; the largest noisy count is the label
-    confident-votes  the same where the largest count plus N(0, z²) reaches a threshold (`SureVotes`):
-                `GaussianDpEvent(z)` twice a query, whether it does or not; elsewhere the public teacher's answer stays
+                `GaussianDpEvent(z)` per query, Q times; the largest noisy count is the label
+    confident-votes  the same if the largest count plus N(0, z²) reaches a threshold (`SureVotes`): two
+                `GaussianDpEvent(z)` per query, whether it does or not; if not, the public teacher's answer stays
 
-B, K, Q and the queries must be public. The relation is add-remove. Whoever counts replaced records: the new record may
+B, K, Q and the queries must be public. The relation is add-remove. If records are replaced instead, the new record may
 lie in another shard, so two teachers change, and z is half of what is stated here.
 """
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import dp_accounting as dpa
 import numpy as np
@@ -32,25 +33,26 @@ from torch import Tensor
 
 from airlock.accounting import repeat
 from airlock.mechanisms import ShardMean, ShardProbabilities, ShardVotes, Stream, SureVotes
-from airlock.methods.student.ensemble_settings import UNBOUNDED, Kind
 
+Kind = Literal["residuals", "matrix", "probabilities", "votes", "confident-votes"]
+UNBOUNDED: tuple[Kind, ...] = ("probabilities", "votes", "confident-votes")  # they need no bound
 Noisy = NDArray[np.float64]
-_LEAST = 1e-4  # of a probability that noise took below 0
-_SURE = 20.0  # of a label as logits, in units of the temperature
+_LEAST = 1e-4  # what a probability that noise took below 0 is set to
+_SURE = 20.0  # the logit of a label, in units of the temperature
 
 
 @dataclass(frozen=True)
 class Answering:
-    """One release of answers.
+    """One release of answers: the figures of the plan, and the mechanism.
 
     Guarantee: `release` is `event` under add-remove, if row k of `moved` depends on no records but those of shard k.
 
     Args:
-        kind: Which of them.
+        kind: In which of the five ways.
         teachers: K.
         queries: Q.
         noise_multiplier: z.
-        threshold: Of "confident-votes", as a share of the teachers.
+        threshold: For "confident-votes", as a share of the teachers.
     """
 
     kind: Kind
@@ -62,16 +64,19 @@ class Answering:
     @property
     def event(self) -> dpa.DpEvent:
         """What one release costs."""
-        looks = 2 if self.kind == "confident-votes" else 1
-        return repeat(self._look, 1 if self.kind == "matrix" else looks * self.queries)
+        return self.step if self.kind == "matrix" else repeat(self._gaussian, self._per_query * self.queries)
 
     @property
     def step(self) -> dpa.DpEvent:
-        """What one answer costs; of a matrix, all answers."""
-        return repeat(self._look, 2 if self.kind == "confident-votes" else 1)
+        """What one answer costs; for a matrix, all answers together."""
+        return repeat(self._gaussian, self._per_query)
 
     @property
-    def _look(self) -> dpa.DpEvent:
+    def _per_query(self) -> int:
+        return 2 if self.kind == "confident-votes" else 1
+
+    @property
+    def _gaussian(self) -> dpa.DpEvent:
         """Every kind is made of Gaussian mechanisms with z."""
         return ShardMean(1.0, self.teachers, self.noise_multiplier).event
 
@@ -92,12 +97,12 @@ class Answering:
         return 2 * bound * self.noise_multiplier / self.teachers
 
     def release(self, moved: Tensor, public: Tensor, bound: float, stream: Stream) -> Noisy:
-        """The noisy mean moves, mean probabilities, or counts of votes (NaN where too few agree): (Q, C).
+        """The noisy mean moves, mean probabilities, or counts of votes (NaN if too few teachers agree): (Q, C).
 
         Args:
             moved: (K, Q, C).
             public: The public logits that they moved, (Q, C).
-            bound: B, or B_T; of no use to votes and probabilities.
+            bound: B, or B_T; votes and probabilities do not use it.
             stream: Secret; each query has a child of its own.
         """
         if self.kind == "probabilities":
@@ -113,11 +118,11 @@ class Answering:
 
     @property
     def average(self) -> ShardProbabilities:
-        """How probabilities are released."""
+        """The mechanism that releases probabilities."""
         return ShardProbabilities(self.teachers, self.noise_multiplier)
 
     def counting(self, classes: int) -> ShardVotes | SureVotes:
-        """How votes are released."""
+        """The mechanism that releases votes."""
         if self.kind == "votes":
             return ShardVotes(classes, self.noise_multiplier)
         return SureVotes(classes, self.threshold * self.teachers, self.noise_multiplier)
@@ -126,12 +131,12 @@ class Answering:
 def to_logits(
     noisy: Noisy, public: Tensor, answering: Answering, bound: float, temperature: float, shrink: bool
 ) -> Tensor:
-    """What a student learns from, made of a release and public figures alone: post-processing.
+    """What a student learns from, computed from a release and public figures alone: post-processing.
 
-    Moves have mean 0 over the classes, so what noise put there is taken off. With `shrink` they are scaled by the share
-    of their squared size that noise does not explain (the positive part of James and Stein 1961). A label becomes
-    logits that are sure of it at this temperature, probabilities those that give them back at it. Where too few
-    teachers agreed on a label, the public logits stay.
+    Moves have mean 0 over the classes, so the mean that noise gave them is subtracted. With `shrink` they are scaled by
+    the share of their squared size that noise does not explain (the positive part of James and Stein 1961). A label
+    becomes logits that are almost certain of it at this temperature, probabilities become the logits that give them
+    back at it. If too few teachers agreed on a label, the public logits stay.
 
     Args:
         noisy: From `Answering.release`.

@@ -1,21 +1,35 @@
 """`student`/`ensemble`: teachers on disjoint shards answer public queries once, with noise; a student learns from that.
 
 The sound counterpart of RONA, by sample and aggregate (Nissim, Raskhodnikova and Smith 2007; Papernot et al. 2017 for
-teachers). An auxiliary teacher learns from public records alone. K teachers start from its weights, each goes on with
-its own shard of the private records and some public ones, and none of them leaves. Q queries are chosen among the
-public records by what the auxiliary teacher makes of them, before anything private is asked. What the teachers say
-about them is released once, with noise, and kept. The student then takes hints from the auxiliary teacher, and learns
-in rounds from public labels and from answers, as often as it likes: the noisy ones, and the auxiliary teacher's for
-public records that were not asked about.
+teachers). An auxiliary teacher learns from public records alone. K teachers start from its weights, and each of them is
+trained further on its own shard of the private records and on some public ones; none of them leaves. Q queries are
+chosen among the public records by the auxiliary teacher's outputs, before anything private is queried. The teachers'
+answers are released once, with noise, and kept. The student then takes hints from the auxiliary teacher, and learns in
+rounds from public labels and from answers, for as long as it likes: from the noisy ones, and from the auxiliary
+teacher's for public records that are not queries.
 
 Proof. A record lies in one shard, so adding or removing it changes one of K teachers; all other teachers stay the same
 to the bit (`teachers.ask_shards`). The answers are released by `answering.Answering`, with bound, K, Q and queries that
 follow from public figures and records, and are the only thing the student gets from private records: `event` under
-add-remove, and post-processing from there on. Whoever counts replaced records: two teachers may change, and z is half.
+add-remove, and post-processing from there on. If records are replaced instead, two teachers may change, and z is half.
 
 Answers are drawn after all teachers are trained, and kept in the vault's checkpoint until the release is made, with a
-mark of the records and of all else they were made from. A run that is resumed takes them from there, or is refused if
-any of it is different. Keys of the noise are never kept: where answers are missing, they are drawn with fresh noise.
+digest of the records and of everything else they were made from. A resumed run takes them from there, or is refused if
+any of that is different. The keys of the noise are never kept: if answers are missing, they are drawn with fresh noise.
+
+Defaults were tried on digits alone, where few differences are significant (docs/results/student.md). With n records, K
+teachers and noise multiplier z of one answer, noise falls as z/K, and what a teacher cannot know grows as K/n: the two
+balance at K ~ √(z n). Where the defaults suit other data badly, accuracy suffers and the promise does not.
+
+In court, one record reverses the answers of the teacher of its shard. There are two shards, each with a record of label
+1, which moves the logits of every query towards that label. The record that differs is larger, has label 0, and lies in
+the first shard, where it outweighs the other. All records and queries are multiples of one another, so with two classes
+all moves lie on one line, and the bound is so small that all are clipped: from one end of the ball to the other, in
+every answer. Records are scaled until they fall into the shard where they are wanted. Public records have either label,
+so that the public teacher has no preference. The score is the best there is: the log-likelihood ratio of the answers
+with and without the record. Every kind of answers has its case. For votes and probabilities the teachers take long
+steps, so that each is almost certain of its class. With confident votes, how many answers are given at all is scored
+too: with the record the teachers disagree, and no class has the two votes that are required.
 """
 
 from __future__ import annotations
@@ -26,21 +40,24 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar
+from functools import cache, cached_property
+from typing import Annotated, ClassVar
 
 import dp_accounting as dpa
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.stats import norm
 from torch import Tensor, nn
 
 from airlock.accounting import Course, calibrate, repeat
 from airlock.accounting.guarantee import Status
-from airlock.config import ReleaseConfig
+from airlock.config import Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split, shard
 from airlock.errors import AirlockWarning, ConfigError
-from airlock.mechanisms import Randomness, Stream
-from airlock.methods.case import Case
+from airlock.mechanisms import Randomness, Stream, bounded
+from airlock.methods.case import Case, Scores
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     Artefact,
@@ -50,13 +67,20 @@ from airlock.methods.contract import (
     Disclosing,
     Executed,
     Plan,
+    check_executed,
 )
-from airlock.methods.student import ensemble_case
-from airlock.methods.student.answering import Answering, Noisy, to_logits
-from airlock.methods.student.ensemble_settings import UNBOUNDED, EnsembleSettings, default_queries, default_teachers
-from airlock.methods.student.learning import HINTS, School, check_split
-from airlock.methods.student.settings import hint_layers, lacking, net_names, settings_for, with_free_rounds
-from airlock.methods.student.teachers import Index, ask_shards, make_pair, taught
+from airlock.methods.student.answering import UNBOUNDED, Answering, Kind, Noisy, to_logits
+from airlock.methods.student.learning import HINTS, School, check_split, hint_layers, with_free_rounds
+from airlock.methods.student.teachers import (
+    Index,
+    TeacherSettings,
+    ask_shards,
+    lacking,
+    make_pair,
+    net_names,
+    settings_for,
+    taught,
+)
 from airlock.training import Recipe, Run, checkpoint, outcomes_of
 from airlock.training.distillation.distil import Asked, Cached, SoftLoss, at_places
 from airlock.training.distillation.rounds import outputs
@@ -76,20 +100,67 @@ ASSUMPTIONS = (
 )
 RULE = "the median over teachers that learn from public records in the same way"
 _AUXILIARY, _REHEARSAL, _ANSWERS = "auxiliary", "rehearsal", "answers"
-_REHEARSED = 16  # teachers
-_SMALLEST = 1e-6  # of a bound
-_WARNED = 1.0
+_REHEARSED = 16  # teachers in the rehearsal that finds the bound
+_SMALLEST = 1e-6  # bound
+_WARNED = 1.0  # relative noise from which on a plan warns
+_TEACHERS = 1.0  # times √(z n)
+_QUERIES = 1000  # at most, unless the settings say more
+COURT_TEACHERS, COURT_QUERIES, COURT_BOUND = 2, 4, 1e-3
+COURT_FACTS = Facts("court", (1,), ("0", "1"), 16, 1, "made up for the court")
+PAIR = (
+    f"{COURT_TEACHERS} shards with a record of label 1 each, with and without a larger one of label 0 that reverses "
+    f"one teacher in all {COURT_QUERIES} answers, all clipped"
+)
+STATISTICS = ("how much more likely the answers are with the record",)
+_TRIES = 200
+
+
+class EnsembleSettings(TeacherSettings):
+    """How teachers on disjoint shards are made, and how their answers are released.
+
+    Args:
+        answers: "residuals", a clipped and noisy mean for every query; "matrix", one for all queries together;
+            "probabilities", a noisy mean of probabilities; "votes", noisy counts of which the largest gives a label;
+            "confident-votes", the same where enough teachers agree.
+        threshold: For "confident-votes": the share of the teachers that has to agree, up to noise.
+        teachers: K; when left out, by the number of records and the noise.
+        bound: B, the largest norm of how far one teacher moves the public logits of a query (of all queries together
+            for "matrix"); when left out, the median over teachers that learn from public records in the same way.
+        shard_public: How many public records a shard's teacher sees for each of its own, so that it forgets less.
+        shard_epochs: Of a shard's teacher, after it has started from the public one.
+        shard_learning_rate: With SGD and momentum 0.9.
+        shrink: Scale noisy answers down by what noise alone explains of their size; it costs nothing.
+    """
+
+    answers: Kind = "residuals"
+    teachers: Annotated[int, Field(ge=2, le=1_000_000)] | None = None
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    bound: Positive | None = None
+    shard_public: Annotated[int, Field(ge=0, le=1000)] = 3
+    shard_epochs: Annotated[int, Field(ge=1, le=100_000)] = 10
+    shard_learning_rate: Positive = 0.003
+    shrink: bool = True
+
+
+def default_teachers(records: int, noise_multiplier: float) -> int:
+    """√(z n), between 2 and the number of records."""
+    return max(2, min(records, round(_TEACHERS * math.sqrt(noise_multiplier * records))))
+
+
+def default_queries(select_rate: float, public: int) -> int:
+    """This share of the public records, but at most 1,000: every answer costs."""
+    return max(1, min(_QUERIES, round(select_rate * public)))
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What is known before private records are read: all of it is public.
+    """What is known before private records are read; all of it is public.
 
     Args:
         auxiliary: The public teacher.
-        places: Of the queries among the public records.
+        places: The positions of the queries among the public records.
         inputs: The queries.
-        logits: The public teacher's, for all public records; on the CPU.
+        logits: The public teacher's logits for all public records; on the CPU.
         bound: B.
     """
 
@@ -105,8 +176,8 @@ class Questions:
         return self.logits[torch.from_numpy(self.places)]
 
 
-class Ensemble(Channel):
-    """Noisy answers of disjoint teachers, once; status proven, unit record, relation add-remove."""
+class Ensemble(Channel[Answering]):
+    """Noisy answers of disjoint teachers, released once; status proven, unit record, relation add-remove."""
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "ensemble"
@@ -124,7 +195,7 @@ class Ensemble(Channel):
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
-        public = facts.expected("public", config.split)  # all of which the student learns answers for
+        public = facts.expected("public", config.split)  # the student learns answers for all of them
         self.settings = with_free_rounds(settings_for(config, facts, EnsembleSettings), config, facts, public)
         self.teacher_name, self.net_name = net_names(self.settings.teacher, config.net, facts)
         self.layers = hint_layers(self.settings, self.teacher_name, self.net_name)
@@ -133,23 +204,25 @@ class Ensemble(Channel):
             raise ConfigError(
                 f"at most as many teachers as private records ({self.records:,})",
                 f"{self.settings.teachers or 2:,}",
-                "Most teachers would have no records and say nothing.",
+                "Most teachers would have no records and nothing to say.",
                 "Lower settings.teachers, or leave it out.",
             )
         self._check_used()
 
     def _check_used(self) -> None:
-        """A setting that would be ignored hides a mistake."""
+        """Refuse settings that would be ignored: they hide a mistake."""
         kind, given = self.settings.answers, self.settings.model_fields_set
         if kind in UNBOUNDED and "bound" in given:
-            raise ConfigError(f'no settings.bound beside answers = "{kind}"', "one", "Such answers need no bound.")
+            raise ConfigError(
+                f'no settings.bound together with answers = "{kind}"', "one", "Such answers need no bound."
+            )
         if kind != "confident-votes" and "threshold" in given:
-            raise ConfigError('answers = "confident-votes" beside settings.threshold', f'"{kind}"')
+            raise ConfigError('answers = "confident-votes" together with settings.threshold', f'"{kind}"')
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """The released answers, when one record turns one teacher round."""
-        return ensemble_case.of_answers(cls(ensemble_case.config_for(epsilon, delta), ensemble_case.FACTS))
+        """The released answers, when one record reverses one teacher."""
+        return answers_case(cls(court_config(epsilon, delta), COURT_FACTS))
 
     @property
     def queries(self) -> int:
@@ -159,7 +232,7 @@ class Ensemble(Channel):
 
     @cached_property
     def answering(self) -> Answering:
-        """With the least noise that keeps all runs within (ε, δ)."""
+        """How answers are released, with the least noise that keeps all runs within (ε, δ); the figures of the plan."""
         kind, config = self.settings.answers, self.config
         noise = calibrate(
             lambda z: repeat(Answering(kind, 2, self.queries, z).event, config.tuning_runs),
@@ -173,12 +246,12 @@ class Ensemble(Channel):
 
     @property
     def each(self) -> int:
-        """To how many records every shard is brought."""
+        """The number of records that every shard is brought to."""
         return max(1, round(self.records / self.answering.teachers))
 
-    def plan(self) -> Plan:
-        """The noise on an answer, and how it compares with what may be said; touches no record."""
-        plan = self.unwarned()
+    def plan(self) -> Plan[Answering]:
+        """Calibrate the noise, and warn if it drowns the answers; touches no record."""
+        plan = self.plan_without_warning()
         share = self.answering.relative_noise
         if share > _WARNED:
             warnings.warn(
@@ -189,8 +262,8 @@ class Ensemble(Channel):
             )
         return plan
 
-    def unwarned(self) -> Plan:
-        """The same without a warning."""
+    def plan_without_warning(self) -> Plan[Answering]:
+        """The same without the warning, for the court, whose two teachers are always drowned."""
         s, own, runs = self.settings, self.answering, self.config.tuning_runs
         teacher, student = make_pair((self.teacher_name, self.net_name), self.layers, self.facts, self.config.seed)
         big, small = (sum(p.numel() for p in net.parameters()) for net in (teacher, student))
@@ -222,7 +295,7 @@ class Ensemble(Channel):
         if s.answers != "matrix":
             course = Course(own.step, own.queries, runs=runs, unit="queries")
         promise = self.promise(repeat(own.event, runs), ASSUMPTIONS)
-        return Plan(self.channel, self.method, self.leaves, promise, details, course)
+        return Plan(self.channel, self.method, self.leaves, promise, details, course, own)
 
     def _bounds(self, bound: float | None) -> Details:
         """The bound and the noise, as far as they are known."""
@@ -230,13 +303,13 @@ class Ensemble(Channel):
         if own.kind == "probabilities":
             return {"noise_per_probability": own.relative_noise}
         if own.kind in UNBOUNDED:
-            looked = {"threshold": own.threshold * own.teachers} if own.kind == "confident-votes" else {}
-            return {"noise_per_count": own.noise(1.0), "noise_over_teachers": own.relative_noise, **looked}
+            threshold = {"threshold": own.threshold * own.teachers} if own.kind == "confident-votes" else {}
+            return {"noise_per_count": own.noise(1.0), "noise_over_teachers": own.relative_noise, **threshold}
         known: Details = {"bound": RULE} if bound is None else {"bound": bound, "noise_per_logit": own.noise(bound)}
         return {**known, "noise_over_bound": own.relative_noise}
 
-    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Ask the teachers once, teach the student by what they said, and leave only the student."""
+    def execute(self, plan: Plan[Answering], split: Split, randomness: Randomness, run: Run) -> Executed:
+        """Query the teachers once, teach the student with their answers, and release only the student."""
         check_split(split, len(self.facts.classes), self.queries)
         seed = randomness.seed
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": seed})
@@ -255,7 +328,7 @@ class Ensemble(Channel):
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
-        """The noisy answers: whatever a student learns is computed from them and from public records."""
+        """The noisy answers: all that a student learns is computed from them and from public records."""
         seed = self.config.seed
         questions = self.questions(split.public, seed, Stages(run, {}))
         moved = self.moved(split, questions, seed, run)
@@ -276,22 +349,22 @@ class Ensemble(Channel):
         return Questions(auxiliary, places, own, logits, self._bound(public, own, seed, stages))
 
     def _bound(self, public: Records, queries: Tensor, seed: int, stages: Stages) -> float:
-        """B as set; or a rehearsal in public: a teacher of half the public records, and shards of the other half."""
+        """B as set, or by a rehearsal in public: a teacher of half the public records, and shards of the other half."""
         if self.settings.bound is not None or self.settings.answers in UNBOUNDED:
             return self.settings.bound or 1.0
         mixed = np.random.default_rng(mix(seed, 10)).permutation(len(public))
         middle = max(1, len(public) // 2)
         first, rest = public.take(mixed[:middle]), public.take(mixed[middle:] if len(public) > 1 else mixed)
         start = taught(_REHEARSAL, self._teacher(seed), first, self.settings, seed, stages)
-        chance = np.random.default_rng(mix(seed, 11))
-        shards = [chance.integers(0, len(rest), self.each) for _ in range(_REHEARSED)]
+        rng = np.random.default_rng(mix(seed, 11))
+        shards = [rng.integers(0, len(rest), self.each) for _ in range(_REHEARSED)]
         run = Run(device=stages.run.device, progress=stages.run.progress)
         moved = self._asked(start, rest, shards, first, queries, mix(seed, 12), run, "rehearsing in public")
         norms = moved.flatten(1).norm(dim=1) if self.settings.answers == "matrix" else moved.norm(dim=2)
         return max(float(norms.median()), _SMALLEST)
 
     def moved(self, split: Split, questions: Questions, seed: int, run: Run) -> Tensor:
-        """How far every teacher moves the public logits of the queries: private, until `publish`."""
+        """How far every teacher moves the public logits of the queries: private until `publish`."""
         shards, start = shard(split.private, self.answering.teachers, seed), questions.auxiliary
         own = replace(run, checkpoint=run.checkpoint and run.checkpoint / "teachers")
         return self._asked(
@@ -299,7 +372,7 @@ class Ensemble(Channel):
         )
 
     def publish(self, moved: Tensor, questions: Questions, stream: Stream) -> tuple[Noisy, dpa.DpEvent]:
-        """The noisy answers, and what they cost."""
+        """The noisy answers, and their cost."""
         own = self.answering
         return own.release(moved, questions.public, questions.bound, stream), own.event
 
@@ -318,7 +391,7 @@ class Ensemble(Channel):
         return read(file, mark)[_ANSWERS].numpy(), self.answering.event
 
     def _mark(self, split: Split, questions: Questions, seed: int, secure: bool) -> str:
-        """Of all that answers are made from."""
+        """A digest of all that answers are made from."""
         parts = (split.private.x, split.private.y, split.public.x, split.public.y, questions.places)
         own = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
         known = [repr(self.answering), self.settings.model_dump(mode="json"), questions.bound, seed, secure]
@@ -330,7 +403,7 @@ class Ensemble(Channel):
         start: nn.Module,
         records: Records,
         shards: list[Index],
-        beside: Records,
+        public: Records,
         queries: Tensor,
         seed: int,
         run: Run,
@@ -341,14 +414,14 @@ class Ensemble(Channel):
         steps = s.shard_epochs * -(-size // batch)
         recipe = Recipe(steps=steps, learning_rate=s.shard_learning_rate, precision=s.precision)
         return ask_shards(
-            start, records, shards, self.each, beside, s.shard_public, queries, recipe, batch, seed, run, label
+            start, records, shards, self.each, public, s.shard_public, queries, recipe, batch, seed, run, label
         )
 
     def _teacher(self, seed: int) -> nn.Module:
         return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)[0]
 
     def _student(self, questions: Questions, noisy: Noisy, public: Records, seed: int, stages: Stages) -> nn.Module:
-        """Hints from the public teacher, then rounds with the noisy answers, and its own where none was asked for."""
+        """Hints from the public teacher, then rounds with the noisy answers, and with its own for all other records."""
         s, places = self.settings, questions.places
         net = make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)[1].to(stages.run.device)
         school = School(s, public, len(places), seed, stages)
@@ -360,3 +433,105 @@ class Ensemble(Channel):
         )
         school.take_rounds(net, SoftLoss(Cached(answers), s.temperature), asked=np.arange(len(public)))
         return net
+
+
+def court_config(epsilon: float, delta: float, kind: Kind = "residuals") -> ReleaseConfig:
+    """Networks of one layer; a teacher takes one step."""
+    own: dict[str, object] = {"shard_learning_rate": 100.0} if kind in UNBOUNDED else {"bound": COURT_BOUND}
+    if kind == "matrix":
+        own = {"bound": COURT_BOUND * COURT_QUERIES**0.5}
+    if kind == "confident-votes":
+        own["threshold"] = 0.75
+    settings = {
+        "teachers": COURT_TEACHERS,
+        "queries": COURT_QUERIES,
+        "answers": kind,
+        "select": "random",
+        "teacher": "linear",
+        "hint_epochs": 0,
+        "teacher_epochs": 200,
+        "teacher_learning_rate": 0.05,
+        "shard_public": 0,
+        "shard_epochs": 1,
+        "shard_learning_rate": 0.1,
+        **own,
+    }
+    table = {"channel": "student", "method": "ensemble", "data": "court", "net": "linear", "device": "cpu"}
+    split = {"public": 0.5, "test": 0.0, "holdout": 0.0}
+    return from_table({**table, "epsilon": epsilon, "delta": delta, "split": split, "settings": settings})
+
+
+@cache
+def neighbours(seed: int) -> tuple[Records, Records]:
+    """With and without the record; the one that differs comes last and lies in the first shard."""
+    small, large = (_scaled(low, label, seed) for low, label in ((1.0, 1), (4.0, 0)))
+    x = np.stack([small[0], small[1], large[0]])
+    both = Records(x, np.array([1, 1, 0]))
+    return both, both.take(np.arange(2))
+
+
+def _scaled(low: float, label: int, seed: int) -> list[NDArray[np.float32]]:
+    """One input for each shard, between `low` and twice that."""
+    x = np.linspace(low, 2 * low, _TRIES, dtype=np.float32)[:, None]
+    own = shard(Records(x, np.full(_TRIES, label, np.int64)), COURT_TEACHERS, seed)
+    return [x[place[0]] for place in own]
+
+
+def court_public() -> Records:
+    """Every input with either label."""
+    x = np.repeat(np.linspace(1, 2, COURT_QUERIES, dtype=np.float32), 2)[:, None]
+    return Records(x, np.arange(len(x)) % 2)
+
+
+def court_questions(channel: Ensemble) -> Questions:
+    """What is public."""
+    return channel.questions(court_public(), channel.config.seed, Stages(Run(device=torch.device("cpu")), {}))
+
+
+def court_moves(channel: Ensemble, questions: Questions, with_record: bool) -> Tensor:
+    """How far the teachers move the answers."""
+    private, own = neighbours(channel.config.seed)[0 if with_record else 1], court_public()
+    nobody = own.take(np.arange(0))
+    split = Split(channel.facts, private, own, nobody, nobody)
+    return channel.moved(split, questions, channel.config.seed, Run(device=torch.device("cpu")))
+
+
+def answers_case(channel: Ensemble) -> Case:
+    """The noisy answers of the real method."""
+    plan, questions = channel.plan_without_warning(), court_questions(channel)
+    means = {known: _exact(channel, court_moves(channel, questions, known), questions) for known in (True, False)}
+    move, middle = means[True] - means[False], (means[True] + means[False]) / 2
+    spread = channel.answering.noise(questions.bound)
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        found = court_moves(channel, questions, with_record)
+        scores = np.empty((count, 1))
+        for i in range(count):
+            noisy, executed = channel.publish(found, questions, stream.child(i))
+            if i == 0:
+                check_executed(plan, executed)
+            given = ~np.isnan(noisy)
+            scores[i] = np.where(given, (noisy - middle) * move, 0.0).sum() / spread**2 + _given(channel, given)
+        return scores
+
+    return Case.of_proven(plan.guarantee, PAIR, STATISTICS, run)
+
+
+def _exact(channel: Ensemble, moves: Tensor, questions: Questions) -> Scores:
+    """What the answers would be without noise: (queries, classes)."""
+    own, logits = channel.answering, questions.public + moves
+    if own.kind == "probabilities":
+        return np.asarray(torch.softmax(logits.double(), 2).mean(0).numpy())
+    if own.kind in UNBOUNDED:
+        return np.asarray(torch.nn.functional.one_hot(logits.argmax(2), logits.shape[2]).sum(0).double().numpy())
+    flat = moves.flatten(1) if own.kind == "matrix" else moves.flatten(0, 1)
+    return np.asarray(bounded(flat, questions.bound).view(moves.shape).mean(0).numpy())
+
+
+def _given(channel: Ensemble, given: NDArray[np.bool_]) -> float:
+    """The log-likelihood ratio, with and without the record, of which answers are given and which are not."""
+    if channel.answering.kind != "confident-votes":
+        return 0.0
+    noise, limit = channel.answering.noise_multiplier, channel.settings.threshold * COURT_TEACHERS
+    odds = [norm.logcdf((most - limit) / noise) - norm.logsf((most - limit) / noise) for most in (1.0, COURT_TEACHERS)]
+    return float((odds[0] - odds[1]) * given.all(1).sum())

@@ -1,19 +1,23 @@
-"""`student`/`private-teacher`: a teacher that goes on with private records under DP-SGD; a student may ask it anything.
+"""`student`/`private-teacher`: a teacher trained on private records under DP-SGD; a student may ask it anything.
 
 An auxiliary teacher learns from public records alone. The teacher starts from its weights and is trained on the private
 records by DP-SGD (`methods.dp_sgd`). The student then takes hints from it, and learns in rounds from public labels and
-from its answers about public images, as often as it likes, and about variations of them.
+from its answers about public images and variations of them, for as long as it likes.
 
 Proof. The start, the network and all settings follow from public records and figures. What DP-SGD makes of them is the
 teacher, with the events of DP-SGD under add-remove; the student is computed from the teacher, public records and public
 seeds: post-processing. Nothing else sees a private record.
 
-Where classes have no public record (`split.public_without`), the student never sees one of them, and neither does the
-auxiliary teacher, which learnt never to name them: their rows of its last layer are set to the mean of the others, lest
-noise has to undo that. The student takes the teacher's answers in place of labels.
+If classes have no public record (`split.public_without`), the student never sees one of theirs, and neither does the
+auxiliary teacher, which therefore learns never to name them. Their rows of its last layer are set to the mean of the
+others, so that private training does not have to undo that. The student then learns from the teacher's answers instead
+of labels.
 
-The teacher is kept in the vault's checkpoint until the release is made, with a mark of the records and of all else it
-was made from: a resumed run takes it from there, or is refused. Keys of the noise are never kept.
+The teacher is kept in the vault's checkpoint until the release is made, with a digest of the records and of everything
+else it was made from: a resumed run takes it from there, or is refused. The keys of the noise are never kept.
+
+`settings.private` is DP-SGD's own table, with the names that it has in `weights`/`gaussian`. Its defaults suit a
+teacher that has already learnt from public records: small steps. They follow from public facts alone.
 """
 
 from __future__ import annotations
@@ -23,29 +27,35 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import dp_accounting as dpa
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Place, Randomness
-from airlock.methods import step_canaries, step_case
+from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import TEACHER, Artefact, Details, Executed, Plan
-from airlock.methods.dp_sgd import DpSgd
-from airlock.methods.noisy_settings import ONE_STEP, GaussianTraining
-from airlock.methods.noisy_training import ASSUMPTIONS
-from airlock.methods.student.learning import HINTS, School, check_split
-from airlock.methods.student.private_settings import PrivateTeacherSettings, private_settings_for, queries_for
-from airlock.methods.student.settings import hint_layers, lacking, net_names
-from airlock.methods.student.teachers import for_vault, make_pair, taught
+from airlock.methods.dp_sgd import ASSUMPTIONS, ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings
+from airlock.methods.student.learning import HINTS, School, check_split, hint_layers, with_free_rounds
+from airlock.methods.student.teachers import (
+    TeacherSettings,
+    for_vault,
+    lacking,
+    make_pair,
+    net_names,
+    settings_for,
+    taught,
+)
 from airlock.training import Resident, Run, checkpoint, outcomes_of
 from airlock.training.distillation.distil import Asked, MatchLoss, Objective, SoftLoss
+from airlock.training.distillation.selection import Name as SelectName
 from airlock.training.distillation.variations import Balanced
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import read
@@ -58,12 +68,83 @@ PUBLIC = "The public records may be known to everyone: they are used without pro
 _AUXILIARY, _TEACHER = "auxiliary", "teacher"
 _STATE, _DRAWN = "gradients/", "drawn"
 _LABEL = "training the teacher under noise"
-# Of public records, that noise alone may cost the public teacher; more where private ones have to bring whole classes.
+# The share of public records that noise alone may cost the public teacher; more if private ones bring whole classes.
 _MAY_COST, _MAY_COST_FOR_CLASSES = 0.02, 0.1
+_BY_NAME: dict[str, dict[str, Any]] = {
+    "digits": {"steps": 40, "lot_size": 1797, "learning_rate": 0.05, "clip_norm": 1.0},
+    "mnist": {"steps": 300, "lot_size": 4096, "learning_rate": 1.0, "clip_norm": 0.1, "ema": 0.95},
+    "cifar10": {"steps": 200, "lot_size": 4096, "learning_rate": 0.5, "clip_norm": 0.1, "ema": 0.95},
+}
+
+_ROUNDS_FOR_CLASSES = 20
+
+
+class PrivateTeacherSettings(TeacherSettings):
+    """A teacher under DP-SGD, and a student whose queries cost nothing.
+
+    Args:
+        private: How the teacher is trained on the private records: the settings of `weights`/`gaussian`.
+        private_layers: How many of the teacher's last layers are trained on private records; all when left out. The
+            others stay as the public records left them, and get no noise.
+        rehearse: Halve the learning rate until noise alone would cost the public teacher at most 2% of the public
+            records (10% if classes have none); when left out, done if private.learning_rate is left out too.
+        labels: What the student learns from in addition to queries: "public" labels, or the "teacher"'s answers
+            instead; "auto" takes the teacher's if classes have no public record, because labels would teach the student
+            never to name them.
+        match: The distance from the teacher's answers: that of "logits", or of "softened" outputs as in the paper;
+            "auto" takes logits if classes have no public record.
+        varied: Also ask about variations of public images (`training.distillation.variations`); when left out, done if
+            classes have no public record.
+        rounds: As in the paper, or more if public records are few, so that the student makes 2,000 steps; at least 20
+            if classes have no public record, since the student learns those from the teacher alone.
+        select: As in the paper; any choice is free here.
+        select_rate: All public records.
+    """
+
+    private: DpSgdSettings
+    private_layers: Annotated[int, Field(ge=1)] | None = None
+    rehearse: bool | None = None
+    labels: Literal["auto", "public", "teacher"] = "auto"
+    match: Literal["auto", "logits", "softened"] = "auto"
+    varied: bool | None = None
+    select: SelectName = "random"
+    select_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+def private_settings_for(config: ReleaseConfig, facts: Facts) -> PrivateTeacherSettings:
+    """The user's settings over the defaults for this data.
+
+    Raises:
+        ConfigError: Settings that contradict each other or ask for what is not there.
+    """
+    given = config.settings.get("private", {})
+    if not isinstance(given, dict):
+        raise ConfigError("a table [settings.private] with the settings of private training", "another value")
+    defaults = _BY_NAME.get(facts.name) or _general(facts.expected("private", config.split))
+    own: dict[str, object] = {"rehearse": "learning_rate" not in given}
+    if facts.without(config.split):
+        own["rounds"] = _ROUNDS_FOR_CLASSES
+    table = {**own, **config.settings, "private": {**defaults, **given}}
+    settings = settings_for(config.model_copy(update={"settings": table}), facts, PrivateTeacherSettings)
+    settings = with_free_rounds(settings, config, facts, queries_for(settings, config, facts))
+    if settings.varied and len(facts.shape) != 3:
+        raise ConfigError("images for settings.varied = true", f"records of shape {facts.shape}")
+    return settings
+
+
+def queries_for(settings: PrivateTeacherSettings, config: ReleaseConfig, facts: Facts) -> int:
+    """Query samples in an epoch, as a public figure."""
+    return settings.queries or max(1, round(settings.select_rate * facts.expected("public", config.split)))
+
+
+def _general(records: int) -> dict[str, Any]:
+    """Large lots and a few hundred small steps."""
+    lot = max(min(records, 256), records // 10)
+    return {"steps": 300, "lot_size": lot, "learning_rate": 1.0, "clip_norm": 0.1, "ema": 0.95}
 
 
 class PrivateTeacher(DpSgd):
-    """A student of a teacher under DP-SGD; status proven, unit record, relation add-remove."""
+    """The student of a teacher under DP-SGD; status proven, unit record, relation add-remove."""
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "private-teacher"
@@ -84,41 +165,40 @@ class PrivateTeacher(DpSgd):
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """One step of the teacher on every record; lots are tried by `weights`/`gaussian`, which draws them alike."""
-        private = {**step_case.SETTINGS, "lot_size": step_case.PUBLIC_RECORDS}
-        config = _for_court(step_case.__name__ + ":tiny_net", private, epsilon, delta)
-        return step_case.of_step(cls(config, step_case.FACTS))
+        """One step of the teacher on every record; `weights`/`gaussian` tries lots, which are drawn in the same way."""
+        private = {**dp_sgd_case.STEP_SETTINGS, "lot_size": dp_sgd_case.PUBLIC_RECORDS}
+        config = _court_config("tiny_net", private, epsilon, delta)
+        return dp_sgd_case.step_case(cls(config, dp_sgd_case.STEP_FACTS))
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
-        """The teacher's whole private training; what a student makes of it tells no more."""
-        private = step_canaries.settings_for(count, lot=0.25)
-        config = _for_court(step_canaries.__name__ + ":canary_net", private, epsilon, delta)
-        made = cls(config, step_canaries.facts(count))
-        return step_canaries.of_training(made, made.trained)
+        """The teacher's whole private training; a student, which is computed from it, tells no more."""
+        private = dp_sgd_case.canary_settings(count, lot=0.25)
+        made = cls(_court_config("canary_net", private, epsilon, delta), dp_sgd_case.canary_facts(count))
+        return dp_sgd_case.training_canaries(made, made.trained)
 
     @cached_property
     def learning(self) -> PrivateTeacherSettings:
         """All settings; `settings` are those of the private training."""
         return private_settings_for(self.config, self.facts)
 
-    def parse_settings(self) -> GaussianTraining:
+    def parse_settings(self) -> DpSgdSettings:
         """Those under settings.private."""
         return self.learning.private
 
     @property
     def queries(self) -> int:
-        """Query samples of an epoch, as a public figure."""
+        """Query samples in an epoch, as a public figure."""
         return queries_for(self.learning, self.config, self.facts)
 
     @property
     def by_teacher(self) -> bool:
-        """Whether the teacher's answers stand in for the public labels."""
+        """Whether the teacher's answers replace the public labels."""
         return self.learning.labels == "teacher" or (self.learning.labels == "auto" and bool(self.unseen))
 
     @property
     def by_logits(self) -> bool:
-        """Whether logits are matched, not softened outputs."""
+        """Whether logits are matched rather than softened outputs."""
         return self.learning.match == "logits" or (self.learning.match == "auto" and bool(self.unseen))
 
     @property
@@ -133,7 +213,7 @@ class PrivateTeacher(DpSgd):
         return _MAY_COST_FOR_CLASSES if self.unseen else _MAY_COST
 
     def net(self) -> nn.Module:
-        """The teacher as it is made; only the layers that private records may move are trainable."""
+        """The teacher, freshly initialised; only the layers that are trained on private records are trainable."""
         net = self._pair()[0]
         wanted = self.learning.private_layers
         if wanted is None:
@@ -148,8 +228,8 @@ class PrivateTeacher(DpSgd):
             layer.requires_grad_(True)
         return net
 
-    def plan(self) -> Plan:
-        """DP-SGD's, with what teacher and student are; touches no record."""
+    def plan(self) -> Plan[DpSgdFigures]:
+        """DP-SGD's, with details about teacher and student; touches no record."""
         plan, s = super().plan(), self.learning
         big, small = (sum(p.numel() for p in net.parameters()) for net in self._pair())
         hint, guide = self.layers or ("none", "none")
@@ -173,13 +253,13 @@ class PrivateTeacher(DpSgd):
         }
         return replace(plan, details={**plan.details, **more})
 
-    def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Train the teacher under noise, teach the student by it, and leave only the student."""
+    def execute(self, plan: Plan[DpSgdFigures], split: Split, randomness: Randomness, run: Run) -> Executed:
+        """Train the teacher under noise, let it teach the student, and release only the student."""
         check_split(split, len(self.facts.classes), self.learning.queries)
         stages = Stages(run, {"settings": self.learning.model_dump(mode="json"), "seed": randomness.seed})
         auxiliary = self._auxiliary(split.public, randomness.seed, stages)
-        recipe = self._rehearsed(auxiliary, split.public, plan)
-        teacher, gradients, executed = self._privately(auxiliary, recipe, split, plan, randomness, run)
+        recipe = self._rehearsed(auxiliary, split.public, plan.figures)
+        teacher, gradients, executed = self._privately(auxiliary, recipe, split, plan.figures, randomness, run)
         net = self._student(teacher, split.public, randomness.seed, stages)
         stages.forget(_AUXILIARY, _TEACHER, HINTS)
         teachers = {"public_teacher_accuracy": auxiliary, "teacher_accuracy": teacher}
@@ -200,9 +280,9 @@ class PrivateTeacher(DpSgd):
         return (*ASSUMPTIONS, PUBLIC)
 
     def trained(self, split: Split, randomness: Randomness) -> nn.Module:
-        """The teacher after private training from its first weights, for the court."""
+        """The teacher after private training from its initial weights, for the court."""
         net = self.net()
-        self.train(net, split, self.plan(), randomness, Run())
+        self.train(net, split, self.planned.figures, randomness, Run())
         return net
 
     def _pair(self) -> tuple[nn.Module, nn.Module]:
@@ -210,22 +290,21 @@ class PrivateTeacher(DpSgd):
         return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, self.config.seed)
 
     def _auxiliary(self, public: Records, seed: int, stages: Stages) -> nn.Module:
-        """The public teacher, without an opinion on classes that it never saw."""
+        """The public teacher, without an opinion about classes that it never saw."""
         net = taught(_AUXILIARY, self._pair()[0], public, self.learning, seed, stages)
         _forget_classes(net, self.unseen, len(self.facts.classes))
         return net
 
-    def _rehearsed(self, start: nn.Module, public: Records, plan: Plan) -> GaussianTraining:
-        """Steps as large as the settings say, or as the noise to come allows; public records alone decide."""
+    def _rehearsed(self, start: nn.Module, public: Records, figures: DpSgdFigures) -> DpSgdSettings:
+        """The settings, with a learning rate that the noise allows if asked for; public records alone decide."""
         if not self.learning.rehearse:
             return self.settings
         net = self.started(start, next(start.parameters()).device)
-        noise = float(plan.details["noise_on_mean_gradient"])
-        factor = bearable(net, public, noise, self.settings, self.may_cost, self.config.seed)
+        factor = bearable(net, public, figures.noise_on_mean_gradient, self.settings, self.may_cost, self.config.seed)
         return self.settings.model_copy(update={"learning_rate": factor * self.settings.learning_rate})
 
     def started(self, start: nn.Module, device: torch.device) -> nn.Module:
-        """The teacher as private training finds it."""
+        """The teacher as private training starts with it."""
         net = self.net().to(device)
         net.load_state_dict(start.state_dict())
         return net
@@ -233,44 +312,50 @@ class PrivateTeacher(DpSgd):
     def _privately(
         self,
         start: nn.Module,
-        recipe: GaussianTraining,
+        recipe: DpSgdSettings,
         split: Split,
-        plan: Plan,
+        figures: DpSgdFigures,
         randomness: Randomness,
         run: Run,
     ) -> tuple[nn.Module, Gradients, dpa.DpEvent]:
         """The teacher, trained on the private records; or the one that an interrupted run of the same records kept."""
         net = self.started(start, run.device)
         if run.checkpoint is None:
-            return net, *self.train(net, split, plan, randomness, run, _LABEL, recipe)
+            return net, *self.train(net, split, figures, randomness, run, _LABEL, recipe)
         file = run.checkpoint / f"{_TEACHER}.safetensors"
-        mark = self._mark(net, split, plan, randomness)
+        mark = self._mark(net, split, figures, randomness)
         if run.resume and file.exists():
-            return net, *self._taken_up(net, read(file, mark), split, plan, randomness, run)
+            return net, *self._resumed(net, read(file, mark), split, figures, randomness, run)
         own = replace(run, checkpoint=run.checkpoint / _TEACHER)
-        gradients, executed = self.train(net, split, plan, randomness, own, _LABEL, recipe)
+        gradients, executed = self.train(net, split, figures, randomness, own, _LABEL, recipe)
         drawn = torch.tensor([place in randomness.privacy.drawn_on for place in get_args(Place)])
         state = {f"{_STATE}{name}": value for name, value in gradients.state().items()}
         weights = {name: value.clone() for name, value in net.state_dict().items()}
         checkpoint.write(file, {**weights, **state, _DRAWN: drawn}, {"mark": mark})
         return net, gradients, executed
 
-    def _taken_up(
-        self, net: nn.Module, kept: Mapping[str, Tensor], split: Split, plan: Plan, randomness: Randomness, run: Run
+    def _resumed(
+        self,
+        net: nn.Module,
+        kept: Mapping[str, Tensor],
+        split: Split,
+        figures: DpSgdFigures,
+        randomness: Randomness,
+        run: Run,
     ) -> tuple[Gradients, dpa.DpEvent]:
-        """Put what was kept into the network; nothing is drawn."""
-        gradients, sampler = self.parts(net, split, Resident(split.private, run.device), plan, randomness, run)
+        """Load what was kept into the network; nothing is drawn."""
+        gradients, sampler = self.parts(net, split, Resident(split.private, run.device), figures, randomness, run)
         gradients.load_state({k.removeprefix(_STATE): v for k, v in kept.items() if k.startswith(_STATE)})
         net.load_state_dict({name: kept[name] for name in net.state_dict()})
         places = [place for place, drawn in zip(get_args(Place), kept[_DRAWN].tolist(), strict=True) if drawn]
         randomness.privacy.note_drawn(*places)
-        return gradients, self.whole(self.executed_step(sampler, gradients), self.settings.steps)
+        return gradients, self.whole(self.executed_step(sampler, gradients), figures.steps)
 
-    def _mark(self, net: nn.Module, split: Split, plan: Plan, randomness: Randomness) -> str:
-        """Of all that the teacher is made from."""
+    def _mark(self, net: nn.Module, split: Split, figures: DpSgdFigures, randomness: Randomness) -> str:
+        """A digest of all that the teacher is made from."""
         parts = [torch.from_numpy(np.ascontiguousarray(part)) for part in (split.private.x, split.private.y)]
-        noise = plan.details["noise_multiplier"]
-        known = [self.learning.model_dump(mode="json"), noise, randomness.seed, randomness.privacy.secure]
+        noise, seed, secure = figures.noise_multiplier, randomness.seed, randomness.privacy.secure
+        known = [self.learning.model_dump(mode="json"), noise, seed, secure]
         whole = digest([*parts, *net.state_dict().values()]) + json.dumps(known, sort_keys=True).encode()
         return hashlib.sha256(whole).hexdigest()
 
@@ -287,7 +372,7 @@ class PrivateTeacher(DpSgd):
         return net
 
     def _of_unseen(self, found: Outcomes) -> Details:
-        """The accuracy on classes with and without public records, where there are both."""
+        """The accuracy on classes with and without public records, if there are both."""
         theirs = np.isin(found.labels, self.unseen)
         if not theirs.any() or theirs.all():
             return {}
@@ -299,7 +384,7 @@ class PrivateTeacher(DpSgd):
 
 
 def _forget_classes(net: nn.Module, unseen: tuple[int, ...], classes: int) -> None:
-    """Set the rows of classes that were never seen to the mean of the others, in a last dense layer of so many rows."""
+    """Set the rows of unseen classes to the mean of the others, if the last dense layer has a row per class."""
     last = [layer for layer in net.modules() if isinstance(layer, nn.Linear)][-1:]
     if not unseen or not last or last[0].out_features != classes:
         return
@@ -309,14 +394,14 @@ def _forget_classes(net: nn.Module, unseen: tuple[int, ...], classes: int) -> No
             own[list(unseen)] = own[seen].mean(0)
 
 
-def _for_court(teacher: str, private: Mapping[str, object], epsilon: float, delta: float) -> ReleaseConfig:
-    """Half of the stated records are private; what the student is does not matter."""
-    return step_case.config_for(
+def _court_config(teacher: str, private: Mapping[str, object], epsilon: float, delta: float) -> ReleaseConfig:
+    """A teacher from `dp_sgd_case`; half of the stated records are private, and the student does not matter."""
+    return dp_sgd_case.step_config(
         PrivateTeacher.method,
         epsilon,
         delta,
         channel=PrivateTeacher.channel,
         net="linear",
         split={"public": 0.5, "test": 0.0, "holdout": 0.0},
-        settings={"teacher": teacher, "hint_epochs": 0, "private": dict(private)},
+        settings={"teacher": f"{dp_sgd_case.__name__}:{teacher}", "hint_epochs": 0, "private": dict(private)},
     )

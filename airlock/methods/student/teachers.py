@@ -1,42 +1,129 @@
-"""Teachers: one on given records, or K of them on disjoint shards. There is no privacy here, and none of them leaves.
+"""Teachers: one on given records, or K of them on disjoint shards. None of them is private, and none of them leaves.
 
-The teachers of shards start from one public network, and see their own shards and public records, lest they forget what
-those had taught them. Every shard is brought to the same public number of records, by repeating its own or leaving
-those with the largest digests out: teachers are then trained side by side in tensors whose shapes tell nothing of the
-records, and one teacher's numbers stay the same to the last bit, whatever another shard holds. Chance in it comes from
-public seeds.
+The teachers of shards start from one public network, and see their own shards and public records, so that they do not
+forget what those had taught them. Every shard is brought to the same public number of records, by repeating its own or
+leaving out those with the largest digests: teachers are then trained side by side in tensors whose shapes reveal
+nothing about the records, and one teacher's numbers stay the same to the last bit, whatever another shard holds. All
+randomness here comes from public seeds.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
+from airlock.config import Positive, ReleaseConfig, parse
 from airlock.data import Facts, Records
 from airlock.data.split import even
-from airlock.methods.student.settings import TeacherSettings
+from airlock.errors import ConfigError
+from airlock.methods.student.learning import Count, LearningSettings, check_public
 from airlock.nets import check, create
 from airlock.nets.hints import guided
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
+from airlock.training.augment import Name as AugmentName
 from airlock.training.augment import named
 from airlock.training.distillation.distil import at_places
 from airlock.training.distillation.rounds import outputs
-from airlock.training.loop import mix
+from airlock.training.loop import Schedule, mix
 from airlock.training.stages import Stages
 
 Index = NDArray[np.int64]
+
+_SMALL: dict[str, object] = {"hint_epochs": 10, "rounds": 3, "self_epochs": 4, "distil_epochs": 4}
+_BY_NAME: dict[str, dict[str, object]] = {
+    "digits": {**_SMALL, "query_batch": 64, "self_batch": 32, "learning_rate": 0.003, "teacher_epochs": 30,
+               "teacher_batch": 32},
+    "mnist": {**_SMALL, "teacher_epochs": 30},
+}  # fmt: skip
+# Teacher and student by data set, and by shape for any other.
+_PAIRS = {
+    "digits": ("rona-digits-teacher", "rona-digits-student"),
+    "mnist": ("rona-mnist-teacher", "rona-mnist-s2"),
+    "svhn": ("rona-svhn-teacher", "rona-svhn-s2"),
+    "cifar10": ("rona-cifar-teacher", "rona-cifar-s2"),
+}
+
+
+class TeacherSettings(LearningSettings):
+    """The same with teachers; the paper does not say how it trained them.
+
+    Args:
+        teacher: The teacher's network: built-in, `package.module:function`, or "auto".
+        teacher_epochs: Of a teacher that learns from all its records.
+        teacher_batch: Records in one of a teacher's steps.
+        teacher_learning_rate: With Adam.
+        teacher_schedule: How it moves.
+        teacher_augment: Random changes to each record that a teacher learns from.
+    """
+
+    teacher: str = "auto"
+    teacher_epochs: Annotated[int, Field(ge=1, le=100_000)] = 100
+    teacher_batch: Count = 128
+    teacher_learning_rate: Positive = 0.001
+    teacher_schedule: Schedule = "cosine"
+    teacher_augment: AugmentName = "none"
+
+
+S = TypeVar("S", bound=TeacherSettings)
+
+
+def settings_for(config: ReleaseConfig, facts: Facts, kind: type[S]) -> S:
+    """The user's settings over the defaults for this data.
+
+    Raises:
+        ConfigError: Settings that contradict each other or ask for what is not there.
+    """
+    settings = parse(kind, {**_BY_NAME.get(facts.name, {}), **config.settings}, where="settings")
+    check_public(settings, facts.expected("public", config.split))
+    for key in ("teacher_augment", "student_augment"):
+        if getattr(settings, key) != "none" and len(facts.shape) != 3:
+            raise ConfigError(f'images for settings.{key} other than "none"', f"records of shape {facts.shape}")
+    return settings
+
+
+def net_names(teacher: str, student: str, facts: Facts) -> tuple[str, str]:
+    """Teacher and student; those that are not named follow from the data set or the shape of its records.
+
+    Raises:
+        ConfigError: One is not named, and the paper has none for such records.
+    """
+    known = _PAIRS.get(facts.name) or _by_shape(facts.shape)
+    if known is None and "auto" in (teacher, student):
+        raise ConfigError(
+            "`net` and settings.teacher for records that are not images of at least 4 pixels a side",
+            "one of them is left out",
+            "The paper's networks take images.",
+            'Name both, for instance net = "linear" and teacher = "mlp", or your own.',
+        )
+    own = known or ("", "")
+    return own[0] if teacher == "auto" else teacher, own[1] if student == "auto" else student
+
+
+def _by_shape(shape: tuple[int, ...]) -> tuple[str, str] | None:
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        return None
+    if max(shape[1:]) <= 16:
+        return _PAIRS["digits"]
+    return _PAIRS["mnist"] if shape[0] == 1 else _PAIRS["cifar10"]
+
+
+def lacking(facts: Facts, config: ReleaseConfig) -> dict[str, str]:
+    """Which classes have no public record, for the details of a plan."""
+    names = ", ".join(facts.classes[label] for label in facts.without(config.split))
+    return {"classes_without_public_records": names} if names else {}
 
 
 def make_pair(
     names: tuple[str, str], layers: tuple[str, str] | None, facts: Facts, seed: int
 ) -> tuple[nn.Module, nn.Module]:
-    """Teacher and student, freshly initialised and checked, also whether hints fit.
+    """Teacher and student, freshly initialised; checks both, and that hints fit.
 
     Args:
         names: Of both networks.
@@ -56,7 +143,7 @@ def make_pair(
 def taught(
     name: str, net: nn.Module, records: Records, settings: TeacherSettings, seed: int, stages: Stages
 ) -> nn.Module:
-    """This network, trained on these records as one of the run's stages."""
+    """This network, trained on these records as one stage of the run."""
     s, data = settings, Resident(records, stages.run.device)
     recipe = Recipe(
         steps=s.teacher_epochs * -(-len(records) // s.teacher_batch),
@@ -76,7 +163,7 @@ def taught(
 
 
 def for_vault(net: nn.Module) -> dict[str, NDArray[Any]]:
-    """A teacher's tensors by name: it stays, and may be attacked beside the student."""
+    """A teacher's tensors by name: it stays, and may be attacked along with the student."""
     return {name: value.detach().cpu().numpy() for name, value in net.state_dict().items()}
 
 
@@ -85,8 +172,8 @@ def ask_shards(
     records: Records,
     shards: Sequence[Index],
     each: int,
-    beside: Records,
-    share: int,
+    public: Records,
+    public_per_record: int,
     queries: Tensor,
     recipe: Recipe,
     batch: int,
@@ -96,29 +183,30 @@ def ask_shards(
 ) -> Tensor:
     """How far every shard's teacher moved the logits it started with: (shards, queries, classes), on the CPU.
 
-    Logits that differ by a number are the same to a softmax, so every difference is taken to mean 0 over the classes. A
-    shard without records differs by 0. Row k depends on the records of shard k and on public figures, and nothing else.
+    Logits that differ by a constant are the same to a softmax, so every difference is shifted to mean 0 over the
+    classes. A shard without records differs by 0. Row k depends on the records of shard k and on public figures, and on
+    nothing else.
 
     Args:
         start: The public network that all teachers begin as; it stays as it is.
         records: The private ones.
         shards: Positions of each shard's records.
-        each: To so many records every shard is brought; public.
-        beside: Public records.
-        share: How many of them a teacher sees for each record of its shard, chosen at random.
+        each: The number of records that every shard is brought to; public.
+        public: Public records.
+        public_per_record: How many of them a teacher sees for each record of its shard, chosen at random.
         queries: Public inputs.
-        recipe: How a teacher descends.
+        recipe: How a teacher is trained.
         batch: Records in a step.
         seed: Public.
         run: Device, progress, checkpoints.
         label: For the progress bar.
     """
     blank = np.zeros((1, *records.x.shape[1:]), records.x.dtype)
-    whole = Records(np.concatenate([records.x, blank, beside.x]), np.concatenate([records.y, [0], beside.y]))
-    chance, nobody = np.random.default_rng(mix(seed, 1)), np.array([len(records)])
-    public = chance.integers(0, len(beside), (len(shards), share * each)) + len(records) + 1
+    whole = Records(np.concatenate([records.x, blank, public.x]), np.concatenate([records.y, [0], public.y]))
+    rng, nobody = np.random.default_rng(mix(seed, 1)), np.array([len(records)])
+    drawn = rng.integers(0, len(public), (len(shards), public_per_record * each)) + len(records) + 1
     members = [
-        np.append(even(own if len(own) else nobody, each), more) for own, more in zip(shards, public, strict=True)
+        np.append(even(own if len(own) else nobody, each), more) for own, more in zip(shards, drawn, strict=True)
     ]
     first = copy.deepcopy(start).cpu()
     made = train_together(

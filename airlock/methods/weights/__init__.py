@@ -1,15 +1,8 @@
 """`weights`: a model trained under noise leaves, with all its weights.
 
-The file of a method holds its proof; its settings and its case for the court lie next to it.
+The file of a method holds its settings, its proof and its case for the court.
 
-    gaussian             DP-SGD
-    shaped               noise shaped like the clipping
-    noise_shape          that shape, from public records
-    head                 a private linear head on public features
-    head_case            its case
-    canaries             its canaries
-    features             private records as features, computed once
-    training             what the methods share
-    settings             defaults by data set
-    proxy                synthetic records that stand in for public ones
+    gaussian  DP-SGD; also what every method that trains a whole network shares
+    shaped    noise shaped like the clipping
+    head      a private linear head on public features
 """

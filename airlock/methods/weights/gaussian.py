@@ -1,14 +1,71 @@
-"""`weights`/`gaussian`: DP-SGD, and all weights leave. Proof and plan are those of `methods.dp_sgd`."""
+"""`weights`/`gaussian`: DP-SGD, and all weights leave. Proof and plan are those of `methods.dp_sgd`.
+
+The defaults depend on public facts alone. Those of the named image sets were tuned on those very sets, which are public
+benchmarks; on private data, choosing a setting by its result costs budget (`tuning_runs`).
+
+`TrainedWeights` and `settings_for` serve every method of this channel that trains a whole network.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from airlock.methods.dp_sgd import DpSgd
-from airlock.methods.noisy_settings import ONE_STEP, GaussianTraining
-from airlock.methods.weights.settings import settings_for
-from airlock.methods.weights.training import TrainedWeights
+from airlock.config import ReleaseConfig, parse
+from airlock.data import Facts
+from airlock.methods import dp_sgd_case
+from airlock.methods.case import Canaries, Case
+from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdSettings, NoisyTraining, NoisyTrainingSettings
+
+S = TypeVar("S", bound=NoisyTrainingSettings)
+Defaults = Mapping[str, Mapping[str, Any]]
+
+_BY_NAME: dict[str, dict[str, Any]] = {
+    "digits": {"steps": 40, "lot_size": 1797, "learning_rate": 0.3, "clip_norm": 1.0},
+    "mnist": {"steps": 300, "lot_size": 2048, "learning_rate": 8.0, "clip_norm": 0.1, "ema": 0.95},
+}
+
+
+def settings_for(config: ReleaseConfig, facts: Facts, model: type[S], by_name: Defaults = _BY_NAME) -> S:
+    """The user's settings over the defaults for this data.
+
+    Args:
+        config: What was asked for.
+        facts: What is public about the data.
+        model: The method's settings.
+        by_name: The method's defaults by data set.
+    """
+    defaults = by_name.get(facts.name) or _general(facts.expected("private", config.split))
+    return parse(model, {**defaults, **config.settings}, where="settings")
+
+
+def _general(records: int) -> dict[str, Any]:
+    """Large lots and a few hundred steps: what does well under noise whatever the data."""
+    lot = max(min(records, 256), records // 10)
+    return {"steps": 300, "lot_size": lot, "learning_rate": 4.0, "clip_norm": 0.1, "ema": 0.95}
+
+
+class TrainedWeights(NoisyTraining):
+    """A network that is trained under noise leaves with all its weights."""
+
+    channel: ClassVar[str] = "weights"
+    distributed: ClassVar[bool] = True
+    leaves: ClassVar[str] = (
+        "A trained model with all its weights. Each step of its training saw the private records only through "
+        "bounded contributions with random noise on top."
+    )
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """One step on a lot that every record enters with probability 1/2."""
+        config = dp_sgd_case.step_config(cls.method, epsilon, delta)
+        return dp_sgd_case.step_case(cls(config, dp_sgd_case.STEP_FACTS))
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole release; its claim is the method's own."""
+        config = dp_sgd_case.canary_config(cls.method, epsilon, delta, count)
+        return dp_sgd_case.training_canaries(cls(config, dp_sgd_case.canary_facts(count)))
 
 
 class Gaussian(DpSgd, TrainedWeights):
@@ -19,6 +76,6 @@ class Gaussian(DpSgd, TrainedWeights):
     rank: ClassVar[int] = 30
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
 
-    def parse_settings(self) -> GaussianTraining:
+    def parse_settings(self) -> DpSgdSettings:
         """The user's settings over the defaults for this data."""
-        return settings_for(self.config, self.facts, GaussianTraining)
+        return settings_for(self.config, self.facts, DpSgdSettings)

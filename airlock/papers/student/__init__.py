@@ -2,7 +2,5 @@
 
 The docstring of `published` says what the paper claims and what is wrong with it.
 
-    published  the method; its claim fails
-    sanitise   its noise, which protects nothing
-    case       its case for the court
+    published  the method, its noise, its settings and its case for the court; its claim fails
 """

@@ -2,37 +2,46 @@
 
 A teacher is trained on private and public records, an auxiliary teacher on the public ones alone. A compact student
 sees public records and the teacher's answers about them: first hints, then R rounds of learning from public labels and
-of distillation on query samples that it chooses. Every batch's loss against the teacher goes through `sanitise`.
+of distillation on query samples that it chooses. Every batch's loss against the teacher goes through `Sanitise`.
 
-Why nothing is promised. (1) Noise that is added to a loss does not change its gradient, so that none reaches the
-student: it is the same for any σ, to the bit. What leaves is a deterministic function of a teacher that was trained
-without privacy; the recorded event is a non-private one, ε is infinite and the unit "none". (2) Clipping a loss to B
-makes its gradient 0 above B and leaves it as it is below: it bounds nothing. (3) Theorem 2 has two constants that the
-paper does not give, and its proof is omitted. With c2 = 1/2, σ = c2 √(T ln(1/δ)) / ε gives the ε stated for CIFAR-10
-(T = 3200, σ = 10, δ = 1e-5: 9.597), so this is what is recorded as the claim. T answers that were numbers with noise at
-σ would cost far more: 39 by PLD, 43 by the moments bound (`gaussian_queries_epsilon`). Choosing query samples among
-public records by the student amplifies nothing and costs nothing.
+Why nothing is promised. (1) Noise that is added to a loss does not change its gradient, so none reaches the student: it
+is the same for any σ, to the bit. What leaves is a deterministic function of a teacher that was trained without
+privacy; the recorded event is a non-private one, ε is infinite and the unit is "none". (2) Clipping a loss to B makes
+its gradient 0 above B and leaves it as it is below: it bounds nothing. (3) Theorem 2 has two constants that the paper
+does not give, and its proof is omitted. With c2 = 1/2, σ = c2 √(T ln(1/δ)) / ε gives the ε stated for CIFAR-10
+(T = 3200, σ = 10, δ = 1e-5: 9.597), so this is recorded as the claim. T answers that were numbers with noise at σ would
+cost far more: 39 by PLD, 43 by the moments bound (`gaussian_queries_epsilon`). Choosing query samples among public
+records by the student amplifies nothing and costs nothing.
+
+In court, the whole pipeline runs on networks of one layer, on private records of zeros, with and without one large
+record. Public inputs come with either label, so that they say nothing by themselves: what a student learns about them
+comes from the teacher. B is preset, and so high that no loss is clipped, which only makes the noise larger. What is
+scored is the student that leaves: how far it leans along the record. Runs differ by their public seeds, which are drawn
+again for each. The canaries have an input of their own each, which is public with either label, and private with one of
+them or not by a coin flip.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar
 
 import dp_accounting as dpa
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from airlock.accounting import Claim, Guarantee, repeat, spend
 from airlock.accounting.epsilon import LARGEST
 from airlock.accounting.guarantee import Status
-from airlock.config import ReleaseConfig
+from airlock.config import Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.case import Canaries, Case
+from airlock.methods.case import Canaries, Case, Coins, Scores
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     TEACHER,
@@ -42,11 +51,16 @@ from airlock.methods.contract import (
     Executed,
     Plan,
 )
-from airlock.methods.student.learning import HINTS, School, check_split
-from airlock.methods.student.settings import PublishedSettings, hint_layers, lacking, net_names, settings_for
-from airlock.methods.student.teachers import for_vault, make_pair, taught
-from airlock.papers.student import case
-from airlock.papers.student.sanitise import Sanitise
+from airlock.methods.student.learning import HINTS, School, check_split, hint_layers
+from airlock.methods.student.teachers import (
+    TeacherSettings,
+    for_vault,
+    lacking,
+    make_pair,
+    net_names,
+    settings_for,
+    taught,
+)
 from airlock.training import Run, outcomes_of
 from airlock.training.distillation.distil import Asked, HintLoss, Objective, SoftLoss
 from airlock.training.stages import Stages
@@ -68,9 +82,27 @@ ASSUMPTIONS = (
     "Networks, settings and class names were chosen without looking at the private records.",
     NOTHING_ELSE_LEAVES,
 )
-Changes = dict[str, Sanitise]
 Teachers = tuple[nn.Module, nn.Module]
 _KEPT = ("teacher", "auxiliary", HINTS)
+# The court.
+_INPUTS, _CLASSES, _OTHERS = 4, 2, 3
+_SIZE, _PUBLIC_SIZE, _BOUND = 8.0, 2.0, 10.0  # of a private input, of a public one; B
+PAIR = f"{_OTHERS} private records of zeros, with and without one large record, and {_INPUTS} public inputs"
+STATISTICS = ("how far the student leans towards the record's label along its input", "the squared size of its weights")
+WHAT = "one release with {count:,} canaries, each of them public with either label, and private with one or not"
+STATISTIC = "the student's weights at the canary's own input, towards its label"
+
+
+class PublishedSettings(TeacherSettings):
+    """How teachers and student learn, with the paper's noise.
+
+    Args:
+        noise_scale: σ; when left out, what Theorem 2 as read here requires at the config's ε.
+        bound: B; when left out, the running mean of the loss against the auxiliary teacher.
+    """
+
+    noise_scale: Positive | None = None
+    bound: Positive | None = None
 
 
 class Published(Channel):
@@ -100,12 +132,12 @@ class Published(Channel):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """One private record more or less, and the whole pipeline on networks of one layer."""
-        return case.of_release(cls(case.config_for(epsilon, delta), case.FACTS))
+        return _case(cls(court_config(epsilon, delta), court_facts(_INPUTS)))
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
-        """A whole release: every canary has an input of its own."""
-        return case.of_canaries(cls(case.config_for(epsilon, delta), case.facts(count)))
+        """A whole release in which every canary has an input of its own."""
+        return _canaries(cls(court_config(epsilon, delta), court_facts(count)))
 
     @property
     def public_records(self) -> int:
@@ -119,7 +151,7 @@ class Published(Channel):
 
     @property
     def asked(self) -> int:
-        """T = (T_h + R T_d) |x_q| / S, with whole batches: how often the teacher is asked in all runs."""
+        """T = (T_h + R T_d) |x_q| / S, with whole batches: how often the teacher is queried in all runs."""
         s = self.settings
         batches = -(-self.queries // s.query_batch)
         return (s.hint_epochs + s.rounds * s.distil_epochs) * batches * self.config.tuning_runs
@@ -135,7 +167,7 @@ class Published(Channel):
         return self.config.epsilon if self.settings.noise_scale is None else self._theorem(self.noise_scale)
 
     def _theorem(self, other: float) -> float:
-        """ε from σ or σ from ε: the two stand in it alike."""
+        """ε from σ or σ from ε: the theorem is symmetric in them."""
         return CONSTANT * math.sqrt(self.asked * math.log(1 / self.config.delta)) / other
 
     def _check_claim(self) -> None:
@@ -150,7 +182,7 @@ class Published(Channel):
 
     @cached_property
     def gaussian_queries_epsilon(self) -> float:
-        """What so many numbers with noise at σ would cost, if they were what leaves."""
+        """What that many numbers with noise at σ would cost, if they were what leaves."""
         event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(self.noise_scale), self.asked)
         return spend(event, self.config.delta, accountant=self.config.accountant).epsilon
 
@@ -189,11 +221,11 @@ class Published(Channel):
         return Plan(self.channel, self.method, self.leaves, self._guarantee(events), details)
 
     def nets(self, seed: int) -> tuple[nn.Module, nn.Module]:
-        """Teacher and student, freshly initialised and checked, also whether hints fit; touches no record."""
+        """Teacher and student, freshly initialised and checked, also that hints fit; touches no record."""
         return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Train both teachers and the student, and leave only the student."""
+        """Train both teachers and the student, and release only the student."""
         check_split(split, len(self.facts.classes), self.settings.queries)
         stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": randomness.seed})
         teacher, auxiliary = self.teachers(split, randomness.seed, stages)
@@ -216,19 +248,19 @@ class Published(Channel):
 
     def student(
         self, split: Split, teachers: Teachers, randomness: Randomness, stages: Stages
-    ) -> tuple[nn.Module, Changes]:
-        """A student of these teachers, and what became of its losses."""
+    ) -> tuple[nn.Module, dict[str, Sanitise]]:
+        """A student of these teachers, and how its losses were sanitised."""
         net = self.nets(randomness.seed)[1].to(stages.run.device)
         school = School(self.settings, split.public, self.queries, randomness.seed, stages)
         return net, self._learn(net, *teachers, school, randomness.privacy)
 
     def _taught(self, name: str, records: Records, seed: int, stages: Stages) -> nn.Module:
-        """A teacher, trained on these records without privacy; both teachers start alike."""
+        """A teacher, trained on these records without privacy; both teachers have the same initial weights."""
         return taught(name, self.nets(seed)[0], records, self.settings, seed, stages)
 
     def _learn(
         self, net: nn.Module, teacher: nn.Module, auxiliary: nn.Module, school: School, noise: Stream
-    ) -> Changes:
+    ) -> dict[str, Sanitise]:
         """Hints, then rounds; the student is trained in place."""
         device, changes = school.stages.run.device, {}
         if self.layers:
@@ -256,7 +288,7 @@ def _joined(private: Records, public: Records) -> Records:
     return Records(np.concatenate([private.x, public.x]), np.concatenate([private.y, public.y]))
 
 
-def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: Changes, test: Records) -> Details:
+def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: Mapping[str, Sanitise], test: Records) -> Details:
     """Figures that are known after training; they follow from private and test records."""
     clipped = {f"clipped_share_{name}": change.share_clipped for name, change in changes.items()}
     return {
@@ -268,3 +300,164 @@ def _measured(teacher: nn.Module, auxiliary: nn.Module, changes: Changes, test: 
 
 def _stated(epsilon: float) -> str | float:
     return f"above {LARGEST:,.0f}" if math.isinf(epsilon) else epsilon
+
+
+class Sanitise:
+    """privacy-sanitize (Algorithm 2), as published: clips a batch's loss to B and adds N(0, σ²B²). It protects nothing.
+
+    A batch's loss L ≥ 0 becomes L / max(1, L/B) + N(0, σ²B²), where B is the mean so far of the same loss against an
+    auxiliary teacher that saw public records alone. The student only takes its gradient. The noise does not depend on
+    the student's weights: its gradient is 0, whatever σ. L / max(1, L/B) is min(L, B): below the bound the gradient is
+    the teacher's own, above it is 0. So no noise reaches a weight, and clipping decides which batches count. Without a
+    gradient the student stays where it is, as in plain gradient descent; the paper names no optimiser, and Adam's
+    momentum would carry the student away while all its losses are above B, where nothing holds it back.
+
+    Only a loss that leaves as a number would be protected: one number is `GaussianDpEvent(σ)`.
+
+    Args:
+        noise_scale: σ.
+        auxiliary: The same loss against the auxiliary teacher; its mean so far is B.
+        stream: Secret.
+        device: Where the losses are.
+        bound: B, if it is preset.
+    """
+
+    def __init__(
+        self,
+        noise_scale: float,
+        auxiliary: Objective,
+        stream: Stream,
+        device: torch.device,
+        bound: float | None = None,
+    ) -> None:
+        self.noise_scale, self.auxiliary, self.stream, self.bound = noise_scale, auxiliary, stream, bound
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.batches, self.clipped = torch.zeros_like(self.total), torch.zeros_like(self.total)
+
+    def state(self) -> dict[str, Tensor]:
+        """The sum of the auxiliary losses, the number of batches, and how many were clipped."""
+        return {"total": self.total, "batches": self.batches, "clipped": self.clipped}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from there."""
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+    def __call__(self, loss: Tensor, outputs: Tensor, x: Tensor, place: Tensor, step: int) -> Tensor:
+        """The sanitised loss of one batch."""
+        with torch.no_grad():
+            self.batches += 1
+            if self.bound is None:
+                self.total += self.auxiliary(outputs, x, place)
+            else:
+                self.total += self.bound
+            bound = (self.total / self.batches).to(loss.dtype)
+            above = loss > bound
+            self.clipped += above
+            noise = float(self.stream.child(step).normal(1)[0]) * self.noise_scale * bound
+        return (bound if above else loss) + noise
+
+    @property
+    def share_clipped(self) -> float | None:
+        """Of all batches so far; it follows from the teacher. None if this run, resumed later, saw none."""
+        return float(self.clipped / self.batches) if self.batches > 0 else None
+
+
+def court_facts(inputs: int) -> Facts:
+    """Every input twice in public, once with each label, and as many private records."""
+    return Facts("court", (inputs,), tuple(map(str, range(_CLASSES))), 4 * inputs, 1, "made up for the court")
+
+
+def court_config(epsilon: float, delta: float) -> ReleaseConfig:
+    """One layer each; hints from the teacher's outputs; σ by the paper's theorem."""
+    settings = {
+        "teacher": "linear",
+        "hint": "1",
+        "guide": "1",
+        "hint_epochs": 1,
+        "rounds": 1,
+        "self_epochs": 1,
+        "distil_epochs": 12,
+        "bound": _BOUND,
+        "select_rate": 1.0,
+        "query_batch": 4096,
+        "self_batch": 4096,
+        "learning_rate": 0.1,
+        "temperature": 1.0,
+        "teacher_epochs": 5,
+        "teacher_batch": 4096,
+        "teacher_learning_rate": 0.1,
+    }
+    table = {
+        "channel": "student",
+        "method": "published",
+        "data": "court",
+        "net": "linear",
+        "epsilon": epsilon,
+        "delta": delta,
+        "split": {"public": 0.5, "test": 0.0, "holdout": 0.0},
+        "device": "cpu",
+        "settings": settings,
+    }
+    return from_table(table)
+
+
+def neighbours(own: Facts, seed: int) -> tuple[Split, Split]:
+    """With and without the record; the public records are the same."""
+    noise = np.random.default_rng(seed).normal(size=(_INPUTS, _INPUTS))
+    public = _either_label((_PUBLIC_SIZE * np.eye(_INPUTS) + 0.2 * noise).astype(np.float32))
+    record = np.zeros((1, _INPUTS), np.float32)
+    record[0, 0] = _SIZE
+    x = np.concatenate([np.zeros((_OTHERS, _INPUTS), np.float32), record])
+    both = Records(x, np.zeros(len(x), np.int64))
+    return _split(own, both, public), _split(own, both.take(np.arange(_OTHERS)), public)
+
+
+def _either_label(x: NDArray[np.float32]) -> Records:
+    return Records(np.concatenate([x] * _CLASSES), np.repeat(np.arange(_CLASSES), len(x)))
+
+
+def _split(own: Facts, private: Records, public: Records) -> Split:
+    nobody = public.take(np.arange(0))
+    return Split(own, private, public, public.take(np.arange(1)), nobody)
+
+
+def _case(channel: Published) -> Case:
+    """The claim, tried on the student that leaves."""
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        scores = np.empty((count, len(STATISTICS)))
+        for i in range(count):
+            own = stream.child(i)
+            seed = int.from_bytes(own.child("seed").take_key()[:6], "little")
+            split = neighbours(channel.facts, seed)[0 if with_record else 1]
+            weight = _weights(channel.release(split, Randomness(seed, own), Run()).network.net)
+            scores[i] = weight[0, 0] - weight[1, 0], np.square(weight).sum()
+        return scores
+
+    return Case(_claim(channel), PAIR, STATISTICS, run)
+
+
+def _canaries(channel: Published) -> Canaries:
+    """The same claim, with many records more or less."""
+    count = channel.facts.shape[0]
+    every = Records(_SIZE * np.eye(count, dtype=np.float32), np.arange(count) % _CLASSES)
+    public = _either_label(_PUBLIC_SIZE * np.eye(count, dtype=np.float32))
+
+    def run(coins: Coins, stream: Stream) -> Scores:
+        split = _split(channel.facts, every.take(np.flatnonzero(coins)), public)
+        weight = _weights(channel.release(split, Randomness(0, stream), Run()).network.net)
+        towards = weight[0] - weight[1]
+        return np.asarray(np.where(every.y == 0, towards, -towards))
+
+    return Canaries(_claim(channel), count, WHAT.format(count=count), STATISTIC, run)
+
+
+def _claim(channel: Published) -> Claim:
+    claim = channel.planned.guarantee.claim
+    assert claim is not None
+    return claim
+
+
+def _weights(net: nn.Module) -> Scores:
+    return np.asarray(next(net.parameters()).detach().double().numpy())

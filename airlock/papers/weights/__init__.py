@@ -2,7 +2,6 @@
 
 The docstring of `published` says what the paper claims and what is wrong with it.
 
-    published            the method; its claim fails
-    optimised            its budget per iteration and its noise shape
-    optimised_gradients  gradients with that noise
+    published        the method, its settings and its case for the court; its claim fails
+    optimised_noise  its budget per iteration, its noise shape, and gradients with that noise
 """

@@ -1,19 +1,19 @@
 """`weights`/`published`: optimised additive noise (Xiang, Yang and Li 2019, Algorithm 1), as published; a claim.
 
-Each iteration: w = mean gradient over the whole private set; σ from w (`optimised`); clip per record to α; sum over a
-Poisson lot; add N(0, diag σ²); divide. With `noise_on = "mean"` the noise goes on after dividing, as the paper writes
-it, which is more noise than the lot size allows to learn from; the authors' later code adds it to the sum.
+Each iteration: w = mean gradient over the whole private set; σ from w (`optimised_noise`); clip per record to α; sum
+over a Poisson lot; add N(0, diag σ²); divide. With `noise_on = "mean"` the noise is added after dividing, as the paper
+writes it, which is too much noise to learn from at these lot sizes; the authors' later code adds it to the sum.
 
 Why nothing is promised. (1) w comes from every private record, without noise or clipping, and σ carries it into the
-release: no ε bounds that. So the recorded event is a non-private one in every iteration, ε is infinite, and unit is
+release: no ε bounds that. So the recorded event is a non-private one in every iteration, ε is infinite, and the unit is
 "none". (2) If w were public, one iteration would be the Gaussian mechanism with the *smallest* σ over α, because a
-clipped gradient may lie along that coordinate; and the smallest σ is at most that of equal noise, α/√τ. (3) Even equal
-noise has a larger ε than claimed: after Eq. 9 the paper takes E[e^{λc}] = exp(λs/2), it is exp(λ(λ+1)s/2).
+clipped gradient may point along that coordinate; and the smallest σ is at most that of equal noise, α/√τ. (3) Even
+equal noise has a larger ε than claimed: after Eq. 9 the paper takes E[e^{λc}] = exp(λs/2), but it is exp(λ(λ+1)s/2).
 
 What may be said when. Before a record is read: the claim, and the ε of equal noise (`equal_noise_epsilon`), which every
 run exceeds even with w public. The smallest σ of a run follows from the private records: it enters no event and no
-plan. Its ε is put on the card after training, rounded and marked as unprotected like the attack figures; min u of every
-step goes to the vault.
+plan. Its ε is put into the dossier after training, rounded and marked as unprotected like the attack figures; min u of
+every step goes to the vault.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.mechanisms import Randomness
-from airlock.methods import step_canaries, step_case
+from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import Details, Plan, Secrets
-from airlock.methods.noisy_settings import PrivateTraining
-from airlock.methods.weights.settings import settings_for
-from airlock.methods.weights.training import TrainedWeights
-from airlock.papers.weights import optimised
-from airlock.papers.weights.optimised_gradients import OptimisedGradients, SensitivityFrom
+from airlock.methods.contract import Details, Secrets
+from airlock.methods.dp_sgd import DpSgdFigures, NoisyTrainingSettings
+from airlock.methods.weights.gaussian import TrainedWeights, settings_for
+from airlock.papers.weights.optimised_noise import OptimisedGradients, SensitivityFrom, Solver, budget, one_iteration
 from airlock.training import Poisson, Resident
 from airlock.training.gradients import Gradients
 from airlock.training.sampling import sampled
@@ -66,19 +64,19 @@ _BY_NAME: dict[str, dict[str, Any]] = {
 }
 
 
-class PublishedTraining(PrivateTraining):
+class PublishedSettings(NoisyTrainingSettings):
     """Private training with the paper's noise.
 
     Args:
         solver: Projected gradient steps on Eq. 11, or the closed form of the authors' later code.
-        refresh: w and the shape are computed anew every so many iterations; the paper does so in each.
-        sensitivity_from: w over all private records as in the paper, or estimated from the lot of the iteration, which
-            costs a 55th on MNIST.
+        refresh: After how many iterations w and the shape are computed again; 1 in the paper.
+        sensitivity_from: w over all private records as in the paper, or estimated from the lot of the iteration, at a
+            55th of the cost on MNIST.
         noise_on: Whether the noise is added to the sum of the clipped gradients or to their mean.
-        moment_order: λ of Eq. 9; left out, the limit of large orders.
+        moment_order: λ of Eq. 9; when left out, the limit of large orders.
     """
 
-    solver: optimised.Solver = "projected"
+    solver: Solver = "projected"
     refresh: Annotated[int, Field(ge=1)] = 1
     sensitivity_from: SensitivityFrom = "all"
     noise_on: Literal["sum", "mean"] = "sum"
@@ -101,45 +99,44 @@ class Published(TrainedWeights):
         "some directions, and its moment bound lacks a factor."
     )
     sound_method: ClassVar[str] = "shaped"
-    settings: PublishedTraining
+    settings: PublishedSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         iterations = self.settings.steps * config.tuning_runs
-        self.budget = optimised.budget(
+        self.budget = budget(
             config.epsilon, config.delta, self.sampling_probability, iterations, self.settings.moment_order
         )
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """One iteration on a lot, which the paper claims to be (ε_t, δ_t)-private, at ε_t = ε and δ_t = δ."""
-        made = cls(step_case.config_for(cls.method, epsilon, delta), step_case.FACTS)
-        made.budget = optimised.one_iteration(epsilon, delta, made.settings.moment_order)
-        return step_case.of_lot(
-            made, Claim(epsilon, delta, "Eq. 9 and 10 of Xiang, Yang and Li 2019, for one iteration")
-        )
+        made = cls(dp_sgd_case.step_config(cls.method, epsilon, delta), dp_sgd_case.STEP_FACTS)
+        made.budget = one_iteration(epsilon, delta, made.settings.moment_order)
+        claim = Claim(epsilon, delta, "Eq. 9 and 10 of Xiang, Yang and Li 2019, for one iteration")
+        return dp_sgd_case.lot_case(made, claim)
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
-        """Many steps on every record: the paper's Eq. 12 falls the further below what they cost, the more there are."""
-        config = step_canaries.config_for(cls.method, epsilon, delta, count, steps=100, lot=1.0)
-        return step_canaries.of_training(cls(config, step_canaries.facts(count)))
+        """Many steps on every record: the more of them, the further the paper's Eq. 12 falls below their true cost."""
+        config = dp_sgd_case.canary_config(cls.method, epsilon, delta, count, steps=100, lot=1.0)
+        return dp_sgd_case.training_canaries(cls(config, dp_sgd_case.canary_facts(count)))
 
     @cached_property
     def equal_noise_epsilon(self) -> float:
         """What equal noise of the paper's size would cost: no run of this method can cost less."""
         return self._epsilon(self.noise_multiplier())
 
-    def parse_settings(self) -> PublishedTraining:
-        """The paper's settings where it used the data set."""
-        return settings_for(self.config, self.facts, PublishedTraining, _BY_NAME)
+    def parse_settings(self) -> PublishedSettings:
+        """The user's settings over the paper's, for the data sets that it used."""
+        return settings_for(self.config, self.facts, PublishedSettings, _BY_NAME)
 
     def noise_multiplier(self) -> float:
-        """Of equal noise, over the sensitivity of what it is added to; every shape's smallest noise is below."""
+        """Of equal noise, over the sensitivity of what it is added to; the smallest noise of any shape is below it."""
         return self.budget.noise_multiplier * (self.expected_lot if self.settings.noise_on == "mean" else 1.0)
 
     def step_event(self, noise_multiplier: float) -> dpa.DpEvent:
-        """One iteration looks at every private record without protection."""
+        """One iteration reads every private record without protection."""
         return dpa.NonPrivateDpEvent()
 
     def executed_step(self, sampler: Poisson, gradients: Gradients) -> dpa.DpEvent:
@@ -159,13 +156,15 @@ class Published(TrainedWeights):
             "equal_noise_epsilon": _stated(self.equal_noise_epsilon),
         }
 
-    def source(self, net: nn.Module, split: Split, data: Resident, plan: Plan, randomness: Randomness) -> Gradients:
+    def source(
+        self, net: nn.Module, split: Split, data: Resident, figures: DpSgdFigures, randomness: Randomness
+    ) -> Gradients:
         """The paper's noisy gradients; they read the whole private set."""
         return OptimisedGradients(
             data,
-            self.settings.clip_norm,
+            figures.clip_norm,
             self.budget.noise_multiplier,
-            self.expected_lot,
+            figures.expected_lot,
             randomness.privacy.child("gradients"),
             self.settings.solver,
             self.settings.refresh,
@@ -174,14 +173,14 @@ class Published(TrainedWeights):
         )
 
     def unpaid(self, gradients: Gradients) -> Details:
-        """The ε of the smallest noise of the run in every step, if w were public."""
+        """The ε if w were public and every step had the smallest noise of the run."""
         smallest = min(cast(OptimisedGradients, gradients).smallest, default=1.0)
         epsilon = self._epsilon(smallest * self.noise_multiplier())
         words = f"above {LARGEST:,.0f}" if math.isinf(epsilon) else f"about {epsilon:.2g}"
         return {"smallest_noise_epsilon": words}
 
     def kept(self, gradients: Gradients) -> Secrets:
-        """The smallest factor on equal noise, shape by shape."""
+        """The smallest factor on equal noise, for each shape."""
         smallest = cast(OptimisedGradients, gradients).smallest
         return {"noise": {"smallest_factor": np.asarray(smallest, np.float64)}}
 

@@ -22,7 +22,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.methods.student import ensemble
 from airlock.methods.student.answering import Answering, to_logits
 from airlock.methods.student.ensemble import RULE, Ensemble, Questions
-from airlock.methods.student.settings import STEPS
+from airlock.methods.student.learning import LEAST_STEPS
 from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.distillation.rounds import Timetable
@@ -76,7 +76,7 @@ class TestEnsemble(Resuming, MethodContract):
                 Timetable(rounds, s.self_epochs, s.distil_epochs, records, records, s.self_batch, s.query_batch).steps
                 for rounds in (s.rounds - 1, s.rounds)
             ]
-            assert steps[0] < STEPS <= steps[1]
+            assert steps[0] < LEAST_STEPS <= steps[1]
             assert own.plan().details["rounds"] == s.rounds
         assert self.made().settings.rounds == 1, "as the settings say"
 
@@ -97,7 +97,7 @@ class TestEnsemble(Resuming, MethodContract):
         assert details["noise_over_bound"] == pytest.approx(2 * noise / 100)
         assert details["noise_per_logit"] == pytest.approx(2 * noise / 100)
         assert details["records_per_teacher"] == pytest.approx(539 / 100)
-        masked = self.made(split={"public": 0.4, "public_without": [6, "9"]}).unwarned().details
+        masked = self.made(split={"public": 0.4, "public_without": [6, "9"]}).plan_without_warning().details
         assert masked["classes_without_public_records"] == "6, 9"
         assert "classes_without_public_records" not in details
         free = self.made(settings={"bound": None}).plan().details

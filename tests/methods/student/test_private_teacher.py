@@ -133,7 +133,7 @@ class TestPrivateTeacher(Resuming, MethodContract):
         channel = self.made(epsilon=0.2, settings={"private": {"steps": 4, "lot_size": 1797, "clip_norm": 0.5}})
         assert channel.learning.rehearse
         start = channel._auxiliary(split.public, 0, private_teacher.Stages(Run(), {}))
-        own = channel._rehearsed(start, split.public, channel.plan())
+        own = channel._rehearsed(start, split.public, channel.plan().figures)
         assert own.learning_rate < channel.settings.learning_rate
         assert own.model_copy(update={"learning_rate": channel.settings.learning_rate}) == channel.settings
         released = channel.release(split, Randomness.make(0, 1), Run())
@@ -142,7 +142,7 @@ class TestPrivateTeacher(Resuming, MethodContract):
         for asked in (False, True):
             assert self.made(settings={"rehearse": asked}).learning.rehearse is asked
         given = self.made()
-        assert given._rehearsed(start, split.public, given.plan()) is given.settings
+        assert given._rehearsed(start, split.public, given.plan().figures) is given.settings
 
     def test_only_the_layers_that_were_asked_for_move(self, split: Split) -> None:
         channel = self.made(settings={"teacher": "rona-digits-teacher", "private_layers": 2})

@@ -61,7 +61,7 @@ class TestAdaptive(MethodContract):
         channel = self.build(settings={"steps": 3, "lot_size": 10, "clip": "adaptive"})
         assert isinstance(channel, Gaussian)
         for noise in (0.1, 0.9, 30.0):
-            moving = channel.moving(noise)
+            moving = channel.adaptive(noise)
             assert moving is not None
             assert moving.count_noise == max(0.5, noise)
             assert moving.gradient_noise(noise) <= 1.16 * noise
@@ -109,7 +109,7 @@ class TestCopies(MethodContract):
         assert self.build().plan().details["augment_multiplicity"] == 2
 
     def test_equal_copies_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="Equal copies have equal gradients"):
+        with pytest.raises(ConfigError, match="Identical copies have identical gradients"):
             self.build(settings={"steps": 2, "augment_multiplicity": 4}).plan()
 
     def test_dropout_makes_copies_differ(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: Split) -> None:

@@ -20,8 +20,7 @@ from airlock.bundle.verify import verify
 from airlock.data import Records, Split
 from airlock.errors import ConfigError, Interrupted, NetError
 from airlock.mechanisms import Randomness
-from airlock.methods.weights.features import Features
-from airlock.methods.weights.head import PUBLIC_FRONT, Head
+from airlock.methods.weights.head import PUBLIC_FRONT, Features, Head
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
@@ -86,7 +85,7 @@ class TestHead(MethodContract):
         channel = self.build(settings={"steps": 3, "centre_share": 0.0, "lot_size": 400})
         assert isinstance(channel, Head)
         sampled = dpa.PoissonSampledDpEvent(400 / round(1797 * 0.7), dpa.GaussianDpEvent(5.0))
-        assert channel._planned(5.0).events() == dpa.SelfComposedDpEvent(sampled, 3)
+        assert channel._course(5.0).events() == dpa.SelfComposedDpEvent(sampled, 3)
 
     def test_half_the_noise_would_break_the_promise(self) -> None:
         details = self.build().plan().details

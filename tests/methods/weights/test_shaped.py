@@ -18,9 +18,20 @@ from airlock.data import Split
 from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import Clip, Randomness, Stream
 from airlock.methods import Release
-from airlock.methods.weights import noise_shape, proxy
 from airlock.methods.weights.gaussian import Gaussian
-from airlock.methods.weights.shaped import Shaped
+from airlock.methods.weights.shaped import (
+    Granularity,
+    Moments,
+    Objective,
+    Shape,
+    Shaped,
+    _accumulated,
+    best_scale,
+    closed_form,
+    gain,
+    measure_moments,
+    synthetic_records,
+)
 from airlock.nets import create
 from airlock.testing import MethodContract
 from airlock.training import PrivateGradients, Run
@@ -90,8 +101,6 @@ class TestShaped(MethodContract):
             self.with_public(split)  # this split has none
 
     def test_a_shape_without_gain_says_so(self) -> None:
-        from airlock.methods.weights.shaped import Shape
-
         assert "gaussian" in str(Shape({}, 0.98).details["shape_helps"])
         assert Shape({}, 1.2).details["shape_helps"] == "yes"
 
@@ -108,9 +117,9 @@ def problems(count: int = 3, groups: int = 6) -> Any:
 
 
 @pytest.mark.parametrize(("objective", "power"), [("linear", 1), ("curvature", 2), ("energy", 2)])
-def test_closed_forms_are_the_minima(objective: noise_shape.Objective, power: int) -> None:
+def test_closed_forms_are_the_minima(objective: Objective, power: int) -> None:
     for second, weight, level in problems():
-        mine = noise_shape.closed_form(torch.tensor(second), torch.tensor(weight), level, objective).numpy()
+        mine = closed_form(torch.tensor(second), torch.tensor(weight), level, objective).numpy()
         assert np.sum(second / mine**2) == pytest.approx(level)
         limit = {"type": "eq", "fun": lambda t, m=second, c=level: np.log(np.sum(m / np.exp(2 * t)) / c)}
         start = np.full(len(second), 0.5 * np.log(second.sum() / level))
@@ -126,26 +135,26 @@ def test_known_gains() -> None:
     rng = np.random.default_rng(0)
     m, h = (torch.tensor(rng.lognormal(0, 2**0.5, 400_000)) for _ in range(2))
     for weight, share, tolerance in ((torch.ones_like(m), 0.607, 0.01), (h, 0.368, 0.01), (m, 1.0, 1e-6)):
-        moments = noise_shape.Moments({"a": m}, {"a": weight})
-        scale = noise_shape.best_scale(moments, 1.0, "curvature")
-        assert 1 / noise_shape.gain(scale, moments, "curvature") == pytest.approx(share, abs=tolerance)
+        moments = Moments({"a": m}, {"a": weight})
+        scale = best_scale(moments, 1.0, "curvature")
+        assert 1 / gain(scale, moments, "curvature") == pytest.approx(share, abs=tolerance)
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100.0))
 @settings(max_examples=25)
 def test_a_gain_ignores_the_size_of_the_shape_and_is_one_for_none(seed: int, size: float) -> None:
     rng = np.random.default_rng(seed)
-    moments = noise_shape.Moments(*({"a": torch.tensor(rng.lognormal(size=5))} for _ in range(2)))
+    moments = Moments(*({"a": torch.tensor(rng.lognormal(size=5))} for _ in range(2)))
     flat = {"a": torch.full((5,), size, dtype=torch.float64)}
-    assert noise_shape.gain(flat, moments, "energy") == pytest.approx(1.0)
-    best = noise_shape.best_scale(moments, 1.0, "energy")
-    assert noise_shape.gain({"a": best["a"] * size}, moments, "energy") >= 1 - 1e-6
+    assert gain(flat, moments, "energy") == pytest.approx(1.0)
+    best = best_scale(moments, 1.0, "energy")
+    assert gain({"a": best["a"] * size}, moments, "energy") >= 1 - 1e-6
 
 
-def shaped(granularity: noise_shape.Granularity = "channel") -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+def shaped(granularity: Granularity = "channel") -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     net = create("mlp", (5,), 3, 0)
-    x, y = proxy.make((5,), 3, 64, 0)
-    return net, noise_shape.best_scale(noise_shape.measure(net, x, y, granularity, "energy", 0), 0.1, "energy")
+    x, y = synthetic_records((5,), 3, 64, 0)
+    return net, best_scale(measure_moments(net, x, y, granularity, "energy", 0), 0.1, "energy")
 
 
 def in_units(total: dict[str, torch.Tensor], scale: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -178,7 +187,7 @@ def test_isotropic_clipping_would_exceed_the_bound_in_units_of_the_noise() -> No
 
 
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
-def test_noise_has_the_shape_of_the_clipping(granularity: noise_shape.Granularity) -> None:
+def test_noise_has_the_shape_of_the_clipping(granularity: Granularity) -> None:
     net, scale = shaped(granularity)
     gradients = PrivateGradients(Clip(1.0, scale=scale), 2.0, 4.0, Stream.from_seed(1))
     empty = torch.empty(0, 5), torch.empty(0, dtype=torch.int64)
@@ -204,18 +213,18 @@ def test_groups_broadcast_against_their_parameters() -> None:
 
 def test_as_much_is_clipped_as_with_the_plain_norm() -> None:
     net = create("mlp", (5,), 3, 0)
-    x, y = proxy.make((5,), 3, 64, 0)
-    moments = noise_shape.measure(net, x, y, "tensor", "energy", 0)
-    scale = noise_shape.best_scale(moments, 0.1, "energy")
+    x, y = synthetic_records((5,), 3, 64, 0)
+    moments = measure_moments(net, x, y, "tensor", "energy", 0)
+    scale = best_scale(moments, 0.1, "energy")
     level = sum(float((m / scale[name].square()).sum()) for name, m in moments.second.items())
     assert level == pytest.approx(sum(float(m.sum()) for m in moments.second.values()) / 0.1**2, rel=1e-5)
 
 
 def test_second_moments_are_those_of_single_records() -> None:
     net = create("mlp", (4,), 3, 0)
-    x, y = proxy.make((4,), 3, 6, 0)
+    x, y = synthetic_records((4,), 3, 6, 0)
     trainable = {name: p.detach() for name, p in net.named_parameters()}
-    second, mean = noise_shape._accumulated(net, trainable, x, y, "tensor")
+    second, mean = _accumulated(net, trainable, x, y, "tensor")
     squares = dict.fromkeys(trainable, 0.0)
     for i in range(6):
         net.zero_grad()
@@ -227,8 +236,8 @@ def test_second_moments_are_those_of_single_records() -> None:
 
 
 def test_a_proxy_is_public_and_has_every_class_in_both_halves() -> None:
-    x, y = proxy.make((1, 8, 8), 10, 40, 7)
-    again = proxy.make((1, 8, 8), 10, 40, 7)[0]
+    x, y = synthetic_records((1, 8, 8), 10, 40, 7)
+    again = synthetic_records((1, 8, 8), 10, 40, 7)[0]
     assert torch.equal(x, again)
     assert 0 <= float(x.min()) < float(x.max()) <= 1
     assert set(y[::2].tolist()) == set(y[1::2].tolist()) == set(range(10))

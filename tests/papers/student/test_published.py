@@ -22,10 +22,8 @@ from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, DataError, Interrupted, NetError, Refused
 from airlock.mechanisms import Stream
 from airlock.methods import Release
-from airlock.methods.student.settings import PublishedSettings
 from airlock.papers.student import published
-from airlock.papers.student.published import Published
-from airlock.papers.student.sanitise import Sanitise
+from airlock.papers.student.published import Published, PublishedSettings, Sanitise
 from airlock.testing import ClaimContract
 from airlock.training import count_correct
 from airlock.training.distillation.distil import Cached, HintLoss

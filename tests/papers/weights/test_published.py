@@ -20,8 +20,8 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Clip, Stream, gaussian
 from airlock.methods import Release
 from airlock.nets import create
-from airlock.papers.weights import optimised
-from airlock.papers.weights.optimised_gradients import OptimisedGradients, sensitivity
+from airlock.papers.weights import optimised_noise
+from airlock.papers.weights.optimised_noise import OptimisedGradients, sensitivity
 from airlock.papers.weights.published import Published
 from airlock.testing import ClaimContract
 from airlock.training import Resident
@@ -88,19 +88,19 @@ class TestPublished(ClaimContract):
 
 def test_one_release_at_epsilon_one_has_a_true_epsilon_of_more_than_six() -> None:
     """ε_t = 1 gives τ = 2 in the limit of large orders: noise of α/√2."""
-    one = optimised.Budget(1.0, 1e-5, 2.0)
+    one = optimised_noise.Budget(1.0, 1e-5, 2.0)
     assert spend(dpa.GaussianDpEvent(one.noise_multiplier), 1e-5).epsilon == pytest.approx(6.57, abs=0.005)
 
 
 @pytest.mark.parametrize(("claimed", "true"), [(1.0, 1.359), (0.3, 0.689), (0.05, 0.268), (0.01, 0.117)])
 def test_the_whole_run_costs_more_than_claimed_even_with_equal_noise(claimed: float, true: float) -> None:
-    noise = optimised.budget(claimed, DELTA, Q, K, None).noise_multiplier
+    noise = optimised_noise.budget(claimed, DELTA, Q, K, None).noise_multiplier
     event = repeat(dpa.PoissonSampledDpEvent(Q, dpa.GaussianDpEvent(noise)), K)
     assert spend(event, DELTA).epsilon == pytest.approx(true, abs=0.001)
 
 
 def test_the_budget_is_equation_12() -> None:
-    made = optimised.budget(1.0, DELTA, Q, K, 400)
+    made = optimised_noise.budget(1.0, DELTA, Q, K, 400)
     per_step = 1.0 / math.sqrt(16 * Q**2 * K * math.log(math.e + 1e5))
     assert made.epsilon == pytest.approx(per_step)
     assert made.delta == DELTA / (2 * K)
@@ -112,10 +112,10 @@ SENSITIVITIES = st.lists(st.floats(-1.0, 1.0), min_size=2, max_size=40).filter(l
 
 @given(SENSITIVITIES, st.sampled_from(["closed", "projected"]))
 @settings(max_examples=40)
-def test_no_shape_has_more_than_equal_noise_everywhere(values: list[float], solver: optimised.Solver) -> None:
+def test_no_shape_has_more_than_equal_noise_everywhere(values: list[float], solver: optimised_noise.Solver) -> None:
     """So the ε of equal noise is the least that any shape can have, and the smallest noise decides."""
     w = torch.tensor(values, dtype=torch.float64)
-    u = optimised.solve(solver, w)
+    u = optimised_noise.solve(solver, w)
     assert torch.isfinite(u).all()
     assert float(u.min()) <= 1 + 1e-9
     assert float(w.abs() @ u) <= float(w.abs().sum()) * (1 + 1e-9)  # by the paper's own measure it helps
@@ -126,7 +126,7 @@ def test_no_shape_has_more_than_equal_noise_everywhere(values: list[float], solv
 
 def test_one_coordinate_that_matters_alone_gets_equal_noise() -> None:
     w = torch.tensor([0.0] * 6 + [1.0], dtype=torch.float64)
-    assert float(optimised.solve("projected", w)[-1]) == pytest.approx(1.0)
+    assert float(optimised_noise.solve("projected", w)[-1]) == pytest.approx(1.0)
 
 
 def test_the_closed_form_is_the_minimum_at_its_own_direction() -> None:
@@ -138,16 +138,16 @@ def test_the_closed_form_is_the_minimum_at_its_own_direction() -> None:
         found = minimize(
             lambda u, w=w: w @ u, np.ones(6), constraints=[limits], bounds=[(1e-2, None)] * 6, options={"ftol": 1e-12}
         )
-        mine = optimised.solve("closed", torch.tensor(w)).numpy()
+        mine = optimised_noise.solve("closed", torch.tensor(w)).numpy()
         np.testing.assert_allclose(mine, found.x, rtol=1e-3)
         assert np.sum((v / mine) ** 2) == pytest.approx(1.0)
 
 
 def test_closed_form_gives_no_noise_where_the_mean_gradient_is_zero() -> None:
-    u = optimised.solve("closed", torch.tensor([0.0, 0.1, 0.2]))
+    u = optimised_noise.solve("closed", torch.tensor([0.0, 0.1, 0.2]))
     assert u[0] == 0
     assert u[1] < u[2]
-    assert torch.equal(optimised.solve("closed", torch.zeros(3)), torch.ones(3))
+    assert torch.equal(optimised_noise.solve("closed", torch.zeros(3)), torch.ones(3))
 
 
 def small() -> tuple[torch.nn.Module, Resident]:
@@ -190,7 +190,9 @@ def test_the_sensitivity_is_the_plain_mean_gradient_of_all_records() -> None:
 def test_from_a_lot_the_sensitivity_is_that_of_its_records() -> None:
     net, data = small()
     x, y = data.batch(np.arange(12))
-    wanted = optimised.solve("closed", sensitivity(net, Resident(Records(x.numpy(), y.numpy()), torch.device("cpu"))))
+    wanted = optimised_noise.solve(
+        "closed", sensitivity(net, Resident(Records(x.numpy(), y.numpy()), torch.device("cpu")))
+    )
     gradients = OptimisedGradients(data, 0.5, 2.0, 10.0, Stream.from_seed(3), "closed", 5, "sum", "lot")
     gradients(net, x, y, 0)
     assert gradients.shape is not None
