@@ -11,7 +11,7 @@ threshold say, was chosen on other records than those that it counts. `docs/bund
 Findings are what attacks on features found. They are no membership scores, so they are values of their own next to
 `AttackResult`. Every figure stands beside what someone who never saw the features would reach. They are estimates with
 intervals for records like those that took part, and those are records that no promise covers (the holdout), sent
-through the same passage: nothing here was computed from what left.
+through the same pipeline: nothing here was computed from what left.
 """
 
 from __future__ import annotations

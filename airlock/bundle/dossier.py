@@ -216,7 +216,7 @@ def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> 
     )
 
 
-def tried(name: str, verdict: Verdict) -> CourtFinding:
+def court_finding(name: str, verdict: Verdict) -> CourtFinding:
     """A verdict of the court on the claim of so named a method."""
     claim = verdict.case.claim
     return CourtFinding(
@@ -232,7 +232,7 @@ def tried(name: str, verdict: Verdict) -> CourtFinding:
     )
 
 
-def untried(name: str, promised: Guarantee, sentence: str, error: str) -> CourtFinding:
+def no_court_finding(name: str, promised: Guarantee, sentence: str, error: str) -> CourtFinding:
     """That there was no verdict, and why."""
     stated = promised.epsilon if math.isfinite(promised.epsilon) else promised.claim and promised.claim.epsilon
     return CourtFinding(

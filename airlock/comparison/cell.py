@@ -20,7 +20,7 @@ from airlock.comparison.values import CONFIDENCE, PUBLIC, AttackSummary, Cell, M
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
 from airlock.methods import Artefact, Features, Interface, Plan, Release, open_case
-from airlock.pipeline import Outlook, look_at, train_openly
+from airlock.pipeline import Preview, preview, train_openly
 from airlock.training import Recipe
 from airlock.training.loop import Progress
 
@@ -132,15 +132,15 @@ def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True, mode=0o700)
     try:
-        outlook = look_at(task.config, place / "vault", ways.data_dir, progress)
-        return from_outlook(task, outlook, time.monotonic() - begin)
+        seen = preview(task.config, place / "vault", ways.data_dir, progress)
+        return from_preview(task, seen, time.monotonic() - begin)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def from_outlook(task: Task, outlook: Outlook, seconds: float) -> Cell:
+def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
     """The figures of a finished release; ε is that of the executed events, and stands only where it is proven."""
-    inside, release = outlook.dossier, outlook.release
+    inside, release = seen.dossier, seen.release
     promise = release.guarantee
     proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
     queries = questions(release)

@@ -26,7 +26,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from airlock.bundle.files import replace_file
-from airlock.bundle.rendering import formatting, page
+from airlock.bundle.rendering import formatting, page, svg
 from airlock.bundle.rendering.page import BADGES, day, file_size, percent, tight
 from airlock.comparison import charts
 from airlock.comparison.values import (
@@ -330,7 +330,7 @@ def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
     for channel in _channels(shown):
         own = _methods(shown, channel)
         seen = [line.row for line in shown if _is_aside(line.row) or line.row.method in (PLAIN, *own)]
-        across = charts.span(value for row in seen for value in (row.low, row.high))
+        across = svg.span(value for row in seen for value in (row.low, row.high))
         methods = [charts.Series(_short(method), _points(shown, method)) for method in own]
         levels = [
             charts.ReferenceLevel(_short(line.row.method), _point(line))
@@ -354,15 +354,13 @@ def attack_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
     known = [line for line in shown if line.row.auc is not None]
     if not known:
         return []
-    score = charts.span(
-        [0.5, *(value for line in known for value in (line.auc_low, line.auc_high) if value is not None)]
-    )
+    score = svg.span([0.5, *(value for line in known for value in (line.auc_low, line.auc_high) if value is not None)])
     drawn: list[Markup] = []
     for epsilon in found.epsilons:
         here = [line for line in known if line.row.epsilon_asked in (None, epsilon)]
         if any(line.row.epsilon_asked is not None for line in here):
             points = [_attacked(line) for line in here]
-            across = charts.span(line.row.accuracy for line in here)
+            across = svg.span(line.row.accuracy for line in here)
             name, title = f"attacks-{len(drawn)}", f"At ε = {epsilon:g}"
             drawn.append(Markup(charts.draw_attacks(name, title, points, across, score)))
     return drawn

@@ -4,11 +4,11 @@ The hash of an entry is the SHA-256 of its canonical content, which includes the
 removing or inserting an entry changes every hash after it. An entry names a client and an amount, and holds digests; it
 never holds an input or an answer.
 
-The high-water mark (`Mark`) records how far the ledger had progressed. A database restored from a backup has its budget
-back, and its own hashes are consistent. The mark remembers the last entry that this machine saw committed; a ledger
-that is shorter, or has another entry at that number, was rewound or replaced. The database commits first and the mark
-follows, so a crash in between leaves a mark that is slightly behind: it then detects less, but never raises a false
-alarm. Several processes may share one mark; it only rises. Replicas on several machines have one each.
+The high-water mark (`HighWaterMark`) records how far the ledger had progressed. A database restored from a backup has
+its budget back, and its own hashes are consistent. The mark remembers the last entry that this machine saw committed; a
+ledger that is shorter, or has another entry at that number, was rewound or replaced. The database commits first and the
+mark follows, so a crash in between leaves a mark that is slightly behind: it then detects less, but never raises a
+false alarm. Several processes may share one mark; it only rises. Replicas on several machines have one each.
 
 Keep it where restoring the database does not overwrite it. Anyone who can change both can rewind both.
 """
@@ -97,7 +97,7 @@ def mark_name(place: str) -> str:
     return f"{digest(where)[:32]}.json"
 
 
-class Mark:
+class HighWaterMark:
     """A small file that is replaced atomically."""
 
     def __init__(self, path: Path) -> None:

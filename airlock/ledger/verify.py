@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken
 from airlock.ledger import tables
-from airlock.ledger.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, Mark, Position
+from airlock.ledger.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, HighWaterMark, Position
 
 _COLUMNS = [column for column in tables.log.c if column.name != "hash"]
 _PAGE = 2000
@@ -97,7 +97,7 @@ class _Totals:
             raise _Wrong("it spends more than was left", entry.seq)
 
 
-def walk(engine: sa.Engine, mark: Mark) -> LedgerVerification:
+def walk(engine: sa.Engine, mark: HighWaterMark) -> LedgerVerification:
     """Verify a whole ledger in one consistent read; it may be in use.
 
     The mark is read first: it never runs ahead of the database, so a later read includes its entry.

@@ -23,7 +23,7 @@ import numpy as np
 
 from airlock import plugins
 from airlock.auditing.bounds import Floats
-from airlock.auditing.members import Sides
+from airlock.auditing.members import AttackSet
 from airlock.auditing.result import Scores
 from airlock.auditing.target import Target
 from airlock.data import Records
@@ -76,20 +76,20 @@ def open_attacks(names: Sequence[str]) -> tuple[type[Attack], ...]:
     return tuple(OTHERS.get(name) for name in names)
 
 
-def score(name: str, target: Target, sides: Sides, known: Records, seed: int) -> Scores:
+def score(name: str, target: Target, attack_set: AttackSet, known: Records, seed: int) -> Scores:
     """Make one attack on copies of everything.
 
     Args:
         name: Of the attack.
         target: What leaves.
-        sides: Who takes part.
+        attack_set: Who takes part.
         known: Records that were not trained on and do not take part.
         seed: Of the attacks.
 
     Raises:
         ConfigError: It fails, or gives anything but a finite number a record.
     """
-    made, pool = OTHERS.get(name), sides.pool
+    made, pool = OTHERS.get(name), attack_set.pool
     order = np.random.default_rng(mix(seed, _ORDER)).permutation(len(pool))
     own, beside = replace(target, net=copy.deepcopy(target.net)), known.take(np.arange(len(known)))
     with OTHERS.blamed(name, "score records"):
@@ -103,15 +103,15 @@ def score(name: str, target: Target, sides: Sides, known: Records, seed: int) ->
         )
     scores = np.empty(len(pool))
     scores[order] = found
-    members = len(sides.members)
+    members = len(attack_set.members)
     return Scores(
         f"{name} ({OTHERS.package(name)})",
         made.question,
         made.view,
         scores[:members],
         scores[members:],
-        sides.members.y,
-        sides.others.y,
+        attack_set.members.y,
+        attack_set.others.y,
     )
 
 

@@ -11,7 +11,7 @@ from airlock.auditing import AuditSettings, Target, attack
 from airlock.auditing.attacks import Attack, external, register
 from airlock.auditing.attacks.external import OTHERS
 from airlock.auditing.bounds import Floats
-from airlock.auditing.members import Sides, draw
+from airlock.auditing.members import AttackSet, draw
 from airlock.auditing.paid_attacks import ATTACKS
 from airlock.config import SplitConfig, from_table
 from airlock.data import Records, Split, load
@@ -39,7 +39,7 @@ def split() -> Split:
 
 
 @pytest.fixture(scope="module")
-def sides(split: Split) -> Sides:
+def attack_set(split: Split) -> AttackSet:
     found = draw(split, HALF, 0, 100)
     assert found is not None
     return found
@@ -51,16 +51,18 @@ def target(split: Split) -> Target:
     return Target(net, lambda i: create("linear", split.facts.shape, 10, i), split.facts.classes, 1e-5)
 
 
-def test_scores_come_back_to_the_records_they_belong_to(plug: Plug, target: Target, sides: Sides, split: Split) -> None:
+def test_scores_come_back_to_the_records_they_belong_to(
+    plug: Plug, target: Target, attack_set: AttackSet, split: Split
+) -> None:
     plug(OTHERS, "sure", Sure)
-    found = external.score("sure", target, sides, split.test, 5)
-    assert found.members == pytest.approx(target.answers(sides.members).max(1), rel=1e-5)
-    assert found.others == pytest.approx(target.answers(sides.others).max(1), rel=1e-5)
+    found = external.score("sure", target, attack_set, split.test, 5)
+    assert found.members == pytest.approx(target.answers(attack_set.members).max(1), rel=1e-5)
+    assert found.others == pytest.approx(target.answers(attack_set.others).max(1), rel=1e-5)
     assert found.name == "sure (other-package 1.0)"
 
 
 def test_it_is_not_told_who_is_a_member_and_cannot_change_what_it_attacks(
-    plug: Plug, target: Target, sides: Sides, split: Split
+    plug: Plug, target: Target, attack_set: AttackSet, split: Split
 ) -> None:
     seen = []
 
@@ -76,19 +78,19 @@ def test_it_is_not_told_who_is_a_member_and_cannot_change_what_it_attacks(
             return np.arange(len(records), dtype=np.float64)
 
     plug(OTHERS, "greedy", Greedy)
-    before = target.answers(sides.members)
-    found = external.score("greedy", target, sides, split.test, 5)
-    assert (target.answers(sides.members) == before).all()
-    assert sides.pool.x.any()
+    before = target.answers(attack_set.members)
+    found = external.score("greedy", target, attack_set, split.test, 5)
+    assert (target.answers(attack_set.members) == before).all()
+    assert attack_set.pool.x.any()
     assert split.test.x.any()
-    assert not (seen[0] == sides.pool.y).all()
+    assert not (seen[0] == attack_set.pool.y).all()
     place = np.concatenate([found.members, found.others])
-    assert (seen[0][place.astype(int)] == sides.pool.y).all()
+    assert (seen[0][place.astype(int)] == attack_set.pool.y).all()
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3), np.full(200, np.nan), np.full(200, np.inf), "text", None])
 def test_anything_but_a_score_a_record_is_refused(
-    plug: Plug, target: Target, sides: Sides, split: Split, wrong: object
+    plug: Plug, target: Target, attack_set: AttackSet, split: Split, wrong: object
 ) -> None:
     class Wrong(Sure):
         name: ClassVar[str] = "wrong"
@@ -98,10 +100,12 @@ def test_anything_but_a_score_a_record_is_refused(
 
     plug(OTHERS, "wrong", Wrong)
     with pytest.raises(ConfigError, match="attack 'wrong' of other-package 1.0"):
-        external.score("wrong", target, sides, split.test, 5)
+        external.score("wrong", target, attack_set, split.test, 5)
 
 
-def test_what_it_says_when_it_fails_is_not_repeated(plug: Plug, target: Target, sides: Sides, split: Split) -> None:
+def test_what_it_says_when_it_fails_is_not_repeated(
+    plug: Plug, target: Target, attack_set: AttackSet, split: Split
+) -> None:
     class Telling(Sure):
         name: ClassVar[str] = "telling"
 
@@ -110,7 +114,7 @@ def test_what_it_says_when_it_fails_is_not_repeated(plug: Plug, target: Target, 
 
     plug(OTHERS, "telling", Telling)
     with pytest.raises(ConfigError, match="found an error in its code .ValueError.") as error:
-        external.score("telling", target, sides, split.test, 5)
+        external.score("telling", target, attack_set, split.test, 5)
     assert "strange" not in str(error.value)
 
 
