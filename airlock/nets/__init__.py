@@ -1,17 +1,17 @@
-"""Networks by name, and the check that one can be trained record by record.
+"""Networks by name, and the check that a network can be trained per sample.
 
 In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Module` that maps a batch to logits.
 
     registry     networks by name, those of other packages, the user's own, and the seeds they start from
     classifiers  small networks that are trained from scratch
     compact      the all-convolutional family of RONA: large teachers, small students
-    check        whether a network can be trained record by record
+    check        whether a network can be trained per sample
     frontend     frozen front ends with a linear head, and their whitening
-    scattering   wavelet features in which nothing is learnt
+    scattering   wavelet features, with nothing learned
     backbones    VGG, ResNet-18, EfficientNet-lite0 and a compact residual network
-    stages       layers of a front end that can be cut and made narrower
+    stages       layers of a front end that can be cut off and narrowed
     prefix       a public network cut after a layer, with some of its channels
-    privynet     PrivyNet's two networks: one learns from features, one turns them back into images
+    privynet     PrivyNet's two networks: one classifies features, one reconstructs images from them
     hints        the output of a layer inside a network, for a student to match
     synthetic    random soft shapes as public images
 """

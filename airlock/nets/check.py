@@ -1,9 +1,9 @@
-"""Whether a network can be trained record by record: what clipping bounds must be the effect of one record.
+"""Whether a network can be trained per sample: clipping must bound the effect of one record.
 
-Known offenders are refused by type, with the remedy. Whatever else mixes records (a user's own layer, say) is looked
-for by trying: one record's output must not change when the other records of its batch do. This is a word in time and no
-proof: a network may mix records only now and then. What training rests on is shown by `training.per_sample`, which
-takes every network that passes here, record by record if need be.
+Known offenders are refused by type, with the remedy. Anything else that mixes records (a user's own layer, say) is
+detected by trial: one record's output must not change when the other records in its batch do. This is an early warning,
+not a proof: a network may mix records only occasionally. What training relies on is established by
+`training.per_sample`, which can train every network that passes here, one record at a time if necessary.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def check(net: nn.Module, name: str, shape: tuple[int, ...], classes: int) -> No
     Args:
         net: The network.
         name: What the user called it, for the message.
-        shape: Of one record.
-        classes: How many logits it must give.
+        shape: The shape of one record.
+        classes: How many logits it must return.
 
     Raises:
-        NetError: It names the layer, the reason and the remedy.
+        NetError: It cannot be; the message names the layer, the reason and the remedy.
     """
     for path, layer in net.named_modules():
         _check_layer(path or type(layer).__name__, layer, name)
@@ -48,15 +48,15 @@ def _check_layer(path: str, layer: nn.Module, name: str) -> None:
         raise NetError(
             f"no running statistics in net '{name}'",
             f"'{path}'",
-            "They are averages over private records that no noise protects.",
+            "They are averages over private records without any noise.",
             "Pass track_running_stats=False.",
         )
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin) and layer.has_uninitialized_params():
         raise NetError(
             f"initialised layers in net '{name}'",
             f"the lazy layer '{path}'",
-            "Its shape would be taken from private records.",
-            "Give its sizes.",
+            "Its shape would be inferred from private records.",
+            "Specify its sizes.",
         )
 
 
@@ -75,7 +75,7 @@ def _try(net: nn.Module, name: str, shape: tuple[int, ...]) -> Tensor:
             outputs = net.eval()(_random(3, shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise NetError(
-            f"net '{name}' to take records of shape {' × '.join(map(str, shape))}",
+            f"net '{name}' to accept records of shape {' × '.join(map(str, shape))}",
             f"an error from it: {str(error).splitlines()[0]}",
         ) from error
     if not isinstance(outputs, Tensor):
@@ -86,7 +86,7 @@ def _try(net: nn.Module, name: str, shape: tuple[int, ...]) -> Tensor:
 def _check_outputs(outputs: Tensor, name: str, classes: int) -> None:
     if tuple(outputs.shape) != (3, classes):
         raise NetError(
-            f"{classes} logits a record from net '{name}', one a class",
+            f"{classes} logits per record from net '{name}', one per class",
             f"an output of shape {tuple(outputs.shape)} for 3 records",
             do=f"Give its last layer {classes} outputs.",
         )
@@ -95,7 +95,7 @@ def _check_outputs(outputs: Tensor, name: str, classes: int) -> None:
 
 
 def check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> None:
-    """One record's output must not depend on its neighbours in the batch, nor on what was seen before."""
+    """One record's output must not depend on the others in its batch, nor on earlier batches."""
     first, others = _random(1, shape), _random(6, shape)
     net.train()
     for layer in net.modules():
@@ -115,15 +115,15 @@ def check_independence(net: nn.Module, name: str, shape: tuple[int, ...]) -> Non
     for path, value in _state(net):
         if not torch.equal(value, before[path]):
             raise NetError(
-                f"no state in net '{name}' that training changes beside its parameters",
+                f"no state in net '{name}' that training changes other than its parameters",
                 f"'{path}', which a forward pass writes",
-                "It would carry private records out without noise.",
+                "It would release information about private records without noise.",
                 "Remove it, or freeze it.",
             )
 
 
 def _state(net: nn.Module) -> list[tuple[str, Tensor]]:
-    """All that a forward pass could write: parameters, frozen or not, and buffers."""
+    """Everything that a forward pass could write to: parameters, frozen or not, and buffers."""
     return [*net.named_parameters(), *net.named_buffers()]
 
 
@@ -132,7 +132,7 @@ def _random(count: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def alone(body: nn.Module, name: str, shape: tuple[int, ...]) -> Tensor:
-    """What the user's front end makes of one record; refused if it fails, mixes records or gives NaN."""
+    """The output of the user's front end for one record; refused if it fails, mixes records or returns NaN."""
     chance = torch.Generator().manual_seed(0)
     first, others = torch.rand(1, *shape, generator=chance), torch.rand(2, 3, *shape, generator=chance)
     try:
@@ -140,7 +140,7 @@ def alone(body: nn.Module, name: str, shape: tuple[int, ...]) -> Tensor:
             outputs = [body(torch.cat([first, other])) for other in (others[0], 3 * others[1] + 1)]
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise NetError(
-            f"front end '{name}' to take records of shape {' × '.join(map(str, shape))}",
+            f"front end '{name}' to accept records of shape {' × '.join(map(str, shape))}",
             f"an error from it: {str(error).splitlines()[0]}",
         ) from error
     a, b = (output[0] for output in outputs)

@@ -1,4 +1,4 @@
-"""Small classifiers that are trained from scratch: dense, from the papers, or fit to learn under noise."""
+"""Small classifiers that are trained from scratch: dense, from the papers, or suited to training under noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def linear(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Multinomial logistic regression, started at zero."""
+    """Multinomial logistic regression, initialised to zero."""
     layer = nn.Linear(math.prod(shape), classes)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -72,8 +72,8 @@ def _block(into: int, out: int) -> list[nn.Module]:
 def digits_net(shape: tuple[int, ...], classes: int) -> nn.Module:
     """For 8 × 8 images: one convolution, group normalisation per record without parameters, and a dense head.
 
-    Normalising before the head gives every record's gradient about the same norm, so that clipping loses little.
-    The head starts at zero: the first steps then move every class alike.
+    Normalising before the head gives every record's gradient about the same norm, so that clipping loses little. The
+    head starts at zero, so that the first steps treat every class alike.
     """
     channels, height, width = shape
     head = nn.Linear(32 * (height // 2) * (width // 2), classes)

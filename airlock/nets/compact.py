@@ -1,14 +1,14 @@
 """The all-convolutional family of RONA (Wang et al. 2019): teachers of millions of parameters, students of thousands.
 
-Convolutions of 3 × 3 with leaky ReLU 0.1 and two pools among them, the last one without padding as in Conv-Large (Laine
-and Aila 2017), then some of 1 × 1, the average over all places and a dense layer; nine in all in the paper's CIFAR-10
-networks. No batch normalisation: no layer looks at two records at once. Teachers drop half of what a pool gives,
-students nothing: they have no width to spare.
+3 × 3 convolutions with leaky ReLU 0.1 and two poolings between them, the last convolution without padding as in
+Conv-Large (Laine and Aila 2017), then some 1 × 1 convolutions, the average over all positions and a dense layer; nine
+convolutions in total in the paper's CIFAR-10 networks. No batch normalisation: no layer sees two records at once.
+Teachers drop out half of a pooling's output, students nothing: they have no width to spare.
 
-The widths for CIFAR-10 and of the SVHN teacher are the paper's, by its parameter counts; the paper gives neither widths
-nor depth for MNIST and of the SVHN students: the ones here have its counts to within two percent. These students
-are laid out to be fast: widths are multiples of 8 or 16, which vector units take at once, and few convolutions
-see the whole image. Layers have names (`conv6`, `leaky6`, `pool1`), so that one can be named as hint or as guide.
+The widths for CIFAR-10 and of the SVHN teacher are the paper's, judging by its parameter counts; the paper gives
+neither widths nor depth for MNIST and the SVHN students: those here match its counts to within two percent. These
+students are designed to be fast: widths are multiples of 8 or 16, which suits vector units, and few convolutions
+process the whole image. Layers have names (`conv6`, `leaky6`, `pool1`), so that one can be named as hint or as guide.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from torch import nn
 
-SMALLEST = 4  # pixels a side: two pools leave one
+SMALLEST = 4  # pixels per side: two poolings leave one
 _SLOPE = 0.1
 
 
 class Layout(NamedTuple):
-    """Widths of the 3 × 3 convolutions before the first pool, before the second and after it, and of those of 1 × 1."""
+    """Widths of the 3 × 3 convolutions before the first pooling, before the second and after it, and of the 1 × 1s."""
 
     first: tuple[int, ...]
     second: tuple[int, ...]
@@ -33,16 +33,16 @@ class Layout(NamedTuple):
 
     @property
     def guide(self) -> str:
-        """The layer that learns from a teacher's first pool: the last one whose maps have the size of that pool's."""
+        """The layer that learns from a teacher's first pooling: the last one whose maps have that pooling's size."""
         return f"leaky{len(self.first) + len(self.second)}"
 
 
 def nine(first: int, second: int, seventh: int, eighth: int, ninth: int) -> Layout:
-    """Three convolutions before each pool, and three after: one of 3 × 3, two of 1 × 1."""
+    """Three convolutions before each pooling, and three after: one 3 × 3, two 1 × 1."""
     return Layout((first,) * 3, (second,) * 3, (seventh,), (eighth, ninth))
 
 
-# By name, with how much a pool drops; parameters with the data set's own shape and ten classes.
+# By name, with the dropout after a pooling; parameter counts are for the data set's own shape and ten classes.
 FAMILY: dict[str, tuple[Layout, float]] = {
     "rona-cifar-teacher": (nine(128, 256, 512, 256, 128), 0.5),  # 3,119,754
     "rona-cifar-s1": (nine(32, 64, 64, 32, 32), 0.0),  # 152,138
@@ -59,7 +59,7 @@ FAMILY: dict[str, tuple[Layout, float]] = {
 
 
 def compact_net(shape: tuple[int, ...], classes: int, layout: Layout, dropout: float = 0.0) -> nn.Module:
-    """One network of the family, for images of at least 4 pixels a side."""
+    """One network of the family, for images of at least 4 pixels per side."""
     channels, height, width = shape
     borders = min(height, width) // 4 >= 3  # small images have no border to lose
     pools = {len(layout.first): "1", len(layout.first) + len(layout.second): "2"}
@@ -77,7 +77,7 @@ def compact_net(shape: tuple[int, ...], classes: int, layout: Layout, dropout: f
 
 
 def _convolutions(layout: Layout, borders: bool) -> Iterator[tuple[int, int, int]]:
-    """Width, kernel and padding of each; the last of 3 × 3 has no padding where there are borders to lose."""
+    """Width, kernel and padding of each; the last 3 × 3 convolution has no padding if there are borders to lose."""
     threes = (*layout.first, *layout.second, *layout.third)
     for place, size in enumerate(threes, 1):
         yield size, 3, 0 if borders and place == len(threes) else 1
@@ -86,7 +86,7 @@ def _convolutions(layout: Layout, borders: bool) -> Iterator[tuple[int, int, int
 
 
 def _convolution(into: int, out: int, kernel: int, padding: int) -> nn.Conv2d:
-    """Weights whose size keeps the signal's through nine layers: torch's own default would lose it."""
+    """Weights scaled to preserve the signal through nine layers; with torch's default it would vanish."""
     layer = nn.Conv2d(into, out, kernel, padding=padding)
     nn.init.kaiming_normal_(layer.weight, a=_SLOPE, nonlinearity="leaky_relu")
     assert layer.bias is not None

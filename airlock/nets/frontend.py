@@ -1,12 +1,12 @@
-"""Frozen public front ends with a linear head: what `weights`/`head` trains and releases as one network.
+"""Frozen public front ends with a linear head, which `weights`/`head` trains and releases as one network.
 
-A front end maps a record to a feature vector of norm at most 1, each record by itself; none of its tensors was trained
-on private records. `scattering`: scattering maps, normalised per record in groups of three, projected at random to at
-most 1000 dimensions and whitened by the covariance of synthetic images (`pretrain`). `pixels`: the record itself. Any
-other module can be the front end too (`Framed`).
+A front end maps each record by itself to a feature vector of norm at most 1; none of its tensors was trained on private
+records. `scattering`: scattering maps, normalised per record in groups of three, projected at random to at most 1000
+dimensions and whitened by the covariance of synthetic images (`pretrain`). `pixels`: the record itself. Any other
+module can be the front end too (`Framed`).
 
-The one thing between front end and head that may come from private records is `Centre.mean`; whoever sets it must have
-paid for it.
+The only thing between front end and head that may come from private records is `Centre.mean`; the caller that sets it
+must have paid for it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Shape = tuple[int, ...]
 
 DIMENSIONS = 1000  # a random projection to this many keeps angles to about 3%
 _IMAGES = 4000  # synthetic ones, for the whitening
-_DAMPING = 1e-3  # added to the eigenvalues of features of norm 1: directions below it are not blown up
-_PROJECTION = 3  # its place in the scattering front end
+_DAMPING = 1e-3  # added to the eigenvalues of features of norm 1: directions below it are not amplified
+_PROJECTION = 3  # its index in the scattering front end
 _TINY = 1e-12
 CONSTANT = 0.25  # the last feature: the head's bias, inside the norm that clipping bounds
 _BOUND = 1.0 - 2.0**-16  # float32 rounding stays below 1
 
 
 class Unit(nn.Module):
-    """Every record to norm 1 (a zero stays zero).
+    """Scales every record to norm 1 (a zero stays zero).
 
-    Guarantee: finite or not, what leaves has norm at most 1 per record: a record with NaN or infinity becomes zero.
+    Guarantee: the output has norm at most 1 per record, whatever the input: a record with NaN or infinity becomes zero.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Divide by the norm, in two goes so that no square overflows."""
+        """Divide by the norm, in two steps so that no square overflows."""
         largest = x.abs().amax(1, keepdim=True)
         x = x / (largest + _TINY)
         unit = x * _BOUND / (x.square().sum(1, keepdim=True) + _TINY).sqrt()
@@ -47,7 +47,7 @@ class Unit(nn.Module):
 
 
 class Level(nn.Module):
-    """Every record's features to mean 0 and spread 1."""
+    """Scales every record's features to mean 0 and standard deviation 1."""
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Level(nn.Module):
 
 
 class Mirrored(nn.Module):
-    """Features averaged over a picture and its mirror image."""
+    """Features averaged over an image and its mirror image."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Mirrored(nn.Module):
 
 
 class Centre(nn.Module):
-    """Subtract one released vector from every record, bring it back to norm 1, and append a constant as bias."""
+    """Subtract one released vector from every record, rescale to norm 1, and append a constant as bias."""
 
     mean: Tensor
 
@@ -87,12 +87,12 @@ class Centre(nn.Module):
 
 
 class Framed(nn.Module):
-    """Front end, centre, linear head: records to logits. Only the head can be trained.
+    """Front end, centring and linear head: maps records to logits. Only the head can be trained.
 
     Args:
-        front: Records to features (batch, dimensions) of norm at most 1; it is frozen here.
-        dimensions: Of the features.
-        classes: How many logits.
+        front: Maps records to features (batch, dimensions) of norm at most 1; it is frozen here.
+        dimensions: The number of features.
+        classes: The number of logits.
     """
 
     def __init__(self, front: nn.Module, dimensions: int, classes: int) -> None:
@@ -115,7 +115,7 @@ class Framed(nn.Module):
 
 
 def whitened(net: Framed) -> Framed:
-    """The same network with room for a whitening of its features, which changes nothing until `whiten` fills it."""
+    """The same network with a whitening layer for its features, an identity until `whiten` fills it."""
     dimensions, classes = net.centre.mean.numel(), net.head.out_features
     layer = nn.Linear(dimensions, dimensions)
     nn.init.eye_(layer.weight)
@@ -127,7 +127,7 @@ def whitening(mean: Tensor, covariance: Tensor, power: float, damping: float) ->
     """Weight and bias of x -> (C + d)^-power (x - mean) in C's own axes; d is `damping` times C's mean eigenvalue.
 
     With power 1/2 and no damping, features with this mean and covariance get covariance 1. Directions in which public
-    features hardly vary are not blown up beyond what the damping allows.
+    features hardly vary are not amplified beyond what the damping allows.
     """
     values, vectors = torch.linalg.eigh(covariance.double())
     values = values.clamp_min(0)
@@ -137,7 +137,7 @@ def whitening(mean: Tensor, covariance: Tensor, power: float, damping: float) ->
 
 
 def whiten(net: Framed, weight: Tensor, bias: Tensor) -> None:
-    """Fill the room that `whitened` made."""
+    """Fill the whitening layer that `whitened` added."""
     assert isinstance(net.front, nn.Sequential)
     layer = net.front[1]
     assert isinstance(layer, nn.Linear)
@@ -192,7 +192,7 @@ def _whitened(shape: Shape, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _directions(found: int, wanted: int, seed: int) -> Tensor:
-    """A random projection that keeps norms on average; none where it would not shrink anything."""
+    """A random projection that preserves norms on average; the identity if it would not reduce the dimension."""
     if found <= wanted:
         return torch.eye(found)
     chance = torch.Generator().manual_seed(seed)

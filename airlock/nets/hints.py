@@ -1,8 +1,8 @@
-"""Hints: what a layer inside a network gives, and a student's layer brought to the size of a teacher's.
+"""Hints: the output of a layer inside a network, and an adapter from a student's layer to the size of a teacher's.
 
-Any network will do, built-in or the user's own: a layer is found by its name (`named_modules`), a hook takes its
-output, and what comes after it is not computed. The adapter between the two layers follows from their shapes: a 1 × 1
-convolution for feature maps with the same places, a dense layer for vectors (Wang et al. 2019, after Eq. 3).
+This works with any network, built-in or the user's own: a layer is found by its name (`named_modules`), a hook takes
+its output, and what comes after it is not computed. The adapter between the two layers follows from their shapes: a 1 ×
+1 convolution for feature maps of the same height and width, a dense layer for vectors (Wang et al. 2019, after Eq. 3).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 class _Reached(Exception):
-    """The layer has spoken; the rest of the network is not needed."""
+    """The layer's output is known; the rest of the network is not needed."""
 
     def __init__(self, output: Any) -> None:
         super().__init__()
@@ -31,21 +31,22 @@ def find_layer(net: nn.Module, name: str, whose: str) -> nn.Module:
     """The layer with this name; `whose` says which network it is, for the message.
 
     Raises:
-        NetError: There is none; the message lists those there are.
+        NetError: There is none; the message lists the existing layers.
     """
     known: dict[str, nn.Module] = {path: layer for path, layer in net.named_modules() if path}
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else "Take one of these."
+    hint = f"Did you mean '{near[0]}'?" if near else "Use one of these."
     raise NetError(f"a layer of the {whose} ({', '.join(known) or 'it has none'})", f"'{name}'", do=hint)
 
 
 def output_at(net: nn.Module, name: str, x: Tensor, whose: str = "network") -> Tensor:
-    """What the layer gives for these inputs, with its gradient; a layer that is used twice: the first time.
+    """The layer's output for these inputs, with its gradient; for a layer that is used twice, the first output.
 
     Raises:
-        NetError: There is no such layer, the network does not use it, or it gives no tensor with a row a record.
+        NetError: There is no such layer, the network does not use it, or its output is not a tensor with one row per
+            record.
     """
 
     def stop(layer: nn.Module, inputs: Any, output: Any) -> NoReturn:
@@ -57,16 +58,16 @@ def output_at(net: nn.Module, name: str, x: Tensor, whose: str = "network") -> T
     except _Reached as reached:
         output = reached.output
     else:
-        raise NetError(f"a layer that the {whose} uses", f"'{name}', which its forward pass never meets")
+        raise NetError(f"a layer that the {whose} uses", f"'{name}', which its forward pass never reaches")
     finally:
         handle.remove()
     if not isinstance(output, Tensor) or output.dim() < 2 or len(output) != len(x):
-        raise NetError(f"a tensor with one row a record from layer '{name}' of the {whose}", "something else")
+        raise NetError(f"a tensor with one row per record from layer '{name}' of the {whose}", "something else")
     return output
 
 
 def shape_at(net: nn.Module, name: str, shape: Shape, whose: str) -> Shape:
-    """The shape of what the layer gives for one record; leaves the network as it was."""
+    """The shape of the layer's output for one record; the network is not changed."""
     training, device = net.training, next(net.parameters()).device
     with torch.no_grad():
         found = output_at(net.eval(), name, torch.zeros(2, *shape, device=device), whose).shape[1:]
@@ -80,7 +81,7 @@ class Guided(nn.Module):
     Args:
         net: The student.
         guide: The name of its guided layer.
-        adapter: From what that layer gives to the size of the hint.
+        adapter: Maps that layer's output to the size of the hint.
     """
 
     def __init__(self, net: nn.Module, guide: str, adapter: nn.Module) -> None:
@@ -89,20 +90,20 @@ class Guided(nn.Module):
         find_layer(net, guide, "student")
 
     def forward(self, x: Tensor) -> Tensor:
-        """The student's guess of the hint."""
+        """The student's prediction of the hint."""
         adapted: Tensor = self.adapter(output_at(self.net, self.guide, x, "student"))
         return adapted
 
 
 def guided(student: nn.Module, guide: str, teacher: nn.Module, hint: str, shape: Shape, seed: int) -> Guided:
-    """The student up to `guide`, with an adapter to what the teacher's layer `hint` gives.
+    """The student up to `guide`, with an adapter to the output of the teacher's layer `hint`.
 
     Args:
         student: Any network.
         guide: The name of one of its layers.
         teacher: Any network.
         hint: The name of one of its layers.
-        shape: Of one record.
+        shape: The shape of one record.
         seed: Initialises the adapter; public.
 
     Raises:
@@ -123,8 +124,8 @@ def _adapter(ours: Shape, theirs: Shape, guide: str, hint: str) -> nn.Module:
     raise NetError(
         "feature maps of the same height and width, or two vectors, as guide and hint",
         f"{_words(ours)} from '{guide}' of the student and {_words(theirs)} from '{hint}' of the teacher",
-        "A 1 × 1 convolution joins maps of one size, a dense layer joins vectors; nothing joins these.",
-        "Name layers after the same number of pools." if maps else "Name two layers of the same kind.",
+        "A 1 × 1 convolution connects maps of the same size, a dense layer connects vectors; nothing fits these.",
+        "Name layers after the same number of poolings." if maps else "Name two layers of the same kind.",
     )
 
 

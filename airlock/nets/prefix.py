@@ -1,8 +1,8 @@
-"""Public networks cut after a layer: `open_prefix` gives records to maps, `narrow` keeps some of the channels for good.
+"""Public networks cut after a layer: `open_prefix` maps records to feature maps, `narrow` keeps some of the channels.
 
-A prefix is frozen and in eval mode, BatchNorm is folded into the convolutions, and a record's maps depend on it
-alone. What its tensors came from is public: a file of the user's, a wheel, or public images. Narrowing gives smaller
-convolutions, not a mask: time and storage fall with it.
+A prefix is frozen and in eval mode, BatchNorm is folded into the convolutions, and a record's maps depend on that
+record alone. Its tensors come from public sources: a file of the user's, a wheel, or public images. Narrowing gives
+smaller convolutions, not a mask: it saves time and storage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Shape = tuple[int, ...]
 State = Mapping[str, Tensor]
 
 FRONTS = ("vgg16", "vgg19", "resnet18", "efficientnet-lite0", "residual")
-_SEED = 0  # of a front end without weights
+_SEED = 0  # for a front end without weights
 _RESIDUAL_WIDTH = 64
 _RESIDUAL_LAYERS = 10
 _EFFICIENT_LAYERS = 17
@@ -46,13 +46,13 @@ _MIDDLE, _SPREAD = 0.475, 0.25  # as in the residual trunk
 
 
 class Prefix(nn.Module):
-    """The first layers of a public network: images (n, colours, height, width) in [0, 1] to maps (n, D, h, w).
+    """The first layers of a public network: maps images (n, colours, height, width) in [0, 1] to (n, D, h, w).
 
     Args:
-        plain: What is done to the pixels first.
-        layers: By name, in order.
-        image_shape: Of one record.
-        name: Of the network.
+        plain: The preprocessing of the pixels.
+        layers: The layers by name, in order.
+        image_shape: The shape of one record.
+        name: The name of the network.
     """
 
     def __init__(self, plain: nn.Module, layers: Mapping[str, Layer], image_shape: Shape, name: str) -> None:
@@ -66,7 +66,7 @@ class Prefix(nn.Module):
         self.widths = tuple(m[0] for m, layer in zip(maps, self.layers, strict=True) if layer.weighted)
 
     def train(self, mode: bool = True) -> Prefix:
-        """It stays in eval mode: nothing in it is trained."""
+        """Always stays in eval mode: nothing in it is trained."""
         return super().train(False)
 
     def _each(self, x: Tensor) -> list[Tensor]:
@@ -85,17 +85,17 @@ class Prefix(nn.Module):
 
     @property
     def channels(self) -> int:
-        """How many maps come out: D."""
+        """The number of output maps, D."""
         return self.shape[0]
 
     @property
     def parameter_bytes(self) -> int:
-        """What it takes to store it, in float32."""
+        """Its size in bytes, in float32."""
         return 4 * sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def multiply_adds(self) -> int:
-        """Of its convolutions, for one record."""
+        """The multiply-adds of its convolutions, for one record."""
         total = 0
 
         def count(module: nn.Module, _: object, y: Tensor) -> None:
@@ -114,7 +114,7 @@ class Prefix(nn.Module):
 
 @dataclass(frozen=True)
 class _Family:
-    """How one network is opened: how many layers it has, whether it needs colour, and how they are made."""
+    """How one network is opened: how many layers it has, whether it needs colour, and how they are built."""
 
     layers: int
     colour: bool
@@ -127,13 +127,13 @@ def open_prefix(name: str, m: int | str, shape: Shape, weights: State | Path | s
     Args:
         name: One of `FRONTS`, or the user's own as `package.module:function` (an nn.Sequential is cut after its m-th
             part; any other module is one layer).
-        m: How many layers, or the name of the last.
-        shape: Of one record: colours, height, width.
-        weights: A state dict in the usual layout or a file with one (.safetensors, or .pth without code in it). None:
-            EfficientNet comes with its own; any other network is random, from a fixed seed.
+        m: How many layers, or the name of the last one.
+        shape: The shape of one record: colours, height, width.
+        weights: A state dict in the usual layout or a file with one (.safetensors, or .pth without code in it). If
+            None, EfficientNet uses its own weights and any other network is random, from a fixed seed.
 
     Raises:
-        NetError: Unknown name or layer, records that do not fit, weights that are missing or do not fit.
+        NetError: The name or layer is unknown, the records do not fit, or weights are missing or do not fit.
     """
     _check_images(name, shape)
     tensors = read_weights(weights) if isinstance(weights, (str, Path)) else weights
@@ -151,10 +151,10 @@ def layer_count(name: str) -> int | None:
 
 
 def trunk(name: str, shape: Shape, layers: int | None = None) -> nn.Module:
-    """A new trunk of a built-in network, to be trained on public images; `usual_state` gives what `open_prefix` takes.
+    """A new trunk of a built-in network, to be trained on public images; `usual_state` converts it for `open_prefix`.
 
     Raises:
-        NetError: The network is not one that is trained here.
+        NetError: The network is not one that can be trained here.
     """
     if name in ("vgg16", "vgg19"):
         return VggTrunk(name, layers or _family(name).layers)
@@ -163,7 +163,7 @@ def trunk(name: str, shape: Shape, layers: int | None = None) -> nn.Module:
     if name == "residual":
         return ResidualTrunk(shape[0], _RESIDUAL_WIDTH)
     raise NetError(
-        "a front end that is trained here (vgg16, vgg19, resnet18, residual)", f"'{name}'",
+        "a front end that can be trained here (vgg16, vgg19, resnet18, residual)", f"'{name}'",
         do="EfficientNet-lite0 comes with its weights; your own module brings them.",
     )  # fmt: skip
 
@@ -175,17 +175,17 @@ def usual_state(made: nn.Module) -> dict[str, Tensor]:
 
 
 def narrow(prefix: nn.Module, channels: Sequence[int], inner: Sequence[Sequence[int]] | None = None) -> Prefix:
-    """The prefix with only these output channels, in this order, in convolutions that are really narrower.
+    """The prefix with only these output channels, in this order, in narrower convolutions.
 
-    Without `inner` it computes what the whole one computes for these channels, to rounding.
+    Without `inner` it computes the same values for these channels as the whole prefix, up to rounding.
 
     Args:
-        prefix: As `open_prefix` gave it.
-        channels: Of its last layer with weights, from 0.
-        inner: The same for each layer with weights before that, in order; it changes what is computed.
+        prefix: As returned by `open_prefix`.
+        channels: Channels of its last layer with weights, counted from 0.
+        inner: The same for each earlier layer with weights, in order; this changes what is computed.
 
     Raises:
-        NetError: A channel that is not there or is named twice; `inner` for another number of layers.
+        NetError: A channel does not exist or is named twice, or `inner` has the wrong number of layers.
     """
     if not isinstance(prefix, Prefix):
         raise NetError("a front end from open_prefix", type(prefix).__name__)
@@ -215,20 +215,20 @@ def _checked(channels: Sequence[int], width: int) -> Tensor | None:
         wrong = [c for c in own if not 0 <= c < width]
         found = f"channel {wrong[0]}" if wrong else f"{len(own)} of them" if len(own) in (0,) else f"{len(own)} named"
         raise NetError(
-            f"different channels out of the {width} that the layer has (0 to {width - 1})", found,
-            do="Take fewer channels, or a layer with more.",
+            f"distinct channels out of the layer's {width} (0 to {width - 1})", found,
+            do="Use fewer channels, or a layer with more.",
         )  # fmt: skip
     return None if own == list(range(width)) else torch.tensor(own)
 
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
-    """A state dict from a .safetensors file, or from a .pth file that holds tensors and nothing else.
+    """A state dict from a .safetensors file, or from a .pth file that holds only tensors.
 
     Raises:
-        NetError: There is no such file, or it holds no state dict.
+        NetError: There is no such file, or it does not hold a state dict.
     """
     path = Path(path)
-    wanted = "a file with a state dict (.safetensors, or .pth with tensors alone)"
+    wanted = "a file with a state dict (.safetensors, or .pth with tensors only)"
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -238,10 +238,10 @@ def read_weights(path: Path | str) -> dict[str, Tensor]:
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise NetError(wanted, f"'{path.name}', which cannot be read as one") from error
     except Exception as error:  # the unpickler's own error has no public name
-        raise NetError(wanted, f"'{path.name}', which holds other things", "Code in it would be run.") from error
+        raise NetError(wanted, f"'{path.name}', which holds other things", "Loading it could run code.") from error
     inside = found.get("state_dict", found) if isinstance(found, Mapping) else found
     if not isinstance(inside, Mapping) or not all(isinstance(value, Tensor) for value in inside.values()):
-        raise NetError(wanted, f"'{path.name}', which holds no state dict")
+        raise NetError(wanted, f"'{path.name}', which does not hold a state dict")
     return dict(inside)
 
 
@@ -285,7 +285,7 @@ def _check_images(name: str, shape: Shape) -> None:
             f"{colours} for front end '{name}'",
             f"{'grey images' if grey else 'records'} of shape {' × '.join(map(str, shape))}",
             "Its first layer was trained on three colours." if grey else "",
-            "Take the front end 'residual', or turn the images into colour ones first." if grey else "",
+            "Use the front end 'residual', or convert the images to colour first." if grey else "",
         )
 
 
@@ -295,15 +295,15 @@ def _check_size(name: str, layers: Mapping[str, Layer], shape: Shape) -> None:
     least = math.prod(_stride(layer) for layer in layers.values())
     if min(shape[1:]) < least:
         raise NetError(
-            f"images of at least {least} pixels a side for {len(layers)} layers of {name}",
+            f"images of at least {least} pixels per side for {len(layers)} layers of {name}",
             f"{shape[1]} × {shape[2]}",
-            "Nothing would be left of them.",
-            "Take fewer layers.",
+            "Smaller images would vanish on the way.",
+            "Use fewer layers.",
         )
 
 
 def _stride(layer: nn.Module) -> int:
-    """By how much one layer shrinks a picture."""
+    """The factor by which one layer shrinks an image."""
     if isinstance(layer, Block):
         return math.prod(_stride(one) for one in layer.body)
     body = layer.conv if isinstance(layer, Convolution) else layer.body if isinstance(layer, ByChannel) else layer
@@ -312,7 +312,7 @@ def _stride(layer: nn.Module) -> int:
 
 
 def _residual_layers(weights: Weights, count: int, colours: int) -> dict[str, Layer]:
-    """The house's own trunk: the stem, then three times a convolution, a pooling and a residual pair."""
+    """Airlock's own trunk: the stem, then three times a convolution, a pooling and a residual pair."""
     width = weights.width("stem.0", _RESIDUAL_WIDTH)
 
     def conv(key: str, found: int, wanted: int) -> Convolution:
@@ -346,7 +346,7 @@ def _efficient_layers(count: int) -> dict[str, Layer]:
         plain.load_state_dict(made.state_dict())
         pads = getattr(module, "static_padding", None)
         own = tuple(int(p) for p in getattr(pads, "padding", ()))
-        if len(set(own)) > 1:  # as its authors pad: more on the right and below
+        if len(set(own)) > 1:  # padded as by its authors: more on the right and at the bottom
             plain.padding = (0, 0)
             return Convolution(plain, after, own)
         return Convolution(plain, after)
@@ -363,7 +363,7 @@ def _efficient_layers(count: int) -> dict[str, Layer]:
 
 
 def _own(name: str, m: int | str, shape: Shape, weights: Weights) -> tuple[nn.Module, dict[str, Layer]]:
-    """The user's module in layers: the parts of an nn.Sequential, or the whole as one."""
+    """The user's module as layers: the parts of an nn.Sequential, or the whole module as one."""
     body = open_user_net(name, shape, 1)
     if weights.tensors is not None:
         try:

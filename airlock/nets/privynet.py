@@ -1,13 +1,14 @@
-"""The two networks of PrivyNet (Li et al. 2017): `Icn` learns from features, `Irn` turns features back into images.
+"""The two networks of PrivyNet (Li et al. 2017): `Icn` classifies features, `Irn` reconstructs images from them.
 
 `Icn`, the image classification network, is what the receiver of features trains on them. Convolution 5 × 5 to 64, pool
 3/2, local response normalisation, convolution 5 × 5 to 64, normalisation, pool 3/2, then dense layers of 384, 192 and
-one a class. Pools round up, so that maps of any size fit, down to one pixel.
+one unit per class. Pools round up, so that maps of any size fit, down to one pixel.
 
-`Irn`, the image reconstruction network, is what an attacker with pairs trains to undo features. A residual generator
-after Ledig et al. (2016): a convolution to 64 channels, two clusters of eight residual blocks with a short cut each, a
-pixel shuffle for every time the front end halved the image, a convolution to the colours. Blocks have no BatchNorm:
-their second convolution starts small instead, and a reconstruction depends on its own record alone.
+`Irn`, the image reconstruction network, is what an attacker with pairs of images and features trains to invert the
+front end. A residual generator after Ledig et al. (2016): a convolution to 64 channels, two clusters of eight residual
+blocks, each with a skip connection, one pixel shuffle for every time the front end halved the image, and a convolution
+to the colours. Blocks have no BatchNorm: their second convolution starts small instead, and a reconstruction depends on
+its own record alone.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _REACH, _ALPHA, _BETA = 4, 1e-3, 0.75
 
 
 class Icn(nn.Module):
-    """Feature maps (n, D, h, w) to logits.
+    """Maps feature maps (n, D, h, w) to logits.
 
     Args:
-        shape: Of one record's features: channels, height, width.
-        classes: How many.
+        shape: The shape of one record's features: channels, height, width.
+        classes: The number of classes.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
@@ -69,9 +70,10 @@ class Icn(nn.Module):
 
 
 class ResponseNorm(nn.Module):
-    """Local response normalisation over four channels to either side, with the strength of the network that was taken.
+    """Local response normalisation over four channels to either side, with the strength used in that network.
 
-    What torch's layer of this name computes, as one product with a band of ones: it takes many networks at once.
+    Computes what torch's layer of this name does, as one product with a band of ones, so that it works for many
+    networks at once.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,13 +88,13 @@ _START = 0.1  # how small a block's second convolution starts
 
 
 class Irn(nn.Module):
-    """Feature maps (n, D, h, w) to images (n, colours, height, width), meant to be in [0, 1] but not clipped.
+    """Maps feature maps (n, D, h, w) to images (n, colours, height, width), nominally in [0, 1] but not clipped.
 
     Args:
-        feature_shape: Of one record's features: channels, height, width.
-        image_shape: Of the image that they came from.
-        clusters: Of residual blocks.
-        blocks: In a cluster.
+        feature_shape: The shape of one record's features: channels, height, width.
+        image_shape: The shape of the original image.
+        clusters: The number of clusters of residual blocks.
+        blocks: The number of blocks per cluster.
         width: Channels in the blocks.
     """
 

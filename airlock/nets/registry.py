@@ -29,14 +29,14 @@ from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
 from airlock.nets.frontend import Framed, pixels_linear, scattering_linear, whitened
 from airlock.nets.scattering import SMALLEST
 
-# Torch's own generators: initial weights and dropout are drawn from them.
+# Torch's own generators, which draw initial weights and dropout.
 
 
 def seed_torch(seed: int, device: torch.device | None = None) -> None:
-    """What `torch.manual_seed` does, on one device, or on those that are there.
+    """Like `torch.manual_seed`, but on one device, or on the devices that are present.
 
-    For every kind of accelerator that is not at work yet, torch writes the whole stack down and keeps it, which in a
-    small network's training takes longer than a step, every step.
+    For every kind of accelerator that is not initialised yet, torch records and keeps the whole stack trace. When
+    training a small network, that takes longer than a step, at every step.
     """
     if device is not None and device.type == "cuda":
         place = torch.cuda.current_device() if device.index is None else device.index
@@ -68,21 +68,21 @@ _TABLE: dict[str, Callable[[Shape, int], nn.Module]] = {
     "pixels-linear": pixels_linear,
     **{name: partial(compact_net, layout=layout, dropout=dropout) for name, (layout, dropout) in FAMILY.items()},
 }
-# Which record shapes a built-in network takes, in words and as a test.
+# Which record shapes a built-in network accepts, in words and as a test.
 _SHAPES: dict[str, tuple[str, Callable[[Shape], bool]]] = {
     "mnist-net": ("1 × 28 × 28 images", lambda s: s == (1, 28, 28)),
     "cifar-net": ("3 × 32 × 32 images", lambda s: s == (3, 32, 32)),
-    "digits-net": ("images of 4 to 16 pixels a side", lambda s: len(s) == 3 and all(4 <= n <= 16 for n in s[1:])),
-    "tanh-net": ("images of at least 17 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= 17),
+    "digits-net": ("images of 4 to 16 pixels per side", lambda s: len(s) == 3 and all(4 <= n <= 16 for n in s[1:])),
+    "tanh-net": ("images of at least 17 pixels per side", lambda s: len(s) == 3 and min(s[1:]) >= 17),
     "mlp": ("records of any shape", lambda s: True),
     "linear": ("records of any shape", lambda s: True),
-    "scattering-linear": ("images of at least 8 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST),
+    "scattering-linear": ("images of at least 8 pixels per side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST),
     "pixels-linear": ("records of any shape", lambda s: True),
     **dict.fromkeys(
-        FAMILY, ("images of at least 4 pixels a side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST_COMPACT)
+        FAMILY, ("images of at least 4 pixels per side", lambda s: len(s) == 3 and min(s[1:]) >= SMALLEST_COMPACT)
     ),
 }
-# Networks that only `head` makes, because public images go into them; "<name>-white-linear" has a whitening as well.
+# Networks that only `head` builds, because they need public images; "<name>-white-linear" also has a whitening.
 _TRAINED: dict[str, Callable[[Shape, int], Framed]] = {
     f"{trained_name(w, m)}-linear": partial(trained_linear, width=w, mirror=m)
     for w in RESIDUAL_WIDTHS
@@ -125,7 +125,7 @@ def build_front(name: str, shape: Shape, classes: int) -> Framed:
     """One of `front_names`, freshly initialised.
 
     Raises:
-        NetError: It does not take records of this shape.
+        NetError: It does not accept records of this shape.
     """
     plain = name.replace("-white-", "-")
     net = _TRAINED[plain](shape, classes) if plain in _TRAINED else build(plain, shape, classes)
@@ -145,7 +145,7 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
     """A built-in network, freshly initialised from torch's global generator.
 
     Raises:
-        NetError: The name is unknown, or the network does not take records of this shape.
+        NetError: The name is unknown, or the network does not accept records of this shape.
     """
     if name not in _TABLE:
         known = (*_TABLE, *OTHERS.names())
@@ -158,7 +158,7 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
         raise NetError(
             f"{words} for net '{name}'",
             f"records of shape {' × '.join(map(str, shape))}",
-            do="Take another net, or leave `net` out to have one chosen by shape.",
+            do="Use another net, or leave `net` out to have one chosen by shape.",
         )
     return _TABLE[name](shape, classes)
 
@@ -172,9 +172,9 @@ def create(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
 
 
 def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:
-    """Call the user's `package.module:function`, found from the current folder on.
+    """Call the user's `package.module:function`, which is also looked for in the current folder.
 
-    The function is called with the keywords `shape` and `classes` where it takes them.
+    The function is called with the keywords `shape` and `classes` if it accepts them.
     """
     module_name, _, function_name = name.partition(":")
     folder = str(Path.cwd())

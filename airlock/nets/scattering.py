@@ -1,12 +1,12 @@
-"""Scattering features: fixed wavelets, modulus, low-pass (Bruna and Mallat 2013); nothing in them is learnt.
+"""Scattering features: fixed wavelets, modulus, low-pass (Bruna and Mallat 2013); nothing in them is learned.
 
-Orders 0 to 2 with J scales and L angles: 1 + JL + L²J(J-1)/2 maps a colour channel (81 for J=2, L=8), each a 2^J-th of
-the image's side. Every output depends on its own record alone and on no data at all, so computing it costs no privacy.
-Real and imaginary parts are separate real convolutions, and all maps of one resolution go through one convolution:
-the module exports to ONNX and is quick on a CPU.
+Orders 0 to 2 with J scales and L angles give 1 + JL + L²J(J-1)/2 maps per colour channel (81 for J=2, L=8), each with
+1/2^J of the image's side. Every output depends only on its own record and on nothing fitted to data, so computing it
+costs no privacy. Real and imaginary parts are separate real convolutions, and all maps of one resolution go through one
+convolution: the module exports to ONNX and is fast on a CPU.
 
-Maps of scale 1 are kept at half the resolution: their band allows it (as in Kymatio, Andreux et al. 2020). The image
-is continued by reflection, so a constant image gives zero in every map but the first.
+Maps of scale 1 are kept at half the resolution, which their bandwidth allows (as in Kymatio, Andreux et al. 2020). The
+image is extended by reflection, so a constant image gives zero in every map but the first.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 Floats = NDArray[np.float64]
 
-SMALLEST = 8  # pixels a side
-_TWO_SCALES = 16  # from this side on two scales fit; below, one
+SMALLEST = 8  # pixels per side
+_TWO_SCALES = 16  # from this side length on, two scales fit; below it, one
 _WIDTH, _FREQUENCY, _TAIL = 0.8, 3 * math.pi / 4, 3.0  # sigma and xi of the finest wavelet (Kymatio's); cut at 3 sigma
 _TINY = 1e-12  # under the root: keeps its derivative finite
-_DENSE = 32 * 32  # pixels up to which matrices stand for convolutions, in `dense`
-_IMAGES = 64  # that go through the matrices together
+_DENSE = 32 * 32  # pixels up to which `dense` replaces convolutions by matrices
+_IMAGES = 64  # processed together in one matrix product
 
 
 def morlet(scale: int, angle: float, angles: int) -> NDArray[np.complex128]:
@@ -55,13 +55,13 @@ def _grid(reach: int, angle: float) -> tuple[Floats, Floats]:
 
 
 class Scattering(nn.Module):
-    """Images (batch, colours, height, width) to scattering maps (batch, colours · maps, rows, columns).
+    """Maps images (batch, colours, height, width) to scattering maps (batch, colours · maps, rows, columns).
 
-    The maps of one colour stand together: order 0; order 1, scale by scale; order 2, by first angle, then second.
+    The maps of one colour are contiguous: order 0; order 1, scale by scale; order 2, by first angle, then second.
 
     Args:
-        shape: Of one image: (colours, height, width), at least 8 pixels a side.
-        angles: How many directions between 0 and π.
+        shape: The shape of one image: (colours, height, width), at least 8 pixels per side.
+        angles: The number of directions between 0 and π.
     """
 
     fine: Tensor
@@ -100,8 +100,8 @@ class Scattering(nn.Module):
 class DenseScattering(nn.Module):
     """The maps of a `Scattering` of small images, each convolution written out as a matrix.
 
-    In float64 a CPU has no quick convolution: this does more multiplications, and takes a fifth of the time or less
-    (`airlock bench scattering`). The outputs are the same but for rounding.
+    A CPU has no fast float64 convolution: this does more multiplications but takes a fifth of the time or less
+    (`airlock bench scattering`). The outputs are the same up to rounding.
     """
 
     def __init__(self, of: Scattering) -> None:
@@ -136,7 +136,7 @@ class DenseScattering(nn.Module):
 
 
 def dense(front: nn.Module) -> nn.Module:
-    """A copy of a front end in which scattering of small images is done by matrices; others are left as they are."""
+    """A copy of a front end in which scattering of small images is done by matrices; other parts are unchanged."""
     made = copy.deepcopy(front)
     for parent in list(made.modules()):
         for name, child in parent.named_children():
@@ -146,7 +146,7 @@ def dense(front: nn.Module) -> nn.Module:
 
 
 def _matrix(bank: Tensor, stride: int, size: tuple[int, int]) -> Tensor:
-    """What a bank does to an image of this size, one column an output."""
+    """A filter bank on an image of this size as a matrix, one column per output."""
     pixels = size[0] * size[1]
     each = torch.eye(pixels, dtype=bank.dtype, device=bank.device).reshape(pixels, 1, *size)
     return torch.cat([_through(part, bank, stride).flatten(1) for part in torch.split(each, _IMAGES)])
@@ -165,18 +165,18 @@ def _kernel(values: Floats) -> Tensor:
 
 
 def _modulus(x: Tensor, bank: Tensor, stride: int) -> Tensor:
-    """One map in, one map a direction out."""
+    """One map in, one map per direction out."""
     real, imaginary = _through(x, bank, stride).chunk(2, 1)
     return (real.square() + imaginary.square() + _TINY).sqrt()
 
 
 def _smooth(maps: Tensor, low: Tensor, stride: int) -> Tensor:
-    """Every map by itself through the low-pass, subsampled."""
+    """Every map separately through the low-pass filter, subsampled."""
     smooth = _through(maps.flatten(0, 1).unsqueeze(1), low, stride)
     return smooth.reshape(-1, maps.shape[1], *smooth.shape[2:])
 
 
 def _through(x: Tensor, bank: Tensor, stride: int) -> Tensor:
-    """One map through every filter of a bank; the map is continued by reflection."""
+    """One map through every filter of a bank; the map is extended by reflection."""
     reach = bank.shape[-1] // 2
     return F.conv2d(F.pad(x, (reach,) * 4, mode="reflect"), bank, stride=stride)

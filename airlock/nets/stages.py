@@ -1,9 +1,9 @@
-"""The layers of a front end that can be cut and made narrower: convolutions, what works channel by channel, blocks.
+"""The layers of a front end that can be cut off and narrowed: convolutions, channel-wise layers, blocks.
 
 In: convolutions and their weights (`Weights`), with BatchNorm folded in: its statistics are public and fixed, so it is
 one affine map per channel. Out: layers, each a module with `narrowed(into, out)`: the same layer for the input channels
-`into` and the output channels `out` alone (None: all), with smaller tensors. What it computes for the channels kept is
-what the whole layer computes, to rounding, as long as no channel that matters was taken from its input.
+`into` and the output channels `out` alone (None: all), with smaller tensors. For the channels kept it computes what the
+whole layer computes, up to rounding, as long as no relevant input channel was removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from airlock.errors import NetError
 
 Channels = Tensor | None
-_EPSILON = 1e-5  # BatchNorm's, as torch has it
+_EPSILON = 1e-5  # torch's default for BatchNorm
 BY_CHANNEL = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Hardswish,
     nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Identity, nn.Dropout, nn.Dropout2d,
@@ -32,12 +32,12 @@ class Layer(nn.Module):
     weighted = True
 
     def narrowed(self, into: Channels, out: Channels) -> Layer:
-        """The same for some input and output channels."""
+        """The same layer for some input and output channels."""
         raise NotImplementedError
 
 
 class Convolution(Layer):
-    """A convolution with what follows it channel by channel; depthwise ones keep the channels they are given."""
+    """A convolution and the channel-wise layers after it; depthwise ones keep the channels they are given."""
 
     def __init__(self, conv: nn.Conv2d, after: nn.Module | None = None, pad: tuple[int, ...] = ()) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Convolution(Layer):
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel is filtered by itself."""
+        """Whether each channel is filtered separately."""
         return self.conv.groups == self.conv.in_channels > 1
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,11 +54,11 @@ class Convolution(Layer):
         return y
 
     def narrowed(self, into: Channels, out: Channels) -> Convolution:
-        """A really narrower convolution."""
+        """The convolution with smaller tensors."""
         if self.depthwise:
             into, out = None, out if into is None else into
         elif self.conv.groups > 1:
-            raise NetError("a convolution with one group, or one channel a group", f"{self.conv.groups} groups")
+            raise NetError("a convolution with one group, or one channel per group", f"{self.conv.groups} groups")
         weight, bias = self.conv.weight, self.conv.bias
         weight = weight if into is None else weight[:, into]
         weight = weight if out is None else weight[out]
@@ -74,7 +74,7 @@ class Convolution(Layer):
 
 
 class ByChannel(Layer):
-    """Pooling, activations, frozen BatchNorm: what each channel goes through by itself."""
+    """Pooling, activations, frozen BatchNorm: layers that treat each channel separately."""
 
     weighted = False
 
@@ -88,7 +88,7 @@ class ByChannel(Layer):
         return y
 
     def narrowed(self, into: Channels, out: Channels) -> ByChannel:
-        """The same; BatchNorm for the channels that come in."""
+        """The same layer; BatchNorm is restricted to the input channels."""
         if into is None or not isinstance(self.body, nn.BatchNorm2d):
             return self
         old = self.body
@@ -99,7 +99,7 @@ class ByChannel(Layer):
 
 
 class Pick(nn.Module):
-    """Some of the channels; a negative place stands for a channel of zeros."""
+    """Selects some of the channels; a negative index stands for a channel of zeros."""
 
     places: Tensor
     there: Tensor
@@ -115,7 +115,7 @@ class Pick(nn.Module):
 
 
 class Block(Layer):
-    """Convolutions beside a short cut, added up: `after(body(x) + short(x))`; no short cut if `short` is None."""
+    """Convolutions with a skip connection: `after(body(x) + short(x))`; no skip connection if `short` is None."""
 
     def __init__(self, body: list[Convolution], short: nn.Module | None, after: nn.Module | None = None) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Block(Layer):
         return added
 
     def narrowed(self, into: Channels, out: Channels) -> Block:
-        """Narrower at both ends; an identity becomes a choice of channels, zero where they do not come in."""
+        """Narrower at both ends; an identity becomes a selection of channels, zero for those not in the input."""
         last = len(self.body) - 1
         body, given = [], into
         for place, layer in enumerate(self.body):
@@ -145,12 +145,12 @@ class Block(Layer):
             width = self.body[last].conv.out_channels  # type: ignore[union-attr]
             short = _picked(into, out, int(width))  # type: ignore[arg-type]
         elif isinstance(short, Pick) and (into is not None or out is not None):
-            raise NetError("a front end that is narrowed once", "one that was narrowed before", do="Narrow the whole.")
+            raise NetError("a front end that has not been narrowed", "one that has", do="Narrow the original once.")
         return Block(body, short, self.after)
 
 
 def _picked(into: Channels, out: Channels, width: int) -> nn.Module:
-    """The identity from the channels that come in to those that go out."""
+    """The identity from the input channels to the output channels."""
     if into is None and out is None:
         return nn.Identity()
     device = into.device if into is not None else out.device if out is not None else None
@@ -161,7 +161,7 @@ def _picked(into: Channels, out: Channels, width: int) -> nn.Module:
 
 
 class Whole(Layer):
-    """A module that cannot be looked into: all of it is computed, and some channels are taken."""
+    """An opaque module: all of it is computed, and some channels are selected."""
 
     def __init__(self, body: nn.Module, pick: nn.Module | None = None) -> None:
         super().__init__()
@@ -173,10 +173,10 @@ class Whole(Layer):
         return y
 
     def narrowed(self, into: Channels, out: Channels) -> Whole:
-        """The same module with fewer channels taken; it cannot do with fewer coming in."""
+        """The same module with fewer channels selected; its input cannot be narrowed."""
         if into is not None:
             raise NetError(
-                "convolutions that can be made narrower",
+                "convolutions that can be narrowed",
                 f"a {type(self.body).__name__} in the front end",
                 do="Leave out `inner`, or give a front end that is an nn.Sequential of convolutions.",
             )
@@ -187,8 +187,8 @@ class Weights:
     """Tensors by their usual names; without any, fresh ones from torch's generator (a random front end).
 
     Args:
-        tensors: A state dict; what is not asked for is ignored.
-        source: What to call it in a message.
+        tensors: A state dict; entries that are not needed are ignored.
+        source: Its name in messages.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor] | None, source: str) -> None:
@@ -224,7 +224,7 @@ class Weights:
                 f"a tensor '{key}' of shape {' × '.join(map(str, shape))} in {self.source}",
                 "none" if not isinstance(found, Tensor) else f"shape {' × '.join(map(str, found.shape))}",
                 "The layers of the front end are filled by their usual names.",
-                "Give a state dict of this very network.",
+                "Provide a state dict of exactly this network.",
             )
         assert isinstance(found, Tensor)
         if not torch.isfinite(found).all():
@@ -238,7 +238,7 @@ class Weights:
 
 
 def fold(conv: nn.Conv2d, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, epsilon: float) -> None:
-    """Put a frozen BatchNorm into the convolution before it: scale * (x - mean) / sqrt(variance + e) + shift."""
+    """Fold a frozen BatchNorm into the convolution before it: scale * (x - mean) / sqrt(variance + e) + shift."""
     assert conv.bias is not None
     with torch.no_grad():
         factor = scale * (variance + epsilon).rsqrt()
@@ -260,7 +260,7 @@ def folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
 
 
 class Plain(nn.Module):
-    """A constant affine map of the pixels: minus the mean, over the spread, both per colour."""
+    """A constant affine map of the pixels: subtract the mean, divide by the standard deviation, both per colour."""
 
     mean: Tensor
     spread: Tensor
@@ -272,9 +272,9 @@ class Plain(nn.Module):
 
     @classmethod
     def imagenet(cls) -> Self:
-        """As networks for ImageNet have it."""
+        """The constants used by ImageNet networks."""
         return cls((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images in [0, 1] to what the first layer expects."""
+        """Maps images in [0, 1] to what the first layer expects."""
         return (x - self.mean) / self.spread

@@ -1,9 +1,10 @@
-"""Synthetic images: random soft shapes, drawn from a seed and from nothing else.
+"""Synthetic images: random soft shapes, generated from a seed and nothing else.
 
 They stand in for public data where a front end needs some (compare Baradad et al. 2021: networks learn useful features
-from random shapes). Bent bars and ellipses of random size, place, direction and colour lie over each other on black.
-With labels (`draw_classes`) the images of a class share three shapes, each a little changed, in front of others; to
-tell classes apart then takes edges, directions, bends and their arrangement (compare Kataoka et al. 2020).
+from random shapes). Bent bars and ellipses of random size, position, direction and colour overlap on a black
+background. With labels (`draw_classes`), the images of a class share three shapes, each slightly varied, in front of
+others; telling classes apart then requires edges, directions, bends and their arrangement (compare Kataoka et al.
+2020).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from torch import Tensor
 
 _MOST = 6  # shapes in an image
 _SHARED = 3  # shapes that the images of one class share
-_CHANGE = 0.12  # how much each of their figures moves at most, of its range
-_CHANGED = torch.tensor([2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0])  # place twice as much, bar or ellipse not at all
+_CHANGE = 0.12  # the most that each of their parameters varies, as a fraction of its range
+_CHANGED = torch.tensor([2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0])  # position twice as much, kind not at all
 
 
 def draw(count: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:

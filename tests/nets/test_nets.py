@@ -150,7 +150,7 @@ REFUSED = {
     "lazy": (nn.Sequential(nn.LazyLinear(2)), "lazy layer '0'"),
     "frozen": (nn.Linear(4, 2).requires_grad_(False), "trainable"),
     "too many outputs": (nn.Linear(4, 3), "2 logits.*last layer 2 outputs"),
-    "wrong input": (nn.Linear(5, 2), "take records of shape 4"),
+    "wrong input": (nn.Linear(5, 2), "accept records of shape 4"),
     "not a tensor": (nn.LSTMCell(4, 2), "a tensor of logits"),
     "mixes by hand": (MeanOverBatch(), "changes with the other records"),
     "keeps what it saw": (Counter(), "'seen', which a forward pass writes"),

@@ -156,7 +156,7 @@ def test_the_users_own_is_cut_and_narrowed(tmp_path: Path, monkeypatch: pytest.M
     [
         ("vgg16", 6, (1, 28, 28), "grey images of shape 1 × 28 × 28"),
         ("resnet18", 1, (446,), "colour images"),
-        ("vgg16", 6, (3, 2, 32), "at least 4 pixels a side for 6 layers"),
+        ("vgg16", 6, (3, 2, 32), "at least 4 pixels per side for 6 layers"),
         ("resnet18", 10, (3, 16, 16), "at least 32 pixels"),
         ("vgg16", 0, SHAPE, "1 to 18 layers"),
         ("vgg19", 22, SHAPE, "1 to 21 layers"),
@@ -171,7 +171,7 @@ def test_what_does_not_fit_is_refused(name: str, m: int | str, shape: tuple[int,
 
 @pytest.mark.parametrize("channels", [[], [64], [-1], [1, 1], list(range(65))])
 def test_channels_that_are_not_there_are_refused(channels: list[int]) -> None:
-    with pytest.raises(NetError, match=r"64 that the layer has \(0 to 63\)"):
+    with pytest.raises(NetError, match=r"the layer's 64 \(0 to 63\)"):
         narrow(open_prefix("vgg16", 1, SHAPE), channels)
 
 

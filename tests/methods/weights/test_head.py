@@ -144,7 +144,7 @@ class TestHead(MethodContract):
 
     @pytest.mark.parametrize(
         ("function", "words"),
-        [("mixing", "depend on their own record"), ("narrow", "to take records"), ("broken", "finite features")],
+        [("mixing", "depend on their own record"), ("narrow", "to accept records"), ("broken", "finite features")],
     )
     def test_a_front_end_that_cannot_be_used_is_refused_before_data(self, own: str, function: str, words: str) -> None:
         with pytest.raises(NetError, match=words):

@@ -156,7 +156,7 @@ class TestPublished(ClaimContract):
             ({"queries": 5000}, ConfigError, "at most 719 settings.queries"),
             ({"hint": "pool7"}, NetError, "Did you mean 'pool"),
             ({"guide": "conv99"}, NetError, "layer of the student"),
-            ({"guide": "conv1"}, NetError, "same number of pools"),
+            ({"guide": "conv1"}, NetError, "same number of poolings"),
             ({"hint": "dense"}, NetError, "same kind"),
             ({"teacher": "mlp"}, ConfigError, "settings.hint and settings.guide"),
             ({"noise_scale": 0.01}, ConfigError, "noise_scale or leave|Raise epsilon or noise_scale"),
