@@ -23,7 +23,7 @@ from absl import logging as absl_logging
 from dp_accounting import pld, rdp
 
 from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
-from airlock.accounting.pld import LossAccountant
+from airlock.accounting.pld import LossAccountant, smallest_epsilon
 from airlock.errors import AccountingError
 
 Accountant = Literal["auto", "pld", "rdp"]
@@ -124,7 +124,7 @@ def spend_along(
     # The accountant takes the event as `spend` does; only its distribution can be composed without starting anew.
     first, one = (LossAccountant(interval).compose(e)._pld for e in (before, step))
     composed = (first.compose(one.self_compose(count)) if count else first for count in counts)
-    return [float(loss.get_epsilon_for_delta(delta)) for loss in composed]
+    return [smallest_epsilon(loss, delta) for loss in composed]
 
 
 def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
