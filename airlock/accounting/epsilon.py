@@ -33,7 +33,7 @@ from dp_accounting import pld, rdp
 
 from airlock import plugins
 from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
-from airlock.accounting.pld import LossAccountant
+from airlock.accounting.pld import LossAccountant, smallest_epsilon
 from airlock.config import ACCOUNTANTS
 from airlock.errors import AccountingError
 
@@ -223,7 +223,7 @@ def _along(
     # The accountant composes the event as in `spend`; only its distribution can be composed further without a restart.
     first, one = (LossAccountant(interval).compose(e)._pld for e in (before, step))
     composed = (first.compose(one.self_compose(count)) if count else first for count in counts)
-    return [float(loss.get_epsilon_for_delta(delta)) for loss in composed]
+    return [smallest_epsilon(loss, delta) for loss in composed]
 
 
 def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:

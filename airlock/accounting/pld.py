@@ -1,8 +1,9 @@
-"""dp-accounting's PLD accountant, with the Gaussian mechanism's privacy losses computed on the whole grid at once.
+"""dp-accounting's PLD accountant, with the loops over the grid of privacy losses done for the whole grid at once.
 
-dp-accounting inverts the privacy loss of a Gaussian, sampled or not, in Python, one grid point after another, which
-takes most of the time of a plan. Here the same formula is applied to all points together; the grid bounds, connecting
-the dots, composition and every other event are dp-accounting's own. A test compares the two.
+dp-accounting inverts the privacy loss of a Gaussian, sampled or not, connects the dots and reads ε off the distribution
+in Python, one grid point after another, which takes most of the time of a plan. Here the same formulas are applied to
+all points together, with sums in the same order; the grid bounds, composition and every other event are dp-accounting's
+own. A test compares the two.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+_BLOCK = 4096  # points of the grid that are looked at together
+_EXPONENT = 700.0  # above, exp(-loss) may vanish
 
 
 class LossAccountant(pld.PLDAccountant):  # type: ignore[misc]
@@ -40,6 +43,55 @@ class LossAccountant(pld.PLDAccountant):  # type: ignore[misc]
         self._pld: PrivacyLossDistribution = self._pld.compose(losses)
         return None
 
+    def get_epsilon(self, target_delta: float) -> float:
+        """The smallest ε at δ; infinite where no finite one will do."""
+        return math.inf if self._contains_non_dp_event else smallest_epsilon(self._pld, target_delta)
+
+
+def smallest_epsilon(losses: PrivacyLossDistribution, delta: float) -> float:
+    """`losses.get_epsilon_for_delta`: the larger of both directions."""
+    directions = (losses._pmf_remove,) if losses._symmetric else (losses._pmf_remove, losses._pmf_add)
+    return max(_epsilon(pmf, delta) for pmf in directions)
+
+
+def _epsilon(pmf: pld_pmf.PLDPmf, delta: float) -> float:
+    """`pmf.get_epsilon_for_delta`, a block of losses at a time, from the largest on and with the same partial sums.
+
+    Where ε lies between two losses, δ = upper - exp(ε) lower with the masses of all losses above it under the one
+    distribution and under the other.
+    """
+    top = (pmf.size - 1 + getattr(pmf, "_lower_loss", 0)) * pmf._discretization
+    if not isinstance(pmf, pld_pmf.DensePLDPmf) or pmf._infinity_mass > delta or top > _EXPONENT:
+        return float(pmf.get_epsilon_for_delta(delta))
+    upper, lower, loss = pmf._infinity_mass, 0.0, top
+    for end in range(pmf.size, 0, -_BLOCK):
+        probabilities = pmf._probs[max(end - _BLOCK, 0) : end][::-1]
+        losses = _sums(loss, np.full(len(probabilities), -pmf._discretization))
+        losses, loss = losses[:-1], losses[-1]
+        factors = np.fromiter(map(math.exp, (-losses).tolist()), float)  # the last bits of numpy's are others
+        uppers, lowers = _sums(upper, probabilities), _sums(lower, factors * probabilities)
+        found = _reached(uppers, lowers, losses, delta)
+        upper, lower = uppers[found], lowers[found]
+        if found < len(losses):
+            break
+    return 0.0 if upper <= lower + delta else math.log((upper - delta) / lower)
+
+
+def _sums(start: float, terms: Floats) -> Floats:
+    """Partial sums, each term added to the one before it; one more than there are terms."""
+    return np.cumsum(np.append(start, terms))
+
+
+def _reached(upper: Floats, lower: Floats, losses: Floats, delta: float) -> int:
+    """The first loss that is at most the ε of all losses before it; as many as there are where none is."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        epsilons = np.log((upper - delta) / lower)[:-1]  # not a number where the masses above are within δ still
+    for point in np.flatnonzero(epsilons >= losses - 1e-9 * (1 + np.abs(losses))):
+        ahead = upper[point] - delta
+        if ahead > 0 < lower[point] and math.log(ahead / lower[point]) >= losses[point]:
+            return int(point)
+    return len(losses)
+
 
 def _gaussian(noise: float, rate: float, interval: float) -> PrivacyLossDistribution:
     """As `from_gaussian_mechanism` makes it: for a record removed and, where sampling tells them apart, one added."""
@@ -52,7 +104,25 @@ def _rounded(loss: GaussianPrivacyLoss, interval: float) -> pld_pmf.PLDPmf:
     ends = loss.connect_dots_bounds()
     low, high = math.floor(ends.epsilon_lower / interval), math.ceil(ends.epsilon_upper / interval)
     divergence = _divergence(loss, np.arange(low, high + 1) * interval)
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, divergence)
+    if len(divergence) <= pld_pmf._MAX_PMF_SPARSE_SIZE:
+        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, divergence)
+    return _dots_connected(interval, low, divergence)
+
+
+def _dots_connected(interval: float, low: int, divergence: Floats) -> pld_pmf.DensePLDPmf:
+    """`create_pmf_pessimistic_connect_dots_fixed_gap` without a dictionary of every point on the way.
+
+    Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, "Connect the Dots" (2022), algorithm 1, for equal distances.
+    """
+    if (np.diff(divergence) > pld_pmf._DELTA_DIFF_TOLERANCE).any():
+        raise ValueError("a hockey-stick divergence that grows with ε")
+    divergence = np.minimum.accumulate(divergence)
+    steps = np.diff(divergence)
+    masses = np.empty_like(divergence)
+    masses[0] = 1 - divergence[0] + steps[0] / math.expm1(interval)
+    masses[1:-1] = (steps[1:] - steps[:-1] * math.exp(interval)) / math.expm1(interval)
+    masses[-1] = steps[-1] / math.expm1(-interval)
+    return pld_pmf.DensePLDPmf(interval, low, np.maximum(0.0, masses), divergence[-1], pessimistic_estimate=True)
 
 
 def _divergence(loss: GaussianPrivacyLoss, epsilons: Floats) -> Floats:

@@ -55,6 +55,14 @@ def test_epsilon_and_delta_are_those_of_dp_accounting(name: str) -> None:
     assert own.get_delta(1.0) == pytest.approx(other.get_delta(1.0), rel=1e-9)
 
 
+@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize(("noise", "rate"), [(1.1, 0.2), (4.0, 1.0), (20.0, 0.9)])
+def test_epsilon_is_read_off_to_the_last_bit_as_dp_accounting_does(noise: float, rate: float, count: int) -> None:
+    losses = pld._gaussian(noise, rate, 1e-3).self_compose(count)  # of fewer points than a block, and of many blocks
+    for delta in (0.7, 0.1, 1e-3, 1e-6, 1e-12, 1e-30):
+        assert pld.smallest_epsilon(losses, delta) == losses.get_epsilon_for_delta(delta)
+
+
 def test_what_dp_accounting_does_not_take_is_not_taken() -> None:
     event = dpa.PoissonSampledDpEvent(0.1, dpa.ZCDpEvent(0.1))
     assert not LossAccountant(1e-3).supports(event)
