@@ -5,10 +5,12 @@ sets are public and made up, small enough that a run takes a millisecond, and ch
 that differs is as large as it may be, the others are as quiet as they can be.
 
 A `Case` is many short runs with one record more or less. `Canaries` are one whole release with many records more or
-less, each by a coin of its own: for training that is too dear to repeat, and for what only shows over all its steps.
+less, each by a coin flip of its own: for training that is too expensive to repeat, and for faults that only show over
+all its steps.
 
-A claim that stands says little without what would have fallen. So a case may bring `LessNoise`: what accounting says
-about the same mechanism with its noise divided by a number, and how well it could then be told on which side it ran.
+That a claim stands says little unless it is known which claims would have fallen. So a case may bring `LessNoise`: what
+accounting says about the same mechanism with its noise divided by a number, and how well the two data sets could then
+be told apart.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from airlock.accounting.epsilon import LARGEST, deltas, spend
 from airlock.accounting.pld import LossAccountant
 from airlock.mechanisms import Stream
 
-Scores = NDArray[np.float64]  # one row a run, one column a statistic
+Scores = NDArray[np.float64]  # one row per run, one column per statistic
 Runs = Callable[[bool, int, Stream], Scores]
 Coins = NDArray[np.bool_]  # which canaries are in the data set
 

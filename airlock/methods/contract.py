@@ -43,7 +43,7 @@ ASSUMED = (
     "Network, settings and class names were chosen without looking at the private records.",
 )
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
-TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked beside what leaves
+TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked along with what leaves
 
 
 ArtefactKind = Literal["network", "interface", "features"]
@@ -169,7 +169,7 @@ class Executed:
 
 @dataclass(frozen=True)
 class Disclosed:
-    """What the court looks at of one release.
+    """What one release shows to the court.
 
     Args:
         leaves: All that leaves as arrays, or what all of it is computed from without another look at private records;
@@ -204,7 +204,7 @@ class Channel(ABC, Generic[F]):
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
     distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
-    # Settings that make a whole release a matter of moments, for the court (`config_case`); None where none do.
+    # Settings that make a whole release take moments, for the court (`config_case`); None if no settings do.
     small: ClassVar[Mapping[str, object] | None] = None
     # What [settings] may hold, parsed into `settings` before anything else; None where the method does that itself.
     settings_model: ClassVar[type[Frozen] | None] = None
@@ -276,7 +276,8 @@ class Channel(ABC, Generic[F]):
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """What releases of these records let out, for the court: called once for each, with its randomness.
 
-        A whole release unless a method does once what comes before all chance, and the rest by the code that releases.
+        By default a whole release each time. A method may do the part that draws no noise once, and the rest with the
+        code that releases.
         """
         return lambda randomness: disclosed(self.release(split, randomness, run))
 

@@ -189,8 +189,8 @@ class Ensemble(Channel[Answering]):
         "teachers": 4, "queries": 4, "select": "random", "hint_epochs": 0, "teacher_epochs": 2, "shard_epochs": 2,
     }  # fmt: skip
     leaves: ClassVar[str] = (
-        "A compact model that learnt from public records, and from what many teachers, each with a part of the private "
-        "records of its own, say about some of them on average, with random noise on every answer."
+        "A compact model that learnt from public records, and from what many teachers, each trained on its own part of "
+        "the private records, say about some of them on average, with random noise on every answer."
     )
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -263,7 +263,7 @@ class Ensemble(Channel[Answering]):
         return plan
 
     def plan_without_warning(self) -> Plan[Answering]:
-        """The same without the warning, for the court, whose two teachers are always drowned."""
+        """The same without the warning, for the court, which has only two teachers and so always a lot of noise."""
         s, own, runs = self.settings, self.answering, self.config.tuning_runs
         teacher, student = make_pair((self.teacher_name, self.net_name), self.layers, self.facts, self.config.seed)
         big, small = (sum(p.numel() for p in net.parameters()) for net in (teacher, student))

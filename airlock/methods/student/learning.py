@@ -41,7 +41,7 @@ from airlock.training.stages import Stages
 
 HINTS = "hints"  # the name of that stage among `Stages`
 HINT_LAYER = "pool1"  # of the paper's family: the teacher's first pool
-LEAST_STEPS = 2000  # of a student's rounds, where they cost nothing
+LEAST_STEPS = 2000  # of a student in all rounds, for methods whose rounds cost nothing
 Epochs = Annotated[int, Field(ge=0, le=100_000)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -91,7 +91,7 @@ S = TypeVar("S", bound=LearningSettings)
 
 
 def with_free_rounds(settings: S, config: ReleaseConfig, facts: Facts, queries: int) -> S:
-    """As many rounds as make `LEAST_STEPS` steps, where the user has not said how many.
+    """Settings with enough rounds for `LEAST_STEPS` steps, unless the user says how many.
 
     For methods whose answers are free, or paid for before the student learns: rounds then cost nothing, and with few
     public records epochs are short, so that a student learns little from each.

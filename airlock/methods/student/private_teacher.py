@@ -4,9 +4,9 @@ An auxiliary teacher learns from public records alone. The teacher starts from i
 records by DP-SGD (`methods.dp_sgd`). The student then takes hints from it, and learns in rounds from public labels and
 from its answers about public images and variations of them, for as long as it likes.
 
-Proof. The start, the network and all settings follow from public records and figures. What DP-SGD makes of them is the
-teacher, with the events of DP-SGD under add-remove; the student is computed from the teacher, public records and public
-seeds: post-processing. Nothing else sees a private record.
+Proof. The start, the network and all settings follow from public records and figures. DP-SGD trains the teacher from
+there, with its events under add-remove; the student is computed from the teacher, public records and public seeds:
+post-processing. Nothing else sees a private record.
 
 If classes have no public record (`split.public_without`), the student never sees one of theirs, and neither does the
 auxiliary teacher, which therefore learns never to name them. Their rows of its last layer are set to the mean of the

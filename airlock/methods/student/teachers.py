@@ -127,7 +127,7 @@ def make_pair(
 
     Args:
         names: Of both networks.
-        layers: The hint and the guided layer, where there are hints.
+        layers: The hint layer and the guided layer, if there are hints.
         facts: Of the data.
         seed: Public.
     """

@@ -69,13 +69,13 @@ CONSTANT = 0.5  # c2 of Theorem 2, which the paper does not give
 THEOREM = (
     "Theorem 2 of Wang et al. 2019 for {queries:,} queries at σ = {noise:.4g}, with c2 = 1/2, which gives the ε stated "
     "there for CIFAR-10; it does not hold: noise added to a loss does not change the gradient, so that none reaches "
-    "the student; and so many numbers with such noise would cost {cost}"
+    "the student; and that many numbers with such noise would cost {cost}"
 )
 NEEDED = (
     "NOT TRUE of this method: noise protects what the student learns from the teacher. It is added to the loss, whose "
     "gradient it does not change.",
     "NOT TRUE of this method: clipping bounds what one answer does. Below the bound the gradient is the teacher's own.",
-    "NOT TRUE of the paper: so many noisy answers cost the stated ε. Were they noisy, they would cost a multiple.",
+    "NOT TRUE of the paper: that many noisy answers cost the stated ε. If they were noisy, they would cost a multiple.",
 )
 ASSUMPTIONS = (
     "The public records may be known to everyone: they are used without protection.",
@@ -364,7 +364,7 @@ class Sanitise:
 
 
 def court_facts(inputs: int) -> Facts:
-    """Every input twice in public, once with each label, and as many private records."""
+    """Every input is public twice, once with each label; there are as many private records."""
     return Facts("court", (inputs,), tuple(map(str, range(_CLASSES))), 4 * inputs, 1, "made up for the court")
 
 

@@ -112,7 +112,7 @@ def closed(w: Tensor) -> Tensor:
 
 
 def projected(w: Tensor) -> Tensor:
-    """Eq. 11: ascent in Δ on the sphere, descent in σ, in turn, under a sigmoid penalty that grows.
+    """Eq. 11: ascent in Δ on the sphere, descent in σ, alternating, under a sigmoid penalty that grows.
 
     Δ is projected onto ‖Δ‖ = α and σ onto its constraint at this Δ, by scaling, which keeps the shape. The paper gives
     no step sizes: these are relative to the size of what they move, and no coordinate more than doubles or halves in
