@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,42 +20,48 @@ from airlock.testing import check_method
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples/plugin"
 CONFIG = 'channel = "weights"\nmethod = "class-means"\ndata = "digits"\nepsilon = 3.0\ndelta = 1e-4\n'
-COMPARED = 'data = "digits"\nepsilons = [3.0]\ndelta = 1e-4\nmethods = ["weights/class-means"]\ncourt_seconds = 0.2\n'
-# In one process, since torch takes longer to import than any of them to run.
+COMPARED = """
+data = "digits"
+epsilons = [3.0]
+delta = 1e-4
+methods = ["weights/class-means"]
+court_seconds = 0.2
+[settings."weights/gaussian"]
+steps = 2
+[settings.baseline]
+epochs = 1
+"""
+# In one process, since torch takes longer to import than any of them to run; its tests first, while nothing is imported
+# whose asserts pytest would rewrite.
 COMMANDS = """
 import json, sys
+import pytest
+told = json.load(sys.stdin)
+passed = pytest.main(["-q", "-p", "no:cacheprovider", told["tests"]]) == 0
 from typer.testing import CliRunner
 from airlock.cli import app
-lines = json.load(sys.stdin)
-print(json.dumps([[run.exit_code, run.output] for run in (CliRunner().invoke(app, line) for line in lines)]))
+runs = [CliRunner().invoke(app, line) for line in told["lines"]]
+print()
+print(json.dumps([passed, [[run.exit_code, run.output] for run in runs]]))
 """
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """The example, built and installed into a folder of its own; runs Python with it."""
-    target = tmp_path_factory.mktemp("installed")
+def run_installed(target: Path, code: str, told: str) -> str:
+    """Run Python with the example built and installed into a folder of its own."""
     uv = Path(sys.executable).with_name("uv")
     if not uv.exists():
         pytest.skip("not in an environment that make has installed")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--offline", "--python", sys.executable]
-    source = target / "source"
-    subprocess.run(["cp", "-r", str(EXAMPLE), str(source)], check=True)  # a build writes beside what it builds
+    source = shutil.copytree(EXAMPLE, target / "source")  # a build writes beside what it builds
     subprocess.run([str(uv), "pip", "install", *options, "--target", str(target / "site"), str(source)], check=True)
     path = os.pathsep.join([str(target / "site"), str(ROOT)])
-
-    def run(*arguments: str, told: str = "") -> str:
-        line = [sys.executable, *arguments]
-        done = subprocess.run(
-            line, input=told, env={**os.environ, "PYTHONPATH": path}, cwd=target, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return run
+    line, surroundings = [sys.executable, "-W", "ignore", "-c", code], {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(line, input=told, env=surroundings, cwd=target, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_every_command_knows_it(installed: Callable[..., str], tmp_path: Path) -> None:
+def test_its_own_tests_pass_and_every_command_knows_it(tmp_path: Path) -> None:
     (tmp_path / "means.toml").write_text(CONFIG)
     (tmp_path / "compare.toml").write_text(COMPARED)
     config, bundle = str(tmp_path / "means.toml"), str(tmp_path / "bundle")
@@ -68,15 +74,13 @@ def test_every_command_knows_it(installed: Callable[..., str], tmp_path: Path) -
         ["compare", str(tmp_path / "compare.toml"), "--out", str(tmp_path / "compared"), "--jobs", "1"],
         ["advise", "--data", "digits", "--epsilon", "3", "--delta", "1e-4", "--json"],
     ]
-    results = json.loads(installed("-W", "ignore", "-c", COMMANDS, told=json.dumps(lines)).splitlines()[-1])
+    out = run_installed(tmp_path, COMMANDS, json.dumps({"tests": str(EXAMPLE / "tests"), "lines": lines}))
+    passed, results = json.loads(out.splitlines()[-1])
+    assert passed, out
     for line, (code, said) in zip(lines, results, strict=True):
         assert code == 0, (line, said)
     assert "class-means" in results[-1][1]
     assert "weights/class-means" in (tmp_path / "compared/results.csv").read_text()
-
-
-def test_its_own_tests_pass(installed: Callable[..., str]) -> None:
-    installed("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests"))
 
 
 def test_it_is_short() -> None:

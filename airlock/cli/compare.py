@@ -188,6 +188,7 @@ def demo(
     minutes: float | None = typer.Option(
         None, "--minutes", help="How long it may take; what is last in line is dropped and named.", show_default=False
     ),
+    settings: list[str] = SetOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -197,7 +198,7 @@ def demo(
     from airlock.pipeline import make_release
 
     with as_file(files("airlock.comparison").joinpath("demo.toml")) as file:
-        asked = load(file, {"minutes": minutes} if minutes is not None else {})
+        asked = load(file, overrides(settings, minutes=minutes))
     with telling() as (say, steps):
         found = compare(asked, out, quick=True, jobs=jobs, say=say, progress=steps)
     advice, released = found.advice, False

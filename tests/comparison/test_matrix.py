@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
 
 from airlock import data, methods
 from airlock.comparison.matrix import Matrix, _trials, chosen, lay_out, mark
-from airlock.comparison.settings import NAMES, from_table
+from airlock.comparison.settings import NAMES, from_table, load
 from airlock.comparison.values import BASELINE, PUBLIC
 from airlock.errors import ConfigError, NetError
 
@@ -70,6 +71,13 @@ def test_queries_of_the_need_reach_the_methods_that_count_them(matrix: Matrix) -
     asked = {task.method: task.config.settings for task in matrix.tasks if task.kind == "release"}
     assert asked["answers/per-query"] == {"queries": 50}
     assert asked["weights/head"] == {}
+
+
+def test_the_demo_skips_nothing() -> None:
+    with as_file(files("airlock.comparison").joinpath("demo.toml")) as place:
+        demo = lay_out(load(place, {"accountant": "rdp"}))  # the quicker one; what fits and what does not is the same
+    assert not demo.skipped
+    assert {task.method for task in demo.tasks if task.kind == "release"} == set(NAMES)
 
 
 def test_names_are_those_of_files_and_differ(matrix: Matrix) -> None:
