@@ -1,11 +1,10 @@
-"""What alignment does to models with starts of their own: the average of the models, and the line between two of them.
+"""What alignment does to independently initialised models: their average, and the path between two of them.
 
 A row is one collection of models trained together (`train_together`, SGD with momentum 0.9). Accuracies are on test
-records: of a single model (mean), of the average of all models, and of a model that has each parameter from a model
-drawn by chance, which is what sampling coordinate by coordinate does at its worst; before and after `align`. The
-barrier is how far the loss on the line between two models rises above the line between their losses (largest of nine
-points, mean over pairs). MNIST is needed for all but the digits, in $AIRLOCK_DATA or ./data; its full size is for a
-GPU.
+records: of a single model (mean), of the average of all models, and of a model that takes each parameter from a random
+model, which is the worst case of sampling coordinate by coordinate; before and after `align`. The barrier is how far
+the loss on the path between two models rises above the interpolation of their losses (largest of nine points, mean over
+pairs). MNIST is needed for all but the digits, in $AIRLOCK_DATA or ./data; the full-size runs are for a GPU.
 """
 
 from __future__ import annotations
@@ -63,11 +62,11 @@ CASES = {
 
 
 def run() -> list[dict[str, Any]]:
-    """One row a collection: small ones on a CPU, those of full size on a GPU where there is one."""
+    """One row per collection: small ones on a CPU, full-size ones on a GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     there = SOURCES["mnist"].find(data_folder(None)) is not None
     return [_row(case, torch.device(device)) for case in CASES[device] if there or case.data == "digits"] or [
-        {"net": "-", "note": "MNIST is not there: put it into ./data or name its folder in AIRLOCK_DATA"}
+        {"net": "-", "note": "MNIST was not found: put it into ./data or name its folder in AIRLOCK_DATA"}
     ]
 
 
@@ -116,7 +115,7 @@ def _makes(case: Case, shape: tuple[int, ...]) -> Make:
 
 
 def _dense(width: int, inputs: int, seed: int) -> nn.Module:
-    """Two hidden layers of ReLU."""
+    """Two hidden ReLU layers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         hidden = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
@@ -132,7 +131,7 @@ def _average(found: Ensemble) -> Ensemble:
 
 
 def _mixed(found: Ensemble) -> Ensemble:
-    """Each parameter from a model drawn by chance."""
+    """Each parameter from a random model."""
     chance = torch.Generator().manual_seed(SEED)
 
     def mix(value: torch.Tensor) -> torch.Tensor:
@@ -146,7 +145,7 @@ def _barrier(found: Ensemble, data: Resident) -> float:
 
 
 def _rise(found: Ensemble, one: int, other: int, data: Resident) -> float:
-    """The largest rise of the loss above the straight line, on the way from one model to the other."""
+    """The largest rise of the loss above the straight line, on the path from one model to the other."""
     shares = torch.linspace(0, 1, POINTS + 2)
     way: Named = {
         name: torch.stack([torch.lerp(value[one], value[other], float(share)) for share in shares])

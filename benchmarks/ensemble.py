@@ -1,9 +1,9 @@
-"""Many models trained together beside one after the other in plain PyTorch, in one process.
+"""Many models trained together versus one after another in plain PyTorch, in one process.
 
-A row is one network on one device: the time of a step of all models together over that of the same steps by a loop in
-plain PyTorch (`torch.optim`, the records resident, batches by index), and how far apart the models are after a few
-steps in full precision. Both take turns and medians are compared; on a CPU both wall time and processor time are told,
-because a busy machine shows in the first.
+A row is one network on one device: the time of a step of all models together relative to the same steps in a plain
+PyTorch loop (`torch.optim`, the records resident, batches by index), and how far apart the models are after a few steps
+in full precision. Both take turns and medians are compared; on a CPU both wall time and processor time are reported,
+because a busy machine affects the first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Precision = Literal["fp32", "tf32"]
 
 
 def run() -> list[dict[str, Any]]:
-    """One row a network on the CPU, and on the GPU where there is one."""
+    """One row per network on the CPU, and on the GPU if there is one."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return [_row(torch.device(device), *case) for device in devices for case in CASES[device]]
 
@@ -85,7 +85,7 @@ def _row(
 
 
 def _train(make: Make, model: int, data: Resident, own: np.ndarray[Any, Any], recipe: Recipe, batch: int) -> nn.Module:
-    """Model by model, as one would write it."""
+    """Model by model, in plain PyTorch."""
     seed, device = model_seed(SEED, model), data.x.device
     net = make(model).to(device).train()
     optimiser = torch.optim.SGD(net.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)

@@ -1,8 +1,8 @@
-"""Extraction: records a second with writing, over the front end's own, in one run; and how much memory it takes.
+"""Extraction: records per second with writing, relative to the front end alone, in one run; and its memory use.
 
-The front end is the first six layers of a VGG16 with 8 of 128 channels, on pictures of 32 × 32 made on the way. Its own
-throughput is that of the same blocks with nothing done to the features. Both are measured in turns, so that a busy
-machine slows both. The memory is the growth of this process's largest size while features of many more records are
+The front end is the first six layers of a VGG16 with 8 of 128 channels, on 32 × 32 images generated on the fly. Its own
+throughput is that of the same blocks when the features are discarded. Both are measured in turns, so that a busy
+machine slows both. The memory is the growth of this process's peak size while features of many more records are
 written, by a front end that does almost nothing.
 """
 
@@ -35,7 +35,7 @@ FEW, FEW_GPU, MANY = 1000, 100_000, 1_000_000
 
 
 class Pictures:
-    """So many random pictures, one thousand of them over and over; nothing is kept."""
+    """Random images, one thousand of them repeated; nothing is kept."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -45,17 +45,17 @@ class Pictures:
         return self.count
 
     def block(self, where: slice) -> Records:
-        """Some of them."""
+        """A slice of the images."""
         places = np.arange(where.start, where.stop) % len(self.some)
         return Records(self.some[places], places % 10)
 
 
 def run() -> list[dict[str, Any]]:
-    """One row for each way of writing, and one for the memory."""
+    """One row per way of writing, and one for the memory."""
     device = choose_device("auto")
     kept = sorted(permutation(128, Stream.from_seed(0))[:CHANNELS].tolist())
     front = narrow(open_prefix("vgg16", 6, SHAPE), kept).to(device)
-    memory = _memory()  # first: the largest size of a process never falls
+    memory = _memory()  # first, because the peak size of a process never falls
     return [*(_row(front, device, name, more) for name, more in _ways().items()), memory]
 
 
@@ -102,7 +102,7 @@ def _extract(front: nn.Module, source: Pictures, folder: Path, run: Run, form: A
 
 
 def _memory() -> dict[str, Any]:
-    """The pool of a picture's pixels to 8 × 8 × 8 numbers: as many bytes as VGG's, in no time."""
+    """An image's pixels pooled to 8 × 8 × 8 numbers: as many bytes as VGG's, at almost no cost."""
     front = nn.Sequential(nn.AvgPool2d(4), nn.Conv2d(3, CHANNELS, 1)).requires_grad_(False)
     with tempfile.TemporaryDirectory() as folder:
         _extract(front, Pictures(10_000), Path(folder), Run())

@@ -1,7 +1,7 @@
-"""Spends a second by 32 concurrent callers on a SQLite ledger on this disk, with group commit and without.
+"""Spends per second by 32 concurrent callers on a SQLite ledger on this disk, with and without group commit.
 
-Every spend is on the disk before its caller goes on, in both; the two take turns in one process, so that a busy machine
-slows both alike, and the medians of the rounds are compared.
+In both, every spend is on disk before its caller continues; the two take turns in one process, so that a busy machine
+slows both equally, and the medians of the rounds are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPENDS = {256: 1600, 1: 160}
 
 
 def run() -> list[dict[str, Any]]:
-    """One row: spends a second with group commit, without, and their ratio."""
+    """One row: spends per second with group commit, without it, and their ratio."""
     rates: dict[int, list[float]] = {batch: [] for batch in SPENDS}
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for _ in range(ROUNDS):

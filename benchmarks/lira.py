@@ -1,14 +1,14 @@
 """LiRA, RMIA, the shadow-model attack and the loss threshold on real networks, all with the same shadow models.
 
-Half of the pool trains each of 64 shadow models (a balanced design) and each of four targets, which no attack learns
-from. A fifth of the pool is set apart: the shadow-model attack learns from the shadows' answers about these records
-alone, and all attacks are scored on the other four fifths. RMIA's population is the test set (without one, a part of
-the records that no model saw). Nothing is chosen by scored records.
+Each of 64 shadow models (a balanced design) and each of four targets is trained on half of the pool; no attack learns
+from the targets. A fifth of the pool is set aside: the shadow-model attack learns only from the shadows' answers about
+these records, and all attacks are scored on the other four fifths. RMIA's population is the test set (without one, a
+part of the records that no model saw). Nothing is tuned on scored records.
 
-A row is one attack on one network: the mean over the targets of AUC and of the members found at 0.1% and 1% of false
-alarms, with the lowest and highest target. On a GPU: MNIST-Net and CIFAR-Net, without augmentation; on a CPU a small
-trial on digits. Files of MNIST and CIFAR-10 are looked for in AIRLOCK_DATA. AIRLOCK_BENCH_NETS (names, with commas) and
-AIRLOCK_BENCH_EPOCHS change what is run; AIRLOCK_BENCH_FOLDER keeps checkpoints and goes on from them.
+A row is one attack on one network: the mean over the targets of the AUC and of the TPR at 0.1% and 1% FPR, with the
+lowest and highest target. On a GPU: MNIST-Net and CIFAR-Net, without augmentation; on a CPU a small trial on digits.
+Files of MNIST and CIFAR-10 are looked for in AIRLOCK_DATA. AIRLOCK_BENCH_NETS (comma-separated names) and
+AIRLOCK_BENCH_EPOCHS change what is run; AIRLOCK_BENCH_FOLDER keeps checkpoints and resumes from them.
 
 Memory for 68 CIFAR-Nets: about 11 GB on the GPU in training; 0.4 GB for weights and 0.2 GB for logits on the CPU.
 """
@@ -49,14 +49,14 @@ class Case(NamedTuple):
     Args:
         net: Its name.
         source: The data set's name.
-        records: Of the pool.
-        shadows: How many, an even number.
-        targets: How many.
-        epochs: Over the half of the pool that a model learns from.
-        learning_rate: Of SGD with momentum 0.9, falling as a cosine.
-        batch: Of one model.
-        lessons: Answers that a class's attack network learns from at most.
-        population: Records of RMIA's population at most.
+        records: The size of the pool.
+        shadows: The number of shadow models, even.
+        targets: The number of targets.
+        epochs: Epochs over the half of the pool that a model learns from.
+        learning_rate: For SGD with momentum 0.9, with cosine decay.
+        batch: The batch size of one model.
+        lessons: The most answers that a class's attack network learns from.
+        population: The most records in RMIA's population.
     """
 
     net: str
@@ -78,7 +78,7 @@ CASES = {
 
 
 def run() -> list[dict[str, Any]]:
-    """One row an attack and a network."""
+    """One row per attack and network."""
     device = choose_device("auto")
     wanted = [name for name in os.environ.get("AIRLOCK_BENCH_NETS", "").split(",") if name]
     known = {case.net: case for case in (*CASES["cpu"], *CASES["cuda"])}
@@ -131,7 +131,7 @@ def case_rows(case: Case, run: Run) -> list[dict[str, Any]]:
 
 
 def read(case: Case) -> tuple[Records, Records]:
-    """The pool, in an order of its own, and records that no model sees."""
+    """The pool, shuffled, and records that no model sees."""
     known = named(case.source, None)
     place = known[0].find(known[1]) if known else None
     if place is None:
@@ -145,21 +145,21 @@ def read(case: Case) -> tuple[Records, Records]:
 
 
 def distinct(records: Records) -> Records:
-    """Each content once: of two equal records one could be apart and the other scored, or one in and the other out."""
+    """Remove duplicates: of two equal records one could be set aside and the other scored, or one in and one out."""
     rows = np.ascontiguousarray(records.x).reshape(len(records), -1)
     first = {hashlib.blake2b(row.tobytes(), digest_size=16).digest(): i for i, row in reversed(list(enumerate(rows)))}
     return records.take(np.sort(np.fromiter(first.values(), np.int64)))
 
 
 def design(case: Case, records: int) -> Mask:
-    """Who is in whose training set: the targets first, each with a half of its own, then the shadows."""
+    """Which record is in which training set: the targets first, each with its own half, then the shadows."""
     chance = np.random.default_rng(SEED + 1)
     targets = np.stack([chance.permutation(records) < records // 2 for _ in range(case.targets)])
     return np.concatenate([targets, balanced(case.shadows, records, SEED)])
 
 
 def train(case: Case, pool: Records, inside: Mask, run: Run) -> Ensemble:
-    """Targets and shadows at once."""
+    """Train targets and shadows together."""
     steps = case.epochs * -(-(len(pool) // 2) // case.batch)
     recipe = Recipe(steps=steps, learning_rate=case.learning_rate, schedule="cosine", warmup=0.05)
     make = makes(case.net, pool.x.shape[1:], int(pool.y.max()) + 1, SEED)
@@ -173,12 +173,12 @@ class Attacker(NamedTuple):
 
     Args:
         known: The records that the shadow-model attack learns from: the first fifth of the pool.
-        lessons: The shadows on them.
-        nets: What the shadow-model attack has learned.
+        lessons: The shadows' outputs on them.
+        nets: The networks of the shadow-model attack.
         scored: The other records.
-        here: The shadows on those.
+        here: The shadows' outputs on those.
         signals: Their scaled logits.
-        beside: The shadows on the population.
+        beside: The shadows' outputs on the population.
     """
 
     known: Records
@@ -191,7 +191,7 @@ class Attacker(NamedTuple):
 
 
 def prepare(case: Case, models: Shadows, beside: Shadows, pool: Records, run: Run) -> Attacker:
-    """From the shadows alone."""
+    """Prepare the attacks from the shadows alone."""
     shadows = [Shadows(s.inside[case.targets :], s.logits[case.targets :], s.y) for s in (models, beside)]
     first, rest = np.arange(len(pool) // 5), np.arange(len(pool) // 5, len(pool))
     lessons, here = shadows[0].take(first), shadows[0].take(rest)
@@ -206,7 +206,7 @@ def _settings(case: Case) -> ShadowSettings:
 def attacks(
     case: Case, by: Attacker, says: NDArray[np.float32], beside: NDArray[np.float32], member: Mask, run: Run
 ) -> list[Scores]:
-    """Every attack on one target, by its logits on the scored records and on the population."""
+    """Every attack on one target, from its logits on the scored records and on the population."""
     y, inside = by.here.y, by.here.inside
     sides = [Answers(by.scored.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
     found = [
@@ -221,7 +221,7 @@ def attacks(
 
 
 def figures(same: list[Scores]) -> dict[str, Any]:
-    """One attack's figures: the mean over the targets, and the range where there are several."""
+    """One attack's figures: the mean over the targets, and the range if there are several."""
     row: dict[str, Any] = {"attack": same[0].name, "targets": len(same), "non-members": len(same[0].others)}
     row |= _range("AUC", [auc_interval(s.members, s.others)[0] for s in same])
     row |= _range("TPR at 0.1%", [found_at(s, 0.001) for s in same])
@@ -229,7 +229,7 @@ def figures(same: list[Scores]) -> dict[str, Any]:
 
 
 def found_at(scores: Scores, rate: float) -> float:
-    """The share of members above all but this share of the others; ties count against the attack."""
+    """The true positive rate at this false positive rate; ties count against the attack."""
     threshold = np.sort(scores.others)[::-1][int(rate * len(scores.others))]
     return float((scores.members > threshold).mean())
 

@@ -1,13 +1,12 @@
-"""Membership inference on Location-30 in the settings of Lu et al. 2021 (tables 3 to 5), beside later attacks.
+"""Membership inference on Location-30 in the settings of Lu et al. 2021 (tables 3 to 5), and later attacks.
 
 A net 446-128(tanh)-30 learns from 1,200 records: Adam 0.001, L2 0.001, batches of 100, 100 epochs, with plain
-cross-entropy or with the paper's convexified loss. 1,200 other records score the attacks, and the 2,610 that are left
-train 30 shadow models on 1,200 of them each. Offline attacks use these; online ones 30 more, each trained on half of
-the 2,400 scored records. Three targets, each with its own division of the records.
+cross-entropy or with the paper's convexified loss. The attacks are scored on these and 1,200 other records; 30 shadow
+models are each trained on 1,200 of the remaining 2,610. Offline attacks use these; online ones use 30 more, each
+trained on half of the 2,400 scored records. There are three targets, each with its own division of the records.
 
-A row is one attack on one target: AUC, members found at 1% of false alarms, and for the shadow-model attack the paper's
-leakage, TPR − FPR at its networks' own decision. Needs the file of Location-30 (AIRLOCK_DATA). About ten minutes on two
-free cores.
+A row is one attack on one target: AUC, TPR at 1% FPR, and for the shadow-model attack the paper's leakage, TPR − FPR at
+its networks' own decision. Needs the file of Location-30 (AIRLOCK_DATA). About ten minutes on two free cores.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ Says = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def run() -> list[dict[str, Any]]:
-    """One row an attack, a target and a loss."""
+    """One row per attack, target and loss."""
     known = named("location30", None)
     place = known[0].find(known[1]) if known else None
     if place is None:
-        return [{"attack": "none: the file of Location-30 is not there (AIRLOCK_DATA)"}]
+        return [{"attack": "none: the Location-30 file was not found (AIRLOCK_DATA)"}]
     raw, _ = place.read()
     records, device = Records(raw.x, raw.y.astype(np.int64)), choose_device("auto")
     work = [(way, seed) for way in ("plain", "convexified") for seed in SEEDS]
@@ -100,7 +99,7 @@ def offline_attacks(
     here = Shadows(never, outside.logits(Resident(pool, run.device)).numpy(), pool.y)
     members, others = (Answers(pool.take(np.flatnonzero(m)), target[m]) for m in (member, ~member))
     kinds = [ShadowSettings(repeats=2)]
-    if way == "convexified":  # the paper's text has "an attack model", its reference one a class
+    if way == "convexified":  # the paper's text says "an attack model", its reference uses one per class
         kinds.append(ShadowSettings(repeats=1, by_class=False))
     return [
         *(shadow_attack(there, rest, members, others, seed, run, kind) for kind in kinds),
@@ -121,7 +120,7 @@ def online_attacks(shadows: Shadows, population: Shadows, says: Says, member: Ma
 
 
 def white_attacks(models: Ensemble, pool: Records, member: Mask, seed: int, run: Run) -> list[Scores]:
-    """With the weights, and with nothing but decisions."""
+    """Attacks with access to the weights, and label-only attacks."""
     net = models.model(0).to(run.device)
     sides = [pool.take(np.flatnonzero(m)) for m in (member, ~member)]
     flips = LabelSettings(kind="flip", queries=100, levels=(0.01, 0.02, 0.05, 0.1))
@@ -132,7 +131,7 @@ def white_attacks(models: Ensemble, pool: Records, member: Mask, seed: int, run:
 
 
 def figures(scores: Scores) -> dict[str, Any]:
-    """AUC, members found at 1% of false alarms, and the leakage where the attack decides by itself."""
+    """AUC, TPR at 1% FPR, and the leakage if the attack makes its own decision."""
     row: dict[str, Any] = {"attack": scores.name, "AUC": _short(auc_interval(scores.members, scores.others)[0])}
     threshold = np.sort(scores.others)[::-1][len(scores.others) // 100]
     row["TPR at 1%"] = _short((scores.members > threshold).mean())
@@ -152,10 +151,10 @@ def together(records: Records, inside: Mask, seed: int, run: Run) -> Ensemble:
 
 
 def convexified(records: Records, inside: Mask, seed: int, run: Run) -> Ensemble:
-    """Models with the paper's loss as its authors' code has it, started as in Keras.
+    """Models with the paper's loss as in its authors' code, initialised as in Keras.
 
-    They come from a loop of their own, so that the figures in docs/results/audit.md come out again: the order of the
-    batches and the first weights of `train_together` are others.
+    They use a loop of their own, so that the figures in docs/results/audit.md are reproduced: `train_together` has
+    another order of batches and other initial weights.
     """
     make, data = makes("mlp", SHAPE, CLASSES, seed), Resident(records, run.device)
     first = Ensemble.empty(make(0), len(inside))

@@ -1,7 +1,7 @@
-"""What privacy noise for MNIST-Net's 1.2 million parameters costs, as a share of an ordinary training step.
+"""The cost of privacy noise for MNIST-Net's 1.2 million parameters, as a fraction of an ordinary training step.
 
-Both are timed in turns in one process, so that a busy machine slows both alike; the medians are compared. Batch 256 on
-the CPU; `--threads` of torch as they are.
+Both are timed in turns in one process, so that a busy machine slows both equally; the medians are compared. Batch 256
+on the CPU, with torch's default number of threads.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the paper's optimised noise (`weights`/`published`) costs compared with equal noise: MNIST-Net, lots of 1000.
+"""The cost of the paper's optimised noise (`weights`/`published`) relative to equal noise: MNIST-Net, lots of 1000.
 
-A private step with equal noise and one with shaped noise take turns in one process; so do the two kinds of noise by
-themselves, because a step's own time varies by more than the shape costs. On a CPU it is processor time that is
-counted, so that what else the machine does is left out. The shape itself is computed now and then, from w, the mean
-gradient of all 55,000 records: that is the paper's algorithm and is timed apart, on a CPU over 2,000 records and scaled
-up. Totals are step + (w + shape) / refresh.
+A private step with equal noise and one with shaped noise take turns in one process; so do the two kinds of noise alone,
+because a step's own time varies by more than the shape costs. On a CPU, processor time is measured, so that other load
+on the machine is excluded. The shape itself is recomputed periodically from w, the mean gradient of all 55,000 records:
+this is the paper's algorithm and is timed separately, on a CPU over 2,000 records and scaled up. Totals are step + (w +
+shape) / refresh.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airlock.papers.weights.optimised_noise import OptimisedGradients, Solver, m
 from airlock.training import PrivateGradients, Resident
 
 RECORDS, LOT, CLIP, NOISE = 55_000, 1000, 4.0, 2.24
-REFRESH = 50  # of the cheap setting: w from the lot
+REFRESH = 50  # for the cheap setting: w from the lot
 GOAL = 1.03
 ROUNDS = {"cpu": 7, "cuda": 50}
 
@@ -33,7 +33,7 @@ Work = Callable[[], object]
 
 
 def run() -> list[dict[str, Any]]:
-    """What a step takes and what is added to it, on the CPU and on the GPU where there is one."""
+    """The time of a step and what is added to it, on the CPU and on the GPU if there is one."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return [row for device in devices for row in _rows(torch.device(device))]

@@ -1,4 +1,4 @@
-"""Scattering in float64 on a CPU: matrices beside convolutions, one thread, in one run."""
+"""Scattering in float64 on a CPU: matrices versus convolutions, one thread, in one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = ((1, 28, 28), (3, 32, 32))
 
 
 def run() -> list[dict[str, Any]]:
-    """One row a shape: milliseconds an image, the ratio, and the largest difference."""
+    """One row per shape: milliseconds per image, the ratio, and the largest difference."""
     torch.set_num_threads(1)
     return [_row(shape) for shape in SHAPES]
 
@@ -41,7 +41,7 @@ def _row(shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _milliseconds(net: nn.Module, images: torch.Tensor) -> float:
-    """Of one image; the best of a few rounds."""
+    """Milliseconds for one image; the best of a few rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter()

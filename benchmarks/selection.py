@@ -1,7 +1,7 @@
-"""Selecting query samples: the time of one selection from a student's outputs, beside Algorithm 3 in a loop.
+"""Selecting query samples: the time of one selection from a student's outputs, versus Algorithm 3 in a loop.
 
-The loop takes the distances of the whole rest to all chosen samples anew for every sample, as Algorithm 3 reads; it is
-run at a twentieth of the size, and both choose the same there, in float64.
+The loop recomputes the distances of all remaining samples to all chosen ones for every sample, as Algorithm 3 is
+written; it is run at a twentieth of the size, where both choose the same samples, in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES: tuple[Name, ...] = ("k-centre", "random", "margin", "diverse")
 
 
 def run() -> list[dict[str, Any]]:
-    """One row a selection and a device, and one for the loop."""
+    """One row per selection and device, and one for the loop."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     rows = [_row(name, device) for device in devices for name in NAMES]
     return [*rows, *_beside_the_loop()]

@@ -1,9 +1,9 @@
-"""Requests a second over HTTP with the durable ledger, as a ratio to the same service with the ledger off.
+"""Requests per second over HTTP with the durable ledger, relative to the same service with the ledger off.
 
-Two servers, each a process of its own, differ in one thing: in one a charge is on the disk before noise is drawn, in
-the other nobody is charged. Both check keys, parse the same body (a row of 784 numbers) and draw exact noise on a grid
-for ten logits. 32 clients ask over real sockets, each its next question when the last is answered; the servers take
-turns, so that a busy machine slows both alike, and the median of the rounds' ratios is given.
+Two servers, each in its own process, differ in one thing: in one a charge is on disk before noise is drawn, in the
+other nothing is charged. Both check keys, parse the same body (a row of 784 numbers) and draw exact noise on a grid for
+ten logits. 32 clients query over real sockets, each sending its next query when the last is answered; the servers take
+turns, so that a busy machine slows both equally, and the median of the rounds' ratios is reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NUMBERS, CLASSES = 784, 10
 
 
 class NoisyLinear(Answerer):
-    """A linear network with noise on its logits, drawn for each row: one unit an answer."""
+    """A linear network with noise on its logits, drawn for each row: one unit per answer."""
 
     def __init__(self) -> None:
         super().__init__(Interface("logits", (NUMBERS,), tuple("0123456789"), 10**12, "one answer", {}))
@@ -53,17 +53,17 @@ class NoisyLinear(Answerer):
 
 
 class FreeLedger(Ledger):
-    """Charges nobody: what the service would do without a ledger."""
+    """Charges nothing, as if the service had no ledger."""
 
     def submit(self, spend: Spend) -> Future[Charge | Replay]:
-        """Done at once."""
+        """Return at once."""
         done: Future[Charge | Replay] = Future()
         done.set_result(Charge(1, spend.client, spend.rows, spend.units, "", 1))
         return done
 
 
 def run() -> list[dict[str, Any]]:
-    """One row: requests a second and the 99th percentile of both, and the ratio of the rates."""
+    """One row: requests per second and the 99th percentile of both, and the ratio of the rates."""
     measured: dict[str, list[tuple[float, float]]] = {"on": [], "off": []}
     with tempfile.TemporaryDirectory(dir=".") as folder, contextlib.ExitStack() as stack:
         servers = {which: stack.enter_context(_server(Path(folder), which)) for which in measured}
@@ -90,7 +90,7 @@ def run() -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _server(folder: Path, which: str) -> Iterator[tuple[str, str]]:
-    """A server in a process of its own: its address, and a token."""
+    """A server in its own process: its address, and a token."""
     command = [sys.executable, "-P", __file__, str(folder / which), which]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -102,7 +102,7 @@ def _server(folder: Path, which: str) -> Iterator[tuple[str, str]]:
 
 
 async def _load(where: str, token: str, seconds: float) -> tuple[float, float]:
-    """Requests a second, and the time within which 99 of 100 were answered."""
+    """Requests per second, and the time within which 99 of 100 were answered."""
     host, port = where.removeprefix("http://").split(":")
     x = np.random.default_rng(1).random(NUMBERS).round(4).tolist()
     body = json.dumps({"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, NUMBERS], "data": x}]}).encode()
@@ -119,7 +119,7 @@ async def _load(where: str, token: str, seconds: float) -> tuple[float, float]:
 
 
 async def _ask(host: str, port: int, request: bytes, until: float) -> list[float]:
-    """One client: a question after the other on one connection."""
+    """One client: one query after another on one connection."""
     reader, writer = await asyncio.open_connection(host, port)
     times = []
     while (begun := time.perf_counter()) < until:

@@ -1,7 +1,7 @@
-"""Gradients of several networks on a CPU: stacked by vmap, beside one network after another.
+"""Gradients of several networks on a CPU: stacked by vmap versus one network after another.
 
 A row is one network: processor time of a step of all, medians over rounds in which each way has a turn, and which way
-`choose` takes. It is meant to take the faster.
+`choose` picks. It should pick the faster one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def run() -> list[dict[str, Any]]:
-    """One row a network."""
+    """One row per network."""
     return [_row(*case) for case in CASES]
 
 

@@ -1,10 +1,10 @@
-"""Drawing a twin (`twin`/`published`): MNIST-Net's 1,199,882 parameters, 50 models, 256 points, beside scipy in a loop.
+"""Drawing a twin (`twin`/`published`): MNIST-Net's 1,199,882 parameters, 50 models, 256 points, versus scipy in a loop.
 
 All three do the same for a parameter: Silverman's bandwidth, a range from the data, the estimated probability of a
-window around every point of a grid, and one draw. scipy goes parameter by parameter, `gaussian_kde` and
+window around every point of a grid, and one draw. scipy goes parameter by parameter, with `gaussian_kde` and
 `integrate_box_1d` at every point; it is timed on a few and scaled up to all. Direct is the prototype's way: torch's
-error function for every model, point and parameter, on a few and scaled up. On a CPU it is processor time that counts,
-so that what else the machine does is left out; ours uses one core.
+error function for every model, point and parameter, also on a few and scaled up. On a CPU, processor time is measured,
+so that other load on the machine is excluded; ours uses one core.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from airlock.papers.twin.generate import DensitySettings, draw
 
 PARAMETERS, MODELS, POINTS = 1_199_882, 50, 256
 SCIPY, DIRECT = 2000, 2048
-COLUMNS = {"cpu": 16_384, "cuda": 131_072}  # of a block
+COLUMNS = {"cpu": 16_384, "cuda": 131_072}  # per block
 GOAL = {"cpu": 60.0, "cuda": 0.3}
 SPEED_UP = 100.0
 MECHANISM = DensityMechanism(1.0, published_sensitivity(MODELS), points=POINTS)
 
 
 def run() -> list[dict[str, Any]]:
-    """Seconds for the whole network, on the CPU and on the GPU where there is one."""
+    """Seconds for the whole network, on the CPU and on the GPU if there is one."""
     made = torch.Generator().manual_seed(0)
     slices = torch.randn(MODELS, PARAMETERS, generator=made).mul_(0.01)
     loop = _scaled(_scipy, slices, SCIPY)
@@ -87,7 +87,7 @@ def _directly(slices: Tensor) -> None:
 
 
 def _whole(slices: Tensor) -> float:
-    """Every parameter, block by block, as a release does it."""
+    """Every parameter, block by block, as in a release."""
     device = slices.device
     settings, stream = DensitySettings(grid_points=POINTS), Stream.from_system()
     clock = time.process_time if device.type == "cpu" else time.perf_counter

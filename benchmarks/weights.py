@@ -1,8 +1,8 @@
-"""A private training step beside an ordinary one and beside Opacus, in the same process on the same networks.
+"""A private training step versus an ordinary one and versus Opacus, in the same process on the same networks.
 
-Every row is one network on one device: the median time of a private step (clipping and noise included) over that of an
-ordinary step, timed in turns; the same for Opacus's per-record hooks and its ghost clipping where Opacus is installed
-(extra `bench`) and takes the network; peak memory as a ratio on a GPU; and whether the clipped sums agree with the
+Every row is one network on one device: the median time of a private step (clipping and noise included) relative to an
+ordinary step, timed in turns; the same for Opacus's per-sample hooks and its ghost clipping if Opacus is installed
+(extra `bench`) and supports the network; peak memory as a ratio on a GPU; and whether the clipped sums agree with the
 definition to 1e-4.
 """
 
@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.skip = nn.Conv2d(into, out, 1, stride, bias=False) if stride > 1 or into != out else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Two convolutions and the way around them."""
+        """Two convolutions and a skip connection."""
         h = F.relu(self.norm_one(self.one(x)))
         return F.relu(self.norm_two(self.two(h)) + self.skip(x))
 
@@ -55,7 +55,7 @@ def resnet() -> nn.Module:
 
 
 class Layer(nn.Module):
-    """A transformer layer with attention from Linear."""
+    """A transformer layer with attention built from nn.Linear."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mean over positions decides."""
+        """Classify by the mean over positions."""
         y: Tensor = self.head(self.layers(self.table(x)).mean(1))
         return y
 
@@ -105,7 +105,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
 
 
 def run() -> list[dict[str, Any]]:
-    """One row a network on the CPU, and one on the GPU where there is one."""
+    """One row per network on the CPU, and one on the GPU if there is one."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     return [_row(name, torch.device(device)) for device in devices for name in NETS]
