@@ -61,8 +61,8 @@ from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
-from airlock.methods.contract import KINDS, Artefact, ArtefactKind, Plan, Release
-from airlock.methods.feature_set import Features
+from airlock.methods.artefact import FeatureSet
+from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
 
 # 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked, 5 how small a student is, and
@@ -197,7 +197,7 @@ def make(
     found = PaidAttacks(share=config.attack_share, attacks=tuple(_paid(one) for one in attacks))
     promise = _promise(config, release, utility, found)
     data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
-    network, asking, rows = _leaving(release.artefact)
+    network, asking, rows = _leaving(release)
     made = Card(
         schema_version=SCHEMA_VERSION,
         headline="",
@@ -324,15 +324,17 @@ def _data(facts: Facts, config: ReleaseConfig) -> Data:
     )
 
 
-def _leaving(artefact: Artefact | Interface | Features) -> tuple[Network | None, Asking | None, Rows | None]:
+def _leaving(release: Release) -> tuple[Network | None, Asking | None, Rows | None]:
+    artefact = release.artefact
     if isinstance(artefact, Interface):
         return None, Asking.model_validate(dataclasses.asdict(artefact)), None
-    if isinstance(artefact, Features):
+    if isinstance(artefact, FeatureSet):
         return None, None, rows(artefact)
-    return Network(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes), None, None
+    net = release.network
+    return Network(name=net.net_name, input_shape=net.input_shape, classes=net.classes), None, None
 
 
-def rows(features: Features) -> Rows:
+def rows(features: FeatureSet) -> Rows:
     """What a card says about a set of features."""
     made = features.manifest
     return Rows(

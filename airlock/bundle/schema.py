@@ -20,7 +20,7 @@ from airlock.config import Frozen
 from airlock.data.feature_files import Form as FileForm
 from airlock.data.feature_files import Precision
 from airlock.mechanisms import Place
-from airlock.methods.feature_set import LabelsLeave
+from airlock.methods.artefact import LabelsLeave
 from airlock.methods.interface import Gives
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

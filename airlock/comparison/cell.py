@@ -20,7 +20,7 @@ from airlock.comparison.settings import BaselineSettings
 from airlock.comparison.values import CONFIDENCE, PUBLIC, Attacked, Cell, Verdict
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
-from airlock.methods import Artefact, Features, Interface, Plan, Release, open_case
+from airlock.methods import FeatureSet, Interface, NetworkArtefact, Plan, Release, open_case
 from airlock.pipeline import Outlook, look_at, train_openly
 from airlock.training import Recipe
 from airlock.training.loop import Progress
@@ -192,13 +192,13 @@ def _attacked(attacks: Sequence[Attack], not_tested: Sequence[str]) -> dict[str,
 
 def _bytes(release: Release) -> int:
     """What leaves, beside the card: weights, or features; where answers leave, nothing does."""
-    if isinstance(release.artefact, Artefact):
+    if isinstance(release.artefact, NetworkArtefact):
         return len(to_safetensors(release.artefact))
-    return release.artefact.manifest.bytes if isinstance(release.artefact, Features) else 0
+    return release.artefact.manifest.bytes if isinstance(release.artefact, FeatureSet) else 0
 
 
 def _parameters(release: Release) -> int | None:
-    if not isinstance(release.artefact, Artefact):
+    if not isinstance(release.artefact, NetworkArtefact):
         return None
     return sum(parameter.numel() for parameter in release.artefact.net.parameters())
 

@@ -12,6 +12,7 @@ Randomness is passed in as a `Stream`. What one call costs is a mechanism's `eve
     exponential    the exponential mechanism over a few options
     quantile       a clipping bound that follows a quantile of the gradients' norms
     local          mechanisms that make every record safe by itself
+    reconstruction what nobody can rebuild from the output of such a mechanism
     aggregate      sample and aggregate: what disjoint shards say, released once
     kmeans         private k-means
     density        the exponential mechanism over a kernel density estimate

@@ -3,7 +3,7 @@
 One record in, one noisy record out (Kasiviswanathan et al. 2011). A row depends on its own record alone, so the
 guarantee of one row whose record is changed for any other is the guarantee of the whole set, whatever the other rows
 are: under replace-one, and under add-remove where rows are chosen such that one record more or less changes one of them
-(`methods.features.rows`).
+(`methods.rows`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LocalGaussian:
     Guarantee: two rows of norm at most R are at most 2R apart, so a row that is changed for another is
     `GaussianDpEvent(noise_multiplier)`, and so is the whole set in which one is. What is not finite becomes zero. A row
     depends on its own record and its own noise alone. From the centre of the ball, 0, it is at most R away: half as
-    far, which `methods.features.bound` uses.
+    far, which `mechanisms.reconstruction` uses.
 
     Args:
         clip_norm: R; public.

@@ -23,12 +23,12 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import GaussianNoise, Randomness
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
     Secrets,
     weights_of,
@@ -121,7 +121,7 @@ class NoisyTraining(Channel):
         net = self.net()
         gradients, executed = self.train(net, split, plan, randomness, run)
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=outcomes_of(net, split.test),
             details={**plan.details, **self.measured(gradients)},

@@ -40,12 +40,11 @@ from airlock.mechanisms import (
     clipping,
     discrete,
 )
-from airlock.methods import dp_sgd
+from airlock.methods import dp_sgd, rows
 from airlock.methods.answers import poll_case, shards
 from airlock.methods.answers.answerer import Desk
 from airlock.methods.answers.noisy import Noisy
 from airlock.methods.answers.poll import Counted
-from airlock.methods.features import rows
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, ensemble_case, teachers
 from airlock.methods.twin import shard_case, sharded

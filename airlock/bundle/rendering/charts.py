@@ -25,7 +25,7 @@ from airlock.accounting import Curve
 from airlock.bundle.files import output_error
 from airlock.bundle.rendering.formatting import epsilon_up
 from airlock.errors import OutputError
-from airlock.methods.features.choose import Chosen, Limits, Option
+from airlock.training.front_ends.choose import Chosen, Limits, Option
 
 # A curve of ε.
 

@@ -32,10 +32,10 @@ from airlock.methods.answers import case
 from airlock.methods.answers.fitted import Fitted
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import (  # fmt: skip
-    Artefact,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
     weights_of,
 )
@@ -100,7 +100,7 @@ class Head(Fitted):
         head = self.solve(net, split.private, noise_multiplier, run)
         executed = self.perturb(net, head, noise_multiplier, randomness.privacy.child("head"))
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
-        return Executed(Artefact.leaving(net, self.net_name, self.facts), executed, utility)
+        return Executed(NetworkArtefact.leaving(net, self.net_name, self.facts), executed, utility)
 
     @cached_property
     def _calibrated(self) -> float:

@@ -43,12 +43,12 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.methods.case import Case
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
 )
 from airlock.methods.student import ensemble_case
@@ -247,7 +247,7 @@ class Ensemble(Channel):
         stages.forget(_AUXILIARY, _REHEARSAL, _ANSWERS, HINTS)
         utility, public = outcomes_of(net, split.test), outcomes_of(questions.auxiliary, split.test)
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **self._bounds(questions.bound)},

@@ -36,7 +36,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Place, Randomness
 from airlock.methods import step_canaries, step_case
 from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import TEACHER, Artefact, Details, Executed, Plan
+from airlock.methods.contract import TEACHER, Details, Executed, NetworkArtefact, Plan
 from airlock.methods.dp_sgd import DpSgd
 from airlock.methods.noisy_settings import ONE_STEP, GaussianTraining
 from airlock.methods.noisy_training import ASSUMPTIONS
@@ -187,7 +187,7 @@ class PrivateTeacher(DpSgd):
         utility = outcomes_of(net, split.test)
         more = {"private_learning_rate": recipe.learning_rate, **self.measured(gradients)}
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **more},

@@ -35,12 +35,12 @@ from airlock.mechanisms import Randomness, ShardMean, Stream
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import (  # fmt: skip
     NOTHING_ELSE_LEAVES,
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
 )
 from airlock.methods.twin import shard_canaries, shard_case
@@ -183,7 +183,7 @@ class OfShards(Channel):
         self.heads.settle(net, vector)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         return Executed(
-            artefact=Artefact.leaving(net, self.heads.name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.heads.name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **_measured(public)},

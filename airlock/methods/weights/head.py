@@ -41,12 +41,12 @@ from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.methods import step_canaries
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import (  # fmt: skip
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
     refuse_net,
     weights_of,
@@ -170,7 +170,7 @@ class Head(Channel):
         executed = self.train(net, Features(net, split.private, run), noise, randomness, run)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **_measured(net, public)},
