@@ -36,6 +36,13 @@ def _finite(value: float) -> float:
 
 Positive = Annotated[float, Field(gt=0), AfterValidator(_finite)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+# What figures may be, wherever a value of the house is read from a file that somebody else may have written.
+Proportion = Annotated[float, Field(ge=0, le=1)]
+Signed = Annotated[float, Field(ge=-1, le=1)]
+Epsilon = Annotated[float, Field(ge=0)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=0)]
+Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=8)]
 
 
 class Column(Frozen):

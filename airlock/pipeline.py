@@ -70,7 +70,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Preview:
     """A release that was made to be looked at, with the card and the dossier it would have."""
 
     card: Card
@@ -129,7 +129,7 @@ def _judged(
 
 def _short_court(
     config: ReleaseConfig, channel: Channel, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
-) -> tuple[dossier.Trial, ...]:
+) -> tuple[dossier.CourtFinding, ...]:
     """A short trial of a configuration with the user's own network, before a record is read; none for built-in ones.
 
     Raises:
@@ -144,7 +144,7 @@ def _short_court(
         raise
     except (AirlockError, ValueError, ArithmeticError, LookupError, RuntimeError) as error:
         sentence = "Not tried: no release of this configuration could be made small enough for the court."
-        return (dossier.untried(name, promised, sentence, str(error)),)
+        return (dossier.no_court_finding(name, promised, sentence, str(error)),)
     if found.refuted:
         raise Refused(
             "a configuration that stands in court",
@@ -153,7 +153,7 @@ def _short_court(
             "was read.",
             "Look for what your network does beside its layers, and see more with: airlock court --config FILE",
         )
-    return (dossier.tried(name, found),)
+    return (dossier.court_finding(name, found),)
 
 
 def own_networks(config: ReleaseConfig) -> tuple[str, ...]:
@@ -243,9 +243,9 @@ def make_release(
     return Outcome(written, release, inside, page_inside)
 
 
-def look_at(
+def preview(
     config: ReleaseConfig, vault: Path, data_dir: Path | None = None, progress: Progress | None = None
-) -> Outlook:
+) -> Preview:
     """Make and attack a release for its holder's eyes, proven or not; nothing leaves, so no bundle is written.
 
     Args:
@@ -263,7 +263,7 @@ def look_at(
     release, attacked = _attacked(config, channel, split, randomness, run)
     release, paid = paid_attacks.attack(config, release, split, randomness.privacy.child(ATTACKS))
     made = card.make(config, facts, release, randomness.privacy.child(CARD), attacks=paid)
-    return Outlook(made, dossier.make(made, release, attacked, remarks=split.remarks), release)
+    return Preview(made, dossier.make(made, release, attacked, remarks=split.remarks), release)
 
 
 def _attacked(

@@ -73,8 +73,8 @@ class MethodContract:
     def answers(cls, release: Release, split: Split, seed: int) -> NDArray[np.generic]:
         """What an interface that leaves says about test records."""
         assert isinstance(release.artefact, Interface)
-        desk = methods.find(cls.config()).answerer(release.artefact, release.secrets)
-        found = ask(desk, as_queries(split.test), Stream.from_seed(seed))
+        answerer = methods.find(cls.config()).answerer(release.artefact, release.secrets)
+        found = ask(answerer, as_queries(split.test), Stream.from_seed(seed))
         return found.labels if found.values is None else found.values
 
     def test_it_is_in_the_table_and_named_alike(self) -> None:

@@ -41,7 +41,7 @@ class NoisyLinear(Answerer):
     """A linear network with noise on its logits, drawn for each row: one unit an answer."""
 
     def __init__(self) -> None:
-        super().__init__(Interface("logits", (NUMBERS,), tuple("0123456789"), 10**12, "one answer"))
+        super().__init__(Interface("logits", (NUMBERS,), tuple("0123456789"), 10**12, "one answer", {}))
         self._weights = np.random.default_rng(0).normal(size=(NUMBERS, CLASSES)) / NUMBERS
         self._noise = GridNoise("gaussian", 1.0, 5.0, CLASSES)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from airlock.auditing.attacks.invert import InvertSettings
 from airlock.auditing.attacks.reconstruct import ReconstructSettings
 from airlock.auditing.features.attack import Attackers
-from airlock.auditing.features.feature_pipeline import Passage, push
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, push
 from airlock.auditing.features.reconstruction_metrics import hits_at_most, psnr
 from airlock.data import Records
 from airlock.mechanisms import BALANCE, Clip, GaussianNoise, QuantileBound, Stream, gaussian
@@ -390,14 +390,14 @@ def test_a_collection_on_a_gpu_ends_in_the_models_that_are_trained_together(tmp_
 
 
 def test_features_are_rebuilt_on_a_gpu_as_on_a_cpu(exact: None) -> None:
-    passage, records = Passage(conv_front(4), clip=3.0), pictures(260)
+    pipeline, records = FeaturePipeline(conv_front(4), clip=3.0), pictures(260)
 
     def on(device: torch.device) -> dict[str, float]:
-        pairs = push(passage, records, device)
+        pairs = push(pipeline, records, device)
         known, target = pairs.take(slice(200)), pairs.take(slice(200, None))
         settings = InvertSettings(steps=20, variation=(0.01,), restarts=0, learning_rate=0.1)
         net = ReconstructSettings(epochs=2, batch_size=50)
-        everybody = Attackers.learn(passage, known, 0, Run(device=device), settings, net)
+        everybody = Attackers.learn(pipeline, known, 0, Run(device=device), settings, net)
         assert hits_at_most(target.x, 60.0) == 1 / 60
         made = everybody.make(target.clean, target.y)
         return {name: float(psnr(found, target.x).mean()) for (name, _), found in made.items()}

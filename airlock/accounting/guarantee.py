@@ -10,6 +10,7 @@ import dp_accounting as dpa
 
 from airlock.accounting.epsilon import Accountant, Relation, spend
 from airlock.accounting.events import contains_sampling, to_json
+from airlock.config import Delta, Epsilon
 
 Unit = Literal["record", "model", "none"]
 Status = Literal["proven", "claimed", "empirical"]
@@ -19,8 +20,8 @@ Status = Literal["proven", "claimed", "empirical"]
 class Claim:
     """What a paper would print: its ε and δ, and by which theorem."""
 
-    epsilon: float
-    delta: float
+    epsilon: Epsilon
+    delta: Delta
     theorem: str
 
 

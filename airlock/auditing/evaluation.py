@@ -29,7 +29,7 @@ from scipy.stats import norm
 from airlock.accounting import compose, pure, repeat, spend
 from airlock.auditing.bounds import auc_interval, proportion_interval
 from airlock.auditing.noisy_proportion import Noise, noisy_interval
-from airlock.config import Frozen
+from airlock.config import Frozen, Proportion
 from airlock.errors import ConfigError
 from airlock.mechanisms import NoisyCounts, Stream
 from airlock.training.outcomes import Outcomes
@@ -45,10 +45,9 @@ MIDDLES = (np.arange(BINS) + 0.5) / BINS
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.floating]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=-(10**9), le=10**9)]  # a card may come from anybody; figures of more take too long
-Pair = tuple[Count, Count]
-Row = Annotated[tuple[Count, ...], Field(min_length=BINS, max_length=BINS)]
+NoisyCount = Annotated[int, Field(ge=-(10**9), le=10**9)]  # a card may come from anybody; figures of more take too long
+Pair = tuple[NoisyCount, NoisyCount]
+Row = Annotated[tuple[NoisyCount, ...], Field(min_length=BINS, max_length=BINS)]
 
 
 class Evaluation(Frozen):
@@ -67,7 +66,7 @@ class Evaluation(Frozen):
 
     epsilon: Annotated[float, Field(ge=LEAST, le=MOST)]
     classes: Annotated[int, Field(ge=2)]
-    shares: tuple[Share, ...]
+    shares: tuple[Proportion, ...]
     right: Pair
     by_class: tuple[Pair, ...]
     bins: tuple[Row, Row] | None
@@ -87,9 +86,9 @@ class Evaluation(Frozen):
 class Figure(Frozen):
     """An estimate with its interval of 95%, in which chance in the records and noise are both contained."""
 
-    value: Share
-    low: Share
-    high: Share
+    value: Proportion
+    low: Proportion
+    high: Proportion
 
 
 class Figures(Frozen):

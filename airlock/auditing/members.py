@@ -32,7 +32,7 @@ Order = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Sides:
+class AttackSet:
     """Who scores an attack."""
 
     members: Records
@@ -57,7 +57,7 @@ def public_count(split: Split, part: Part, fractions: SplitConfig, most: int) ->
     return min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
 
 
-def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | None:
+def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSet | None:
     """As many members as others, a public number of them; None if that is too small or there are fewer.
 
     Where classes are kept out of the public part, the private one has more of them than the holdout. Members are then
@@ -72,7 +72,7 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> Sides | 
     game = _game(split, fractions, (first[usual], second), count, seed)
     first = np.concatenate([first[usual], first[~usual]])
     members, others = split.private.take(first[:count]), split.holdout.take(second[:count])
-    return Sides(members, others, split.private.take(first[count:]), game)
+    return AttackSet(members, others, split.private.take(first[count:]), game)
 
 
 def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], count: int, seed: int) -> Game:

@@ -118,6 +118,7 @@ def measure(
         smallest_effect=min(1.0, 0.5 + spread),
         epsilon_lower_bound=bound,
         view=scores.view,
+        aim="membership",
         could_refute=could,
         advantage=advantage(members, others, confidence),
         rates=tuple(rate_at(members, others, rate, confidence) for rate in RATES),
@@ -150,13 +151,13 @@ def rate_at(members: Floats, others: Floats, false_positive_rate: float, confide
     count = len(others)
     if count < FEWEST_NON_MEMBERS:
         words = REFUSED.format(count=f"{count:,}", fewest=f"{FEWEST_NON_MEMBERS:,}")
-        return RateAt(false_positive_rate, refused=words)
+        return RateAt(false_positive_rate, None, None, None, None, refused=words)
     allowed = int(false_positive_rate * count + 1e-9)
     bar = np.partition(others, count - 1 - allowed)[count - 1 - allowed]
     hits = int((members > bar).sum())
     low, high = proportion_interval(hits, len(members), confidence)
     beyond = float(beta.ppf(confidence, allowed + 1, count - allowed))
-    return RateAt(false_positive_rate, hits / len(members), low, high, beyond)
+    return RateAt(false_positive_rate, hits / len(members), low, high, beyond, refused=None)
 
 
 def advantage(members: Floats, others: Floats, confidence: float = CONFIDENCE) -> Advantage | None:

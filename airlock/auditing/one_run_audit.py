@@ -48,7 +48,7 @@ The coins have to be independent. The hash makes them so, drawing equal numbers 
 with the number |A| of members known, all that can differ is one record in place of another, and that is two steps. (A
 mechanism whose output y has likelihood e^ε if record 1 is in and |A| = n, e^−ε if it is out and |A| = n, and 1 if
 |A| ≠ n is ε-private up to normalisation, and given |A| = n its odds are e^2ε.) So `Game` says who takes part: a share
-of either side, taken record by record such that in and out are equally likely (`sides.draw`). Equal records have one
+of either side, taken record by record such that in and out are equally likely (`members.draw`). Equal records have one
 coin for all; they are left out.
 
 Where the guarantee is for a record *replaced*, adding one is not covered, and the canaries are pairs instead: a member

@@ -16,6 +16,7 @@ scores: they stay in the dossier.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -27,12 +28,13 @@ from scipy.stats import norm
 from airlock import methods
 from airlock.accounting import Guarantee, compose, pure, repeat, spend
 from airlock.auditing.attacks import gradient_norm
-from airlock.auditing.attacks.signals import loss
+from airlock.auditing.attacks.signals import QUESTION, loss
 from airlock.auditing.bounds import Floats
 from airlock.auditing.members import FEWEST
 from airlock.auditing.required_attacks import REQUIRED
+from airlock.auditing.result import Some, View
 from airlock.auditing.target import Target
-from airlock.config import Frozen, ReleaseConfig
+from airlock.config import Frozen, Proportion, ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.errors import AirlockError, ConfigError
 from airlock.mechanisms import GridNoise, Stream
@@ -45,30 +47,55 @@ from airlock.training.per_sample.one_by_one import FAILURES
 
 CONFIDENCE = 0.95
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Slots = Annotated[int, Field(ge=1, le=10**9)]
+VIEWS: Mapping[str, View] = {"loss threshold": "black-box", "gradient norm": "white-box"}
+ATTACKS = tuple(VIEWS)
 
 
-class PaidFigure(Frozen):
-    """The AUC of one attack as it may leave; the figures beside it are public.
+class PaidAttack(Frozen):
+    """One attack whose figure has noise and is paid for: the AUC as it may leave; the figures beside it are public.
 
     Args:
-        name: Of the attack.
-        value: With noise, cut to [0, 1]; one half is chance.
+        name: Short name.
+        question: What the attacker tries to find out.
+        score: The name of the score.
+        view: What the attacker has.
+        value: The score, with noise, cut to [0, 1].
         low: Lower end of the interval of 95%, in which chance in the records and noise are both contained.
         high: Upper end.
+        chance: What pure guessing scores.
         members: Slots for records of the private part: a public figure.
         non_members: Slots for records of the holdout: a public figure.
-        epsilon: What the value cost each of them.
+        epsilon: What the figure cost each of them.
     """
 
     name: str
-    value: Share
-    low: Share
-    high: Share
-    members: Slots
-    non_members: Slots
+    question: str
+    score: str
+    view: View
+    value: Proportion
+    low: Proportion
+    high: Proportion
+    chance: Proportion
+    members: Some
+    non_members: Some
     epsilon: Annotated[float, Field(gt=0)]
+
+    @classmethod
+    def of_auc(cls, name: str, value: float, ends: tuple[float, float], m: int, n: int, epsilon: float) -> PaidAttack:
+        """A membership attack with an AUC over m slots for members and n for others."""
+        return cls(
+            name=name,
+            question=QUESTION,
+            score="AUC",
+            view=VIEWS.get(name, "black-box"),
+            value=value,
+            low=ends[0],
+            high=ends[1],
+            chance=0.5,
+            members=m,
+            non_members=n,
+            epsilon=epsilon,
+        )
 
 
 def attack_event(epsilon: float, attacks: int) -> dpa.DpEvent:
@@ -76,7 +103,7 @@ def attack_event(epsilon: float, attacks: int) -> dpa.DpEvent:
     return repeat(pure(epsilon), attacks)
 
 
-def paid_auc(name: str, members: Floats, others: Floats, m: int, n: int, epsilon: float, stream: Stream) -> PaidFigure:
+def paid_auc(name: str, members: Floats, others: Floats, m: int, n: int, epsilon: float, stream: Stream) -> PaidAttack:
     """The AUC over m slots for members and n for others, with Laplace noise on a grid.
 
     Guarantee: ε-DP under add-remove for every record of the private part and for every record of the holdout.
@@ -102,9 +129,7 @@ def paid_auc(name: str, members: Floats, others: Floats, m: int, n: int, epsilon
     """
     noise = _noise(m, n, epsilon)
     noisy = float(noise.add(np.array([slotted_auc(members, others, m, n)]), stream)[0])
-    low, high = _interval(noisy, m, n, noise)
-    value = min(1.0, max(0.0, noisy))
-    return PaidFigure(name=name, value=value, low=low, high=high, members=m, non_members=n, epsilon=epsilon)
+    return PaidAttack.of_auc(name, min(1.0, max(0.0, noisy)), _interval(noisy, m, n, noise), m, n, epsilon)
 
 
 def slotted_auc(members: Floats, others: Floats, m: int, n: int) -> float:
@@ -139,9 +164,6 @@ def _interval(noisy: float, m: int, n: int, noise: GridNoise) -> tuple[float, fl
 
 # All of them, from a share of ε.
 
-pass  # merged
-
-ATTACKS = ("loss threshold", "gradient norm")
 MOST = 2000  # of each side: every record is asked about by itself
 LEAST = 1e-4  # of the ε of one figure; with less there is nothing but noise
 _DEVIATIONS = 3.0  # below the expected size, so that slots are mostly filled
@@ -223,7 +245,7 @@ def composed(config: ReleaseConfig, promise: Guarantee) -> Guarantee:
 
 def attack(
     config: ReleaseConfig, release: Release, split: Split, stream: Stream
-) -> tuple[Release, tuple[PaidFigure, ...]]:
+) -> tuple[Release, tuple[PaidAttack, ...]]:
     """The release with the guarantee of both, and the noisy figures.
 
     Args:

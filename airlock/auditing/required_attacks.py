@@ -8,9 +8,8 @@ turning them back into records, with the front end and without, and by looking r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
-from airlock.auditing.result import Aim, View
+from airlock.auditing.result import Aim, AttackResult, ReconstructionResult, View
 from airlock.methods.contract import ArtefactKind
 
 Kind = tuple[Aim, View]
@@ -31,19 +30,7 @@ IN_WORDS: Mapping[Kind, str] = {
 }
 
 
-class Attacked(Protocol):
-    """An attack that was made: an `AttackResult`, or one on a card."""
-
-    @property
-    def aim(self) -> Aim:
-        """What the attacker is after."""
-
-    @property
-    def view(self) -> View:
-        """What the attacker has."""
-
-
-def missing(leaves: ArtefactKind, attacks: Iterable[Attacked]) -> tuple[str, ...]:
+def missing(leaves: ArtefactKind, attacks: Iterable[AttackResult | ReconstructionResult]) -> tuple[str, ...]:
     """The attacks that what leaves must be put to and that were not made, in words."""
     made = {(attack.aim, attack.view) for attack in attacks}
     return tuple(IN_WORDS[kind] for kind in REQUIRED[leaves] if kind not in made)

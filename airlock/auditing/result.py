@@ -11,7 +11,7 @@ threshold say, was chosen on other records than those that it counts. `docs/bund
 Findings are what attacks on features found. They are no membership scores, so they are values of their own next to
 `AttackResult`. Every figure stands beside what someone who never saw the features would reach. They are estimates with
 intervals for records like those that took part, and those are records that no promise covers (the holdout), sent
-through the same passage: nothing here was computed from what left.
+through the same pipeline: nothing here was computed from what left.
 """
 
 from __future__ import annotations
@@ -19,16 +19,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from airlock.auditing.bounds import Floats
+from airlock.config import Count, Epsilon, Proportion, Signed
+
+View = Literal["white-box", "black-box", "labels", "interface", "features", "front"]
+Aim = Literal["membership", "inversion"]
+Some = Annotated[int, Field(ge=1)]
+Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$", max_length=4 << 20)]
+_Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)]
+_T = TypeVar("_T")
 
 # Before anything is made of them.
-
-pass  # merged
 
 Ints = NDArray[np.integer]
 
@@ -97,8 +104,8 @@ class ReconstructionResult:
     name: str
     question: str
     view: View
-    images: int
-    known: int
+    images: Some
+    known: Count
     psnr: float
     low: float
     high: float
@@ -113,16 +120,21 @@ class ReconstructionResult:
     gain_high: float
     smallest_effect: float
     threshold: float
-    share: float
-    share_low: float
-    share_high: float
-    blind_share: float
-    confidence: float
+    share: Proportion
+    share_low: Proportion
+    share_high: Proportion
+    blind_share: Proportion
+    confidence: Proportion
 
     @property
     def aim(self) -> Aim:
         """What the attacker is after."""
         return "inversion"
+
+    @property
+    def beats_blind(self) -> bool:
+        """Whether the features gave it anything."""
+        return self.gain_low > 0
 
 
 @dataclass(frozen=True)
@@ -141,15 +153,15 @@ class IdentificationResult:
         confidence: Of the interval.
     """
 
-    candidates: int
-    known: tuple[int, ...]
-    net_right: tuple[bool, ...]
-    right: tuple[int, ...]
-    live: tuple[int, ...]
-    low: float
-    high: float
-    chance: float
-    confidence: float
+    candidates: Count
+    known: _Counts
+    net_right: Annotated[tuple[bool, ...], Field(min_length=1, max_length=16)]
+    right: _Counts
+    live: _Counts
+    low: Proportion
+    high: Proportion
+    chance: Proportion
+    confidence: Proportion
 
 
 @dataclass(frozen=True)
@@ -169,48 +181,52 @@ class AttributeResult:
     """
 
     attribute: str
-    records: int
-    known: int
-    value: float
-    low: float
-    high: float
-    blind: float
-    smallest_effect: float
-    confidence: float
+    records: Some
+    known: Count
+    value: Proportion
+    low: Proportion
+    high: Proportion
+    blind: Proportion
+    smallest_effect: Proportion
+    confidence: Proportion
+
+    @property
+    def beats_blind(self) -> bool:
+        """Whether the features gave it anything."""
+        return self.low > self.blind
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """Pictures beside what attackers made of their features, for the card: it leaves.
+class ContactSheet:
+    """Pictures beside what attackers made of their features, for the dossier.
 
     Args:
-        png: The picture, one row an entry of `rows`.
+        png: The picture, in base64; one row for each entry of `rows`.
         rows: "original", and the attackers.
         whose: Whose records these are, in one sentence; never private, test or holdout records.
     """
 
-    png: bytes
-    rows: tuple[str, ...]
+    png: Base64
+    rows: Annotated[tuple[str, ...], Field(min_length=1, max_length=16)]
     whose: str
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All of them; the sheet goes onto the card and not into audit.json."""
+    """What attacks on features found; `found_by_lookup` is None where it was not tried."""
 
     reconstructions: tuple[ReconstructionResult, ...] = ()
     identification: IdentificationResult | None = None
     attributes: tuple[AttributeResult, ...] = ()
     found_by_lookup: bool | None = None
-    sheet: Sheet | None = None
+
+    @property
+    def best(self) -> ReconstructionResult | None:
+        """The attacker who came furthest."""
+        return max(self.reconstructions, key=lambda one: one.psnr, default=None)
 
 
 # What attacks on membership found, and the whole audit.
-
-pass  # merged
-
-View = Literal["white-box", "black-box", "labels", "interface", "features", "front"]
-Aim = Literal["membership", "inversion"]
 
 _DIGITS = 4
 _DOWN = {"low", "gain_low", "share_low", "epsilon_lower_bound", "could_refute"}
@@ -230,12 +246,12 @@ class RateAt:
         refused: Why there is no figure; None if there is one.
     """
 
-    false_positive_rate: float
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    false_positive_rate_high: float | None = None
-    refused: str | None = None
+    false_positive_rate: Proportion
+    value: Proportion | None
+    low: Proportion | None
+    high: Proportion | None
+    false_positive_rate_high: Proportion | None
+    refused: str | None
 
 
 @dataclass(frozen=True)
@@ -252,13 +268,13 @@ class Advantage:
         largest: The largest advantage of any threshold on all records, as other tools print it; an estimate, too high.
     """
 
-    value: float
-    low: float
-    high: float
-    balanced_accuracy: float
-    true_positive_rate: float
-    false_positive_rate: float
-    largest: float
+    value: Signed
+    low: Signed
+    high: Signed
+    balanced_accuracy: Proportion
+    true_positive_rate: Proportion
+    false_positive_rate: Proportion
+    largest: Signed
 
 
 @dataclass(frozen=True)
@@ -270,9 +286,9 @@ class ClassScore:
     """
 
     name: str
-    value: float | None
-    low: float | None
-    high: float | None
+    value: Proportion | None
+    low: Proportion | None
+    high: Proportion | None
 
 
 @dataclass(frozen=True)
@@ -285,9 +301,9 @@ class Stability:
         stays_on_top: The share of the top 1% of members that is there for most seeds; None below 1,000 members.
     """
 
-    seeds: int
-    rank_correlation: float | None
-    stays_on_top: float | None
+    seeds: Annotated[int, Field(ge=2)]
+    rank_correlation: Signed | None
+    stays_on_top: Proportion | None
 
 
 @dataclass(frozen=True)
@@ -326,28 +342,32 @@ class AttackResult:
     low: float
     high: float
     chance: float
-    confidence: float
-    members: int
-    non_members: int
+    confidence: Proportion
+    members: Count
+    non_members: Count
     smallest_effect: float
-    epsilon_lower_bound: float
+    epsilon_lower_bound: Epsilon
     view: View
-    aim: Aim = "membership"
-    could_refute: float = 0.0
-    advantage: Advantage | None = None
-    rates: tuple[RateAt, ...] = ()
-    curve: tuple[tuple[float, float], ...] = ()
-    per_class: tuple[ClassScore, ...] = ()
-    stability: Stability | None = None
+    aim: Aim
+    could_refute: Epsilon
+    advantage: Advantage | None
+    rates: Annotated[tuple[RateAt, ...], Field(max_length=16)]
+    curve: Annotated[tuple[tuple[Proportion, Proportion], ...], Field(max_length=64)]
+    per_class: tuple[ClassScore, ...]
+    stability: Stability | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, rounded: more digits would say more about single records than about the attack.
+    @property
+    def beats_chance(self) -> bool:
+        """Whether its whole interval lies above chance."""
+        return self.low > self.chance
+
+    def rounded(self) -> AttackResult:
+        """The same with fewer digits: more would say more about single records than about the attack.
 
         The ends of intervals are rounded outwards and certified bounds towards the safe side. Classes have few records
         and get two digits.
         """
-        table: dict[str, Any] = _plain("", dataclasses.asdict(self))
-        return table | {"per_class": [_plain("", dataclasses.asdict(one), 2) for one in self.per_class]}
+        return dataclasses.replace(_rounded(self), per_class=tuple(_rounded(one, 2) for one in self.per_class))
 
 
 @dataclass(frozen=True)
@@ -358,29 +378,42 @@ class Audit:
         attacks: On membership.
         not_tested: What was left out.
         features: What attacks on features found; None where no features leave.
+        sheet: Pictures beside what attackers made of their features; not among the figures.
     """
 
     attacks: tuple[AttackResult, ...]
     not_tested: tuple[str, ...]
     features: Findings | None = None
+    sheet: Annotated[ContactSheet | None, Field(exclude=True)] = None
+
+    @property
+    def made(self) -> tuple[AttackResult | ReconstructionResult, ...]:
+        """All of them, whatever they are after."""
+        return (*self.attacks, *(self.features.reconstructions if self.features else ()))
+
+    def rounded(self) -> Audit:
+        """The figures alone, rounded as those of `AttackResult`."""
+        attacks = tuple(attack.rounded() for attack in self.attacks)
+        return Audit(attacks, self.not_tested, _rounded(self.features))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for audit.json, rounded as those of `AttackResult`; the contact sheet is not among them."""
-        found = None
-        if self.features is not None:
-            found = _plain("", dataclasses.asdict(dataclasses.replace(self.features, sheet=None)))
-            del found["sheet"]
-        attacks = [attack.to_dict() for attack in self.attacks]
-        return {"attacks": attacks, "not_tested": list(self.not_tested), "features": found}
+        """Plain values, rounded; the contact sheet is not among them."""
+        table = dataclasses.asdict(self.rounded())
+        del table["sheet"]
+        return table
 
 
-def _plain(key: str, value: Any, digits: int = _DIGITS) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(name, inner, digits) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain("", inner, digits) for inner in value]
-    if not isinstance(value, float):
-        return value
+def _rounded(value: _T, digits: int = _DIGITS, key: str = "") -> _T:
+    """A value of this module with all its figures rounded, each by the name of its field."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{name: _rounded(getattr(value, name), digits, name) for name in names})
+    if isinstance(value, tuple):
+        return tuple(_rounded(inner, digits) for inner in value)  # type: ignore[return-value]
+    return _rounded_figure(value, digits, key) if isinstance(value, float) else value  # type: ignore[return-value]
+
+
+def _rounded_figure(value: float, digits: int, key: str) -> float:
     scale = 10.0**digits
     if key in _DOWN:
         return math.floor(value * scale + 1e-6) / scale

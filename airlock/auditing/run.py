@@ -42,7 +42,7 @@ from airlock.auditing.attacks.shadows import Logits, release_shadows
 from airlock.auditing.attacks.signals import Mask, loss
 from airlock.auditing.bounds import Floats
 from airlock.auditing.features.release import attack_features
-from airlock.auditing.members import FEWEST, Sides, draw, joined
+from airlock.auditing.members import FEWEST, AttackSet, draw, joined
 from airlock.auditing.metrics import measure_all
 from airlock.auditing.one_run_audit import Game
 from airlock.auditing.result import Audit, Scores
@@ -142,11 +142,11 @@ def attack_quickly(
     Returns:
         The audit, and the single records' scores, which belong into the vault.
     """
-    sides = draw(split, fractions, seed, _MOST)
-    if sides is None:
+    attack_set = draw(split, fractions, seed, _MOST)
+    if attack_set is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
     target = Target(net, lambda model: net, classes, delta)
-    return _measured(target, _quick(target, sides), (NO_SHADOWS, *NOT_TESTED), sides.game)
+    return _measured(target, _quick(target, attack_set), (NO_SHADOWS, *NOT_TESTED), attack_set.game)
 
 
 def attack(
@@ -172,17 +172,17 @@ def attack(
     Returns:
         The audit, and the single records' scores, which belong into the vault.
     """
-    sides = draw(split, fractions, seed, settings.most)
-    if sides is None:
+    attack_set = draw(split, fractions, seed, settings.most)
+    if attack_set is None:
         return Audit((), (TOO_FEW, *NOT_TESTED)), {}
-    found, untested = list(_quick(target, sides)), [UNLIKE] if settings.like == "plain" else []
+    found, untested = list(_quick(target, attack_set)), [UNLIKE] if settings.like == "plain" else []
     for work in (
-        lambda: _labels(target, sides, settings, seed, run),
-        lambda: _shadowed(target, sides, split, settings, seed, run, channel),
-        lambda: [_learned(target, sides, split.test, settings, seed, run)],
+        lambda: _labels(target, attack_set, settings, seed, run),
+        lambda: _shadowed(target, attack_set, split, settings, seed, run, channel),
+        lambda: [_learned(target, attack_set, split.test, settings, seed, run)],
     ):
         _try(work, found, untested)
-    return _measured(target, found, (*untested, *NOT_TESTED), sides.game)
+    return _measured(target, found, (*untested, *NOT_TESTED), attack_set.game)
 
 
 def attack_answers(
@@ -208,19 +208,19 @@ def attack_answers(
     Returns:
         The audit, and the single records' scores, which belong into the vault.
     """
-    sides = draw(split, fractions, seed, settings.most if settings else query_attack.MOST)
+    attack_set = draw(split, fractions, seed, settings.most if settings else query_attack.MOST)
     most = max(query_attack.ASKED, settings.queries + 1 if settings else 0)
     untested = query_attack.untested(answerer, most)
-    if sides is None:
+    if attack_set is None:
         return Audit((), (TOO_FEW, *untested)), {}
     stream = Stream.from_system()
-    found = [query_attack.repeated(answerer, sides.members, sides.others, stream.child("again"))]
+    found = [query_attack.repeated(answerer, attack_set.members, attack_set.others, stream.child("again"))]
     if settings:
-        kinds, own = _kinds(sides.others), stream.child("altered")
+        kinds, own = _kinds(attack_set.others), stream.child("altered")
         found += query_attack.altered(
-            answerer, sides.members, sides.others, kinds, settings.queries, seed, own, run or Run()
+            answerer, attack_set.members, attack_set.others, kinds, settings.queries, seed, own, run or Run()
         )
-    return _scored(found, delta, answerer.interface.classes, untested, sides.game)
+    return _scored(found, delta, answerer.interface.classes, untested, attack_set.game)
 
 
 def _measured(
@@ -251,20 +251,20 @@ def _try(work: Callable[[], list[Scores]], found: list[Scores], untested: list[s
         untested.append(f"An attack that could not be made here: it needs {error.expected}.")
 
 
-def _quick(target: Target, sides: Sides) -> list[Scores]:
-    losses = [loss(target.answers(side), side.y) for side in (sides.members, sides.others)]
+def _quick(target: Target, attack_set: AttackSet) -> list[Scores]:
+    losses = [loss(target.answers(side), side.y) for side in (attack_set.members, attack_set.others)]
     return [
-        loss_threshold(losses[0], losses[1], sides.members.y, sides.others.y),
-        gradient_norm(target.trained, sides.members, sides.others),
+        loss_threshold(losses[0], losses[1], attack_set.members.y, attack_set.others.y),
+        gradient_norm(target.trained, attack_set.members, attack_set.others),
     ]
 
 
-def _labels(target: Target, sides: Sides, settings: AuditSettings, seed: int, run: Run) -> list[Scores]:
+def _labels(target: Target, attack_set: AttackSet, settings: AuditSettings, seed: int, run: Run) -> list[Scores]:
     device = next(target.net.parameters()).device
     answer = labels_of(target.net)
     return [
-        label_only(answer, sides.members, sides.others, chosen, seed, device, run.progress)
-        for chosen in (LabelSettings(kind=kind, queries=settings.queries) for kind in _kinds(sides.others))
+        label_only(answer, attack_set.members, attack_set.others, chosen, seed, device, run.progress)
+        for chosen in (LabelSettings(kind=kind, queries=settings.queries) for kind in _kinds(attack_set.others))
     ]
 
 
@@ -277,7 +277,7 @@ def _kinds(records: Records) -> tuple[Kind, ...]:
 
 def _shadowed(
     target: Target,
-    sides: Sides,
+    attack_set: AttackSet,
     split: Split,
     settings: AuditSettings,
     seed: int,
@@ -285,14 +285,14 @@ def _shadowed(
     channel: Channel | None,
 ) -> list[Scores]:
     """LiRA and RMIA, from shadow models on halves of the pool and all the rest."""
-    pool, member = sides.pool, sides.member
+    pool, member = attack_set.pool, attack_set.member
     inside = balanced(settings.shadows, len(pool), seed)
     beside = split.test.take(np.arange(min(len(split.test), settings.most)))
 
     def work(inner: Run) -> tuple[Logits, Logits]:
         if settings.like == "release" and channel is not None:
-            return release_shadows(channel, split, pool, inside, sides.rest, beside, seed, inner)
-        return _trained(target, pool, inside, sides.rest, beside, settings, seed, inner)
+            return release_shadows(channel, split, pool, inside, attack_set.rest, beside, seed, inner)
+        return _trained(target, pool, inside, attack_set.rest, beside, settings, seed, inner)
 
     logits, population = _kept(run, "shadows", _mark(settings, seed, pool, inside), work)
     shadows = Shadows(inside, logits, pool.y)
@@ -328,7 +328,9 @@ def _plain(
     return train_shadows(target.make, known, inside, recipe, seed, run, batch_size=size, engine=engine)
 
 
-def _learned(target: Target, sides: Sides, test: Records, settings: AuditSettings, seed: int, run: Run) -> Scores:
+def _learned(
+    target: Target, attack_set: AttackSet, test: Records, settings: AuditSettings, seed: int, run: Run
+) -> Scores:
     """The shadow-model attack; its shadows know the test records alone."""
     own = mix(seed, 1)
     inside = balanced(settings.shadows, len(test), own)
@@ -338,7 +340,7 @@ def _learned(target: Target, sides: Sides, test: Records, settings: AuditSetting
         return logits, logits[:0]
 
     logits, _ = _kept(run, "lessons", _mark(settings, own, test, inside), work)
-    members, others = (Answers(side, target.answers(side)) for side in (sides.members, sides.others))
+    members, others = (Answers(side, target.answers(side)) for side in (attack_set.members, attack_set.others))
     inner = replace(run, checkpoint=None)
     shadows = Shadows(inside, logits, test.y)
     return shadow_attack(shadows, test, members, others, own, inner, ShadowSettings(most=_LESSONS))

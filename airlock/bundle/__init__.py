@@ -7,7 +7,6 @@ speaks for and against it; what must not leave goes to the `Vault`.
     card            the card: public facts and figures that are paid for
     dossier         the dossier, which stays: exact figures and attacks
     schema          what a card is made of
-    feature_schema  what is said about attacks on features
     vault           what must not leave
     files           files written whole or not at all, and read with care
     export          the network as safetensors and ONNX

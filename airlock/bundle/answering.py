@@ -20,7 +20,6 @@ from airlock import methods
 from airlock.bundle import bundle, export
 from airlock.bundle.card import Card
 from airlock.bundle.files import read_file
-from airlock.bundle.schema import Asking
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
 from airlock.errors import Refused
@@ -55,17 +54,10 @@ def from_vault(card: Card, vault: Vault) -> Answerer:
             "Open it yourself.",
         )
     kept = vault.load(card.release_id)
-    return methods.named(f"{card.channel}/{card.method}").answerer(as_interface(card.interface), kept)
-
-
-def as_interface(stated: Asking) -> Interface:
-    """What a card says may be asked, as the channel made it."""
-    return Interface(**stated.model_dump())
+    return methods.named(f"{card.channel}/{card.method}").answerer(card.interface, kept)
 
 
 # By a network that has left.
-
-pass  # merged
 
 
 class NetAnswerer(Answerer):
@@ -105,6 +97,6 @@ def open_answerer(folder: Path, vault: Vault | None = None) -> tuple[Card, Answe
     net = found.card.network
     if net is None:
         return found.card, from_vault(found.card, vault or Vault.open())
-    interface = Interface("logits", net.input_shape, net.classes, None, "an answer, which costs nothing")
+    interface = Interface("logits", net.input_shape, net.classes, None, "an answer, which costs nothing", {})
     content = read_file(found.folder / bundle.ONNX, bundle.LIMITS[bundle.ONNX])
     return found.card, NetAnswerer(interface, export.open_onnx(content))

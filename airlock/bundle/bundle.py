@@ -30,7 +30,7 @@ from airlock.bundle.files import digest, folder_aside, output_error, parse_json,
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import Hashes
 from airlock.bundle.vault import MARKER
-from airlock.config import Frozen, ReleaseConfig
+from airlock.config import ReleaseConfig
 from airlock.data.feature_files import MANIFEST as MANIFEST
 from airlock.data.feature_files import NAME
 from airlock.data.sources import SOURCES, named
@@ -189,7 +189,7 @@ def texts(card: Card) -> dict[str, str]:
         README: page.render_readme(card),
     }
     if card.interface is not None:
-        files[INTERFACE] = _json_text(card.interface)
+        files[INTERFACE] = _json_text(card.model_dump(mode="json")["interface"])
     return files
 
 
@@ -237,8 +237,8 @@ def smaller_of(card: Card) -> dict[str, str]:
     return {name: sha for name, sha in named.items() if sha is not None}
 
 
-def _json_text(table: Frozen) -> str:
-    return json.dumps(table.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def _json_text(table: object) -> str:
+    return json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def sums_text(sums: Mapping[str, str]) -> str:

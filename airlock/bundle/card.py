@@ -16,7 +16,6 @@ what is named here; `docs/bundle.md` lists them. ∎
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import itertools
 import json
@@ -26,35 +25,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import dp_accounting as dpa
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 
 from airlock._version import VERSION
 from airlock.accounting import Guarantee, compose, from_json, spend, to_json
 from airlock.auditing import evaluation, paid_attacks
-from airlock.auditing.attacks.signals import QUESTION
-from airlock.auditing.paid_attacks import PaidFigure
-from airlock.auditing.result import View
+from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.rendering import text
-from airlock.bundle.rendering.text import Verdict
+from airlock.bundle.rendering.text import CardVerdict
 from airlock.bundle.schema import (
-    Asking,
+    Composition,
     Compression,
-    Data,
+    DataSummary,
     Decision,
+    FeatureSummary,
     Hashes,
-    Network,
+    NetworkSummary,
+    NonNetworkArtefact,
     OtherRelease,
-    PaidAttack,
     PaidAttacks,
     Places,
-    Promise,
-    Recovered,
     ReleaseId,
-    Rows,
-    Target,
-    Total,
+    RequestedBudget,
+    StatedGuarantee,
     Tuning,
-    Usefulness,
+    Utility,
     Words,
 )
 from airlock.config import Frozen, ReleaseConfig
@@ -107,6 +102,8 @@ class Card(Frozen):
         decision: For the reviewer.
     """
 
+    model_config = ConfigDict(revalidate_instances="always")  # an interface that was made elsewhere is checked here
+
     schema_version: Literal[6]
     headline: str
     release_id: ReleaseId
@@ -115,19 +112,19 @@ class Card(Frozen):
     leaves: str
     channel: str
     method: str
-    network: Network | None
-    interface: Asking | None = None
-    features: Rows | None = None
-    data: Data
-    target: Target
-    guarantee: Promise
+    network: NetworkSummary | None
+    interface: Interface | None = None
+    features: FeatureSummary | None = None
+    data: DataSummary
+    target: RequestedBudget
+    guarantee: StatedGuarantee
     secure_noise: bool
     noise_made_on: Places
     details: dict[str, Scalar]
-    utility: Usefulness | None
+    utility: Utility | None
     compression: Compression | None = None
     audit: PaidAttacks
-    total: Total
+    total: Composition
     tuning: Tuning
     words: Words
     hashes: Hashes | None
@@ -150,19 +147,19 @@ class Card(Frozen):
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
-    def asked(self) -> Network | Asking | Rows:
+    def asked(self) -> NetworkSummary | Interface | FeatureSummary:
         """What names the classes: the network, the interface, or the features."""
         found = self.network or self.interface or self.features
         assert found is not None
         return found
 
     @property
-    def stays(self) -> Asking | Rows | None:
-        """What leaves where no network does."""
+    def non_network(self) -> NonNetworkArtefact:
+        """What leaves where no network does; None where one does."""
         return self.interface or self.features
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CardVerdict:
         """What kind of truth the headline tells."""
         return text.verdict(self.guarantee, self.secure_noise)
 
@@ -173,7 +170,7 @@ def make(
     release: Release,
     stream: Stream,
     *,
-    attacks: Sequence[PaidFigure] = (),
+    attacks: Sequence[PaidAttack] = (),
     compression: Compression | None = None,
     others: Sequence[Card] = (),
     created: datetime.date | None = None,
@@ -193,11 +190,11 @@ def make(
     Raises:
         ConfigError: Another release states its promise under another relation, or test records have too little ε.
     """
-    utility = _usefulness(config, release, len(facts.classes), stream)
-    found = PaidAttacks(share=config.attack_share, attacks=tuple(_paid(one) for one in attacks))
+    utility = _utility(config, release, len(facts.classes), stream)
+    found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
     promise = _promise(config, release, utility, found)
     data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
-    network, asking, rows = _leaving(release)
+    network, interface, features = _leaving(release)
     made = Card(
         schema_version=SCHEMA_VERSION,
         headline="",
@@ -208,10 +205,10 @@ def make(
         channel=release.plan.channel,
         method=release.plan.method,
         network=network,
-        interface=asking,
-        features=rows,
+        interface=interface,
+        features=features,
         data=data,
-        target=Target(epsilon=config.epsilon, delta=config.delta),
+        target=RequestedBudget(epsilon=config.epsilon, delta=config.delta),
         guarantee=promise,
         secure_noise=release.secure_noise,
         noise_made_on=release.noise_made_on,
@@ -230,14 +227,14 @@ def make(
 
 def headline(card: Card) -> str:
     """The first line, which follows from the other fields."""
-    return text.headline(card.guarantee, card.secure_noise, card.data, card.stays)
+    return text.headline(card.guarantee, card.secure_noise, card.data, card.non_network)
 
 
 def sentences(card: Card) -> Words:
     """All other sentences, which follow from the other fields too."""
     return text.write(
         card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility, card.audit, card.total,
-        card.tuning, card.stays,
+        card.tuning, card.non_network,
     )  # fmt: skip
 
 
@@ -264,23 +261,17 @@ def check_budget(config: ReleaseConfig, plan: Plan) -> None:
     evaluation.budget(stated_epsilon(config, plan.guarantee), config.delta, True, config.tuning_runs)
 
 
-def _usefulness(config: ReleaseConfig, release: Release, classes: int, stream: Stream) -> Usefulness | None:
+def _utility(config: ReleaseConfig, release: Release, classes: int, stream: Stream) -> Utility | None:
     """The noisy counts; None where answers leave: those were measured by asking beyond the budget."""
     if isinstance(release.artefact, Interface):
         return None
     found, stated = release.utility, stated_epsilon(config, release.guarantee)
     epsilon = evaluation.budget(stated, config.delta, found.scores is not None, config.tuning_runs)
     counts = evaluation.evaluate(found, classes, epsilon, stream)
-    return Usefulness(counts=counts, figures=evaluation.figures(counts))
+    return Utility(counts=counts, figures=evaluation.figures(counts))
 
 
-def _paid(figure: PaidFigure) -> PaidAttack:
-    view: View = "white-box" if figure.name == "gradient norm" else "black-box"
-    table = figure.model_dump() | {"question": QUESTION, "score": "AUC", "view": view, "chance": 0.5}
-    return PaidAttack.model_validate(table)
-
-
-def _promise(config: ReleaseConfig, release: Release, utility: Usefulness | None, attacks: PaidAttacks) -> Promise:
+def _promise(config: ReleaseConfig, release: Release, utility: Utility | None, attacks: PaidAttacks) -> StatedGuarantee:
     """The guarantee with what each part pays."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
@@ -290,10 +281,10 @@ def _promise(config: ReleaseConfig, release: Release, utility: Usefulness | None
         "test": _part(test, plain),
         "holdout": _part(paid_by_holdout(attacks, config.tuning_runs), plain),
     }
-    return Promise.model_validate(plain | {"parts": parts})
+    return StatedGuarantee.model_validate(plain | {"parts": parts})
 
 
-def paid_by_test(utility: Usefulness | None, runs: int) -> dpa.DpEvent:
+def paid_by_test(utility: Utility | None, runs: int) -> dpa.DpEvent:
     """The events of the test part: counts on the card of each declared run."""
     if utility is None:
         return compose([])
@@ -312,8 +303,8 @@ def _part(events: dpa.DpEvent, plain: Mapping[str, Any]) -> dict[str, Any]:
     return {"epsilon": spent.epsilon, "accountant": spent.accountant, "events": to_json(events)}
 
 
-def _data(facts: Facts, config: ReleaseConfig) -> Data:
-    return Data(
+def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
+    return DataSummary(
         name=facts.name,
         origin=facts.origin,
         shape=facts.shape,
@@ -324,20 +315,20 @@ def _data(facts: Facts, config: ReleaseConfig) -> Data:
     )
 
 
-def _leaving(release: Release) -> tuple[Network | None, Asking | None, Rows | None]:
+def _leaving(release: Release) -> tuple[NetworkSummary | None, Interface | None, FeatureSummary | None]:
     artefact = release.artefact
     if isinstance(artefact, Interface):
-        return None, Asking.model_validate(dataclasses.asdict(artefact)), None
+        return None, artefact, None
     if isinstance(artefact, FeatureSet):
-        return None, None, rows(artefact)
+        return None, None, summarise_features(artefact)
     net = release.network
-    return Network(name=net.net_name, input_shape=net.input_shape, classes=net.classes), None, None
+    return NetworkSummary(name=net.net_name, input_shape=net.input_shape, classes=net.classes), None, None
 
 
-def rows(features: FeatureSet) -> Rows:
+def summarise_features(features: FeatureSet) -> FeatureSummary:
     """What a card says about a set of features."""
     made = features.manifest
-    return Rows(
+    return FeatureSummary(
         shape=made.shape,
         classes=made.classes,
         records=made.records,
@@ -348,11 +339,11 @@ def rows(features: FeatureSet) -> Rows:
         noise=made.noise,
         labels=features.labels,
         prior=features.prior,
-        recovery=tuple(Recovered(**dataclasses.asdict(row)) for row in features.recovery),
+        recovery=features.recovery,
     )
 
 
-def _total(promise: Promise, others: Sequence[Card]) -> Total:
+def _total(promise: StatedGuarantee, others: Sequence[Card]) -> Composition:
     releases = tuple(_follow(others))
     for card in others:
         if card.guarantee.relation != promise.relation:
@@ -363,11 +354,11 @@ def _total(promise: Promise, others: Sequence[Card]) -> Total:
                 "Make both releases under the same relation, or state the two promises side by side.",
             )
     epsilon, accountant = total_epsilon(promise, releases) if releases else (promise.epsilon, promise.accountant)
-    return Total(releases=releases, epsilon=epsilon, delta=promise.delta, accountant=accountant)
+    return Composition(releases=releases, epsilon=epsilon, delta=promise.delta, accountant=accountant)
 
 
 def total_epsilon(
-    promise: Promise, releases: Sequence[OtherRelease]
+    promise: StatedGuarantee, releases: Sequence[OtherRelease]
 ) -> tuple[float | None, Literal["PLD", "RDP"] | None]:
     """The ε of this release and the others together, and its accountant; None where one has no bound for this unit.
 

@@ -35,7 +35,7 @@ from torch import nn
 
 from airlock import nets
 from airlock.bundle import export
-from airlock.bundle.schema import Compression, Cost, Form, OnTest
+from airlock.bundle.schema import Compression, Cost, OnnxForm, OnTest
 from airlock.data import Records, Split
 from airlock.errors import NetError
 from airlock.methods.contract import NetworkArtefact, Release
@@ -308,11 +308,11 @@ def _cost(artefact: NetworkArtefact, content: bytes | None, spent: float | None)
 
 def _forms(
     files: Mapping[str, bytes], sessions: Mapping[str, Any], spent: Sequence[float], public: Records
-) -> tuple[Form, ...]:
+) -> tuple[OnnxForm, ...]:
     x = _inputs(public)
     says = {file: _classes(session, x) for file, session in sessions.items()}
     return tuple(
-        Form(
+        OnnxForm(
             file=file,
             bytes=len(content),
             milliseconds=_rounded(took),

@@ -18,10 +18,18 @@ from airlock.accounting.epsilon import Relation
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
 from airlock.bundle.bundle import Contents, Defects, Skip, Test
-from airlock.bundle.card import Card, headline, paid_by_holdout, paid_by_test, rows, sentences, total_epsilon
+from airlock.bundle.card import (
+    Card,
+    headline,
+    paid_by_holdout,
+    paid_by_test,
+    sentences,
+    summarise_features,
+    total_epsilon,
+)
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import page
-from airlock.bundle.schema import OlderPromise, OtherRelease, Promise
+from airlock.bundle.schema import OlderGuarantee, OtherRelease, StatedGuarantee
 from airlock.data import feature_files
 from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
@@ -72,7 +80,7 @@ def _skip() -> Defects:
     raise Skip("There is no usable card.json to check it against.")
 
 
-def epsilon_defects(promise: Promise | OlderPromise, asked: float) -> list[str]:
+def epsilon_defects(promise: StatedGuarantee | OlderGuarantee, asked: float) -> list[str]:
     """Whether the events give the stated ε, and a proven one is not above what was asked for."""
     recomputed, version = _recompute(promise, promise.relation)
     defects = list(_differs("ε", promise.epsilon, recomputed, version == promise.accountant_version))
@@ -131,7 +139,9 @@ def _total(card: Card) -> Defects:
     return [*defects, *_differs("The total ε", card.total.epsilon, total, same_version)]
 
 
-def _recompute(promise: Promise | OlderPromise | OtherRelease, relation: Relation) -> tuple[float | None, str]:
+def _recompute(
+    promise: StatedGuarantee | OlderGuarantee | OtherRelease, relation: Relation
+) -> tuple[float | None, str]:
     """ε of the recorded events by the recorded accountant, None where there is no bound; and the version used."""
     spent = spend(from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp")
     return (None if promise.unit == "none" or math.isinf(spent.epsilon) else spent.epsilon), spent.version
@@ -177,8 +187,7 @@ def _with_version(defects: list[str], card: Card) -> Defects:
 
 
 def _interface(files: Contents, card: Card) -> Defects:
-    stated = card.interface.model_dump(mode="json") if card.interface else None
-    same = parse_json(files.read(bundle.INTERFACE)) == stated
+    same = parse_json(files.read(bundle.INTERFACE)) == card.model_dump(mode="json")["interface"]
     return [] if same else [f"{bundle.INTERFACE} is not the interface on the card."]
 
 
@@ -198,7 +207,7 @@ def _features(files: Contents, card: Card) -> Defects:
     made, stated = _manifest(files), card.features
     assert stated is not None
     features = FeatureSet(files.folder, made, stated.labels, stated.prior)
-    if rows(features) != stated.model_copy(update={"recovery": ()}):
+    if summarise_features(features) != stated.model_copy(update={"recovery": ()}):
         return [f"{bundle.MANIFEST} does not describe the features on the card."]
     wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
     if wrong:

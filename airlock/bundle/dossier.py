@@ -8,7 +8,6 @@ id, and its page says in large letters that it stays. Whatever may leave is on t
 
 from __future__ import annotations
 
-import base64
 import datetime
 import json
 import math
@@ -21,17 +20,16 @@ from pydantic import Field
 from airlock._version import VERSION
 from airlock.accounting import Guarantee
 from airlock.auditing import evaluation
-from airlock.auditing.audit_game import Verdict as CourtVerdict
+from airlock.auditing.audit_game import Verdict
 from airlock.auditing.evaluation import Figures
-from airlock.auditing.result import Audit
+from airlock.auditing.result import Audit, ContactSheet
 from airlock.bundle.card import Card
-from airlock.bundle.feature_schema import ContactSheet
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import text
-from airlock.bundle.rendering.text import Verdict
-from airlock.bundle.schema import Attacks, Count, Decision, Delta, Epsilon, OnTest, Promise, ReleaseId
+from airlock.bundle.rendering.text import CardVerdict
+from airlock.bundle.schema import Decision, OnTest, ReleaseId, StatedGuarantee
 from airlock.bundle.vault import Vault
-from airlock.config import Frozen
+from airlock.config import Count, Delta, Epsilon, Frozen
 from airlock.errors import FormatError
 from airlock.methods.contract import Release
 from airlock.training.outcomes import Outcomes
@@ -44,7 +42,7 @@ Scalar = str | int | float
 _Row = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
-class Exact(Frozen):
+class ExactUtility(Frozen):
     """How the test records were classified, counted without noise.
 
     Args:
@@ -60,7 +58,7 @@ class Exact(Frozen):
     confusion: tuple[_Row, ...]
 
 
-class Trial(Frozen):
+class CourtFinding(Frozen):
     """What the court found about a claim, on made-up records.
 
     Args:
@@ -122,17 +120,17 @@ class Dossier(Frozen):
     channel: str
     method: str
     says: str
-    guarantee: Promise
+    guarantee: StatedGuarantee
     secure_noise: bool
-    utility: Exact
-    audit: Attacks
+    utility: ExactUtility
+    audit: Audit
     smaller: Annotated[tuple[OnTest, ...], Field(max_length=3)] = ()
     sheet: ContactSheet | None = None
-    teacher: Attacks | None = None
+    teacher: Audit | None = None
     remarks: tuple[str, ...] = ()
     inside: dict[str, Scalar] = Field(default_factory=dict)
     followed: str = ""
-    court: tuple[Trial, ...] = ()
+    court: tuple[CourtFinding, ...] = ()
     decision: Decision = Decision()
 
     def to_json(self) -> str:
@@ -140,7 +138,7 @@ class Dossier(Frozen):
         return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CardVerdict:
         """The card's verdict, or "doubt" where an attack or the court refutes what is proven."""
         own = text.verdict(self.guarantee, self.secure_noise, self.audit)
         return "doubt" if own in ("proven", "weak") and self.refuted_in_court else own
@@ -202,7 +200,7 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
         guarantee=card.guarantee,
         secure_noise=card.secure_noise,
         utility=exact(outcomes, len(card.data.classes)),
-        audit=Attacks(attacks=(), not_tested=()),
+        audit=Audit((), ()),
         remarks=tuple(remarks),
         followed=followed,
     )
@@ -212,16 +210,16 @@ def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> 
     """The dossier after another audit; a decision about the old one does not hold for the new one."""
     return _changed(
         dossier,
-        audit=Attacks.model_validate(audit.to_dict()),
-        sheet=_sheet(audit),
-        teacher=None if teacher is None else Attacks.model_validate(teacher.to_dict()),
+        audit=audit.to_dict(),
+        sheet=audit.sheet,
+        teacher=None if teacher is None else teacher.to_dict(),
     )
 
 
-def tried(name: str, verdict: CourtVerdict) -> Trial:
+def court_finding(name: str, verdict: Verdict) -> CourtFinding:
     """A verdict of the court on the claim of so named a method."""
     claim = verdict.case.claim
-    return Trial(
+    return CourtFinding(
         what=verdict.case.pair,
         claim_epsilon=claim.epsilon,
         claim_delta=claim.delta,
@@ -234,10 +232,10 @@ def tried(name: str, verdict: CourtVerdict) -> Trial:
     )
 
 
-def untried(name: str, promised: Guarantee, sentence: str, error: str) -> Trial:
+def no_court_finding(name: str, promised: Guarantee, sentence: str, error: str) -> CourtFinding:
     """That there was no verdict, and why."""
     stated = promised.epsilon if math.isfinite(promised.epsilon) else promised.claim and promised.claim.epsilon
-    return Trial(
+    return CourtFinding(
         what=f"{name}, this configuration",
         claim_epsilon=stated,
         claim_delta=promised.delta,
@@ -250,14 +248,14 @@ def untried(name: str, promised: Guarantee, sentence: str, error: str) -> Trial:
     )
 
 
-def with_court(dossier: Dossier, trials: Iterable[Trial]) -> Dossier:
+def with_court(dossier: Dossier, trials: Iterable[CourtFinding]) -> Dossier:
     """The dossier with more verdicts of the court; a decision about the old one does not hold for the new one."""
     return _changed(dossier, court=(*dossier.court, *trials))
 
 
 def _changed(dossier: Dossier, **changes: object) -> Dossier:
     new = {"airlock_version": VERSION, "created": _today(), "decision": Decision()}
-    return dossier.model_copy(update={**new, **changes})
+    return Dossier.model_validate({**dict(dossier), **new, **changes})
 
 
 def find(vault: Vault, release_id: str) -> Dossier | None:
@@ -297,26 +295,19 @@ def read(vault: Vault, release_id: str) -> Dossier:
     return found
 
 
-def exact(outcomes: Outcomes, classes: int) -> Exact:
+def exact(outcomes: Outcomes, classes: int) -> ExactUtility:
     """Counts without noise."""
     correct, records = outcomes.correct, outcomes.records
     named = (outcomes.predicted >= 0) & (outcomes.predicted < classes)
     known = (outcomes.labels >= 0) & (outcomes.labels < classes)
     table = np.zeros((classes, classes + 1), np.int64)  # the last column: no class was named
     np.add.at(table, (outcomes.labels[known], np.where(named, outcomes.predicted, classes)[known]), 1)
-    return Exact(
+    return ExactUtility(
         correct=correct,
         records=records,
         figures=evaluation.exact(outcomes, classes),
         confusion=tuple(tuple(int(count) for count in row) for row in table),
     )
-
-
-def _sheet(audit: Audit) -> ContactSheet | None:
-    made = audit.features.sheet if audit.features else None
-    if made is None:
-        return None
-    return ContactSheet(png=base64.b64encode(made.png).decode(), rows=made.rows, whose=made.whose)
 
 
 def _today() -> datetime.date:

@@ -154,3 +154,21 @@ def output_error(error: OSError, target: Path) -> OutputError:
         )
     reason = os.strerror(error.errno) if error.errno else "an unknown failure"
     return OutputError(expected, f"a failure ({reason})", "Nothing half-written was kept.", "Choose another folder.")
+
+
+def replace_file(path: Path, content: str) -> None:
+    """Write a file aside, sync it and rename it: whoever reads it finds the old one or the new one, whole.
+
+    Raises:
+        OutputError: It cannot be written; what was there stays.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise output_error(error, path) from error

@@ -14,13 +14,12 @@ from typing import Any
 
 from airlock.auditing.metrics import FEWEST_NON_MEMBERS
 from airlock.auditing.required_attacks import missing
+from airlock.auditing.result import AttackResult, Findings
 from airlock.bundle.bundle import Defects, Skip, Test
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
-from airlock.bundle.feature_schema import OnFeatures
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short, size
 from airlock.bundle.rendering.text import MODERATE, STRONG, measured
-from airlock.bundle.schema import Attack
 
 UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
 PUBLIC = "public"  # assumptions with this word are spelt out: what is called public may hold private records
@@ -152,7 +151,7 @@ def _attacked(card: Card, dossier: Dossier) -> Iterator[str]:
         yield f"Remarks about the records, in the dossier: {len(dossier.remarks)}."
 
 
-def _found(attack: Attack) -> Iterator[str]:
+def _found(attack: AttackResult) -> Iterator[str]:
     """What an attack can do, where its interval says that it is not luck."""
     if attack.beats_chance:
         interval = f"{attack.score} {attack.value:.3f}, {attack.low:.3f} to {attack.high:.3f}"
@@ -166,7 +165,7 @@ def _found(attack: Attack) -> Iterator[str]:
             )
 
 
-def _told_by_features(found: OnFeatures) -> Iterator[str]:
+def _told_by_features(found: Findings) -> Iterator[str]:
     """What features give away, where an interval says that it is not luck."""
     for one in found.reconstructions:
         if one.beats_blind:
@@ -185,7 +184,7 @@ def _told_by_features(found: OnFeatures) -> Iterator[str]:
             yield f"Features tell whether {told.attribute}: right {told.value:.1%}, {told.blind:.1%} without them."
 
 
-def _power(attacks: Sequence[Attack], said: float | None) -> Iterator[str]:
+def _power(attacks: Sequence[AttackResult], said: float | None) -> Iterator[str]:
     """What the attacks could not have seen."""
     if not attacks:
         return

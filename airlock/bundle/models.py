@@ -23,13 +23,13 @@ from airlock import nets
 from airlock.bundle import bundle, compression, export
 from airlock.bundle.bundle import Contents, Defects, Skip, Test
 from airlock.bundle.card import Card
-from airlock.bundle.schema import Compression, Network
+from airlock.bundle.schema import Compression, NetworkSummary
 from airlock.errors import ConfigError
 
 MAX_INPUT = 1 << 24  # numbers in one record
 
 
-def tests(files: Contents, network: Network | None, net: nn.Module | None) -> list[Test]:
+def tests(files: Contents, network: NetworkSummary | None, net: nn.Module | None) -> list[Test]:
     """The checks of the two model files, by name."""
     return [
         ("weights", "The weights in model.safetensors load and are finite.", lambda: _weights(files)),
@@ -80,7 +80,7 @@ def notes(model: Any) -> Iterator[str]:
         yield "model.onnx carries notes beside the network; they may say where it was made."
 
 
-def _outputs(files: Contents, network: Network | None, net: nn.Module | None) -> Defects:
+def _outputs(files: Contents, network: NetworkSummary | None, net: nn.Module | None) -> Defects:
     import onnx
 
     if network is None:
@@ -100,7 +100,7 @@ def _outputs(files: Contents, network: Network | None, net: nn.Module | None) ->
     return [f"The two model files disagree: their outputs differ by {difference:.1e} of the largest."]
 
 
-def open_net(folder: Path, network: Network, net: nn.Module | None = None) -> nn.Module:
+def open_net(folder: Path, network: NetworkSummary, net: nn.Module | None = None) -> nn.Module:
     """The network that a bundle holds, ready for evaluation; the user's own has to be handed over.
 
     Raises:
@@ -114,7 +114,7 @@ def open_net(folder: Path, network: Network, net: nn.Module | None = None) -> nn
         ) from reason
 
 
-def _rebuilt(files: Contents, network: Network, net: nn.Module | None) -> nn.Module:
+def _rebuilt(files: Contents, network: NetworkSummary, net: nn.Module | None) -> nn.Module:
     """The card's network with the weights of model.safetensors; built without memory, so no card can exhaust it."""
     if net is not None:
         return export.load_weights(copy.deepcopy(net), _tensors(files))

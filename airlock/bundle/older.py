@@ -18,7 +18,7 @@ from airlock.bundle.bundle import Contents, Defects, Test
 from airlock.bundle.card import OLDEST
 from airlock.bundle.consistency import epsilon_defects
 from airlock.bundle.files import parse_json
-from airlock.bundle.schema import OlderPromise, OlderTable
+from airlock.bundle.schema import OlderGuarantee, OlderTable
 from airlock.errors import AirlockError, FormatError
 
 FILES = ("audit.json", "roc.svg", "sheet.png")  # that no bundle has today
@@ -26,7 +26,7 @@ _SINCE = {2: {"noise_made_on"}, 4: {"interface"}, 5: {"features", "compression",
 NOTE = f"Made before format {OLDEST}: the card's figures were not paid for; the plan was not derived again."
 
 
-class OlderTarget(OlderTable):
+class OlderBudget(OlderTable):
     """What was asked for."""
 
     epsilon: float
@@ -43,8 +43,8 @@ class OlderCard(OlderTable):
     leaves: str
     channel: str
     method: str
-    target: OlderTarget
-    guarantee: OlderPromise
+    target: OlderBudget
+    guarantee: OlderGuarantee
     hashes: dict[str, str | None]
 
 

@@ -1,7 +1,9 @@
 """What a card is made of: one small frozen table for each thing a reviewer asks about.
 
-Figures stand here and nothing else; the sentences about them are written in `words.py` and the whole is put together in
-`card.py`. Every number is finite: where there is no bound, the field is null.
+Figures stand here and nothing else; the sentences about them are written in `rendering/text.py`, and the whole is put
+together in `card.py`. Values of other rooms (the claim, the interface, paid attacks) stand on a card as they are; a
+table that says less than the value it was made from is called a summary. Every number is finite: where there is no
+bound, the field is null.
 """
 
 from __future__ import annotations
@@ -11,32 +13,24 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from airlock.accounting.epsilon import Relation
-from airlock.accounting.guarantee import Status, Unit
+from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.auditing.evaluation import Evaluation, Figures
-from airlock.auditing.required_attacks import Attacked
-from airlock.auditing.result import Aim, View
-from airlock.bundle.feature_schema import OnFeatures
-from airlock.config import Frozen
-from airlock.data.feature_files import Form as FileForm
-from airlock.data.feature_files import Precision
+from airlock.auditing.paid_attacks import PaidAttack
+from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape
+from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
+from airlock.mechanisms.reconstruction import Recovery
 from airlock.methods.artefact import LabelsLeave
-from airlock.methods.interface import Gives
+from airlock.methods.interface import Interface
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-Share = Annotated[float, Field(ge=0, le=1)]
-Signed = Annotated[float, Field(ge=-1, le=1)]
-Delta = Annotated[float, Field(gt=0, lt=1)]
-Epsilon = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
 Time = Annotated[float, Field(gt=0)]
 Places = Annotated[tuple[Place, ...], Field(max_length=2, json_schema_extra={"uniqueItems": True})]
-Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=8)]
 
 
-class Network(Frozen):
-    """The network that leaves.
+class NetworkSummary(Frozen):
+    """What a card says about the network that leaves.
 
     Args:
         name: A built-in name, or the `package.module:function` that made it.
@@ -49,36 +43,8 @@ class Network(Frozen):
     classes: tuple[str, ...]
 
 
-class Asking(Frozen):
-    """What may be asked, where answers leave and no network; `interface.json` holds the same.
-
-    Args:
-        gives: What an answer is.
-        input_shape: Of one query.
-        classes: The class names, in the order of the outputs.
-        units: The whole budget; null where answers cost nothing.
-        unit: What one unit pays for.
-        figures: Public figures of whoever answers.
-    """
-
-    gives: Gives
-    input_shape: Shape
-    classes: tuple[str, ...]
-    units: Annotated[int, Field(ge=1)] | None
-    unit: str
-    figures: dict[str, str | int | float]
-
-
-class Recovered(Frozen):
-    """How often anyone can give back a picture this well (dB), with the release and without, at most."""
-
-    psnr: Annotated[float, Field(gt=0)]
-    blind: Share
-    bound: Share
-
-
-class Rows(Frozen):
-    """What leaves, where features do and no network; `features.json` names the files.
+class FeatureSummary(Frozen):
+    """What a card says about the features that leave; `features.json` names the files.
 
     Args:
         shape: Of one record's features.
@@ -94,23 +60,25 @@ class Rows(Frozen):
         recovery: The bound on reconstruction against every attacker.
     """
 
+    model_config = ConfigDict(revalidate_instances="always")  # a bound that was made elsewhere is checked here
+
     shape: Shape
     classes: tuple[str, ...]
     records: Count
     files: Annotated[int, Field(ge=1)]
     bytes: Annotated[int, Field(ge=1)]
-    form: FileForm
+    form: Form
     precision: Precision
     noise: Annotated[float, Field(gt=0)] | None
     labels: LabelsLeave
     prior: str
-    recovery: Annotated[tuple[Recovered, ...], Field(max_length=16)]
+    recovery: Annotated[tuple[Recovery, ...], Field(max_length=16)]
 
 
-Stays = Asking | Rows | None  # what leaves where no network does
+NonNetworkArtefact = Interface | FeatureSummary | None
 
 
-class Data(Frozen):
+class DataSummary(Frozen):
     """What is public about the data, and only that.
 
     Args:
@@ -129,18 +97,10 @@ class Data(Frozen):
     classes: tuple[str, ...]
     records: Count
     test_records: Count | None
-    public_share: Share
+    public_share: Proportion
 
 
-class Claim(Frozen):
-    """What a paper would print."""
-
-    epsilon: Epsilon
-    delta: Delta
-    theorem: str
-
-
-class Part(Frozen):
+class PartCost(Frozen):
     """What one part of the records pays: its events, and their ε at the card's δ; null where there is no bound."""
 
     epsilon: Epsilon | None
@@ -148,7 +108,7 @@ class Part(Frozen):
     events: dict[str, Any]
 
 
-class Parts(Frozen):
+class PartCosts(Frozen):
     """Who pays for what. Every record is in one part, by a keyed hash of its own content, so costs do not add up.
 
     Args:
@@ -157,13 +117,16 @@ class Parts(Frozen):
         holdout: Those that were kept for attacks.
     """
 
-    private: Part
-    test: Part
-    holdout: Part
+    private: PartCost
+    test: PartCost
+    holdout: PartCost
 
 
-class Promise(Frozen):
-    """The guarantee: `airlock.accounting.Guarantee.to_dict()`, field by field; ε is null where there is no bound.
+class StatedGuarantee(Frozen):
+    """A guarantee as a card states it: plain values that anybody may have written; ε is null where there is no bound.
+
+    `airlock.accounting.Guarantee.to_dict()`, field by field. There ε is computed; here it is read, and `verify`
+    computes it again.
 
     `epsilon` and `events` are those of the private part; no other part pays more (`parts`).
     """
@@ -179,17 +142,17 @@ class Promise(Frozen):
     claim: Claim | None
     assumptions: tuple[str, ...]
     events: dict[str, Any]
-    parts: Parts
+    parts: PartCosts
 
 
-class Target(Frozen):
+class RequestedBudget(Frozen):
     """The ε and δ that were asked for; the guarantee says what was reached."""
 
     epsilon: Epsilon
     delta: Delta
 
 
-class Usefulness(Frozen):
+class Utility(Frozen):
     """How useful the release is: counts of test records with noise, which are paid for, and what follows from them.
 
     Args:
@@ -199,106 +162,6 @@ class Usefulness(Frozen):
 
     counts: Evaluation
     figures: Figures
-
-
-class Rate(Frozen):
-    """Members found at a small false positive rate, or why there is no figure."""
-
-    false_positive_rate: Share
-    value: Share | None
-    low: Share | None
-    high: Share | None
-    false_positive_rate_high: Share | None
-    refused: str | None
-
-
-class Gain(Frozen):
-    """One threshold, chosen by half of the records and counted on the others; `largest` is of all thresholds."""
-
-    value: Signed
-    low: Signed
-    high: Signed
-    balanced_accuracy: Share
-    true_positive_rate: Share
-    false_positive_rate: Share
-    largest: Signed
-
-
-class OfClass(Frozen):
-    """The AUC among the records of one class; null where it has too few."""
-
-    name: str
-    value: Share | None
-    low: Share | None
-    high: Share | None
-
-
-class OverSeeds(Frozen):
-    """Whether the attack finds the same records when it is made again with other seeds."""
-
-    seeds: Annotated[int, Field(ge=2)]
-    rank_correlation: Signed | None
-    stays_on_top: Share | None
-
-
-class Attack(Frozen):
-    """One attack: `airlock.auditing.result.AttackResult.to_dict()`, field by field."""
-
-    name: str
-    question: str
-    score: str
-    value: float
-    low: float
-    high: float
-    chance: float
-    confidence: Share
-    members: Count
-    non_members: Count
-    smallest_effect: float
-    epsilon_lower_bound: Epsilon
-    view: View
-    aim: Aim
-    could_refute: Epsilon
-    advantage: Gain | None
-    rates: Annotated[tuple[Rate, ...], Field(max_length=16)]
-    curve: Annotated[tuple[tuple[Share, Share], ...], Field(max_length=64)]
-    per_class: tuple[OfClass, ...]
-    stability: OverSeeds | None
-
-    @property
-    def beats_chance(self) -> bool:
-        """Whether its whole interval lies above chance."""
-        return self.low > self.chance
-
-
-class PaidAttack(Frozen):
-    """One attack whose figure has noise and is paid for.
-
-    Args:
-        name: Short name.
-        question: What the attacker tries to find out.
-        score: The name of the score.
-        view: What the attacker has.
-        value: The score, with noise.
-        low: Lower end of its interval, in which chance and noise are both contained.
-        high: Upper end.
-        chance: What pure guessing scores.
-        members: How many records of the private part took part; a public figure.
-        non_members: How many of the holdout; a public figure.
-        epsilon: What the figure cost each of them.
-    """
-
-    name: str
-    question: str
-    score: str
-    view: View
-    value: Share
-    low: Share
-    high: Share
-    chance: Share
-    members: Annotated[int, Field(ge=1)]
-    non_members: Annotated[int, Field(ge=1)]
-    epsilon: Annotated[float, Field(gt=0)]
 
 
 class PaidAttacks(Frozen):
@@ -311,25 +174,6 @@ class PaidAttacks(Frozen):
 
     share: Annotated[float, Field(ge=0, lt=1)]
     attacks: Annotated[tuple[PaidAttack, ...], Field(max_length=8)]
-
-
-class Attacks(Frozen):
-    """The attacks that were run, and in plain words what was not tested; for the dossier.
-
-    Args:
-        attacks: On membership.
-        not_tested: What was left out.
-        features: What attacks on features found; null where no features leave.
-    """
-
-    attacks: tuple[Attack, ...]
-    not_tested: tuple[str, ...]
-    features: OnFeatures | None = None
-
-    @property
-    def made(self) -> tuple[Attacked, ...]:
-        """All of them, whatever they are after."""
-        return (*self.attacks, *(self.features.reconstructions if self.features else ()))
 
 
 class OtherRelease(Frozen):
@@ -349,7 +193,7 @@ class OtherRelease(Frozen):
     test_events: dict[str, Any]
 
 
-class Total(Frozen):
+class Composition(Frozen):
     """All declared releases from the same data, and what they cost together with this one.
 
     Args:
@@ -391,7 +235,7 @@ class Cost(Frozen):
     milliseconds: Time | None
 
 
-class Form(Frozen):
+class OnnxForm(Frozen):
     """One ONNX file of the network that leaves.
 
     Args:
@@ -434,7 +278,7 @@ class Compression(Frozen):
     student: Cost
     images: Count
     rounds: Count
-    forms: Annotated[tuple[Form, ...], Field(max_length=3)]
+    forms: Annotated[tuple[OnnxForm, ...], Field(max_length=3)]
     not_made: tuple[str, ...]
 
     @property
@@ -481,7 +325,7 @@ class OlderTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class OlderPromise(OlderTable):
+class OlderGuarantee(OlderTable):
     """What was promised, with the events that its ε was computed from."""
 
     status: Status

@@ -73,9 +73,9 @@ def advise(
     need = {"receives": receives, "runs_on": runs_on, "queries": queries, "public": public}
     if _ask_for(config, data, need):
         data, epsilon, need = _questions(data, epsilon)
+    from airlock.bundle.files import replace_file
     from airlock.comparison.advise import advise as choose
     from airlock.comparison.advise import as_toml, release_for
-    from airlock.comparison.results import replace_file
     from airlock.comparison.settings import from_table
 
     _check_place(write, force)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from airlock.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from airlock.bundle.schema import Attack
+    from airlock.auditing.result import AttackResult
     from airlock.pipeline import Audited
 
 
@@ -104,10 +105,8 @@ def summary(done: Audited, folder: Path) -> dict[str, Any]:
         "epsilon_lower_bound": measured(found.audit),
         "refuted": done.refuted,
         "tried": could_refute(done) > 0,
-        "teacher_stays": None
-        if found.teacher is None
-        else [one.model_dump(mode="json") for one in found.teacher.attacks],
-        **found.audit.model_dump(mode="json"),
+        "teacher_stays": None if found.teacher is None else [asdict(one) for one in found.teacher.attacks],
+        **found.audit.to_dict(),
     }
 
 
@@ -133,7 +132,7 @@ def _print(done: Audited, folder: Path) -> None:
     print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))
 
 
-def _row(attack: Attack, rates: bool) -> list[str]:
+def _row(attack: AttackResult, rates: bool) -> list[str]:
     found = ["-" if rate.value is None else f"{rate.value:.2%}" for rate in attack.rates] if rates else []
     area = f"{attack.value:.3f} ({attack.low:.2f} to {attack.high:.2f})"
     return [attack.name, attack.view, area, *found, f"{attack.epsilon_lower_bound:.2f}"]

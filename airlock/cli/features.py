@@ -59,7 +59,7 @@ def characterise(
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
     """Measure on public data what a front end leaks and serves, and here what it costs; goes on where it stopped."""
-    from airlock.bundle.rendering.charts import check_figure
+    from airlock.bundle.rendering.svg import check_figure
     from airlock.config import load
     from airlock.training import Run
     from airlock.training.devices import choose_device
@@ -88,7 +88,8 @@ def characterise(
 
 def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> Chosen:
     """The point that the config's limits choose, and its picture where one is asked for."""
-    from airlock.bundle.rendering.charts import write_feasible
+    from airlock.bundle.rendering.charts import draw_feasible
+    from airlock.bundle.rendering.svg import write_figure
     from airlock.training.front_ends.characterised import limits
     from airlock.training.front_ends.choose import choose
 
@@ -96,7 +97,7 @@ def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> C
     wanted = [p for p in made.options if given.get("layers") in (None, p.layers)]
     chosen = choose([p for p in wanted if given.get("channels") in (None, p.channels)], asked)
     if figure is not None:
-        write_feasible(figure, chosen, asked, f"What may leave {made.found.front}")
+        write_figure(figure, draw_feasible(chosen, asked, f"What may leave {made.found.front}"))
     return chosen
 
 

@@ -53,11 +53,11 @@ def chart(curve: Curve, width: int, *, plain: bool = False) -> str:
         width: Columns of the terminal; below 40 a few points are listed instead.
         plain: Draw with ASCII characters alone.
     """
-    from airlock.bundle.rendering.charts import label, ticks
+    from airlock.bundle.rendering.svg import from_zero, label
 
     if width < _NARROWEST:
         return "\n".join([f"{curve.says}:", *_listed(curve)])
-    xs, ys = ticks(curve.points[-1].at, 7), ticks(curve.points[-1].epsilon, 6)
+    xs, ys = from_zero(curve.points[-1].at, 7).ticks, from_zero(curve.points[-1].epsilon, 6).ticks
     below, beside = [label(x, xs) for x in xs], [label(y, ys) for y in ys]
     margin = max(map(len, beside)) + 1
     columns = min(width, _WIDEST) - margin - 3 - len(below[-1]) - len(curve.unit)
@@ -149,7 +149,8 @@ def plan(
     as_json: bool = JsonOption,
 ) -> None:
     """Say what a release would cost, before any record is read."""
-    from airlock.bundle.rendering.charts import check_figure, write_figure
+    from airlock.bundle.rendering.charts import draw_curve
+    from airlock.bundle.rendering.svg import check_figure, write_figure
     from airlock.config import load
     from airlock.pipeline import plan_release
 
@@ -160,7 +161,7 @@ def plan(
     made = plan_release(asked, data_dir)
     curve = made.curve()
     if figure is not None and chosen is None:
-        write_figure(figure, _drawable(made, curve), f"Plan: {made.channel}/{made.method}")
+        write_figure(figure, draw_curve(_drawable(made, curve), f"Plan: {made.channel}/{made.method}"))
     if as_json:
         print_json(
             {

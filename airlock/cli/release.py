@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
         "guarantee": outcome.release.guarantee.to_dict(),
         "inside": {
             "accuracy": outcome.dossier.utility.figures.accuracy.model_dump(),
-            "audit": [attack.model_dump() for attack in outcome.dossier.audit.attacks],
+            "audit": [asdict(attack) for attack in outcome.dossier.audit.attacks],
         },
     }
 

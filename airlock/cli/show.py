@@ -11,9 +11,10 @@ from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_tabl
 
 if TYPE_CHECKING:
     from airlock.auditing.evaluation import Figure
+    from airlock.auditing.result import AttackResult
     from airlock.bundle.dossier import Dossier
     from airlock.bundle.older import OlderCard
-    from airlock.bundle.schema import Attack, Compression
+    from airlock.bundle.schema import Compression
 
 
 @translate_errors
@@ -141,7 +142,7 @@ def _figure(one: Figure) -> str:
     return f"{one.value:.3f} (95% interval {one.low:.3f} to {one.high:.3f})"
 
 
-def _attack(attack: Attack) -> str:
+def _attack(attack: AttackResult) -> str:
     """One line a figure."""
     lines = [f"{attack.view}: {attack.score} {attack.value:.3f} ({attack.low:.3f} to {attack.high:.3f})"]
     if attack.advantage:

@@ -9,34 +9,34 @@ no ε covers it, and nothing of it may leave.
     cell      one cell: run it, and keep its figures alone
     pool      several cells at once, each in a process of its own
     values    what a comparison is made of
-    results   what a comparison found, and its files on disk
+    results   its files on disk, and every finished cell
     advise    the chooser: which way out for a stated need
-    page      a comparison as one page
+    page      what a comparison found, and the page that shows it
     charts    its figures
 """
 
-from airlock.comparison.results import Comparison
+from airlock.comparison.page import Comparison
 from airlock.comparison.values import Advice as Advice
-from airlock.comparison.values import Attacked as Attacked
+from airlock.comparison.values import AttackSummary as AttackSummary
 from airlock.comparison.values import Cell as Cell
+from airlock.comparison.values import ComparedData as ComparedData
 from airlock.comparison.values import Dropped as Dropped
+from airlock.comparison.values import MethodVerdict as MethodVerdict
 from airlock.comparison.values import Need as Need
 from airlock.comparison.values import Ranked as Ranked
 from airlock.comparison.values import Row as Row
 from airlock.comparison.values import Skipped as Skipped
-from airlock.comparison.values import Subject as Subject
-from airlock.comparison.values import Verdict as Verdict
 
 __all__ = [
     "Advice",
-    "Attacked",
+    "AttackSummary",
     "Cell",
+    "ComparedData",
     "Comparison",
     "Dropped",
+    "MethodVerdict",
     "Need",
     "Ranked",
     "Row",
     "Skipped",
-    "Subject",
-    "Verdict",
 ]

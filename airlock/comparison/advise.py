@@ -18,9 +18,8 @@ from airlock import data, methods
 from airlock.accounting.guarantee import Status
 from airlock.comparison.cell import planned_questions
 from airlock.comparison.matrix import PLAIN, Matrix, title_of, try_plan
-from airlock.comparison.results import rows_of
 from airlock.comparison.settings import NAMES, CompareConfig
-from airlock.comparison.values import BASELINE, PUBLIC, Advice, Cell, Need, Ranked, Row, Verdict
+from airlock.comparison.values import BASELINE, PUBLIC, Advice, Cell, MethodVerdict, Need, Ranked, Row, rows_of
 from airlock.config import ReleaseConfig
 from airlock.errors import AirlockError, Refused
 from airlock.methods import Plan
@@ -94,7 +93,9 @@ def advise(config: CompareConfig, data_dir: Path | None = None) -> Advice:
     return _advice(options, config.need, epsilon, _Beside())
 
 
-def advise_measured(config: CompareConfig, matrix: Matrix, cells: Sequence[Cell], court: Sequence[Verdict]) -> Advice:
+def advise_measured(
+    config: CompareConfig, matrix: Matrix, cells: Sequence[Cell], court: Sequence[MethodVerdict]
+) -> Advice:
     """What to choose by what was measured; methods that were not run are ranked by their plans."""
     epsilon = chosen_epsilon(config)
     rows = {(row.method, row.epsilon_asked): row for row in rows_of(cells)}
@@ -135,7 +136,7 @@ def as_toml(config: ReleaseConfig, sentence: str) -> str:
     return f"# {sentence}\n{tomli_w.dumps(table)}"
 
 
-def _refuted(method: str, row: Row | None, court: Sequence[Verdict]) -> str:
+def _refuted(method: str, row: Row | None, court: Sequence[MethodVerdict]) -> str:
     if row is not None and row.epsilon is not None and (row.epsilon_measured or 0.0) > row.epsilon:
         return f"An attack measured ε of at least {row.epsilon_measured:.2f}, more than the promise."
     found = next((one for one in court if one.method == method and one.refuted), None)

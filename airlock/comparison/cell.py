@@ -6,22 +6,21 @@ import math
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from airlock import data, methods
-from airlock.auditing import judge, proportion_interval
+from airlock.auditing import Audit, judge, proportion_interval
 from airlock.bundle.export import to_safetensors
-from airlock.bundle.schema import Attack
 from airlock.comparison.matrix import ASIDE, Task, protects, title_of
 from airlock.comparison.settings import BaselineSettings
-from airlock.comparison.values import CONFIDENCE, PUBLIC, Attacked, Cell, Verdict
+from airlock.comparison.values import CONFIDENCE, PUBLIC, AttackSummary, Cell, MethodVerdict
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
 from airlock.methods import FeatureSet, Interface, NetworkArtefact, Plan, Release, open_case
-from airlock.pipeline import Outlook, look_at, train_openly
+from airlock.pipeline import Preview, preview, train_openly
 from airlock.training import Recipe
 from airlock.training.loop import Progress
 
@@ -46,10 +45,10 @@ class Ways:
     data_dir: Path | None = None
 
 
-Work = Callable[[Task, Ways, Progress | None], Cell | Verdict]
+Work = Callable[[Task, Ways, Progress | None], Cell | MethodVerdict]
 
 
-def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | Verdict:
+def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | MethodVerdict:
     """Run one cell; a failure becomes a cell that says why.
 
     Raises:
@@ -70,16 +69,16 @@ def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell |
         return failure(task, f"{type(error).__name__}: {first[:300]}", time.monotonic() - begin)
 
 
-def short_of_memory(found: Cell | Verdict | str) -> bool:
+def short_of_memory(found: Cell | MethodVerdict | str) -> bool:
     """Whether a cell failed because a GPU had no memory left: torch says so, or a library did not start."""
     error = "" if isinstance(found, str) else found.error or ""
     return error.startswith("OutOfMemoryError") or any(name in error for name in _NO_START)
 
 
-def failure(task: Task, reason: str, seconds: float) -> Cell | Verdict:
+def failure(task: Task, reason: str, seconds: float) -> Cell | MethodVerdict:
     """A cell, or a trial, without a result."""
     if task.kind == "court":
-        return Verdict(
+        return MethodVerdict(
             method=task.method, status=methods.named(task.method).status, claim_epsilon=task.epsilon or 0.0,
             claim_delta=task.config.delta, refuted=False, lower_bound=0.0, pairs=0, seconds=seconds,
             sentence=f"No verdict: {reason}", error=reason,
@@ -118,11 +117,10 @@ def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=how.learning_rate, schedule="cosine")
     found = train_openly(config, ways.data_dir, progress, recipe=recipe, batch_size=how.batch_size,
                          part="public" if task.method == PUBLIC else "private")  # fmt: skip
-    attacks = [Attack.model_validate(one) for one in found.audit.to_dict()["attacks"]]
     return Cell(
         **_about(task),
         **_use(found.utility.correct, found.utility.records),
-        **_attacked(attacks, found.audit.not_tested),
+        **_attacked(found.audit.rounded()),
         seconds=time.monotonic() - begin,
         parameters=found.parameters,
     )
@@ -134,22 +132,22 @@ def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True, mode=0o700)
     try:
-        outlook = look_at(task.config, place / "vault", ways.data_dir, progress)
-        return from_outlook(task, outlook, time.monotonic() - begin)
+        seen = preview(task.config, place / "vault", ways.data_dir, progress)
+        return from_preview(task, seen, time.monotonic() - begin)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def from_outlook(task: Task, outlook: Outlook, seconds: float) -> Cell:
+def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
     """The figures of a finished release; ε is that of the executed events, and stands only where it is proven."""
-    inside, release = outlook.dossier, outlook.release
+    inside, release = seen.dossier, seen.release
     promise = release.guarantee
     proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
     queries = questions(release)
     return Cell(
         **_about(task) | {"protects": protects(promise, queries)},
         **_use(inside.utility.correct, inside.utility.records),
-        **_attacked(inside.audit.attacks, inside.audit.not_tested),
+        **_attacked(inside.audit),
         epsilon=promise.epsilon if proven and release.secure_noise else None,
         seconds=seconds,
         bytes=_bytes(release),
@@ -176,18 +174,18 @@ def _use(correct: int, records: int) -> dict[str, Any]:
     return {"accuracy": correct / records, "low": low, "high": high, "correct": correct, "records": records}
 
 
-def _attacked(attacks: Sequence[Attack], not_tested: Sequence[str]) -> dict[str, Any]:
+def _attacked(audit: Audit) -> dict[str, Any]:
     found = tuple(
-        Attacked(
+        AttackSummary(
             name=one.name, view=one.view, aim=one.aim, score=one.score, auc=one.value, low=one.low, high=one.high,
             chance=one.chance, advantage=one.advantage.value if one.advantage else None,
             advantage_low=one.advantage.low if one.advantage else None,
             advantage_high=one.advantage.high if one.advantage else None, epsilon_lower_bound=one.epsilon_lower_bound,
         )
-        for one in attacks
+        for one in audit.attacks
     )  # fmt: skip
     measured = max((one.epsilon_lower_bound for one in found), default=None)
-    return {"attacks": found, "not_tested": tuple(not_tested), "epsilon_measured": measured}
+    return {"attacks": found, "not_tested": audit.not_tested, "epsilon_measured": measured}
 
 
 def _bytes(release: Release) -> int:
@@ -203,13 +201,13 @@ def _parameters(release: Release) -> int | None:
     return sum(parameter.numel() for parameter in release.artefact.net.parameters())
 
 
-def _tried(task: Task, ways: Ways, progress: Progress | None) -> Verdict:
+def _tried(task: Task, ways: Ways, progress: Progress | None) -> MethodVerdict:
     """The court's verdict on a method, on made-up records; no private record comes near it."""
     assert task.epsilon is not None
     case, status = open_case(task.method, task.epsilon, task.config.delta), methods.named(task.method).status
     seconds = ways.court_seconds * (1 if status == "proven" else CLAIMS)
     found = judge(case, Randomness.make(0).privacy, seconds=seconds, progress=progress)
-    return Verdict(
+    return MethodVerdict(
         method=task.method,
         status=status,
         claim_epsilon=case.claim.epsilon,

@@ -1,16 +1,17 @@
-"""The figures of a comparison: plain SVG without script, in the colours of the page around it.
+"""The figures of a comparison: SVG (`bundle.rendering.svg`) in the colours of the page around it.
 
-In: rows of results. Out: SVG with a title and a description, so that it can be read aloud. What is proven, claimed,
-refuted, only measured and not private differs by colour and by shape. Panels share their axes, so that they compare.
+In: rows of results. Out: panels that can be read aloud. What is proven, claimed, refuted, only measured and not private
+differs by colour and by shape. Panels share their axes, so that they compare.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from airlock.bundle.rendering import svg
+from airlock.bundle.rendering.svg import Range
 from airlock.comparison.values import Standing
 
 WORDS: dict[Standing, str] = {
@@ -31,11 +32,10 @@ _SHAPES: dict[Standing, str] = {
 _WIDTH, _HEIGHT, _TALL = 360, 262, 340
 _LEFT, _TOP, _BOTTOM = 42, 32, 46
 _ROW = 14.0  # between two lines of text
-_DASHES = ("", "7 3", "2 3", "10 3 2 3", "4 4", "1 4")
 
 
 @dataclass(frozen=True)
-class Point:
+class DataPoint:
     """One method at one ε.
 
     Args:
@@ -62,42 +62,20 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """One method over ε. `aside`: a line to compare with, thin and without marks."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[DataPoint]
     aside: bool = False
 
 
 @dataclass(frozen=True)
-class Level:
+class ReferenceLevel:
     """What does not depend on ε, across the whole panel."""
 
     name: str
-    point: Point
-
-
-@dataclass(frozen=True)
-class Range:
-    """Of an axis: ends and ticks."""
-
-    low: float
-    high: float
-    ticks: tuple[float, ...]
-
-
-def span(values: Iterable[float], step: float = 0.1, least: float = 0.0, most: float = 1.0) -> Range:
-    """A range with round ends that holds all values, with three to seven ticks."""
-    found = [value for value in values if math.isfinite(value)] or [least, most]
-    for wide in (step / 10, step / 5, step / 2, step, 2 * step, 5 * step):
-        first = max(math.floor(min(found) / wide + 1e-9), math.ceil(least / wide - 1e-9))
-        last = min(math.ceil(max(found) / wide - 1e-9), math.floor(most / wide + 1e-9))
-        if last - first <= 6:
-            break
-    if first == last:  # one value on a tick: the range reaches down from the top, up from elsewhere
-        first, last = (first - 1, last) if (last + 1) * wide > most + 1e-9 else (first, last + 1)
-    return Range(first * wide, last * wide, tuple(round(n * wide, 6) for n in range(first, last + 1)))
+    point: DataPoint
 
 
 def glyph(standing: Standing) -> str:
@@ -110,7 +88,12 @@ def glyph(standing: Standing) -> str:
 
 
 def draw_accuracy(
-    name: str, title: str, lines: Sequence[Line], levels: Sequence[Level], epsilons: Sequence[float], across: Range
+    name: str,
+    title: str,
+    lines: Sequence[Series],
+    levels: Sequence[ReferenceLevel],
+    epsilons: Sequence[float],
+    across: Range,
 ) -> str:
     """Accuracy over ε on a logarithmic axis, with intervals; a name at the end of each line.
 
@@ -142,10 +125,10 @@ def draw_accuracy(
     parts += _names(ends, _WIDTH - right + 10)
     says = [point.says for line in drawn if not line.aside for point in line.points]
     says += [level.point.says for level in levels]
-    return _svg(name, title, f"Accuracy over ε. {' '.join(says)}", parts)
+    return _panel(name, title, f"Accuracy over ε. {' '.join(says)}", parts)
 
 
-def draw_attacks(name: str, title: str, points: Sequence[Point], across: Range, score: Range) -> str:
+def draw_attacks(name: str, title: str, points: Sequence[DataPoint], across: Range, score: Range) -> str:
     """Accuracy over the score of the strongest attack; a number at each point. Left and up is better.
 
     Args:
@@ -165,25 +148,23 @@ def draw_attacks(name: str, title: str, points: Sequence[Point], across: Range, 
     for value in score.ticks:
         parts += frame.tick(x_of(value), f"{value:g}")
     if score.low <= 0.5 <= score.high:
-        parts.append(f'<path class="chance" d="M{x_of(0.5)} {_TOP}V{frame.bottom}"/>')
+        parts.append(svg.element("path", class_="chance", d=f"M{x_of(0.5)} {_TOP}V{frame.bottom}"))
         parts.append(_text(x_of(0.5) - 4, frame.bottom - 5, "chance", "end", "soft"))
     parts.append(_text(_LEFT + frame.wide / 2, _TALL - 8, "AUC of the strongest attack", "middle", "soft"))
     taken = [(x_of(point.x), frame.y(point.y)) for point in points]
     for point, (x, y) in zip(points, list(taken), strict=True):
         low, high = x_of(point.x if point.x_low is None else point.x_low), x_of(point.x_high or point.x)
-        parts.append(
-            f'<g class="s-{point.standing}"><title>{escape(point.says)}</title>'
-            f'<path class="whisker faint" d="M{low} {y}H{high}"/>'
-            f"{_dot(point.standing, x, y)}</g>"
-        )
+        whisker = svg.element("path", class_="whisker faint", d=f"M{low} {y}H{high}")
+        parts.append(_said(point, whisker + _dot(point.standing, x, y)))
     for point, (x, y) in zip(points, list(taken), strict=True):
         place = _free(x, y, taken, frame)
         taken.append(place)
         if math.dist(place, (x, y)) > 15:
-            parts.append(f'<path class="whisker s-{point.standing}" d="M{x:g} {y:g}L{place[0]:g} {place[1]:g}"/>')
+            way = f"M{x:g} {y:g}L{place[0]:g} {place[1]:g}"
+            parts.append(svg.element("path", class_=f"whisker s-{point.standing}", d=way))
         parts.append(_text(place[0], place[1] + 4, point.label, "middle", f"number s-{point.standing}"))
     says = " ".join(f"{point.label}: {point.says}" for point in points)
-    return _svg(name, title, f"Accuracy over the score of the strongest attack. {says}", parts, _TALL)
+    return _panel(name, title, f"Accuracy over the score of the strongest attack. {says}", parts, _TALL)
 
 
 @dataclass(frozen=True)
@@ -211,12 +192,13 @@ class _Frame:
         parts = []
         for value in self.across.ticks:
             y = self.y(value)
-            parts.append(f'<path class="grid" d="M{_LEFT} {y}h{self.wide:g}"/>')
+            parts.append(svg.element("path", class_="grid", d=f"M{_LEFT} {y}h{self.wide:g}"))
             parts.append(_text(_LEFT - 6, y + 4, f"{100 * value:.4g}%", "end", "soft"))
         return parts
 
     def tick(self, x: float, words: str) -> list[str]:
-        return [f'<path class="tick" d="M{x} {self.bottom}v5"/>', _text(x, self.bottom + 18, words, "middle", "soft")]
+        mark = svg.element("path", class_="tick", d=f"M{x} {self.bottom}v5")
+        return [mark, _text(x, self.bottom + 18, words, "middle", "soft")]
 
 
 def _logarithmic(epsilons: Sequence[float], frame: _Frame) -> Callable[[float], float]:
@@ -231,32 +213,31 @@ def _logarithmic(epsilons: Sequence[float], frame: _Frame) -> Callable[[float], 
     return place
 
 
-def _line(line: Line, number: int, shift: float, x_of: Callable[[float], float], frame: _Frame) -> list[str]:
+def _line(line: Series, number: int, shift: float, x_of: Callable[[float], float], frame: _Frame) -> list[str]:
     """Intervals, the line and its marks; one to compare with has the line alone."""
     points = sorted(line.points, key=lambda point: point.x)
-    way = " ".join(f"{x_of(point.x) + shift:g},{frame.y(point.y)}" for point in points)
+    way = [(x_of(point.x) + shift, frame.y(point.y)) for point in points]
     if line.aside:
-        return [f'<polyline class="aside" points="{way}"/>']
-    look = f'class="way s-{points[-1].standing}" stroke-dasharray="{_DASHES[number % len(_DASHES)]}"'
-    parts = [f'<polyline {look} points="{way}"/>']
-    for point in points:
-        x, low, high = x_of(point.x) + shift, frame.y(point.low), frame.y(point.high)
-        parts.append(
-            f'<g class="s-{point.standing}"><title>{escape(point.says)}</title>'
-            f'<path class="whisker" d="M{x - 3:g} {low}h6M{x - 3:g} {high}h6M{x:g} {low}V{high}"/>'
-            f"{_dot(point.standing, x, frame.y(point.y))}</g>"
-        )
+        return [svg.polyline(way, class_="aside")]
+    dashes = svg.DASHES[number % len(svg.DASHES)]
+    parts = [svg.polyline(way, class_=f"way s-{points[-1].standing}", stroke_dasharray=dashes)]
+    for point, (x, y) in zip(points, way, strict=True):
+        low, high = frame.y(point.low), frame.y(point.high)
+        ends = f"M{x - 3:g} {low}h6M{x - 3:g} {high}h6M{x:g} {low}V{high}"
+        parts.append(_said(point, svg.element("path", class_="whisker", d=ends) + _dot(point.standing, x, y)))
     return parts
 
 
-def _level(level: Level, frame: _Frame) -> str:
+def _said(point: DataPoint, drawn: str) -> str:
+    """What is drawn of a point, in its colour and with its sentence."""
+    return svg.named(drawn, point.says, class_=f"s-{point.standing}")
+
+
+def _level(level: ReferenceLevel, frame: _Frame) -> str:
     point, high, low = level.point, frame.y(level.point.high), frame.y(level.point.low)
-    return (
-        f'<g class="s-{point.standing}"><title>{escape(point.says)}</title>'
-        f'<rect class="band" x="{_LEFT}" y="{high}" width="{frame.wide:g}" height="{max(1.0, low - high):g}"/>'
-        f'<path class="level" d="M{_LEFT} {frame.y(point.y)}h{frame.wide:g}"/>'
-        f"{_dot(point.standing, _LEFT + frame.wide, frame.y(point.y))}</g>"
-    )
+    band = svg.element("rect", class_="band", x=_LEFT, y=high, width=frame.wide, height=max(1.0, low - high))
+    across = svg.element("path", class_="level", d=f"M{_LEFT} {frame.y(point.y)}h{frame.wide:g}")
+    return _said(point, band + across + _dot(point.standing, _LEFT + frame.wide, frame.y(point.y)))
 
 
 def _names(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
@@ -284,26 +265,17 @@ def _free(x: float, y: float, taken: Sequence[tuple[float, float]], frame: _Fram
 
 
 def _dot(standing: Standing, x: float, y: float) -> str:
-    return f'<g class="dot" transform="translate({x:g} {y:g})">{_SHAPES[standing]}</g>'
+    return svg.element("g", _SHAPES[standing], class_="dot", transform=f"translate({x:g} {y:g})")
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "ink") -> str:
+    return svg.text(x, y, words, anchor, class_=kind)
 
 
 def _short(name: str, most: int = 16) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "ink") -> str:
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _svg(name: str, title: str, says: str, parts: Sequence[str], height: float = _HEIGHT) -> str:
-    """The figure; whoever cannot see it hears title and description."""
-    name = escape(name)
-    return "\n".join(
-        [
-            f'<svg class="chart" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="{name}-t {name}-d">',
-            f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(says)}</desc>',
-            _text(_LEFT - 34, 16, title, kind="ink name"),
-            *parts,
-            "</svg>",
-        ]
-    )
+def _panel(name: str, title: str, says: str, parts: Sequence[str], height: float = _HEIGHT) -> str:
+    heading = _text(_LEFT - 34, 16, title, kind="ink name")
+    return svg.figure(title, says, (_WIDTH, height), [heading, *parts], name=name, kind="chart")

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from airlock import data, methods
 from airlock.accounting.guarantee import Guarantee
 from airlock.comparison.settings import NAMES, CompareConfig
-from airlock.comparison.values import BASELINE, PUBLIC, Skipped, Subject
+from airlock.comparison.values import BASELINE, PUBLIC, ComparedData, Skipped
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
 from airlock.data.sources import named
@@ -96,7 +96,7 @@ class Matrix:
     tasks: tuple[Task, ...]
     skipped: tuple[Skipped, ...]
     facts: Facts
-    subject: Subject
+    subject: ComparedData
 
 
 def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
@@ -111,7 +111,7 @@ def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
     plans, skipped = _plan_all(config, data_dir)
     if not plans:
         raise Refused("a method that fits these records and settings", "none", skipped[0].reason)
-    subject = Subject(
+    subject = ComparedData(
         name=facts.name,
         records=facts.records,
         classes=facts.classes,

@@ -1,13 +1,21 @@
-"""A comparison as one page: which way out it would choose and why, the figures behind it, and what was not tested.
+"""What a comparison found, and the page that shows it: which way out it would choose and why, and what was not tested.
 
-In: a `Comparison`. Out: one HTML file that loads nothing. It can be read, printed and signed off without its script,
-which sorts the table and changes the colours. Every value is escaped where it is printed.
+Nothing in a `Comparison` is covered by an ε: accuracies and attack figures of many runs were computed from private
+records. It says so in `notes`, and whoever shows one shows them.
+
+The page (`render`) is one HTML file that loads nothing. It can be read, printed and signed off without its script,
+which sorts the table and changes the colours. Every value is escaped where it is printed. In a notebook a comparison
+shows itself as its page.
 """
 
 from __future__ import annotations
 
+import csv
+import datetime
 import functools
 import importlib.resources
+import io
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,23 +25,39 @@ from statistics import fmean
 from jinja2 import Environment
 from markupsafe import Markup
 
-from airlock.bundle.rendering import formatting, page
+from airlock.bundle.files import replace_file
+from airlock.bundle.rendering import formatting, page, svg
 from airlock.bundle.rendering.page import BADGES, day, file_size, percent, tight
 from airlock.comparison import charts
-from airlock.comparison.results import Comparison, replace_file
 from airlock.comparison.values import (
     PUBLIC,
     WORDS,
-    Attacked,
+    Advice,
+    AttackSummary,
     Cell,
+    ComparedData,
+    Dropped,
+    MethodVerdict,
     Need,
     Row,
+    Seconds,
+    Skipped,
     Standing,
-    Verdict,
+    rows_of,
     words_for,
     worst_attack,
 )
+from airlock.config import Count, Delta, Epsilon, Frozen
 
+COMPUTED_FROM_RECORDS = (
+    "These results were computed from private records, by many runs that no ε covers: they are for the holder of the "
+    "records and must stay inside, unless the records are public."
+)
+CHOICE_DEPENDS = (
+    "Choosing a method by these results is a choice that depends on the records. The ε of the release that is made "
+    "next does not count it, and tuning_runs does not either: that pays for repeated runs of one method."
+)
+NOTES = (COMPUTED_FROM_RECORDS, CHOICE_DEPENDS)
 NAME = "report.html"
 PLAIN = "weights/gaussian"  # plain DP-SGD, with which every channel is compared
 CHANNELS = {
@@ -55,6 +79,114 @@ RECEIVES = {
 }
 
 
+class Comparison(Frozen):
+    """All of it.
+
+    Args:
+        data: What is public about the records.
+        epsilons: Those that were asked for.
+        delta: The δ of every promise.
+        seeds: Those that were asked for.
+        cells: Every finished run, in the order of the matrix.
+        skipped: Methods that do not fit.
+        dropped: Cells that were not run.
+        court: Verdicts on the claims.
+        need: What the release is for.
+        advice: What the chooser says.
+        version: Of Airlock.
+        started: When, in UTC.
+        seconds: How long all cells took, added up; less by the clock where several ran at once.
+        complete: Whether every cell of the matrix was run.
+        notes: What must be said wherever these results are shown.
+    """
+
+    data: ComparedData
+    epsilons: tuple[Epsilon, ...]
+    delta: Delta
+    seeds: tuple[Count, ...]
+    cells: tuple[Cell, ...]
+    skipped: tuple[Skipped, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    court: tuple[MethodVerdict, ...] = ()
+    need: Need = Need()
+    advice: Advice
+    version: str
+    started: datetime.datetime
+    seconds: Seconds
+    complete: bool = True
+    notes: tuple[str, ...] = NOTES
+
+    def __repr__(self) -> str:
+        runs = f"{len(self.cells)} runs{'' if self.complete else ', not all that were planned'}"
+        return f"{self.data.name}, {runs}: {self.advice.sentence} {self.notes[0]}"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return page.in_notebook(repr(self), render(self))
+
+    def to_json(self) -> str:
+        """Strict JSON: no NaN, no infinity; what is not there is null."""
+        return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_csv(self) -> str:
+        """One line a cell, failed ones too; a claim has a column of its own."""
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow([*_COLUMNS, "standing", "attack", "attack_auc", "attack_low", "attack_high"])
+        for cell in self.cells:
+            worst = worst_attack(cell)
+            found = ("", "", "", "") if worst is None else (worst.name, worst.auc, worst.low, worst.high)
+            values = [getattr(cell, name) for name in _COLUMNS]
+            lines.writerow(["" if value is None else value for value in (*values, self.standing(cell), *found)])
+        return text.getvalue()
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every method at every ε over its seeds, in the order of the cells; failed cells are left out."""
+        return rows_of(self.cells)
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """Cells that were dropped, a method's together, and why."""
+        runs: dict[tuple[str, str, bool], dict[float | None, list[int | None]]] = {}
+        for one in self.dropped:
+            which = one.method, one.reason, one.seed is None
+            runs.setdefault(which, {}).setdefault(one.epsilon_asked, []).append(one.seed)
+        found = []
+        for (method, reason, _), by_epsilon in runs.items():
+            by_seeds: dict[tuple[int | None, ...], list[float]] = {}
+            for epsilon, seeds in by_epsilon.items():
+                by_seeds.setdefault(tuple(seeds), []).extend(() if epsilon is None else (epsilon,))
+            for own, epsilons in by_seeds.items():
+                found.append((f"{words_for(method, epsilons)}, {_seeds(own)}", reason))
+        return found
+
+    def verdict(self, method: str) -> MethodVerdict | None:
+        """What the court found about a method; None where it was not tried."""
+        return next((one for one in self.court if one.method == method and one.error is None), None)
+
+    def standing(self, one: Cell | Row) -> Standing:
+        """The status, or "refuted" where the court or an attack has shown the promise or the claim to be false."""
+        stated = one.epsilon if one.epsilon is not None else one.claim_epsilon
+        by_attack = stated is not None and one.epsilon_measured is not None and one.epsilon_measured > stated
+        found = self.verdict(one.method)
+        return "refuted" if by_attack or (found is not None and found.refuted) else one.status
+
+
+_COLUMNS = (
+    "method", "channel", "status", "epsilon_asked", "epsilon", "claim_epsilon", "seed", "accuracy", "low", "high",
+    "correct", "records", "epsilon_measured", "seconds", "bytes", "parameters", "queries", "error",
+)  # fmt: skip
+
+
+def _seeds(seeds: tuple[int | None, ...]) -> str:
+    if seeds == (None,):
+        return "trial before the court"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+# The page.
+
+
 @dataclass(frozen=True)
 class Shown:
     """One line of the table: a row, how its promise stands, and the strongest attack on it over the seeds."""
@@ -64,7 +196,7 @@ class Shown:
     standing: Standing
     auc_low: float | None
     auc_high: float | None
-    verdict: Verdict | None
+    verdict: MethodVerdict | None
 
     @property
     def says(self) -> str:
@@ -91,8 +223,8 @@ class Way:
     bytes: int | None
     parameters: int | None
     queries: int | None
-    verdict: Verdict | None
-    others: tuple[Attacked, ...]  # what was done beside asking who is a member
+    verdict: MethodVerdict | None
+    others: tuple[AttackSummary, ...]  # what was done beside asking who is a member
 
 
 @dataclass(frozen=True)
@@ -179,7 +311,7 @@ def lines(found: Comparison) -> list[Shown]:
     return sorted(shown, key=lambda line: (line.row.epsilon_asked or math.inf, -line.row.accuracy))
 
 
-def _strongest(cells: Iterable[Cell], row: Row) -> list[Attacked]:
+def _strongest(cells: Iterable[Cell], row: Row) -> list[AttackSummary]:
     """The strongest attack on each seed of a row."""
     own = [cell for cell in cells if (cell.method, cell.epsilon_asked) == (row.method, row.epsilon_asked)]
     return [worst for cell in own if cell.accuracy is not None and (worst := worst_attack(cell))]
@@ -190,16 +322,18 @@ def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
     if not shown:
         return []
     epsilons = found.epsilons or (1.0,)
-    open_levels = [charts.Level(words_for(line.row.method), _point(line)) for line in shown if _is_aside(line.row)]
-    plain = charts.Line("DP-SGD", _points(shown, PLAIN), aside=True)
+    open_levels = [
+        charts.ReferenceLevel(words_for(line.row.method), _point(line)) for line in shown if _is_aside(line.row)
+    ]
+    plain = charts.Series("DP-SGD", _points(shown, PLAIN), aside=True)
     drawn: list[Markup] = []
     for channel in _channels(shown):
         own = _methods(shown, channel)
         seen = [line.row for line in shown if _is_aside(line.row) or line.row.method in (PLAIN, *own)]
-        across = charts.span(value for row in seen for value in (row.low, row.high))
-        methods = [charts.Line(_short(method), _points(shown, method)) for method in own]
+        across = svg.span(value for row in seen for value in (row.low, row.high))
+        methods = [charts.Series(_short(method), _points(shown, method)) for method in own]
         levels = [
-            charts.Level(_short(line.row.method), _point(line))
+            charts.ReferenceLevel(_short(line.row.method), _point(line))
             for line in shown
             if line.row.channel == channel and line.row.epsilon_asked is None
         ]
@@ -220,15 +354,13 @@ def attack_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
     known = [line for line in shown if line.row.auc is not None]
     if not known:
         return []
-    score = charts.span(
-        [0.5, *(value for line in known for value in (line.auc_low, line.auc_high) if value is not None)]
-    )
+    score = svg.span([0.5, *(value for line in known for value in (line.auc_low, line.auc_high) if value is not None)])
     drawn: list[Markup] = []
     for epsilon in found.epsilons:
         here = [line for line in known if line.row.epsilon_asked in (None, epsilon)]
         if any(line.row.epsilon_asked is not None for line in here):
             points = [_attacked(line) for line in here]
-            across = charts.span(line.row.accuracy for line in here)
+            across = svg.span(line.row.accuracy for line in here)
             name, title = f"attacks-{len(drawn)}", f"At ε = {epsilon:g}"
             drawn.append(Markup(charts.draw_attacks(name, title, points, across, score)))
     return drawn
@@ -250,20 +382,20 @@ def _title(channel: str) -> str:
     return f"{channel}: {CHANNELS[channel]}" if channel in CHANNELS else channel
 
 
-def _points(shown: Sequence[Shown], method: str) -> list[charts.Point]:
+def _points(shown: Sequence[Shown], method: str) -> list[charts.DataPoint]:
     return [_point(line) for line in shown if line.row.method == method and line.row.epsilon_asked is not None]
 
 
-def _point(line: Shown) -> charts.Point:
+def _point(line: Shown) -> charts.DataPoint:
     row = line.row
-    return charts.Point(
+    return charts.DataPoint(
         row.epsilon_asked or 1.0, row.accuracy, row.low, row.high, line.standing, _short(row.method), line.says
     )
 
 
-def _attacked(line: Shown) -> charts.Point:
+def _attacked(line: Shown) -> charts.DataPoint:
     row = line.row
-    return charts.Point(
+    return charts.DataPoint(
         row.auc or 0.5, row.accuracy, row.low, row.high, line.standing, str(line.number), line.says, line.auc_low,
         line.auc_high,
     )  # fmt: skip

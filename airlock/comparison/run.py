@@ -21,11 +21,11 @@ from airlock._version import VERSION
 from airlock.comparison.advise import advise_measured
 from airlock.comparison.cell import Ways, failure, run_task, short_of_memory
 from airlock.comparison.matrix import Matrix, Task, lay_out, mark
-from airlock.comparison.page import write_page
+from airlock.comparison.page import Comparison, write_page
 from airlock.comparison.pool import Ended, Pool
-from airlock.comparison.results import Comparison, Folder, Kept, write
+from airlock.comparison.results import ComparisonFolder, FinishedCell, write
 from airlock.comparison.settings import CompareConfig
-from airlock.comparison.values import Cell, Dropped, Verdict
+from airlock.comparison.values import Cell, Dropped, MethodVerdict
 from airlock.errors import ConfigError, Interrupted
 from airlock.pipeline import tell_holder
 from airlock.training.devices import give_back, share_gpu
@@ -36,7 +36,7 @@ OVER = "The time was over."
 OVERTIME = "The time was over while it ran."
 TOO_LONG = "Less time was left than this method takes, about {seconds:.0f} s."
 
-Found = Cell | Verdict
+Found = Cell | MethodVerdict
 Work = Callable[[Task], Found]
 
 
@@ -101,14 +101,14 @@ def compare(
     begin = time.monotonic()
     config = config.quick() if quick else config
     minutes = config.minutes if minutes is None else minutes
-    matrix, folder = lay_out(config, data_dir), Folder(Path(out).absolute())
+    matrix, folder = lay_out(config, data_dir), ComparisonFolder(Path(out).absolute())
     ways = Ways(folder.scratch, config.baseline, config.court_seconds, data_dir)
     marks = {task.name: mark(task, _depends(task, matrix, ways)) for task in matrix.tasks}
     tell_holder(data.load(matrix.tasks[0].config, data_dir).remarks)  # a bad file is one error, not one a cell
     with folder.opened():
-        line = Line(matrix.tasks, folder, marks, jobs, None if minutes is None else begin + 60 * minutes, say)
+        line = TaskQueue(matrix.tasks, folder, marks, jobs, None if minutes is None else begin + 60 * minutes, say)
         try:
-            for task, found in run_line(line, jobs, functools.partial(run_task, ways=ways), progress):
+            for task, found in run_queue(line, jobs, functools.partial(run_task, ways=ways), progress):
                 line.finish(task, found)
         except (Interrupted, KeyboardInterrupt):
             raise Interrupted(
@@ -132,7 +132,7 @@ def _depends(task: Task, matrix: Matrix, ways: Ways) -> list[object]:
 
 
 @dataclass
-class Line:
+class TaskQueue:
     """The cells in line: those found, those still to run, and what must be dropped.
 
     A cell for which others had left no memory on the GPU is tried once more, when those beside it are others.
@@ -147,12 +147,12 @@ class Line:
     """
 
     tasks: Sequence[Task]
-    folder: Folder
+    folder: ComparisonFolder
     marks: dict[str, str]
     jobs: int = 1
     deadline: float | None = None
     say: Say | None = None
-    found: dict[str, Kept] = field(default_factory=dict)
+    found: dict[str, FinishedCell] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     _waiting: list[Task] = field(default_factory=list)
     _begun: dict[str, datetime.datetime] = field(default_factory=dict)
@@ -190,12 +190,12 @@ class Line:
             self._waiting.insert(2 * self.jobs, task)
             return
         took = (datetime.datetime.now(datetime.UTC) - begun).total_seconds()
-        kept = Kept(failure(task, CRASHED, took) if isinstance(found, str) else found, begun)
+        kept = FinishedCell(failure(task, CRASHED, took) if isinstance(found, str) else found, begun)
         self._count(task, kept)
         self.folder.put(task.name, self.marks[task.name], kept)
         self._tell(task)
 
-    def _count(self, task: Task, kept: Kept) -> None:
+    def _count(self, task: Task, kept: FinishedCell) -> None:
         self.found[task.name] = kept
         self._took.setdefault((task.kind, task.method), []).append(kept.found.seconds)
 
@@ -223,8 +223,8 @@ class Line:
             self.say(Moment(len(self.found), len(self.marks), task, found, self.seconds_left()))
 
 
-def run_line(
-    line: Line, jobs: int, work: Callable[..., Found], progress: Progress | None = None
+def run_queue(
+    line: TaskQueue, jobs: int, work: Callable[..., Found], progress: Progress | None = None
 ) -> Iterator[tuple[Task, Found | Ended]]:
     """Run what is in line, here or in so many processes."""
     if jobs > 1:
@@ -262,10 +262,10 @@ def _until(deadline: float | None, progress: Progress | None) -> Progress | None
     return report
 
 
-def _result(config: CompareConfig, matrix: Matrix, line: Line) -> Comparison:
+def _result(config: CompareConfig, matrix: Matrix, line: TaskQueue) -> Comparison:
     kept = [line.found[task.name] for task in matrix.tasks if task.name in line.found]
     cells = tuple(one.found for one in kept if isinstance(one.found, Cell))
-    court = tuple(one.found for one in kept if isinstance(one.found, Verdict))
+    court = tuple(one.found for one in kept if isinstance(one.found, MethodVerdict))
     begun = [one.begun for one in kept] or [datetime.datetime.now(datetime.UTC)]
     dropped = [
         Dropped(method=task.method, epsilon_asked=task.epsilon, seed=task.seed, reason=line.dropped[task.name])

@@ -6,14 +6,14 @@ A cell is one run, a row a method at one ε over its seeds. A claim never stands
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import fmean
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from airlock.accounting.guarantee import Status
 from airlock.auditing.result import Aim, View
-from airlock.bundle.schema import Count, Delta, Epsilon, Shape, Share, Signed
-from airlock.config import Frozen
+from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape, Signed
 
 # Rows to compare with; no method of a channel is called so.
 BASELINE = "baseline"  # a model without privacy
@@ -46,7 +46,7 @@ class Need(Frozen):
     epsilon: Annotated[float, Field(gt=0)] | None = None
 
 
-class Subject(Frozen):
+class ComparedData(Frozen):
     """What is public about the data.
 
     Args:
@@ -64,7 +64,7 @@ class Subject(Frozen):
     named: bool = False
 
 
-class Attacked(Frozen):
+class AttackSummary(Frozen):
     """One attack on one cell; the card's figures, in short.
 
     Args:
@@ -135,12 +135,12 @@ class Cell(Frozen):
     epsilon: Epsilon | None = None
     claim_epsilon: Epsilon | None = None
     seed: Count
-    accuracy: Share | None = None
-    low: Share | None = None
-    high: Share | None = None
+    accuracy: Proportion | None = None
+    low: Proportion | None = None
+    high: Proportion | None = None
     correct: Count | None = None
     records: Count | None = None
-    attacks: tuple[Attacked, ...] = ()
+    attacks: tuple[AttackSummary, ...] = ()
     not_tested: tuple[str, ...] = ()
     epsilon_measured: Epsilon | None = None
     seconds: Seconds
@@ -186,11 +186,11 @@ class Row(Frozen):
     epsilon: Epsilon | None
     claim_epsilon: Epsilon | None
     seeds: Annotated[int, Field(ge=1)]
-    accuracy: Share
-    low: Share
-    high: Share
-    lowest: Share
-    highest: Share
+    accuracy: Proportion
+    low: Proportion
+    high: Proportion
+    lowest: Proportion
+    highest: Proportion
     auc: float | None
     epsilon_measured: Epsilon | None
     seconds: Seconds
@@ -216,7 +216,7 @@ class Dropped(Frozen):
     reason: str
 
 
-class Verdict(Frozen):
+class MethodVerdict(Frozen):
     """What the court found about a method's claim, on made-up records.
 
     Args:
@@ -271,9 +271,9 @@ class Ranked(Frozen):
     recommended: bool
     reason: str
     epsilon: Epsilon | None = None
-    accuracy: Share | None = None
-    low: Share | None = None
-    high: Share | None = None
+    accuracy: Proportion | None = None
+    low: Proportion | None = None
+    high: Proportion | None = None
     queries: Count | None = None
     figures: dict[str, str | int | float] = Field(default_factory=dict)
 
@@ -302,6 +302,49 @@ def words_for(method: str, epsilons: Iterable[float] = ()) -> str:
     return WORDS.get(method, method) + (f" at ε = {where}" if where else "")
 
 
-def worst_attack(cell: Cell) -> Attacked | None:
+def worst_attack(cell: Cell) -> AttackSummary | None:
     """The attack on membership that does best; None where none was run."""
     return max((one for one in cell.attacks if one.aim == "membership"), key=lambda one: one.auc, default=None)
+
+
+def rows_of(cells: Iterable[Cell]) -> tuple[Row, ...]:
+    """Cells over their seeds, in their order; failed ones are left out."""
+    groups: dict[tuple[str, float | None], list[Cell]] = {}
+    for cell in cells:
+        if cell.accuracy is not None:
+            groups.setdefault((cell.method, cell.epsilon_asked), []).append(cell)
+    return tuple(_row(group) for group in groups.values())
+
+
+def _row(cells: list[Cell]) -> Row:
+    first, known = cells[0], [cell.epsilon for cell in cells]
+    accuracies = _there(cell.accuracy for cell in cells)
+    return Row(
+        method=first.method,
+        channel=first.channel,
+        title=first.title,
+        status=first.status,
+        epsilon_asked=first.epsilon_asked,
+        epsilon=None if None in known else max(_there(known)),
+        claim_epsilon=max(_there(cell.claim_epsilon for cell in cells), default=None),
+        seeds=len(cells),
+        accuracy=fmean(accuracies),
+        low=fmean(_there(cell.low for cell in cells)),
+        high=fmean(_there(cell.high for cell in cells)),
+        lowest=min(accuracies),
+        highest=max(accuracies),
+        auc=_mean([worst.auc for cell in cells if (worst := worst_attack(cell))]),
+        epsilon_measured=max(_there(cell.epsilon_measured for cell in cells), default=None),
+        seconds=fmean(cell.seconds for cell in cells),
+        bytes=max((cell.bytes for cell in cells if cell.bytes is not None), default=None),
+        parameters=max((cell.parameters for cell in cells if cell.parameters is not None), default=None),
+        queries=min((cell.queries for cell in cells if cell.queries is not None), default=None),
+    )
+
+
+def _there(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: list[float]) -> float | None:
+    return fmean(values) if values else None

@@ -18,7 +18,7 @@ from airlock.ledger.ledger import Balance as Balance
 from airlock.ledger.ledger import Ledger as Ledger
 from airlock.ledger.ledger import Terms as Terms
 from airlock.ledger.transaction import Charge, Replay, Rules, Spend, budget_in_units, cost_in_units
-from airlock.ledger.verify import Verdict as Verdict
+from airlock.ledger.verify import LedgerVerification as LedgerVerification
 
 __all__ = [
     "Balance",
@@ -26,11 +26,11 @@ __all__ = [
     "Key",
     "KeyStore",
     "Ledger",
+    "LedgerVerification",
     "Replay",
     "Rules",
     "Spend",
     "Terms",
-    "Verdict",
     "budget_in_units",
     "cost_in_units",
     "digest",

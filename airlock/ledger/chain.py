@@ -4,11 +4,11 @@ The hash of an entry is the SHA-256 of its canonical content, in which the hash 
 changes, removes or inserts an entry has to change every hash after it. An entry names a client and an amount, and holds
 digests; it never holds an input or an answer.
 
-The high-water mark (`Mark`) says how far the ledger had come. A database that is restored from a backup has its budget
-back, and its own hashes agree. The mark remembers the last entry that this machine saw committed; a ledger that is
-shorter, or has another entry in that place, was rewound or replaced. The database commits first and the mark follows,
-so that a crash in between leaves a mark that is a little behind: it then detects less, and never accuses wrongly.
-Several processes may share one mark; it only rises. Replicas on several machines have one each.
+The high-water mark (`HighWaterMark`) says how far the ledger had come. A database that is restored from a backup has
+its budget back, and its own hashes agree. The mark remembers the last entry that this machine saw committed; a ledger
+that is shorter, or has another entry in that place, was rewound or replaced. The database commits first and the mark
+follows, so that a crash in between leaves a mark that is a little behind: it then detects less, and never accuses
+wrongly. Several processes may share one mark; it only rises. Replicas on several machines have one each.
 
 Keep it where a restore of the database does not reach. Whoever can change both can rewind both.
 """
@@ -97,7 +97,7 @@ def mark_name(place: str) -> str:
     return f"{digest(where)[:32]}.json"
 
 
-class Mark:
+class HighWaterMark:
     """A small file, replaced as a whole."""
 
     def __init__(self, path: Path) -> None:

@@ -22,8 +22,8 @@ import sqlalchemy as sa
 
 from airlock.errors import AirlockError, ConfigError, LedgerBroken, LedgerError, LedgerUnavailable
 from airlock.ledger import tables, verify
-from airlock.ledger.chain import FIRST_HASH, OPENED, Entry, Mark, Position
-from airlock.ledger.transaction import LARGEST, Books, Charge, Forget, Keep, Order, Replay, Rules, SetQuota, Spend
+from airlock.ledger.chain import FIRST_HASH, OPENED, Entry, HighWaterMark, Position
+from airlock.ledger.transaction import LARGEST, Charge, Forget, Keep, Order, Replay, Rules, SetQuota, Spend, Transaction
 from airlock.ledger.writer import Writer
 
 
@@ -64,7 +64,13 @@ class Ledger:
     """A database, a mark beside it and the thread that writes. Open it after forking, and close it."""
 
     def __init__(
-        self, engine: sa.Engine, mark: Mark, seen: Position, rules: Rules, clock: Callable[[], float], batch: int
+        self,
+        engine: sa.Engine,
+        mark: HighWaterMark,
+        seen: Position,
+        rules: Rules,
+        clock: Callable[[], float],
+        batch: int,
     ) -> None:
         self.engine, self.mark = engine, mark
         self._seen, self._marked = seen, seen
@@ -102,7 +108,7 @@ class Ledger:
         """
         engine = tables.connect(str(place), create=terms is not None)
         try:
-            kept = Mark(mark)
+            kept = HighWaterMark(mark)
             held = kept.read()
             if not tables.has_ledger(engine):
                 _begin(engine, terms, held, clock)
@@ -136,7 +142,7 @@ class Ledger:
             KeyReused: As `spend` does.
         """
         with tables.reading(self.engine) as connection:
-            return Books.look_up(connection, self.now(), self._rules, spend)
+            return Transaction.look_up(connection, self.now(), self._rules, spend)
 
     def keep(self, charge: Charge, body: bytes) -> bool:
         """Store an answer for replays; False where its key was charged again, or there is no key."""
@@ -161,10 +167,10 @@ class Ledger:
             UnknownKey: There is no such client.
         """
         with tables.reading(self.engine) as connection:
-            books = Books.read(connection, self._rules, client)
-            return Balance(client, *books.balance(client))
+            transaction = Transaction.read(connection, self._rules, client)
+            return Balance(client, *transaction.balance(client))
 
-    def verify(self) -> verify.Verdict:
+    def verify(self) -> verify.LedgerVerification:
         """Walk the whole log: hashes, totals, limits and the mark."""
         return verify.walk(self.engine, self.mark)
 
@@ -201,12 +207,12 @@ class Ledger:
         """
         self._catch_up()
         with tables.writing(self.engine) as connection:
-            books = Books.open(connection, self.now(), self._rules, orders)
-            verify.check_mark(self._seen, books.position, books.hash_of)
-            outcomes = [_outcome(order, books) for order in orders]
-            books.flush()
-        if books.moved:
-            self._seen = books.position
+            transaction = Transaction.open(connection, self.now(), self._rules, orders)
+            verify.check_mark(self._seen, transaction.position, transaction.hash_of)
+            outcomes = [_outcome(order, transaction) for order in orders]
+            transaction.flush()
+        if transaction.moved:
+            self._seen = transaction.position
             self._catch_up()
         return outcomes
 
@@ -216,7 +222,7 @@ class Ledger:
             self._marked = self._seen
 
 
-def verify_at(place: str | Path, mark: Path) -> verify.Verdict:
+def verify_at(place: str | Path, mark: Path) -> verify.LedgerVerification:
     """Verify the ledger at `place` as it lies there, also one that `Ledger.open` refuses; nothing is written.
 
     Raises:
@@ -226,15 +232,15 @@ def verify_at(place: str | Path, mark: Path) -> verify.Verdict:
     try:
         if not tables.has_ledger(engine):
             raise ConfigError("a ledger in this place", "none")
-        return verify.walk(engine, Mark(mark))
+        return verify.walk(engine, HighWaterMark(mark))
     finally:
         engine.dispose()
 
 
-def _outcome(order: Order, books: Books) -> object:
+def _outcome(order: Order, transaction: Transaction) -> object:
     """A refusal is an outcome, and left no trace; anything else fails the transaction."""
     try:
-        return order.apply(books)
+        return order.apply(transaction)
     except LedgerError:
         raise
     except AirlockError as refusal:
@@ -262,16 +268,20 @@ def _begin(engine: sa.Engine, terms: Terms | None, held: Position | None, clock:
         connection.execute(sa.insert(tables.ledger), [row | {"entries": 1, "head": first.hash}])
 
 
-def _admitted(engine: sa.Engine, terms: Terms | None, kept: Mark, held: Position | None, new_mark: bool) -> Position:
+def _admitted(
+    engine: sa.Engine, terms: Terms | None, kept: HighWaterMark, held: Position | None, new_mark: bool
+) -> Position:
     """Where the ledger stands, if it is the one that terms and mark expect."""
     with tables.reading(engine) as connection:
-        books = Books.read(connection, Rules())
-        if terms is not None and books.terms != terms.to_json():
-            raise ConfigError(f"a ledger opened for {terms.to_json()}", books.terms, "A ledger's terms never change.")
+        transaction = Transaction.read(connection, Rules())
+        if terms is not None and transaction.terms != terms.to_json():
+            raise ConfigError(
+                f"a ledger opened for {terms.to_json()}", transaction.terms, "A ledger's terms never change."
+            )
         if held is not None:
-            verify.check_mark(held, books.position, books.hash_of)
-        if held is not None or not books.spent or new_mark:
-            return books.position
+            verify.check_mark(held, transaction.position, transaction.hash_of)
+        if held is not None or not transaction.spent or new_mark:
+            return transaction.position
     if (written := kept.read()) is not None:  # by another process, since `held` was read
         return _admitted(engine, terms, kept, written, new_mark)
     raise LedgerBroken(

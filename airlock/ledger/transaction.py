@@ -4,12 +4,12 @@ Costs are whole units: a cost is rounded up, a budget down, so that rounding nev
 whole numbers and knows nothing of privacy. What it adds up must therefore be a cost that adds up: the ε of a pure
 mechanism, or the ρ of zero-concentrated privacy; never the ε of an (ε, δ) that was computed for one query.
 
-Orders. An order says whose rows it needs and is applied to the `Books` of a transaction, together with others. Amounts
+Orders. An order says whose rows it needs and is applied to a `Transaction`, together with others. Amounts
 and names are checked when it is made, so that nothing that could be free or negative reaches a transaction.
 
-The transaction holds the lock, and what may be charged is decided in it. `Books` reads the rows that a batch of orders
-needs, decides order after order in memory, and writes what changed at the end. An order that is refused raises before
-it has changed anything, so the others of its batch are not touched by it.
+The transaction holds the lock, and what may be charged is decided in it. `Transaction` reads the rows that a batch of
+orders needs, decides order after order in memory, and writes what changed at the end. An order that is refused raises
+before it has changed anything, so the others of its batch are not touched by it.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Order(Protocol):
     def key_digest(self) -> str:
         """Which idempotency key's row is needed; empty for none."""
 
-    def apply(self, books: Books) -> object:
+    def apply(self, transaction: Transaction) -> object:
         """Do it; a refusal is raised before anything is changed."""
 
 
@@ -170,9 +170,9 @@ class Spend:
         """The log and the tables hold a digest: what a client calls its requests is its own affair."""
         return digest(self.key) if self.key is not None else ""
 
-    def apply(self, books: Books) -> Charge | Replay:
+    def apply(self, transaction: Transaction) -> Charge | Replay:
         """Charge, or find the answer that was given before."""
-        return books.charge(self)
+        return transaction.charge(self)
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class Keep:
         """Under which key."""
         return self.charge.key
 
-    def apply(self, books: Books) -> bool:
+    def apply(self, transaction: Transaction) -> bool:
         """Whether it was stored: not if the key was charged again since, or holds an answer."""
-        return books.keep(self.charge, self.body)
+        return transaction.keep(self.charge, self.body)
 
 
 @dataclass(frozen=True)
@@ -215,9 +215,9 @@ class SetQuota:
         if self.quota is not None and not (type(self.quota) is int and 0 <= self.quota <= LARGEST):
             raise ConfigError("a whole number of units as quota", repr(self.quota)[:40])
 
-    def apply(self, books: Books) -> None:
+    def apply(self, transaction: Transaction) -> None:
         """Write it into the log and the client's row."""
-        books.set_quota(self.client, self.quota)
+        transaction.set_quota(self.client, self.quota)
 
 
 @dataclass(frozen=True)
@@ -227,9 +227,9 @@ class Forget:
     client: str = ""
     key_digest: str = ""
 
-    def apply(self, books: Books) -> int:
+    def apply(self, transaction: Transaction) -> int:
         """How many were dropped."""
-        return books.forget()
+        return transaction.forget()
 
 
 # The rows inside one transaction.
@@ -273,7 +273,7 @@ class _Answer:
 
 
 @dataclass
-class Books:
+class Transaction:
     """The rows of one transaction; `open` takes the lock, `flush` writes."""
 
     connection: sa.Connection
@@ -293,30 +293,30 @@ class Books:
     _touched_answers: set[tuple[str, str]] = field(default_factory=set)
 
     @classmethod
-    def open(cls, connection: sa.Connection, now: int, rules: Rules, orders: Sequence[Order] = ()) -> Books:
+    def open(cls, connection: sa.Connection, now: int, rules: Rules, orders: Sequence[Order] = ()) -> Transaction:
         """Take the lock, then read what the orders need."""
         row = connection.execute(_LOCKED).one_or_none()
         if row is None:
             raise LedgerBroken("a ledger in this database", "none", "It was removed.", "Restore it, or begin anew.")
-        books = cls(connection, now, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
-        books._before = books.position
-        books._load(orders)
-        return books
+        transaction = cls(connection, now, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
+        transaction._before = transaction.position
+        transaction._load(orders)
+        return transaction
 
     @classmethod
-    def read(cls, connection: sa.Connection, rules: Rules, client: str = "") -> Books:
-        """The state as it is, without the lock: nothing may be charged in these books."""
+    def read(cls, connection: sa.Connection, rules: Rules, client: str = "") -> Transaction:
+        """The state as it is, without the lock: nothing may be charged in this transaction."""
         row = connection.execute(sa.select(tables.ledger)).one()
-        books = cls(connection, 0, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
-        books._load([SetQuota(client, None)] if client else [])
-        return books
+        transaction = cls(connection, 0, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
+        transaction._load([SetQuota(client, None)] if client else [])
+        return transaction
 
     @classmethod
     def look_up(cls, connection: sa.Connection, now: int, rules: Rules, spend: Spend) -> Replay | None:
         """The answer that a request had before, without the lock; raises `KeyReused` as `charge` does."""
-        books = cls(connection, now, rules)
-        books._load([spend])
-        held = books._held(spend)
+        transaction = cls(connection, now, rules)
+        transaction._load([spend])
+        held = transaction._held(spend)
         return Replay(held.entry, held.body) if held is not None and held.body is not None else None
 
     def balance(self, client: str = "") -> tuple[int | None, int, int]:

@@ -11,14 +11,14 @@ import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken
 from airlock.ledger import tables
-from airlock.ledger.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, Mark, Position
+from airlock.ledger.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, HighWaterMark, Position
 
 _COLUMNS = [column for column in tables.log.c if column.name != "hash"]
 _PAGE = 2000
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LedgerVerification:
     """What a walk over the log found.
 
     Attributes:
@@ -97,7 +97,7 @@ class _Totals:
             raise _Wrong("it spends more than there was", entry.seq)
 
 
-def walk(engine: sa.Engine, mark: Mark) -> Verdict:
+def walk(engine: sa.Engine, mark: HighWaterMark) -> LedgerVerification:
     """Verify a whole ledger in one consistent reading; it may be in use.
 
     The mark is read first: it never runs ahead of the database, so a later reading has its entry.
@@ -113,8 +113,10 @@ def walk(engine: sa.Engine, mark: Mark) -> Verdict:
                     raise _Wrong("the high-water mark knows another entry in this place", entry.seq)
             _compare(connection, totals, held)
     except _Wrong as wrong:
-        return Verdict(False, totals.entries, totals.spent, totals.cap, wrong.entry, wrong.says, marked)
-    return Verdict(True, totals.entries, totals.spent, totals.cap, None, "hashes, totals and limits agree", marked)
+        return LedgerVerification(False, totals.entries, totals.spent, totals.cap, wrong.entry, wrong.says, marked)
+    return LedgerVerification(
+        True, totals.entries, totals.spent, totals.cap, None, "hashes, totals and limits agree", marked
+    )
 
 
 def check_mark(mark: Position, at: Position, hash_of: Callable[[int], str | None]) -> None:

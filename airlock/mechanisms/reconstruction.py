@@ -45,6 +45,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from airlock.config import Positive, Proportion
+
 LEVELS = (20.0, 24.0, 28.0, 32.0)  # dB that a card speaks of
 CONFIDENCE = 0.95
 CENTRES, WITNESSES = 4000, 16_000  # at most
@@ -62,9 +64,9 @@ class Recovery:
         bound: How often a guess with it is, at most.
     """
 
-    psnr: float
-    blind: float
-    bound: float
+    psnr: Positive
+    blind: Proportion
+    bound: Proportion
 
 
 def bound(blind: float, noise_multiplier: float, runs: int = 1) -> float:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 import dp_accounting as dpa
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
+from airlock.config import Shape
 from airlock.data import Records
 from airlock.errors import DataError, Refused
 from airlock.mechanisms import Place, Stream
@@ -51,11 +53,11 @@ class Interface:
     made_once: ClassVar[bool] = False
 
     gives: Gives
-    input_shape: tuple[int, ...]
+    input_shape: Shape
     classes: tuple[str, ...]
-    units: int | None
+    units: Annotated[int, Field(ge=1)] | None
     unit: str
-    figures: Figures = field(default_factory=dict)
+    figures: Figures
 
     def checked(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
         """Queries as they may be answered: finite float32, one a row.

@@ -1,9 +1,9 @@
-"""The sale of answers: reserve, charge, answer, keep, in this order and no other.
+"""How a question is answered: reserve, charge, answer, keep, in this order and no other.
 
 A charge is on the disk before noise is drawn. What was charged and could not be answered stays charged. An answer is
 stored for its idempotency key before it is sent, so that whoever asks again gets the same one and not a second draw.
 
-Answers are computed off the event loop, many requests at a time (`Gatherer`). While a thread answers, requests gather,
+Answers are computed off the event loop, many requests at a time (`Batcher`). While a thread answers, requests gather,
 and it takes them all at once: a hop between threads costs as much as a small network. Answers that are free are
 computed in one batch; each that was paid for is answered by itself, with a stream of its own.
 """
@@ -38,7 +38,7 @@ class _Asked:
     future: asyncio.Future[Answers]
 
 
-class Gatherer:
+class Batcher:
     """Answers queries in one thread of its own; used from one event loop."""
 
     def __init__(self, answerer: Answerer) -> None:
@@ -105,15 +105,13 @@ def _split(answers: Answers, sizes: list[int]) -> list[Answers]:
     return [Answers(one, values) for one, values in zip(labels, np.split(answers.values, ends), strict=True)]
 
 
-# The sale.
-
-pass  # merged
+# The handler.
 
 _log = logging.getLogger("airlock.serve")
 
 
 @dataclass(frozen=True)
-class Sold:
+class PaidAnswer:
     """An answer that may leave.
 
     Attributes:
@@ -129,18 +127,18 @@ class Sold:
     replayed: bool = False
 
 
-class Sale:
-    """Sells the answers of one answerer against one ledger."""
+class AnswerHandler:
+    """Answers what is asked of one answerer, each answer paid to one ledger first."""
 
     def __init__(self, answerer: Answerer, ledger: Ledger) -> None:
         self._answerer, self._ledger = answerer, ledger
-        self._gatherer = Gatherer(answerer)
+        self._batcher = Batcher(answerer)
 
     def close(self) -> None:
         """End the thread that answers; the ledger is its owner's."""
-        self._gatherer.close()
+        self._batcher.close()
 
-    async def sell(self, client: str, query: Query, key: str | None) -> Sold:
+    async def handle(self, client: str, query: Query, key: str | None) -> PaidAnswer:
         """Answer a query, paid by a client.
 
         Raises:
@@ -156,12 +154,12 @@ class Sale:
             raise
         if isinstance(outcome, Replay):
             self._answerer.cancel(reservation)
-            return Sold(outcome.body, 0, replayed=True)
+            return PaidAnswer(outcome.body, 0, replayed=True)
         outputs = await self._answer(query, reservation)
         if outcome is None:
-            return Sold(outputs, 0)
+            return PaidAnswer(outputs, 0)
         await self._keep(outcome, outputs)
-        return Sold(outputs, outcome.units, outcome.left)
+        return PaidAnswer(outputs, outcome.units, outcome.left)
 
     async def _pay(
         self, client: str, reservation: Reservation, query: Query, key: str | None
@@ -176,7 +174,7 @@ class Sale:
 
     async def _answer(self, query: Query, reservation: Reservation) -> bytes:
         try:
-            answers = await self._gatherer.answer(query.x, reservation)
+            answers = await self._batcher.answer(query.x, reservation)
             return write_outputs(answers, query, self._answerer.interface)
         except Exception as error:  # noqa: BLE001 - the inputs may stand in its message: its kind is all that is told
             _log.error("answering failed: %s", type(error).__name__)

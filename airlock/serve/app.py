@@ -1,7 +1,7 @@
 """The service over HTTP: which address does what, in which order.
 
-For an answer: who asks, the body under its limits, everything in it checked, then the sale (`sale`). Problems are told
-in `problems`, requests are counted and logged in `guard`.
+For an answer: who asks, the body under its limits, everything in it checked, then the answer (`answer_handler`).
+Problems are told in `problems`, requests are counted and logged in `middleware`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airlock.errors import AirlockError
 from airlock.ledger.ledger import Balance
 from airlock.serve import pages, protocol, schema
 from airlock.serve.access import Access
-from airlock.serve.answer_handler import Sale
+from airlock.serve.answer_handler import AnswerHandler
 from airlock.serve.middleware import Guard, Meters
 from airlock.serve.problems import MEDIA_TYPE, Problem, from_error
 from airlock.serve.protocol import parse_json, read_body
@@ -55,7 +55,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self.service, self.meters = service, Meters()
-        self.access, self.sale = Access(service.keys), Sale(service.answerer, service.ledger)
+        self.access, self.handler = Access(service.keys), AnswerHandler(service.answerer, service.ledger)
         self._ready_until = 0.0
 
     @contextlib.asynccontextmanager
@@ -66,7 +66,7 @@ class App:
             yield
         finally:
             forgetting.cancel()
-            self.sale.close()
+            self.handler.close()
             self.access.close()
 
     async def live(self) -> dict[str, Any]:
@@ -104,15 +104,15 @@ class App:
         content = await read_body(request, limits.body_bytes, limits.body_seconds)
         query = await asyncio.to_thread(self._read, content) if len(content) > _LARGE else self._read(content)
         told["rows"] = len(query.x)
-        sold = await self.sale.sell(client, query, key)
-        told["units"] = sold.units
+        paid = await self.handler.handle(client, query, key)
+        told["units"] = paid.units
         self.meters.rows.inc(len(query.x))
-        self.meters.units.inc(sold.units)
-        self.meters.replays.inc(sold.replayed)
-        headers = {"Airlock-Units": str(sold.units), "Airlock-Replayed": "true" if sold.replayed else "false"}
-        if sold.left is not None:
-            headers["Airlock-Units-Left"] = str(sold.left)
-        body = protocol.write_answer(name, self.service.release, query.id, sold.outputs)
+        self.meters.units.inc(paid.units)
+        self.meters.replays.inc(paid.replayed)
+        headers = {"Airlock-Units": str(paid.units), "Airlock-Replayed": "true" if paid.replayed else "false"}
+        if paid.left is not None:
+            headers["Airlock-Units-Left"] = str(paid.left)
+        body = protocol.write_answer(name, self.service.release, query.id, paid.outputs)
         return Response(body, media_type="application/json", headers=headers)
 
     async def budget(self, request: Request) -> Response:

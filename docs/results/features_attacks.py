@@ -26,7 +26,7 @@ from airlock.auditing.attacks.identify import identify
 from airlock.auditing.attacks.invert import InvertSettings
 from airlock.auditing.attacks.reconstruct import ReconstructSettings
 from airlock.auditing.features.attack import Attackers, png
-from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on, push
 from airlock.auditing.features.reconstruction_metrics import hits_at_most, named, psnr, rebuilt
 from airlock.config import Frozen, from_table
 from airlock.data import Records
@@ -102,30 +102,38 @@ def rows(
         whole = open_prefix("vgg16", m, SHAPE, weights)
         order = np.random.default_rng(seed + m).permutation(whole.shape[0]).tolist()
         for count in size.channels:
-            passage = Passage(narrow(whole, order[:count]).to(run.device))
-            yield from plain(passage, known, target.take(np.arange(size.attacked)), m, count, size, seed, run, out)
+            pipeline = FeaturePipeline(narrow(whole, order[:count]).to(run.device))
+            yield from plain(pipeline, known, target.take(np.arange(size.attacked)), m, count, size, seed, run, out)
         yield identified(whole, order[: max(size.channels)], m, known, size, seed, run)
     yield from noised(known, target.take(np.arange(size.noised)), weights, size, seed, run)
 
 
-def learnt(passage: Passage, known: Pairs, size: Size, seed: int, run: Run) -> Attackers:
+def learnt(pipeline: FeaturePipeline, known: Pairs, size: Size, seed: int, run: Run) -> Attackers:
     """Everybody."""
-    weights = size.noisy_variation if passage.sigma else size.variation
+    weights = size.noisy_variation if pipeline.sigma else size.variation
     settings = InvertSettings(steps=size.steps, variation=weights, batch_size=500)
-    return Attackers.learn(passage, known, seed, run, settings, ReconstructSettings(epochs=size.epochs))
+    return Attackers.learn(pipeline, known, seed, run, settings, ReconstructSettings(epochs=size.epochs))
 
 
 def plain(
-    passage: Passage, known: Records, target: Records, m: int, count: int, size: Size, seed: int, run: Run, out: Path
+    pipeline: FeaturePipeline,
+    known: Records,
+    target: Records,
+    m: int,
+    count: int,
+    size: Size,
+    seed: int,
+    run: Run,
+    out: Path,
 ) -> Iterator[dict[str, object]]:
     """Every attacker on features as they are."""
-    pairs, theirs = (push(passage, part, run.device) for part in (known, target))
-    attackers = learnt(passage, pairs, size, seed, run)
+    pairs, theirs = (push(pipeline, part, run.device) for part in (known, target))
+    attackers = learnt(pipeline, pairs, size, seed, run)
     made = attackers.make(theirs.clean, theirs.y)
     for (name, view), found in made.items():
-        result = rebuilt(name, view, theirs.x, theirs.y, found, attackers.blind, len(pairs), 20.0)
+        result = rebuilt(name, view, theirs.x, theirs.y, found, attackers.baseline, len(pairs), 20.0)
         yield {"table": "rebuilt", "m": m, "channels": count} | short(dataclasses.asdict(result))
-    strip = torch.stack([theirs.x, attackers.blind(theirs.y), *made.values()])[:, : size.shown]
+    strip = torch.stack([theirs.x, attackers.baseline(theirs.y), *made.values()])[:, : size.shown]
     (out / f"sheet-m{m}-d{count}.png").write_bytes(png(strip.cpu()))
 
 
@@ -133,7 +141,7 @@ def identified(
     whole: nn.Module, channels: list[int], m: int, known: Records, size: Size, seed: int, run: Run
 ) -> dict[str, object]:
     """From a pool of this net and others of its kind, all cut after every layer."""
-    few = push(Passage(whole), known.take(np.arange(8)), run.device)
+    few = push(FeaturePipeline(whole), known.take(np.arange(8)), run.device)
     pool = {f"vgg16, {m}": whole.to(run.device)}
     for decoy in range(size.decoys):
         with torch.random.fork_rng(devices=[]):
@@ -160,15 +168,15 @@ def noised(
     m, count = max(size.layers), size.channels[min(1, len(size.channels) - 1)]
     whole = open_prefix("vgg16", m, SHAPE, weights)
     front = narrow(whole, np.random.default_rng(seed + m).permutation(whole.shape[0])[:count].tolist()).to(run.device)
-    clip = float(push(Passage(front), known, run.device).clean.flatten(1).norm(dim=1).median())
+    clip = float(push(FeaturePipeline(front), known, run.device).clean.flatten(1).norm(dim=1).median())
     for ratio in size.ratios:
-        passage = Passage(front, clip, clip / ratio)
-        pairs, theirs = (push(passage, part, run.device) for part in (known, target))
-        attackers = learnt(passage, pairs, size, seed, run)
-        left = passage.noisy(theirs.clean, generator_on(run.device, seed + 2))
+        pipeline = FeaturePipeline(front, clip, clip / ratio)
+        pairs, theirs = (push(pipeline, part, run.device) for part in (known, target))
+        attackers = learnt(pipeline, pairs, size, seed, run)
+        left = pipeline.noisy(theirs.clean, generator_on(run.device, seed + 2))
         made = attackers.make(left, theirs.y)
-        made["looking it up", "front"] = looked_up(passage, left, theirs)
-        made[attackers.blind.name, "features"] = attackers.blind(theirs.y)
+        made["looking it up", "front"] = looked_up(pipeline, left, theirs)
+        made[attackers.baseline.name, "features"] = attackers.baseline(theirs.y)
         for threshold in size.thresholds:
             shares = {name: float((psnr(x, theirs.x) >= threshold).double().mean()) for (name, _), x in made.items()}
             blind = blind_share(theirs, threshold)
@@ -188,7 +196,7 @@ def noised(
         yield {"table": "noised mean", "m": m, "channels": count, "ratio": ratio} | short(means)
 
 
-def looked_up(passage: Passage, left: Tensor, theirs: Pairs) -> Tensor:
+def looked_up(pipeline: FeaturePipeline, left: Tensor, theirs: Pairs) -> Tensor:
     """An attacker who knows all pictures with their labels and names the likeliest: the prior of the bound."""
     far = torch.cdist(left.flatten(1), theirs.clean.flatten(1))
     far = far.masked_fill(theirs.y[:, None] != theirs.y[None], torch.inf)

@@ -21,7 +21,7 @@ from torch import nn
 from airlock import data, methods
 from airlock.auditing.attacks import gradient_norm, loss_threshold
 from airlock.auditing.attacks.signals import ask, loss
-from airlock.auditing.members import Sides, draw
+from airlock.auditing.members import AttackSet, draw
 from airlock.auditing.metrics import measure_all
 from airlock.config import load
 from airlock.data import Records
@@ -50,8 +50,8 @@ def main() -> None:
         assert isinstance(channel, Published | Ensemble)
         run = Run(device=choose_device(config.device))
         made = channel.release(split, Randomness.make(seed, seed), run)
-        sides = draw(split, config.split, seed, MOST)
-        assert sides is not None
+        attack_set = draw(split, config.split, seed, MOST)
+        assert attack_set is not None
         start = make_pair((channel.teacher_name, channel.net_name), channel.layers, channel.facts, seed)[0]
         everyone = Records(
             *(np.concatenate(pair) for pair in zip(_arrays(split.private), _arrays(split.public), strict=True))
@@ -59,17 +59,17 @@ def main() -> None:
         teacher = taught("teacher", start, everyone, channel.settings, seed, Stages(run, {"seed": seed})).eval()
         for whose, net in (("student", made.network.net), ("teacher", teacher)):
             right = count_correct(net, split.test) / len(split.test)
-            for row in attacked(net.cpu(), sides, made.guarantee.delta, channel.facts.classes):
+            for row in attacked(net.cpu(), attack_set, made.guarantee.delta, channel.facts.classes):
                 print(json.dumps({"seed": seed, "network": whose, "accuracy": round(right, 4), **row}), flush=True)
 
 
-def attacked(net: nn.Module, sides: Sides, delta: float, classes: tuple[str, ...]) -> list[dict[str, object]]:
+def attacked(net: nn.Module, attack_set: AttackSet, delta: float, classes: tuple[str, ...]) -> list[dict[str, object]]:
     """The two attacks that take seconds."""
-    losses = [loss(ask(net, side), side.y) for side in (sides.members, sides.others)]
+    losses = [loss(ask(net, side), side.y) for side in (attack_set.members, attack_set.others)]
     trainable = net.requires_grad_(True)
     found = [
-        loss_threshold(losses[0], losses[1], sides.members.y, sides.others.y),
-        gradient_norm(trainable, sides.members, sides.others),
+        loss_threshold(losses[0], losses[1], attack_set.members.y, attack_set.others.y),
+        gradient_norm(trainable, attack_set.members, attack_set.others),
     ]
     return [
         {

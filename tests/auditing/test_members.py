@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airlock.auditing.members import Sides, draw
+from airlock.auditing.members import AttackSet, draw
 from airlock.auditing.one_run_audit import membership_bound
 from airlock.config import SplitConfig
 from airlock.data import Facts, Records
@@ -19,7 +19,9 @@ KEPT_OUT = SplitConfig(public=0.3, test=0.1, holdout=0.2, public_without=("1",))
 FACTS = Facts("made up", (1,), ("0", "1"), 1200, None, "made up")
 
 
-def sides_of(fractions: SplitConfig, seed: int, most: int = 10_000, facts: Facts = FACTS, pool: int = 1200) -> Sides:
+def sides_of(
+    fractions: SplitConfig, seed: int, most: int = 10_000, facts: Facts = FACTS, pool: int = 1200
+) -> AttackSet:
     x = np.arange(pool, dtype=np.float32)[:, None]
     split = divide(facts, Records(x, np.arange(pool) % 2), None, fractions, seed)
     found = draw(split, fractions, seed, most)
@@ -32,8 +34,8 @@ def test_the_coins_of_the_game_are_fair_and_independent(fractions: SplitConfig) 
     """Given who takes part in a half, the number of members is binomial; with equal numbers it would be fixed."""
     spread, halves, sizes = [], [], []
     for seed in range(300):
-        sides = sides_of(fractions, seed)
-        game = sides.game
+        attack_set = sides_of(fractions, seed)
+        game = attack_set.game
         assert game is not None
         counts = [[int((own == half).sum()) for own in (game.members, game.others)] for half in (1, 2)]
         if not np.sum(counts):
@@ -52,9 +54,11 @@ def test_the_label_of_who_takes_part_says_nothing() -> None:
     """Classes that are kept out of the public part are private three times as often, and members no more often."""
     labels = np.zeros((2, 2))
     for seed in range(100):
-        sides = sides_of(KEPT_OUT, seed)
-        assert sides.game is not None
-        for side, (records, own) in enumerate(((sides.members, sides.game.members), (sides.others, sides.game.others))):
+        attack_set = sides_of(KEPT_OUT, seed)
+        assert attack_set.game is not None
+        for side, (records, own) in enumerate(
+            ((attack_set.members, attack_set.game.members), (attack_set.others, attack_set.game.others))
+        ):
             labels[side] += np.bincount(records.y[own > 0], minlength=2)
     shares = labels[:, 1] / labels.sum(1)
     assert abs(shares[0] - shares[1]) < 0.03
@@ -64,10 +68,10 @@ def test_equal_records_share_a_coin_and_take_no_part() -> None:
     x = np.repeat(np.arange(600, dtype=np.float32), 2)[:, None]
     x[:600] += 0.5 * (np.arange(600) % 2)[:, None]  # of the first half no two are equal
     split = divide(FACTS, Records(x, np.zeros(1200, np.int64)), None, EVEN, 0)
-    sides = draw(split, EVEN, 0, 10_000)
-    assert sides is not None
-    assert sides.game is not None
-    for records, own in ((sides.members, sides.game.members), (sides.others, sides.game.others)):
+    attack_set = draw(split, EVEN, 0, 10_000)
+    assert attack_set is not None
+    assert attack_set.game is not None
+    for records, own in ((attack_set.members, attack_set.game.members), (attack_set.others, attack_set.game.others)):
         assert (records.x[own > 0] < 300).all()
         assert (own > 0).sum() > 50
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -264,7 +266,7 @@ def test_the_curve_leaves_on_a_fixed_grid_only() -> None:
 def test_what_is_written_is_rounded_to_the_safe_side() -> None:
     rng = np.random.default_rng(12)
     result = measured(rng.normal(1, 1, 1234), rng.normal(size=1234), member_repeats=rng.normal(size=(2, 1234)))
-    table = result.to_dict()
+    table = dataclasses.asdict(result.rounded())
     assert table["low"] <= result.low
     assert table["high"] >= result.high
     assert 0 <= result.epsilon_lower_bound - table["epsilon_lower_bound"] < 1e-4

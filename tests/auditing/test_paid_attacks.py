@@ -19,7 +19,7 @@ from airlock import data
 from airlock.accounting import spend, to_json
 from airlock.auditing import paid_attacks
 from airlock.auditing.metrics import roc
-from airlock.auditing.paid_attacks import PaidFigure, attack_event, paid_auc, slotted_auc
+from airlock.auditing.paid_attacks import PaidAttack, attack_event, paid_auc, slotted_auc
 from airlock.auditing.target import Target
 from airlock.bundle import Vault, verify
 from airlock.config import ReleaseConfig, from_table
@@ -85,9 +85,9 @@ def released(split: Split) -> Any:
 
 
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(name: str, members: Any, others: Any, m: int, n: int, epsilon: float, stream: Stream) -> PaidFigure:
+    def plain(name: str, members: Any, others: Any, m: int, n: int, epsilon: float, stream: Stream) -> PaidAttack:
         value = slotted_auc(members, others, m, n)
-        return PaidFigure(name=name, value=value, low=0, high=1, members=m, non_members=n, epsilon=epsilon)
+        return PaidAttack.of_auc(name, value, (0, 1), m, n, epsilon)
 
     monkeypatch.setattr(paid_attacks, "paid_auc", plain)
 
@@ -219,7 +219,7 @@ def noises(m: int, n: int, epsilon: float, count: int = 1200) -> Floats:
     return np.array(drawn)
 
 
-def _uncut(figure: PaidFigure) -> float:
+def _uncut(figure: PaidAttack) -> float:
     assert 0.0 < figure.value < 1.0
     return figure.value
 

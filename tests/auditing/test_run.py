@@ -57,13 +57,13 @@ def learned(split: Split) -> tuple[Target, Split]:
 
 
 def test_members_and_others_are_as_many_and_the_number_is_public(split: Split) -> None:
-    sides = draw(split, HALF, 0, 10_000)
-    assert sides is not None
-    assert len(sides.members) == len(sides.others)
+    attack_set = draw(split, HALF, 0, 10_000)
+    assert attack_set is not None
+    assert len(attack_set.members) == len(attack_set.others)
     fewer = draw(replace(split, private=split.private.take(np.arange(len(split.private) - 1))), HALF, 0, 10_000)
     assert fewer is not None
-    assert len(fewer.members) == len(sides.members)
-    assert len(sides.members) + len(sides.rest) == len(split.private)
+    assert len(fewer.members) == len(attack_set.members)
+    assert len(attack_set.members) + len(attack_set.rest) == len(split.private)
 
 
 def test_a_class_that_is_never_public_is_not_taken_for_membership(split: Split) -> None:
@@ -71,12 +71,14 @@ def test_a_class_that_is_never_public_is_not_taken_for_membership(split: Split) 
     masked = SplitConfig(public=0.4, test=0.2, holdout=0.2, public_without=("6", "9"))
     table = {"channel": "student", "data": "digits", "epsilon": 3.0, "delta": 1e-4, "split": vars(masked)}
     own = load(from_table(table))
-    sides = draw(own, masked, 0, 10_000)
-    assert sides is not None
-    private, members, others = (np.isin(part.y, (6, 9)).mean() for part in (own.private, sides.members, sides.others))
+    attack_set = draw(own, masked, 0, 10_000)
+    assert attack_set is not None
+    private, members, others = (
+        np.isin(part.y, (6, 9)).mean() for part in (own.private, attack_set.members, attack_set.others)
+    )
     assert private > 0.38
     assert abs(members - others) < 0.08
-    assert len(sides.members) + len(sides.rest) == len(own.private)
+    assert len(attack_set.members) + len(attack_set.rest) == len(own.private)
 
 
 def test_a_holdout_that_is_too_small_is_said(split: Split) -> None:

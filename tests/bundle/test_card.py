@@ -22,6 +22,7 @@ from airlock.config import ReleaseConfig
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
 from airlock.methods.contract import Release
+from airlock.methods.interface import Interface
 from tests.bundle.conftest import DAY, FACTS, guarantee, make_release, noise
 
 
@@ -35,6 +36,28 @@ def test_card_is_strict_json_under_its_schema(card: Card):
     table = json.loads(card.to_json(), parse_constant=pytest.fail)
     jsonschema.Draft202012Validator(card_schema()).validate(table)
     assert Card.model_validate(table) == card
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"epsilon": -1.0, "delta": 1e-5, "theorem": "theorem 2"},
+        {"epsilon": 1.0, "delta": 1.0, "theorem": "theorem 2"},
+        {"epsilon": 1.0, "delta": 1e-5, "theorem": "theorem 2", "proof": "none"},
+        {"epsilon": math.inf, "delta": 1e-5, "theorem": "theorem 2"},
+        {"epsilon": 1.0, "delta": 1e-5},
+    ],
+)
+def test_values_of_other_rooms_are_checked_when_a_card_is_read(card: Card, claim: dict[str, object]) -> None:
+    table = card.model_dump()
+    with pytest.raises(ValueError, match="guarantee.claim"):
+        Card.model_validate(table | {"guarantee": table["guarantee"] | {"claim": claim}})
+
+
+def test_an_interface_is_checked_when_it_is_put_on_a_card(card: Card) -> None:
+    free = Interface("label", (1, 8, 8), ("0", "1"), 0, "one answer", {})
+    with pytest.raises(ValueError, match="interface.units"):
+        Card.model_validate(dict(card) | {"network": None, "interface": free})
 
 
 def test_infinite_epsilon_is_null(config: ReleaseConfig):

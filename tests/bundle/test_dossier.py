@@ -14,7 +14,7 @@ import pytest
 
 from airlock.auditing import Audit
 from airlock.bundle import Card, Dossier, Vault, dossier, dossier_schema, make_card
-from airlock.bundle.dossier import Trial
+from airlock.bundle.dossier import CourtFinding
 from airlock.bundle.rendering.page import dossier_place, keep_dossier, render_dossier
 from airlock.bundle.schema import Decision
 from airlock.config import ReleaseConfig
@@ -23,7 +23,7 @@ from airlock.methods.contract import Release
 from airlock.training.outcomes import Outcomes
 from tests.bundle.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise
 
-TRIAL = Trial(
+TRIAL = CourtFinding(
     what="This very configuration.", claim_epsilon=2.37, claim_delta=1e-4, refuted=True, lower_bound=3.1,
     would_show=2.9, pairs=400, seconds=12.0, sentence="Refuted: ε is above 3.10.",
 )  # fmt: skip

@@ -36,15 +36,14 @@ NAMED = IdentificationResult(
 )  # fmt: skip
 TOLD = AttributeResult("the picture is brighter than most", 1000, 2000, 0.97, 0.96, 0.98, 0.55, 0.58, 0.95)
 ORIGINALS = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-FOUND = Findings(
-    (LINEAR, INVERTED), NAMED, (TOLD,), True, sheet(ORIGINALS, {"inversion": ORIGINALS.flip(3)}, "Drawn pictures.")
-)
+SHEET = sheet(ORIGINALS, {"inversion": ORIGINALS.flip(3)}, "Drawn pictures.")
+FOUND = Findings((LINEAR, INVERTED), NAMED, (TOLD,), True)
 LOOKED = dataclasses.replace(ATTACK, name="look-up of features", view="front", value=1.0, low=0.99, high=1.0)
 
 
 @pytest.fixture(scope="module")
 def attacked(card: Card, release: Release) -> Dossier:
-    return make_dossier(card, release, Audit((LOOKED,), (), FOUND))
+    return make_dossier(card, release, Audit((LOOKED,), (), FOUND, SHEET))
 
 
 def test_the_sentences_say_what_comes_back_beside_the_blind_guess(attacked: Dossier) -> None:

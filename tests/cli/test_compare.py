@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from airlock.cli import app
 from airlock.comparison import Advice, Comparison, Need
 from airlock.comparison import run as running
-from airlock.comparison.results import NOTES
+from airlock.comparison.page import NOTES
 from airlock.comparison.run import Moment
 from airlock.comparison.settings import CompareConfig
 from airlock.config import load

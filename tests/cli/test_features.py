@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from airlock.bundle.rendering.charts import draw_feasible, write_feasible
+from airlock.bundle.rendering.charts import draw_feasible
+from airlock.bundle.rendering.svg import write_figure
 from airlock.cli import app
 from airlock.cli.plan import _chosen
 from airlock.config import load
@@ -90,7 +91,7 @@ def test_what_was_written_is_read_back_and_chosen_from(measured: Path) -> None:
     assert "dB allowed" not in (measured / "a.svg").read_text()
     assert draw_feasible(found, limits(config.settings), "A < B").startswith("<svg")
     with pytest.raises(OutputError):
-        write_feasible(measured / "none" / "c.svg", found, limits({}), "")
+        write_figure(measured / "none" / "c.svg", draw_feasible(found, limits({}), ""))
 
 
 def test_mistakes_are_named(measured: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from airlock.accounting import Curve
 from airlock.accounting.budget_curve import Point
-from airlock.bundle.rendering.charts import draw_curve, label, ticks
+from airlock.bundle.rendering.charts import draw_curve
 from airlock.cli.plan import chart
 from tests.cli.test_cli import run
 
@@ -105,15 +105,6 @@ def test_any_curve_fits_into_any_width(rows: list[tuple[int, float]], q: float, 
         assert all(len(line) <= width for line in lines[1:13])
         assert sum(any(c == "*" or c > "\u2800" for c in line) for line in lines[1:11]) >= 1
     ET.fromstring(draw_curve(curve, "Plan: a/b"))
-
-
-@given(st.floats(1e-8, 1e9), st.integers(3, 12))
-def test_ticks_are_round_and_reach_the_end(end: float, most: int) -> None:
-    found = ticks(end, most)
-    assert found[0] == 0
-    assert 2 <= len(found) <= most
-    assert found[-2] < end <= found[-1] * (1 + 1e-8)
-    assert len({label(tick, found) for tick in found}) == len(found)
 
 
 def test_plan_draws_the_curve_and_json_has_its_points(digits_config: Path, tmp_path: Path) -> None:

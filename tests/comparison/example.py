@@ -5,21 +5,21 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from airlock.comparison.results import Comparison
+from airlock.comparison.page import Comparison
 from airlock.comparison.values import (
     BASELINE,
     PUBLIC,
     WORDS,
     Advice,
-    Attacked,
+    AttackSummary,
     Cell,
+    ComparedData,
     Dropped,
     Kind,
+    MethodVerdict,
     Need,
     Ranked,
     Skipped,
-    Subject,
-    Verdict,
 )
 
 TEST = 360
@@ -35,8 +35,8 @@ LEAVES = {
 }
 
 
-def attacked(auc: float, bound: float = 0.0) -> Attacked:
-    return Attacked(
+def attacked(auc: float, bound: float = 0.0) -> AttackSummary:
+    return AttackSummary(
         name="loss threshold", view="black-box", aim="membership", score="AUC", auc=auc, low=auc - 0.04,
         high=auc + 0.04, chance=0.5, advantage=round(2 * (auc - 0.5), 4), advantage_low=-0.05, advantage_high=0.3,
         epsilon_lower_bound=bound,
@@ -121,15 +121,15 @@ def advice() -> Advice:
     )  # fmt: skip
 
 
-def verdicts() -> tuple[Verdict, ...]:
+def verdicts() -> tuple[MethodVerdict, ...]:
     return (
-        Verdict(
+        MethodVerdict(
             method="weights/gaussian", status="proven", claim_epsilon=1.0, claim_delta=1e-4, refuted=False,
             lower_bound=0.41, would_show=1.6, pairs=900, seconds=5.0,
             sentence="Not refuted: weights/gaussian claims (ε, δ) = (1, 0.0001); could have refuted ε ≥ 1.60. "
             "This is no proof.",
         ),
-        Verdict(
+        MethodVerdict(
             method="weights/published", status="claimed", claim_epsilon=1.0, claim_delta=1e-4, refuted=True,
             lower_bound=2.7, would_show=1.6, pairs=420, seconds=2.5,
             sentence="Refuted: weights/published claims (ε, δ) = (1, 0.0001), and that is false, with 95% confidence.",
@@ -140,7 +140,7 @@ def verdicts() -> tuple[Verdict, ...]:
 def comparison(**more: Any) -> Comparison:
     """The example; `more` replaces fields of it."""
     given: dict[str, Any] = {
-        "data": Subject(name="digits", records=1797, classes=tuple("0123456789"), shape=(1, 8, 8), named=True),
+        "data": ComparedData(name="digits", records=1797, classes=tuple("0123456789"), shape=(1, 8, 8), named=True),
         "epsilons": (1.0, 3.0, 8.0),
         "delta": 1e-4,
         "seeds": (0, 1),

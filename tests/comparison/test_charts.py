@@ -7,18 +7,17 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from airlock.bundle.rendering.svg import Range
 from airlock.comparison import charts
-from airlock.comparison.charts import Level, Line, Point, Range, draw_accuracy, draw_attacks, glyph, span
+from airlock.comparison.charts import DataPoint, ReferenceLevel, Series, draw_accuracy, draw_attacks, glyph
 
 ACROSS = Range(0.0, 1.0, (0.0, 0.5, 1.0))
 HOSTILE = '"><script>alert(1)</script>'
 
 
-def point(x: float, y: float, standing: charts.Standing = "proven", label: str = "1") -> Point:
-    return Point(
+def point(x: float, y: float, standing: charts.Standing = "proven", label: str = "1") -> DataPoint:
+    return DataPoint(
         x, y, max(0.0, y - 0.05), min(1.0, y + 0.05), standing, label, f"{label} at {x:g}.", x - 0.02, x + 0.02
     )
 
@@ -33,7 +32,7 @@ def test_every_standing_has_a_shape_and_a_word_of_its_own() -> None:
 
 
 def test_accuracy_is_drawn_where_it_is() -> None:
-    lines = [Line("gaussian", [point(8.0, 1.0), point(1.0, 0.5), point(0.125, 0.0)])]
+    lines = [Series("gaussian", [point(8.0, 1.0), point(1.0, 0.5), point(0.125, 0.0)])]
     found = tree(draw_accuracy("a", "weights", lines, [], (0.125, 1.0, 8.0), ACROSS))
     way = next(one for one in found.iter("polyline") if "way" in one.get("class", ""))
     at = [tuple(map(float, pair.split(","))) for pair in way.get("points", "").split()]
@@ -46,15 +45,15 @@ def test_accuracy_is_drawn_where_it_is() -> None:
 
 
 def test_what_to_compare_with_has_no_marks_and_a_level_goes_across() -> None:
-    aside = Line("DP-SGD", [point(1.0, 0.5), point(3.0, 0.6)], aside=True)
-    level = Level("no privacy", point(1.0, 0.9, "none"))
+    aside = Series("DP-SGD", [point(1.0, 0.5), point(3.0, 0.6)], aside=True)
+    level = ReferenceLevel("no privacy", point(1.0, 0.9, "none"))
     svg = draw_accuracy("a", "answers", [aside], [level], (1.0, 3.0), ACROSS)
     assert svg.count('class="dot"') == 1
     assert svg.count('class="level"') == svg.count('class="aside"') == 1
 
 
 def test_names_of_lines_that_end_together_do_not_cover_each_other() -> None:
-    lines = [Line(f"m{n}", [point(1.0, 0.02 + n / 1000)]) for n in range(9)]
+    lines = [Series(f"m{n}", [point(1.0, 0.02 + n / 1000)]) for n in range(9)]
     found = tree(draw_accuracy("a", "t", lines, [], (1.0,), ACROSS))
     rows = sorted(float(one.get("y", "")) for one in found.iter("text") if (one.text or "").startswith("m"))
     assert all(b - a >= 13.9 for a, b in itertools.pairwise(rows))
@@ -83,19 +82,11 @@ def test_figures_can_be_read_aloud() -> None:
 
 
 def test_names_are_text_and_never_markup() -> None:
-    lines = [Line(HOSTILE, [point(1.0, 0.5, label=HOSTILE)])]
+    lines = [Series(HOSTILE, [point(1.0, 0.5, label=HOSTILE)])]
     for svg in (
-        draw_accuracy(HOSTILE, HOSTILE, lines, [Level(HOSTILE, lines[0].points[0])], (1.0,), ACROSS),
+        draw_accuracy(HOSTILE, HOSTILE, lines, [ReferenceLevel(HOSTILE, lines[0].points[0])], (1.0,), ACROSS),
         draw_attacks(HOSTILE, HOSTILE, lines[0].points, ACROSS, ACROSS),
     ):
         tags = {one.tag for one in tree(svg).iter()}
         assert "script" not in tags
         assert "<script" not in svg
-
-
-@given(st.lists(st.floats(0, 1), max_size=6))
-def test_a_range_holds_its_values_and_stays_in_bounds(values: list[float]) -> None:
-    found = span(values)
-    assert 0 <= found.low < found.high <= 1 + 1e-9
-    assert all(found.low - 1e-6 <= value <= found.high + 1e-6 for value in values)
-    assert 2 <= len(found.ticks) <= 11

@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 
 from airlock.bundle.rendering.page import allow_script
-from airlock.comparison.page import NAME, accuracy_figures, gaps, lines, need_words, render, untried, write_page
-from airlock.comparison.results import NOTES, Comparison
-from airlock.comparison.values import PUBLIC, Advice, Need, Subject
+from airlock.comparison.page import (
+    NAME,
+    NOTES,
+    Comparison,
+    accuracy_figures,
+    gaps,
+    lines,
+    need_words,
+    render,
+    untried,
+    write_page,
+)
+from airlock.comparison.values import PUBLIC, Advice, ComparedData, Need
 from tests.bundle.rendering.test_page import Tags
 from tests.comparison.example import attacked, cell, cells, comparison
 
-OWN = Subject(name="wards", records=900, classes=("a", "b"), shape=(3,))
+OWN = ComparedData(name="wards", records=900, classes=("a", "b"), shape=(3,))
 HOSTILE = "<script>alert(1)</script>"
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airlock.comparison.results import NOTES, Comparison, replace_file, write
+from airlock.bundle.files import replace_file
+from airlock.comparison.page import NOTES, Comparison
+from airlock.comparison.results import write
 from airlock.comparison.values import BASELINE, Dropped
 from airlock.errors import OutputError
 from tests.comparison.example import attacked, cell, comparison

@@ -18,11 +18,12 @@ from airlock.auditing import judge
 from airlock.comparison import run as running
 from airlock.comparison.cell import CLAIMS, Ways, failure, run_task, short_of_memory
 from airlock.comparison.matrix import Matrix, Task, lay_out
+from airlock.comparison.page import NOTES, Comparison
 from airlock.comparison.pool import Pool
-from airlock.comparison.results import NOTES, Comparison, Folder
-from airlock.comparison.run import CRASHED, OVERTIME, Line, Moment, compare, run_line
+from airlock.comparison.results import ComparisonFolder
+from airlock.comparison.run import CRASHED, OVERTIME, Moment, TaskQueue, compare, run_queue
 from airlock.comparison.settings import BaselineSettings, from_table
-from airlock.comparison.values import BASELINE, PUBLIC, Cell, Verdict
+from airlock.comparison.values import BASELINE, PUBLIC, Cell, MethodVerdict
 from airlock.config import DataConfig
 from airlock.data import Records
 from airlock.errors import ConfigError, DataError, Interrupted, OutputError
@@ -49,23 +50,23 @@ def matrix() -> Matrix:
 
 
 @pytest.fixture
-def line(matrix: Matrix, tmp_path: Path) -> Iterator[Line]:
-    folder = Folder(tmp_path / "out")
+def line(matrix: Matrix, tmp_path: Path) -> Iterator[TaskQueue]:
+    folder = ComparisonFolder(tmp_path / "out")
     with folder.opened():
         yield fresh(matrix, folder)
 
 
-def fresh(matrix: Matrix, folder: Folder, mark: str = "mark") -> Line:
-    return Line(matrix.tasks, folder, {task.name: mark for task in matrix.tasks})
+def fresh(matrix: Matrix, folder: ComparisonFolder, mark: str = "mark") -> TaskQueue:
+    return TaskQueue(matrix.tasks, folder, {task.name: mark for task in matrix.tasks})
 
 
-def done(task: Task, seconds: float = 1.0) -> Cell | Verdict:
+def done(task: Task, seconds: float = 1.0) -> Cell | MethodVerdict:
     """As if it had run."""
     return failure(task, "", seconds).model_copy(update={"error": None})
 
 
-def run_all(line: Line, work: Callable[..., Cell | Verdict]) -> None:
-    for task, found in run_line(line, 1, work):
+def run_all(line: TaskQueue, work: Callable[..., Cell | MethodVerdict]) -> None:
+    for task, found in run_queue(line, 1, work):
         line.finish(task, found)
 
 
@@ -74,9 +75,9 @@ class Killed(BaseException):
 
 
 def test_a_kill_loses_the_running_cell_and_no_other(matrix: Matrix, tmp_path: Path) -> None:
-    folder, ran = Folder(tmp_path / "out"), []
+    folder, ran = ComparisonFolder(tmp_path / "out"), []
 
-    def work(task: Task, progress: object = None) -> Cell | Verdict:
+    def work(task: Task, progress: object = None) -> Cell | MethodVerdict:
         if len(ran) == 3:
             raise Killed
         ran.append(task.name)
@@ -95,7 +96,7 @@ def test_a_kill_loses_the_running_cell_and_no_other(matrix: Matrix, tmp_path: Pa
         assert not fresh(matrix, folder, "other versions").found
 
 
-def test_a_damaged_cell_is_run_again(line: Line, matrix: Matrix) -> None:
+def test_a_damaged_cell_is_run_again(line: TaskQueue, matrix: Matrix) -> None:
     task = line.next()
     assert task is not None
     line.finish(task, done(task))
@@ -107,7 +108,7 @@ def test_a_damaged_cell_is_run_again(line: Line, matrix: Matrix) -> None:
         assert task.name not in fresh(matrix, line.folder).found
 
 
-def test_a_failed_cell_is_told_and_run_again(line: Line, matrix: Matrix) -> None:
+def test_a_failed_cell_is_told_and_run_again(line: TaskQueue, matrix: Matrix) -> None:
     task = line.next()
     assert task is not None
     line.finish(task, "crashed")
@@ -115,7 +116,7 @@ def test_a_failed_cell_is_told_and_run_again(line: Line, matrix: Matrix) -> None
     assert task.name not in fresh(matrix, line.folder).found
 
 
-def test_a_cell_without_memory_beside_others_is_tried_once_more(line: Line, matrix: Matrix) -> None:
+def test_a_cell_without_memory_beside_others_is_tried_once_more(line: TaskQueue, matrix: Matrix) -> None:
     together = replace(line, jobs=2)
     first = together.next()
     assert first is not None
@@ -167,7 +168,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_time_left_and_what_a_deadline_drops(matrix: Matrix, tmp_path: Path, clock: Clock) -> None:
     said: list[Moment] = []
-    folder = Folder(tmp_path / "out")
+    folder = ComparisonFolder(tmp_path / "out")
     with folder.opened():
         line = replace(fresh(matrix, folder), say=said.append, deadline=clock.now + 50)
         assert line.seconds_left() is None
@@ -184,9 +185,9 @@ def test_time_left_and_what_a_deadline_drops(matrix: Matrix, tmp_path: Path, clo
 
 
 def test_over_time_means_dropped(matrix: Matrix, tmp_path: Path, clock: Clock) -> None:
-    folder = Folder(tmp_path / "out")
+    folder = ComparisonFolder(tmp_path / "out")
 
-    def work(task: Task, progress: running.Progress | None = None) -> Cell | Verdict:
+    def work(task: Task, progress: running.Progress | None = None) -> Cell | MethodVerdict:
         assert progress is not None
         progress("training", 1, 2)  # there is time
         clock.now += 0.25
@@ -224,13 +225,13 @@ def test_processes_give_results_crash_and_are_ended_at_the_deadline(clock: Clock
 
 
 def test_two_runs_do_not_share_a_folder_and_nothing_of_the_users_is_written_over(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "out")
-    with folder.opened(), pytest.raises(OutputError, match="another run"), Folder(folder.root).opened():
+    folder = ComparisonFolder(tmp_path / "out")
+    with folder.opened(), pytest.raises(OutputError, match="another run"), ComparisonFolder(folder.root).opened():
         pass
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("", encoding="utf-8")
-    with pytest.raises(OutputError, match="something else"), Folder(mine).opened():
+    with pytest.raises(OutputError, match="something else"), ComparisonFolder(mine).opened():
         pass
 
 
@@ -271,7 +272,7 @@ def test_a_claim_is_tried_longer_than_a_proof(matrix: Matrix, tmp_path: Path, mo
     court = next(task for task in matrix.tasks if task.kind == "court")
     for method in ("answers/per-query", "answers/published"):
         found = run_task(replace(court, method=method), Ways(tmp_path, BaselineSettings(), 2.0))
-        assert isinstance(found, Verdict)
+        assert isinstance(found, MethodVerdict)
         assert found.error is None
     assert asked == [2.0, 2.0 * CLAIMS]
 

@@ -1,6 +1,6 @@
 """The faults themselves: each patches the code that a release or a service runs, and nothing that tests it.
 
-By room: mechanisms, the engine and training, accounting, records, channels, the sale of answers.
+By room: mechanisms, the engine and training, accounting, records, channels, the handler of answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airlock.accounting import Course, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
 from airlock.data import split as data_split
-from airlock.ledger.transaction import Books, Charge, Replay, Spend
+from airlock.ledger.transaction import Charge, Replay, Spend, Transaction
 from airlock.mechanisms import (
     Choice,
     Clip,
@@ -50,7 +50,7 @@ from airlock.methods.student import ensemble, ensemble_case, teachers
 from airlock.methods.twin import shard_case, sharded
 from airlock.methods.weights.head import Head
 from airlock.serve import answer_handler
-from airlock.serve.answer_handler import Gatherer
+from airlock.serve.answer_handler import Batcher
 from airlock.training import Poisson, PrivateGradients, convex, loop, private
 from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
@@ -671,7 +671,7 @@ rows_in_the_order_of_the_file = _rows_drawn(_in_the_order_of_the_file)
 anybody_is_left_out = _rows_drawn(_anybody_left_out)
 
 
-# The sale of answers
+# The handler of answers
 
 
 def _free(desk: type[Noisy] | type[Counted]) -> Plant:
@@ -697,39 +697,43 @@ def a_request_is_charged_as_one_row(patch: Patch) -> None:
 
 
 def charged_after_the_answer(patch: Patch) -> None:
-    async def sell(self: answer_handler.Sale, client: str, query: Any, key: str | None) -> answer_handler.Sold:
+    async def handle(
+        self: answer_handler.AnswerHandler, client: str, query: Any, key: str | None
+    ) -> answer_handler.PaidAnswer:
         reservation = self._answerer.reserve(len(query.x))
         outputs = await self._answer(query, reservation)
         outcome = await self._pay(client, reservation, query, key)
         assert isinstance(outcome, Charge)
-        return answer_handler.Sold(outputs, outcome.units, outcome.left)
+        return answer_handler.PaidAnswer(outputs, outcome.units, outcome.left)
 
-    patch.setattr(answer_handler.Sale, "sell", sell)
+    patch.setattr(answer_handler.AnswerHandler, "handle", handle)
 
 
 def an_answer_serves_every_client(patch: Patch) -> None:
     """What somebody has paid for is kept for whoever asks the same: the charge is missing, the noise is another's."""
-    right, kept = answer_handler.Sale.sell, {}
+    right, kept = answer_handler.AnswerHandler.handle, {}
 
-    async def sell(self: answer_handler.Sale, client: str, query: Any, key: str | None) -> answer_handler.Sold:
+    async def handle(
+        self: answer_handler.AnswerHandler, client: str, query: Any, key: str | None
+    ) -> answer_handler.PaidAnswer:
         if query.digest not in kept:
             kept[query.digest] = await right(self, client, query, key)
         return kept[query.digest]
 
-    patch.setattr(answer_handler.Sale, "sell", sell)
+    patch.setattr(answer_handler.AnswerHandler, "handle", handle)
 
 
 def the_budget_has_no_end(patch: Patch) -> None:
-    charge = Books.charge
+    charge = Transaction.charge
 
-    def charged(self: Books, spend: Spend) -> Charge | Replay:
+    def charged(self: Transaction, spend: Spend) -> Charge | Replay:
         cap, self.cap = self.cap, 10**9
         try:
             return charge(self, spend)
         finally:
             self.cap = cap
 
-    patch.setattr(Books, "charge", charged)
+    patch.setattr(Transaction, "charge", charged)
 
 
 def a_reservation_can_be_answered_again(patch: Patch) -> None:
@@ -740,10 +744,10 @@ def a_reservation_can_be_answered_again(patch: Patch) -> None:
 def all_requests_share_their_noise(patch: Patch) -> None:
     """One stream for the whole session of a service."""
 
-    def one(self: Gatherer, x: NDArray[np.float32], reservation: Reservation) -> Answers | Exception:
+    def one(self: Batcher, x: NDArray[np.float32], reservation: Reservation) -> Answers | Exception:
         return self._answerer.answer(x, reservation, _of_seed(1))
 
-    patch.setattr(Gatherer, "_one", one)
+    patch.setattr(Batcher, "_one", one)
 
 
 def half_the_noise_on_counts(patch: Patch) -> None:

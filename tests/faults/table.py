@@ -162,7 +162,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("per-query: noise over 2", "GridNoise", plants.grid_noise_over(2), PER_QUERY),
     Fault("per-query: longer features", "convex", plants.longer_features, PER_QUERY),
     Fault("per-query: noise re-used in a call", "GridNoise", plants.one_noise_for_all_rows, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
-    Fault("per-query: noise re-used in a session", "serve.gather", plants.all_requests_share_their_noise, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
+    Fault("per-query: noise re-used in a session", "serve.answer_handler", plants.all_requests_share_their_noise, sold(charging.answers_have_noise_of_their_own, "answers/per-query")),
     _long("poll: noise over 2", "GridNoise", plants.grid_noise_over(2), POLL),
     _long("poll: a record in two shards", "answers.shards", plants.a_vote_in_two_shards, POLL),
     # A network of the user's own

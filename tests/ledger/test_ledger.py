@@ -20,7 +20,7 @@ from airlock.errors import (
     UnknownKey,
 )
 from airlock.ledger import Charge, Ledger, Replay, Rules, Spend, Terms, digest, tables
-from airlock.ledger.transaction import Books
+from airlock.ledger.transaction import Transaction
 from airlock.ledger.writer import Writer
 from tests.waiting import LONG, wait_until
 
@@ -184,7 +184,7 @@ class Blocking:
     client: str = ""
     key_digest: str = ""
 
-    def apply(self, books: Books) -> None:
+    def apply(self, transaction: Transaction) -> None:
         self.started.set()
         assert self.go.wait(LONG)
 
@@ -211,14 +211,14 @@ class Bad:
     client: str = "ann"
     key_digest: str = ""
 
-    def apply(self, books: Books) -> None:
+    def apply(self, transaction: Transaction) -> None:
         if self.how == "bug":
-            books.spent += 1
+            transaction.spent += 1
             raise ZeroDivisionError
         if self.how == "overdraw":
-            books.connection.execute(sa.update(tables.ledger).values(spent=tables.ledger.c.cap + 1))
+            transaction.connection.execute(sa.update(tables.ledger).values(spent=tables.ledger.c.cap + 1))
         if self.how == "terminate":
-            books.connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            transaction.connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
 @pytest.mark.parametrize("how", ["bug", "overdraw"])
@@ -298,7 +298,7 @@ def test_a_lock_that_others_keep_is_waited_for_only_so_long(
     with Ledger.open(place, mark, TERMS) as ledger, Ledger.open(place, mark) as other:
         ledger.set_quota("ann", None)
         with tables.writing(other.engine) as connection:
-            Books.open(connection, 0, Rules())
+            Transaction.open(connection, 0, Rules())
             with pytest.raises(LedgerUnavailable, match="lock"):
                 ledger.spend(Spend("ann", 1, ONE))
         assert spent(ledger) == 0
@@ -375,19 +375,19 @@ def test_a_connection_lost_while_it_commits_leaves_open_whether_it_charged(
     """Nobody is told that nothing was charged, and nobody is charged a second time by trying again."""
     with Ledger.open(new_database(), mark, TERMS) as ledger:
         ledger.set_quota("ann", None)
-        flush, tries = Books.flush, []
+        flush, tries = Transaction.flush, []
 
-        def flush_and_lose(books: Books) -> None:
-            flush(books)
-            tries.append(books.connection.scalar(sa.text("SELECT pg_backend_pid()")))
+        def flush_and_lose(transaction: Transaction) -> None:
+            flush(transaction)
+            tries.append(transaction.connection.scalar(sa.text("SELECT pg_backend_pid()")))
             with ledger.engine.connect() as other:
                 other.execute(sa.text(f"SELECT pg_terminate_backend({tries[-1]})"))
 
         with paused(ledger):
-            monkeypatch.setattr(Books, "flush", flush_and_lose)
+            monkeypatch.setattr(Transaction, "flush", flush_and_lose)
             futures = [ledger.submit(Spend("ann", 1, ONE)) for _ in range(3)]
         errors = [future.exception() for future in futures]
-        monkeypatch.setattr(Books, "flush", flush)
+        monkeypatch.setattr(Transaction, "flush", flush)
         assert all(isinstance(error, LedgerUnavailable) and error.uncertain for error in errors)
         assert "may have been made" in str(errors[0])
         assert len(tries) <= 2, "the batch that held the writer, and the one with the spends"

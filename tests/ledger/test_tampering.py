@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken, LedgerUnavailable
 from airlock.ledger import Ledger, Spend, Terms, digest, tables
-from airlock.ledger.chain import Entry, Mark, Position
+from airlock.ledger.chain import Entry, HighWaterMark, Position
 from tests.ledger.conftest import forging
 
 REQUEST = digest("a request")
@@ -190,7 +190,7 @@ def test_a_mark_that_is_behind_accuses_nobody(used: Ledger, place: str, mark: Pa
 
 
 def test_a_mark_only_rises_and_keeps_to_its_ledger(mark: Path) -> None:
-    kept = Mark(mark)
+    kept = HighWaterMark(mark)
     kept.raise_to(Position("a", 5, "five"))
     kept.raise_to(Position("a", 4, "four"))
     assert kept.read() == Position("a", 5, "five")

@@ -21,8 +21,8 @@ from typing import Any
 
 from airlock.errors import AirlockError, Exhausted, KeyReused
 from airlock.ledger import Charge, Ledger, Replay, Spend, Terms, digest, tables
-from airlock.ledger.chain import Mark
-from airlock.ledger.transaction import Books
+from airlock.ledger.chain import HighWaterMark
+from airlock.ledger.transaction import Transaction
 from tests.waiting import LONG
 
 REQUEST = digest("a request")
@@ -170,14 +170,14 @@ def after(owner: Any, name: str) -> None:
 
 # Each step of a spend, and whether a process that dies there has charged.
 STEPS: dict[str, tuple[Callable[[], None], bool]] = {
-    "before the lock": (lambda: before(Books, "open"), False),
-    "with the lock": (lambda: after(Books, "_load"), False),
-    "decided": (lambda: after(Books, "charge"), False),
-    "before writing": (lambda: before(Books, "flush"), False),
-    "before the commit": (lambda: after(Books, "flush"), False),
-    "before the mark": (lambda: before(Mark, "raise_to"), True),
+    "before the lock": (lambda: before(Transaction, "open"), False),
+    "with the lock": (lambda: after(Transaction, "_load"), False),
+    "decided": (lambda: after(Transaction, "charge"), False),
+    "before writing": (lambda: before(Transaction, "flush"), False),
+    "before the commit": (lambda: after(Transaction, "flush"), False),
+    "before the mark": (lambda: before(HighWaterMark, "raise_to"), True),
     "while the mark is written": (lambda: before(os, "replace"), True),
-    "before the caller hears of it": (lambda: after(Mark, "raise_to"), True),
+    "before the caller hears of it": (lambda: after(HighWaterMark, "raise_to"), True),
     "before the answer is stored": (lambda: before(Ledger, "keep"), True),
     "before the answer is sent": (lambda: after(Ledger, "keep"), True),
 }

@@ -38,7 +38,7 @@ class Priced(Answerer):
     """
 
     def __init__(self, units: int | None = 20, seconds: float = 0.0) -> None:
-        super().__init__(Interface("logits", SHAPE, CLASSES, units, "one answer"))
+        super().__init__(Interface("logits", SHAPE, CLASSES, units, "one answer", {}))
         self.noise = GridNoise("gaussian", 1.0, 2.0, len(CLASSES))
         self.seconds, self.held, self.cancelled, self.fails = seconds, 0, 0, False
         self.go = threading.Event()

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from airlock.bundle import Vault, make_card, write
 from airlock.cli import app
-from airlock.ledger import KeyStore, Ledger, Verdict
+from airlock.ledger import KeyStore, Ledger, LedgerVerification
 from airlock.serve.ledger_paths import ledger_place, terms_of
 from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.serve.selling import RELEASE, Nursery, Priced, ask, connect, question, started
@@ -39,7 +39,7 @@ def nursery() -> Iterator[Nursery]:
     made.close()
 
 
-def spent(folder: Path) -> tuple[int, Verdict]:
+def spent(folder: Path) -> tuple[int, LedgerVerification]:
     with Ledger.open(folder / "ledger.db", folder / "mark") as ledger:
         return ledger.balance().spent, ledger.verify()
 

@@ -1,6 +1,6 @@
 """Attribute inference: something about a record that is not its label, read off its features.
 
-The attacker knows records with the attribute and sends them through the same passage. It either rebuilds a record by
+The attacker knows records with the attribute and sends them through the same pipeline. It either rebuilds a record by
 the best linear guess and looks at it, or learns the attribute from noisy features and the label by a small net; the one
 that does better on every fourth known record is used. The guess without features is the more frequent value in the
 record's class.
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.auditing.attacks.reconstruct import learn_linear
-from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on
-from airlock.auditing.features.reconstruction_metrics import best_blind
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on
+from airlock.auditing.features.reconstruction_metrics import best_prior_baseline
 from airlock.errors import ConfigError
 from airlock.training import Run
 
@@ -69,18 +69,20 @@ def _above(name: str, score: Callable[[Tensor], Tensor], known: Tensor) -> Attri
     return Attribute(name, score, float(score(known).median()))
 
 
-def infer(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run: Run, steps: int = 400) -> Guesser:
+def infer(
+    pipeline: FeaturePipeline, known: Pairs, attribute: Attribute, seed: int, run: Run, steps: int = 400
+) -> Guesser:
     """Learn the attribute from known pairs; what comes back guesses it from features and labels."""
     learn, choose = known.halves()
-    noisy = passage.noisy(choose.clean, generator_on(choose.clean.device, seed + 1))
+    noisy = pipeline.noisy(choose.clean, generator_on(choose.clean.device, seed + 1))
     wanted = attribute(choose.x)
 
     def rebuild(pairs: Pairs) -> Guesser:
-        linear = learn_linear(passage, pairs, best_blind(pairs), seed)
+        linear = learn_linear(pipeline, pairs, best_prior_baseline(pairs), seed)
         return lambda features, y: attribute(linear(features, y))
 
     def net(pairs: Pairs) -> Guesser:
-        return _learn(passage, pairs, attribute, seed, run, steps)
+        return _learn(pipeline, pairs, attribute, seed, run, steps)
 
     right = [float((make(learn)(noisy, choose.y) == wanted).double().mean()) for make in (rebuild, net)]
     return (rebuild if right[0] >= right[1] else net)(known)
@@ -98,11 +100,11 @@ def majority(known: Pairs, attribute: Attribute) -> Callable[[Tensor], Tensor]:
     return lambda y: table[y.clamp_max(classes)]
 
 
-def _learn(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run: Run, steps: int) -> Guesser:
+def _learn(pipeline: FeaturePipeline, known: Pairs, attribute: Attribute, seed: int, run: Run, steps: int) -> Guesser:
     """Cross-entropy, fresh noise in every step."""
     classes, device = int(known.y.max()) + 1, known.clean.device
     centre = known.clean.mean(0)
-    spread = (known.clean.var() + passage.sigma**2).sqrt().clamp_min(1e-8)
+    spread = (known.clean.var() + pipeline.sigma**2).sqrt().clamp_min(1e-8)
 
     def inputs(features: Tensor, y: Tensor) -> Tensor:
         own = F.one_hot(y.clamp_max(classes), classes + 1)[:, :classes]
@@ -116,7 +118,7 @@ def _learn(passage: Passage, known: Pairs, attribute: Attribute, seed: int, run:
     optimiser = torch.optim.AdamW(net.parameters(), _RATE, weight_decay=_DECAY)
     for step in range(steps):
         places = torch.randint(len(known), (min(_BATCH, len(known)),), generator=order).to(device)
-        features = passage.noisy(known.clean[places], noise)
+        features = pipeline.noisy(known.clean[places], noise)
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(F.cross_entropy(net(inputs(features, known.y[places])), wanted[places]))
         optimiser.step()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from airlock.auditing.features.feature_pipeline import Pairs, Passage
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs
 from airlock.auditing.features.reconstruction_metrics import psnr, total_variation, trust
 from airlock.config import Frozen
 from airlock.errors import DataError
@@ -57,13 +57,13 @@ class Tuned:
 
 
 def tune(
-    passage: Passage, known: Pairs, starts: Sequence[Tensor], guess: Tensor, features: Tensor, seed: int,
+    pipeline: FeaturePipeline, known: Pairs, starts: Sequence[Tensor], guess: Tensor, features: Tensor, seed: int,
     settings: InvertSettings,
 ) -> Tuned:  # fmt: skip
     """The weight of smoothness, and the trust, whose pictures of known records have the largest mean PSNR.
 
     Args:
-        passage: What features went through.
+        pipeline: What features went through.
         known: Records to choose by; the first few are used. What made the starts must not have learnt from them.
         starts: Guesses to start from.
         guess: The blind one.
@@ -75,7 +75,7 @@ def tune(
     own = _starts([one[:_TUNED] for one in starts], features[:_TUNED], tuple(few.x.shape[1:]), seed, settings)
     best, most = Tuned(scale, settings.variation[0], 1.0), -torch.inf
     for weight in settings.variation:
-        made = _search(passage, features[:_TUNED], own, scale, weight, settings)
+        made = _search(pipeline, features[:_TUNED], own, scale, weight, settings)
         far = trust(guess[:_TUNED], made, few.x)
         found = psnr(guess[:_TUNED] + far * (made - guess[:_TUNED]), few.x).mean().item()
         if found > most:
@@ -84,13 +84,13 @@ def tune(
 
 
 def invert(
-    passage: Passage, features: Tensor, starts: Sequence[Tensor], guess: Tensor, tuned: Tuned, seed: int, run: Run,
-    settings: InvertSettings,
+    pipeline: FeaturePipeline, features: Tensor, starts: Sequence[Tensor], guess: Tensor, tuned: Tuned, seed: int,
+    run: Run, settings: InvertSettings,
 ) -> Tensor:  # fmt: skip
     """A picture for each row of features.
 
     Args:
-        passage: What the features went through.
+        pipeline: What the features went through.
         features: What left.
         starts: Guesses to start from, each (n, colours, height, width); a blind one, or another attacker's.
         guess: The blind guess, towards which a picture goes back as far as `tuned` says.
@@ -109,7 +109,7 @@ def invert(
         block = slice(start, start + settings.batch_size)
         shape = tuple(guess.shape[1:])
         own = _starts([one[block] for one in starts], features[block], shape, seed + start, settings)
-        found.append(_search(passage, features[block], own, tuned.scale, tuned.weight, settings))
+        found.append(_search(pipeline, features[block], own, tuned.scale, tuned.weight, settings))
         if run.progress:
             run.progress("inverting features", min(len(features), block.stop), len(features))
     return guess + tuned.trust * (torch.cat(found) - guess)
@@ -125,7 +125,7 @@ def _starts(
 
 
 def _search(
-    passage: Passage, features: Tensor, starts: Tensor, scale: Tensor, weight: float, settings: InvertSettings
+    pipeline: FeaturePipeline, features: Tensor, starts: Tensor, scale: Tensor, weight: float, settings: InvertSettings
 ) -> Tensor:
     """Adam from every start; for each picture the end with the least objective."""
     count, size = starts.shape[:2]
@@ -135,18 +135,18 @@ def _search(
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     for _ in range(settings.steps):
         optimiser.zero_grad(set_to_none=True)
-        (gradient,) = torch.autograd.grad(_objective(passage, x, wanted, scale, weight).sum(), x)
+        (gradient,) = torch.autograd.grad(_objective(pipeline, x, wanted, scale, weight).sum(), x)
         x.grad = gradient
         optimiser.step()
         rate.step()
         with torch.no_grad():
             x.clamp_(0, 1)
     with torch.no_grad():
-        best = _objective(passage, x, wanted, scale, weight).view(count, size).argmin(0)
+        best = _objective(pipeline, x, wanted, scale, weight).view(count, size).argmin(0)
         return x.detach().view(starts.shape)[best, torch.arange(size, device=x.device)]
 
 
-def _objective(passage: Passage, x: Tensor, wanted: Tensor, scale: Tensor, weight: float) -> Tensor:
+def _objective(pipeline: FeaturePipeline, x: Tensor, wanted: Tensor, scale: Tensor, weight: float) -> Tensor:
     """Of each picture: how far its features are from those that left, and how rough it is."""
-    far = (passage.clean(x) - wanted).square().flatten(1).mean(1) / scale
+    far = (pipeline.clean(x) - wanted).square().flatten(1).mean(1) / scale
     return far + weight * total_variation(x) if weight else far

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.auditing.bounds import Floats
-from airlock.auditing.features.feature_pipeline import Pairs, Passage
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs
 from airlock.auditing.result import Scores
 
 QUESTION = "Can someone who has a person's record and the front end tell whether its features are among the released?"
@@ -23,11 +23,11 @@ Blocks = Iterable[tuple[NDArray[np.floating], NDArray[np.int64]]]
 _MANY = 4096
 
 
-def lookup(passage: Passage, released: Blocks, members: Pairs, others: Pairs, population: Pairs) -> Scores:
+def lookup(pipeline: FeaturePipeline, released: Blocks, members: Pairs, others: Pairs, population: Pairs) -> Scores:
     """Score members and others against everything that left.
 
     Args:
-        passage: What the released features went through.
+        pipeline: What the released features went through.
         released: Blocks of features and labels, read once.
         members: Records whose features are among them.
         others: Records whose features are not.
@@ -41,9 +41,9 @@ def lookup(passage: Passage, released: Blocks, members: Pairs, others: Pairs, po
         own = torch.from_numpy(np.ascontiguousarray(y)).to(clean.device)
         for start in range(0, len(theirs), _MANY):
             block = slice(start, start + _MANY)
-            if passage.sigma:
-                ratios = _ratios(clean, labels, theirs[block], own[block], passage.sigma)
-                usual = _usual(population, theirs[block], own[block], passage.sigma)
+            if pipeline.sigma:
+                ratios = _ratios(clean, labels, theirs[block], own[block], pipeline.sigma)
+                usual = _usual(population, theirs[block], own[block], pipeline.sigma)
                 found = torch.logaddexp(found, (ratios - usual[None]).logsumexp(1))
             else:
                 found = torch.maximum(found, _nearest(clean, labels, theirs[block], own[block]))
@@ -51,7 +51,7 @@ def lookup(passage: Passage, released: Blocks, members: Pairs, others: Pairs, po
     # A label that never left: no features are near, which is less than any score.
     scores = np.where(np.isfinite(scores), scores, np.nanmin(np.where(np.isfinite(scores), scores, np.inf)) - 1.0)
     inside, outside = scores[: len(members)], scores[len(members) :]
-    name = "likelihood ratio of features" if passage.sigma else "look-up of features"
+    name = "likelihood ratio of features" if pipeline.sigma else "look-up of features"
     return Scores(name, QUESTION, "front", inside, outside, members.y.cpu().numpy(), others.y.cpu().numpy())
 
 

@@ -27,8 +27,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on
-from airlock.auditing.features.reconstruction_metrics import Blind, error
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on
+from airlock.auditing.features.reconstruction_metrics import PriorBaseline, error
 from airlock.config import Frozen
 from airlock.errors import DataError
 from airlock.training import Run, checkpoint
@@ -45,33 +45,35 @@ class Linear:
     """Pixels as an affine function of features, another one for each label where the blind guess is."""
 
     centres: Tensor  # features, (labels or 1, features)
-    blind: Blind
+    baseline: PriorBaseline
     basis: Tensor  # learnt features, (records, features)
     weights: Tensor  # (records, pixels)
 
     def __call__(self, features: Tensor, y: Tensor) -> Tensor:
         """The guess, between 0 and 1."""
         around = features.flatten(1) - self.centres[y.clamp_max(len(self.centres) - 1)]
-        guess = self.blind(y)
+        guess = self.baseline(y)
         return (guess + (around @ self.basis.T @ self.weights).view(guess.shape)).clamp(0, 1)
 
 
-def learn_linear(passage: Passage, known: Pairs, blind: Blind, seed: int) -> Linear:
+def learn_linear(pipeline: FeaturePipeline, known: Pairs, baseline: PriorBaseline, seed: int) -> Linear:
     """Learn from all known pairs, with the ridge that does best on every fourth."""
     learn, choose = known.halves()
     if not len(choose):
-        return _solve(learn, blind, passage.sigma, RIDGES[3:4])[0]
-    noisy = passage.noisy(choose.clean, generator_on(choose.clean.device, seed))
-    found = [error(one(noisy, choose.y), choose.x).mean().item() for one in _solve(learn, blind, passage.sigma, RIDGES)]
+        return _solve(learn, baseline, pipeline.sigma, RIDGES[3:4])[0]
+    noisy = pipeline.noisy(choose.clean, generator_on(choose.clean.device, seed))
+    found = [
+        error(one(noisy, choose.y), choose.x).mean().item() for one in _solve(learn, baseline, pipeline.sigma, RIDGES)
+    ]
     best = min(range(len(found)), key=found.__getitem__)
-    return _solve(known, blind, passage.sigma, RIDGES[best : best + 1])[0]
+    return _solve(known, baseline, pipeline.sigma, RIDGES[best : best + 1])[0]
 
 
-def _solve(known: Pairs, blind: Blind, sigma: float, ridges: tuple[float, ...]) -> list[Linear]:
+def _solve(known: Pairs, baseline: PriorBaseline, sigma: float, ridges: tuple[float, ...]) -> list[Linear]:
     """One eigenproblem of the records' inner products for all ridges: there are more features than records."""
-    features, centres = known.clean.flatten(1), _centres(known, len(blind.pictures))
+    features, centres = known.clean.flatten(1), _centres(known, len(baseline.pictures))
     basis = features - centres[known.y.clamp_max(len(centres) - 1)]
-    pixels = (known.x - blind(known.y)).flatten(1)
+    pixels = (known.x - baseline(known.y)).flatten(1)
     values, vectors = torch.linalg.eigh((basis @ basis.T).double())
     turned = vectors.T @ pixels.double()
     scale = values.clamp_min(0).sum() / max(1, min(basis.shape))
@@ -79,7 +81,7 @@ def _solve(known: Pairs, blind: Blind, sigma: float, ridges: tuple[float, ...]) 
     for ridge in ridges:
         damped = values.clamp_min(0) + ridge * scale + len(known) * sigma**2 + 1e-12
         weights = (vectors @ (turned / damped[:, None])).to(basis.dtype)
-        solved.append(Linear(centres, blind, basis, weights))
+        solved.append(Linear(centres, baseline, basis, weights))
     return solved
 
 
@@ -131,7 +133,7 @@ def dense(feature_shape: Shape, image_shape: Shape) -> nn.Module:
 
 
 def learn_net(
-    passage: Passage,
+    pipeline: FeaturePipeline,
     known: Pairs,
     seed: int,
     run: Run,
@@ -150,8 +152,8 @@ def learn_net(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = make(tuple(known.clean.shape[1:]), tuple(known.x.shape[1:])).to(run.device)
-    centre, spread = _scale(known.clean, passage.sigma)
-    _train(net, passage, known, (centre, spread), seed, run, chosen, label)
+    centre, spread = _scale(known.clean, pipeline.sigma)
+    _train(net, pipeline, known, (centre, spread), seed, run, chosen, label)
     net.eval()
 
     def rebuild(features: Tensor) -> Tensor:
@@ -170,7 +172,7 @@ def _scale(clean: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
 
 
 def _train(
-    net: nn.Module, passage: Passage, known: Pairs, scale: tuple[Tensor, Tensor], seed: int, run: Run,
+    net: nn.Module, pipeline: FeaturePipeline, known: Pairs, scale: tuple[Tensor, Tensor], seed: int, run: Run,
     settings: ReconstructSettings, label: str,
 ) -> None:  # fmt: skip
     """Adam from the seed; every step's order and noise follow from its number, so that a resumed run ends the same."""
@@ -178,7 +180,7 @@ def _train(
     batches = max(1, len(known) // size)
     steps = settings.epochs * batches
     optimiser = torch.optim.Adam(net.parameters(), settings.learning_rate)
-    mark, folder = _mark(passage, known, seed, settings), run.checkpoint / FOLDER if run.checkpoint else None
+    mark, folder = _mark(pipeline, known, seed, settings), run.checkpoint / FOLDER if run.checkpoint else None
     first, saved = _resumed(folder, mark, net, optimiser, run), time.monotonic()
     net.train()
     with watch_interrupt() as interrupted:
@@ -186,7 +188,7 @@ def _train(
             order = torch.randperm(len(known), generator=torch.Generator().manual_seed(mix(seed, step // batches)))
             place = step % batches * size
             batch = known.take(order[place : place + size].to(known.y.device))
-            noisy = passage.noisy(batch.clean, generator_on(run.device, mix(seed, step)))
+            noisy = pipeline.noisy(batch.clean, generator_on(run.device, mix(seed, step)))
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * _pace(step / steps)
             _advance(net, optimiser, (noisy - scale[0]) / scale[1], batch.x)
@@ -216,12 +218,12 @@ def _pace(done: float) -> float:
     )
 
 
-def _mark(passage: Passage, known: Pairs, seed: int, settings: ReconstructSettings) -> dict[str, object]:
+def _mark(pipeline: FeaturePipeline, known: Pairs, seed: int, settings: ReconstructSettings) -> dict[str, object]:
     """What the net depends on; features of the same records may differ in their last bits from run to run."""
     return {
         "records": digest([known.x]).hex(),
         "shape": list(known.clean.shape),
-        "sigma": passage.sigma,
+        "sigma": pipeline.sigma,
         "seed": seed,
         "settings": settings.model_dump(mode="json"),
     }

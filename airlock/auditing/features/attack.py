@@ -1,10 +1,10 @@
 """Attack features that leave: rebuild records, find members, read off attributes, name the front end.
 
-In: the passage, what left, the split it came from. Out: an `Audit` with `Findings`, and for the vault the scores of
+In: the pipeline, what left, the split it came from. Out: an `Audit` with `Findings`, and for the vault the scores of
 single records and a contact sheet of private ones.
 
 Who is used for what. The attacker knows test records with their features and learns from them alone. Reconstruction and
-attributes are measured on the holdout, sent through the same passage with noise of the audit's own: these figures are
+attributes are measured on the holdout, sent through the same pipeline with noise of the audit's own: these figures are
 about records like the private ones, and no private record is behind them. Membership needs members: it uses private
 records against the holdout, as every membership attack does. Pictures on the card are public or drawn (`sheet`).
 
@@ -20,6 +20,7 @@ arrays.
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,17 +39,17 @@ from airlock.auditing.attacks.invert import InvertSettings, Tuned, invert, tune
 from airlock.auditing.attacks.lookup import Blocks, lookup
 from airlock.auditing.attacks.reconstruct import Attacker, Linear, ReconstructSettings, dense, learn_linear, learn_net
 from airlock.auditing.features import reconstruction_metrics
-from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
-from airlock.auditing.features.reconstruction_metrics import Blind, best_blind, trust
-from airlock.auditing.members import FEWEST, Sides, draw, public_count
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on, push
+from airlock.auditing.features.reconstruction_metrics import PriorBaseline, best_prior_baseline, trust
+from airlock.auditing.members import FEWEST, AttackSet, draw, public_count
 from airlock.auditing.metrics import measure_all
 from airlock.auditing.result import (
     AttributeResult,
     Audit,
+    ContactSheet,
     Findings,
     IdentificationResult,
     ReconstructionResult,
-    Sheet,
     View,
 )
 from airlock.config import Frozen, SplitConfig
@@ -67,8 +68,8 @@ class Attackers:
     """Learnt from known records; `make` uses them on others.
 
     Args:
-        passage: What features went through.
-        blind: The best guess without features.
+        pipeline: What features went through.
+        baseline: The best guess without features.
         linear: The best linear guess.
         tuned: What inversion was tuned to.
         settings: How hard it looks.
@@ -78,8 +79,8 @@ class Attackers:
         run: Device and progress.
     """
 
-    passage: Passage
-    blind: Blind
+    pipeline: FeaturePipeline
+    baseline: PriorBaseline
     linear: Linear
     tuned: Tuned
     settings: InvertSettings
@@ -90,31 +91,33 @@ class Attackers:
 
     @classmethod
     def learn(
-        cls, passage: Passage, known: Pairs, seed: int, run: Run, settings: InvertSettings,
+        cls, pipeline: FeaturePipeline, known: Pairs, seed: int, run: Run, settings: InvertSettings,
         net_settings: ReconstructSettings | None,
     ) -> Self:  # fmt: skip
         """Learn everybody; without settings of a net none is trained."""
         learn, choose = known.halves()
-        blind, early = best_blind(known), best_blind(learn)
-        noisy = passage.noisy(choose.clean, generator_on(choose.clean.device, seed))
+        baseline, early = best_prior_baseline(known), best_prior_baseline(learn)
+        noisy = pipeline.noisy(choose.clean, generator_on(choose.clean.device, seed))
         guess, net, far = early(choose.y), None, 1.0
-        starts = [learn_linear(passage, learn, early, seed)(noisy, choose.y), guess]
-        tuned = tune(passage, choose, starts, guess, noisy, seed, settings)
+        starts = [learn_linear(pipeline, learn, early, seed)(noisy, choose.y), guess]
+        tuned = tune(pipeline, choose, starts, guess, noisy, seed, settings)
         if net_settings is not None:
             make = Irn if known.clean.dim() == 4 else dense
-            net = learn_net(passage, learn, seed, run, net_settings, make)
+            net = learn_net(pipeline, learn, seed, run, net_settings, make)
             far = trust(guess, net(noisy), choose.x)
-        return cls(passage, blind, learn_linear(passage, known, blind, seed), tuned, settings, net, far, seed, run)
+        return cls(
+            pipeline, baseline, learn_linear(pipeline, known, baseline, seed), tuned, settings, net, far, seed, run
+        )
 
     def make(self, features: Tensor, y: Tensor) -> dict[tuple[str, View], Tensor]:
         """Everybody's pictures of these features, by name and by what the attacker has."""
-        guess = self.blind(y)
+        guess = self.baseline(y)
         linear = self.linear(features, y)
         found: dict[tuple[str, View], Tensor] = {("best linear guess", "features"): linear}
         if self.net is not None:
             found["reconstruction net", "features"] = guess + self.net_trust * (self.net(features) - guess)
         starts = [linear, guess]
-        inverted = invert(self.passage, features, starts, guess, self.tuned, self.seed, self.run, self.settings)
+        inverted = invert(self.pipeline, features, starts, guess, self.tuned, self.seed, self.run, self.settings)
         return found | {("inversion", "front"): inverted}
 
 
@@ -139,14 +142,15 @@ def pictures_to_show(split: Split, count: int, seed: int) -> tuple[Records, str]
     return Records(x, np.zeros(count, np.int64)), DRAWN
 
 
-def sheet(originals: Tensor, rebuilt: Mapping[str, Tensor], whose: str) -> Sheet:
+def sheet(originals: Tensor, rebuilt: Mapping[str, Tensor], whose: str) -> ContactSheet:
     """A row of originals and one for each attacker.
 
     Raises:
         DataError: The pictures have neither one nor three colours.
     """
     rows = {"original": originals} | dict(rebuilt)
-    return Sheet(png(torch.stack([row.cpu() for row in rows.values()])), tuple(rows), whose)
+    picture = png(torch.stack([row.cpu() for row in rows.values()]))
+    return ContactSheet(base64.b64encode(picture).decode(), tuple(rows), whose)
 
 
 def png(rows: Tensor) -> bytes:
@@ -241,7 +245,7 @@ class Pool:
 
 
 def attack(
-    passage: Passage,
+    pipeline: FeaturePipeline,
     released: Blocks,
     split: Split,
     fractions: SplitConfig,
@@ -256,7 +260,7 @@ def attack(
     """Attack features with everything that fits.
 
     Args:
-        passage: What every record went through, noise included.
+        pipeline: What every record went through, noise included.
         released: Blocks of features and labels as they left, read once.
         split: The records that they came from.
         fractions: Of the split.
@@ -271,32 +275,32 @@ def attack(
         The audit, and what belongs into the vault: the scores of single records, and pictures of private ones.
     """
     chosen, run = settings or FeatureSettings(), run or Run()
-    sides = draw(split, fractions, seed, chosen.images)
+    attack_set = draw(split, fractions, seed, chosen.images)
     count = public_count(split, "test", fractions, chosen.known)
-    if sides is None or count < 8 or count > len(split.test):
+    if attack_set is None or count < 8 or count > len(split.test):
         return Audit((), (TOO_FEW, *NOT_TESTED), Findings()), {}
     test = split.test.take(np.random.default_rng(seed).permutation(len(split.test))[:count])
-    parts = (test, sides.others, sides.members)
-    known, target, members = (push(passage, part if labelled else _unlabelled(part), run.device) for part in parts)
-    scene = _Scene(passage, known, target, seed, run, chosen)
+    parts = (test, attack_set.others, attack_set.members)
+    known, target, members = (push(pipeline, part if labelled else _unlabelled(part), run.device) for part in parts)
+    scene = _Scene(pipeline, known, target, seed, run, chosen)
     blocks = released if labelled else ((features, np.zeros_like(y)) for features, y in released)
-    scores = lookup(passage, blocks, members, target, known)
+    scores = lookup(pipeline, blocks, members, target, known)
     classes = split.facts.classes if labelled else ()
     # What releases of features promise is for a record that is replaced: how many rows there are is not covered.
-    results = measure_all([scores], delta, classes=classes, game=sides.game, relation="replace-one")
+    results = measure_all([scores], delta, classes=classes, game=attack_set.game, relation="replace-one")
     secrets = {"attack-scores": {"features-members": scores.members, "features-others": scores.others}}
-    pictures = sides.others.x.ndim == 4
-    rebuilt, shown = _rebuilt(scene, split, sides) if pictures else ((), None)
+    pictures = attack_set.others.x.ndim == 4
+    rebuilt, shown = _rebuilt(scene, split, attack_set) if pictures else ((), None)
     findings = Findings(
         reconstructions=rebuilt,
         identification=_named(scene, pool) if pool else None,
         attributes=(_told(scene),),
-        found_by_lookup=not passage.sigma and results[0].value > 0.99,
-        sheet=shown[0] if shown else None,
+        found_by_lookup=not pipeline.sigma and results[0].value > 0.99,
     )
     untested = (*(() if chosen.net or not pictures else (NO_NET,)), *(() if pictures else (NO_PICTURES,)))
     untested += (*(() if pool else (NO_POOL,)), *NOT_TESTED)
-    return Audit(results, untested, findings), secrets | ({"contact-sheet": shown[1]} if shown else {})
+    audit = Audit(results, untested, findings, sheet=shown[0] if shown else None)
+    return audit, secrets | ({"contact-sheet": shown[1]} if shown else {})
 
 
 def _unlabelled(records: Records) -> Records:
@@ -307,7 +311,7 @@ def _unlabelled(records: Records) -> Records:
 class _Scene:
     """What all attackers share: what they know, and whose features they attack."""
 
-    passage: Passage
+    pipeline: FeaturePipeline
     known: Pairs
     target: Pairs
     seed: int
@@ -316,33 +320,33 @@ class _Scene:
 
     def left(self, pairs: Pairs, salt: int) -> Tensor:
         """Features as they leave, with the audit's own noise."""
-        return self.passage.noisy(pairs.clean, generator_on(self.run.device, 1_000 * self.seed + salt))
+        return self.pipeline.noisy(pairs.clean, generator_on(self.run.device, 1_000 * self.seed + salt))
 
 
 def _rebuilt(
-    scene: _Scene, split: Split, sides: Sides
-) -> tuple[tuple[ReconstructionResult, ...], tuple[Sheet, dict[str, NDArray[np.uint8]]]]:
+    scene: _Scene, split: Split, attack_set: AttackSet
+) -> tuple[tuple[ReconstructionResult, ...], tuple[ContactSheet, dict[str, NDArray[np.uint8]]]]:
     """Figures on the holdout; a sheet that may leave, and one of private records that may not."""
     chosen, target = scene.settings, scene.target
     net = chosen.reconstruct if chosen.net else None
-    attackers = Attackers.learn(scene.passage, scene.known, scene.seed, scene.run, chosen.invert, net)
+    attackers = Attackers.learn(scene.pipeline, scene.known, scene.seed, scene.run, chosen.invert, net)
     made = attackers.make(scene.left(target, 1), target.y)
     results = tuple(
         reconstruction_metrics.rebuilt(
-            name, view, target.x, target.y, found, attackers.blind, len(scene.known), chosen.threshold
+            name, view, target.x, target.y, found, attackers.baseline, len(scene.known), chosen.threshold
         )
         for (name, view), found in made.items()
     )
     few = chosen.shown
     records, whose = pictures_to_show(split, few, scene.seed)
     x, pictures = _show(scene, attackers, records)
-    private, theirs = _show(scene, attackers, sides.members.take(np.arange(min(few, len(sides.members)))))
+    private, theirs = _show(scene, attackers, attack_set.members.take(np.arange(min(few, len(attack_set.members)))))
     kept = {"original": as_bytes(private)} | {name.replace(" ", "-"): as_bytes(one) for name, one in theirs.items()}
     return results, (sheet(x, pictures, whose), kept)
 
 
 def _show(scene: _Scene, attackers: Attackers, records: Records) -> tuple[Tensor, dict[str, Tensor]]:
-    pairs = push(scene.passage, records, scene.run.device)
+    pairs = push(scene.pipeline, records, scene.run.device)
     made = attackers.make(scene.left(pairs, 2), pairs.y)
     return pairs.x, {name: found for (name, _), found in made.items()}
 
@@ -351,15 +355,17 @@ def _told(scene: _Scene) -> AttributeResult:
     wanted = scene.settings.attribute or ("brightness" if scene.known.x.dim() == 4 else "column 0")
     attribute = attribute_of(wanted, scene.known.x)
     steps = scene.settings.attribute_steps
-    guess = infer(scene.passage, scene.known, attribute, scene.seed, scene.run, steps)
-    blind, target = majority(scene.known, attribute), scene.target
+    guess = infer(scene.pipeline, scene.known, attribute, scene.seed, scene.run, steps)
+    baseline, target = majority(scene.known, attribute), scene.target
     answers = guess(scene.left(target, 1), target.y)
-    return reconstruction_metrics.told(attribute.name, attribute(target.x), answers, blind(target.y), len(scene.known))
+    return reconstruction_metrics.told(
+        attribute.name, attribute(target.x), answers, baseline(target.y), len(scene.known)
+    )
 
 
 def _named(scene: _Scene, pool: Pool) -> IdentificationResult:
     """With the first few of the attacker's own records: nothing about private ones is needed for it."""
-    features, clipped = scene.left(scene.known, 4), scene.passage.clip is not None
+    features, clipped = scene.left(scene.known, 4), scene.pipeline.clip is not None
     counts = [count for count in KNOWN_IMAGES if count <= len(scene.known)]
     candidates = {name: module.to(scene.run.device) for name, module in pool.candidates.items()}
     guesses = [

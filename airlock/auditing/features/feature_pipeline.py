@@ -25,7 +25,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Passage:
+class FeaturePipeline:
     """What every record goes through.
 
     Args:
@@ -83,21 +83,21 @@ class Pairs:
 
 
 def push(
-    passage: Passage, records: Records, device: torch.device, progress: Callable[[int], Any] | None = None
+    pipeline: FeaturePipeline, records: Records, device: torch.device, progress: Callable[[int], Any] | None = None
 ) -> Pairs:
-    """Send records through the passage, all but the noise.
+    """Send records through the pipeline, all but the noise.
 
     Raises:
         DataError: There are none.
     """
     if not len(records):
         raise DataError("records to attack with", "none")
-    passage.front.to(device).eval()
+    pipeline.front.to(device).eval()
     x = to_input(torch.from_numpy(np.ascontiguousarray(records.x)).to(device))
     found = []
     with torch.no_grad():
         for start in range(0, len(x), _BLOCK):
-            found.append(passage.clean(x[start : start + _BLOCK]))
+            found.append(pipeline.clean(x[start : start + _BLOCK]))
             if progress:
                 progress(start)
     labels: NDArray[np.int64] = np.ascontiguousarray(records.y)

@@ -3,10 +3,10 @@
 How alike (`psnr`, `ssim`, `total_variation`). In: pictures as floats from 0 to 1, (n, colours, height, width). Out: one
 figure per picture. A PSNR ends at 100 dB, so that a picture that is rebuilt to the last bit has a finite one.
 
-The prior baseline (`best_blind`): what someone who never saw the features would guess; every figure of a reconstruction
-is shown next to it. Labels leave with the features, so a blind guess may use them. Four guesses are made from the
-attacker's own records: the mean picture (least square error), the constant picture with the largest mean PSNR, and both
-for every class. Which of them counts is decided by records that they were not made from.
+The prior baseline (`best_prior_baseline`): what someone who never saw the features would guess; every figure of a
+reconstruction is shown next to it. Labels leave with the features, so a blind guess may use them. Four guesses are made
+from the attacker's own records: the mean picture (least square error), the constant picture with the largest mean PSNR,
+and both for every class. Which of them counts is decided by records that they were not made from.
 
 Figures (`rebuilt`, `named`, `told`). In: what an attacker made, and the truth. Out: the values of `auditing.result`.
 Means have bootstrap intervals over pictures (percentiles, seeded), shares Clopper and Pearson's; nothing is chosen
@@ -83,7 +83,7 @@ _TRUST_ROUNDS, _FLOOR = 10, 1e-3
 
 
 @dataclass(frozen=True)
-class Blind:
+class PriorBaseline:
     """A guess for each class, or one for all.
 
     Args:
@@ -99,24 +99,24 @@ class Blind:
         return self.pictures[y.clamp_max(len(self.pictures) - 1)]
 
 
-def best_blind(known: Pairs) -> Blind:
+def best_prior_baseline(known: Pairs) -> PriorBaseline:
     """The blind guess with the largest mean PSNR on every fourth record, made from the others."""
     learn, choose = known.halves()
     if not len(choose):
         return candidates(known)[0]
-    found = [psnr(blind(choose.y), choose.x).mean().item() for blind in candidates(learn)]
+    found = [psnr(baseline(choose.y), choose.x).mean().item() for baseline in candidates(learn)]
     return candidates(known)[max(range(len(found)), key=found.__getitem__)]
 
 
-def candidates(known: Pairs) -> list[Blind]:
+def candidates(known: Pairs) -> list[PriorBaseline]:
     """All four."""
     groups = [known.x[known.y == label] for label in range(int(known.y.max()) + 1)]
     groups = [group if len(group) else known.x for group in groups]
     return [
-        Blind("the mean picture", known.x.mean(0, keepdim=True)),
-        Blind("the best constant picture", _constant(known.x)[None]),
-        Blind("the mean picture of the class", torch.stack([group.mean(0) for group in groups])),
-        Blind("the best constant picture of the class", torch.stack([_constant(group) for group in groups])),
+        PriorBaseline("the mean picture", known.x.mean(0, keepdim=True)),
+        PriorBaseline("the best constant picture", _constant(known.x)[None]),
+        PriorBaseline("the mean picture of the class", torch.stack([group.mean(0) for group in groups])),
+        PriorBaseline("the best constant picture of the class", torch.stack([_constant(group) for group in groups])),
     ]
 
 
@@ -191,8 +191,8 @@ def mean_interval(values: Floats, confidence: float = CONFIDENCE, seed: int = 0)
 
 
 def rebuilt(
-    name: str, view: View, truth: Tensor, y: Tensor, pictures: Tensor, blind: Blind, known: int, threshold: float,
-    confidence: float = CONFIDENCE,
+    name: str, view: View, truth: Tensor, y: Tensor, pictures: Tensor, baseline: PriorBaseline, known: int,
+    threshold: float, confidence: float = CONFIDENCE,
 ) -> ReconstructionResult:  # fmt: skip
     """The figures of one attacker.
 
@@ -202,12 +202,12 @@ def rebuilt(
         truth: The pictures, 0 to 1.
         y: Their labels, which the blind guess may use.
         pictures: What the attacker made of their features.
-        blind: The guess without features.
+        baseline: The guess without features.
         known: How many pairs the attacker knew.
         threshold: From which PSNR on a picture counts as rebuilt.
         confidence: Of every interval.
     """
-    guess = blind(y)
+    guess = baseline(y)
     ours, theirs = (psnr(one, truth).double().cpu().numpy() for one in (pictures, guess))
     gain, count = ours - theirs, len(ours)
     hits = int((ours >= threshold).sum())
@@ -226,7 +226,7 @@ def rebuilt(
         middle=float(np.median(ours)),
         best_tenth=float(np.quantile(ours, 0.9)),
         ssim=_ssim(pictures, truth),
-        blind=blind.name,
+        blind=baseline.name,
         blind_psnr=float(theirs.mean()),
         blind_ssim=_ssim(guess, truth),
         gain=float(gain.mean()),
@@ -272,12 +272,12 @@ def named(
 
 
 def told(
-    attribute: str, truth: Tensor, guess: Tensor, blind: Tensor, known: int, confidence: float = CONFIDENCE
+    attribute: str, truth: Tensor, guess: Tensor, baseline: Tensor, known: int, confidence: float = CONFIDENCE
 ) -> AttributeResult:
     """The figures of attribute inference: guesses with features, and those from the label alone."""
     count, hits = len(truth), int((guess == truth).sum())
     low, high = proportion_interval(hits, count, confidence)
-    without = float((blind == truth).double().mean())
+    without = float((baseline == truth).double().mean())
     spread = _spread(confidence) * math.sqrt(max(without * (1 - without), 1.0 / count) / count)
     return AttributeResult(
         attribute=attribute,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airlock.auditing.features.attack import QUICK, FeatureSettings, Pool, attack
-from airlock.auditing.features.feature_pipeline import Passage
+from airlock.auditing.features.feature_pipeline import FeaturePipeline
 from airlock.auditing.result import Audit
 from airlock.config import SplitConfig
 from airlock.data import Split
@@ -54,11 +54,11 @@ def attack_features(
     """
     run = run or Run()
     front = features.front if features.front is not None else kept.reopened(split.facts)
-    passage = Passage(front, features.clip, features.manifest.noise or 0.0)
+    pipeline = FeaturePipeline(front, features.clip, features.manifest.noise or 0.0)
     maps = len(features.manifest.shape) == 3
     pool = _pool(kept, split, seed if made_with is None else made_with, run) if maps else None
     return attack(
-        passage, _left(features), split, fractions, delta, seed, settings or QUICK, run, pool,
+        pipeline, _left(features), split, fractions, delta, seed, settings or QUICK, run, pool,
         labelled=features.labels == "clear",
     )  # fmt: skip
 

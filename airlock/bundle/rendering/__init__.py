@@ -5,6 +5,7 @@ All of it follows from a card or a dossier, so that it can be made again and com
     text        sentences, which follow from the figures
     formatting  numbers as a reviewer reads them, harm rounded up
     page        the card as a page and as a model card, the dossier's page, and how templates are rendered
-    charts      curves of ε, choices of a front end and ROC curves as SVG
+    svg         what all figures share: elements, axes, files
+    charts      curves of ε, choices of a front end and ROC curves
     sacro       the audit in the layout of SACRO-ML's report
 """

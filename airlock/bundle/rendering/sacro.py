@@ -20,10 +20,10 @@ from scipy.stats import norm
 
 from airlock._version import VERSION
 from airlock.auditing.bounds import null_variance
+from airlock.auditing.result import AttackResult
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.files import folder_aside, write_file
-from airlock.bundle.schema import Attack
 from airlock.errors import OutputError
 
 REPORT, TARGET = "report.json", "target.yaml"
@@ -62,7 +62,7 @@ def target(card: Card) -> dict[str, Any]:
     }
 
 
-def _entry(card: Card, attack: Attack) -> dict[str, Any]:
+def _entry(card: Card, attack: AttackResult) -> dict[str, Any]:
     return {
         "log_id": str(uuid.uuid5(uuid.UUID(hex=card.release_id), attack.name)),
         "log_time": card.created.strftime("%d/%m/%Y"),
@@ -93,7 +93,7 @@ def _model(card: Card) -> str:
     return card.network.name if card.network else f"{card.channel}/{card.method}, {what} only"
 
 
-def _global(attack: Attack) -> dict[str, str]:
+def _global(attack: AttackResult) -> dict[str, str]:
     if attack.score != "AUC":
         return {}
     spread = 3 * math.sqrt(null_variance(attack.members, attack.non_members))
@@ -104,7 +104,7 @@ def _global(attack: Attack) -> dict[str, str]:
     }
 
 
-def _instance(attack: Attack) -> dict[str, Any]:
+def _instance(attack: AttackResult) -> dict[str, Any]:
     found: dict[str, Any] = {
         "n_pos_test_examples": attack.members,
         "n_neg_test_examples": attack.non_members,
@@ -124,7 +124,7 @@ def _instance(attack: Attack) -> dict[str, Any]:
     return found
 
 
-def _p_value(attack: Attack) -> float:
+def _p_value(attack: AttackResult) -> float:
     """Of an AUC at least this large for a score that knows nothing."""
     return float(norm.sf(attack.value, loc=0.5, scale=math.sqrt(null_variance(attack.members, attack.non_members))))
 

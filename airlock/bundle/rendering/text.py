@@ -4,7 +4,7 @@ What ε means is said as a guess. Under (ε, δ) a person who starts from even o
 is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1). How strong that
 is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 strong, ε ≤ 10 moderate, above it weak.
 
-Attacks on features have sentences of their own (`write_on_features`): what comes back, whose front end it was, what
+Audit on features have sentences of their own (`write_on_features`): what comes back, whose front end it was, what
 else features tell.
 """
 
@@ -15,25 +15,23 @@ from collections.abc import Sequence
 from typing import Literal
 
 from airlock.auditing.evaluation import CONFIDENCE
-from airlock.bundle.feature_schema import Named, OnFeatures, Rebuilt, Told
+from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, one_in, percent_up, size, times
 from airlock.bundle.schema import (
-    Asking,
-    Attacks,
-    Data,
+    Composition,
+    DataSummary,
+    FeatureSummary,
+    NonNetworkArtefact,
     PaidAttacks,
-    Promise,
-    Rows,
-    Stays,
-    Total,
+    StatedGuarantee,
     Tuning,
-    Usefulness,
+    Utility,
     Words,
 )
 from airlock.mechanisms import Place
-from airlock.methods.interface import ONE_ANSWER
+from airlock.methods.interface import ONE_ANSWER, Interface
 
-Verdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
+CardVerdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
 
 STRONG, MODERATE = 1.0, 10.0
 
@@ -202,7 +200,7 @@ MANY_RUNS = (
 PUBLIC_PART = " It is not about the {share} of the records that the holder declared public."
 
 
-def verdict(promise: Promise, secure_noise: bool, audit: Attacks | None = None) -> Verdict:
+def verdict(promise: StatedGuarantee, secure_noise: bool, audit: Audit | None = None) -> CardVerdict:
     """The one word that decides badge and first line; "doubt" only where it is known what attacks found."""
     if not secure_noise:
         return "insecure"
@@ -213,39 +211,39 @@ def verdict(promise: Promise, secure_noise: bool, audit: Attacks | None = None) 
     return "weak" if promise.epsilon > MODERATE else "proven"
 
 
-def headline(promise: Promise, secure_noise: bool, data: Data, stays: Stays = None) -> str:
+def headline(promise: StatedGuarantee, secure_noise: bool, data: DataSummary, leaves: NonNetworkArtefact = None) -> str:
     """The truth in one sentence, which stands first on everything that is printed.
 
     Where no model leaves, or some records were declared public, there is one more.
     """
-    more = _answers(promise, stays) if isinstance(stays, Asking) else _rows(stays) if stays else ""
+    more = _answers(promise, leaves) if isinstance(leaves, Interface) else _rows(leaves) if leaves else ""
     about = verdict(promise, secure_noise) in ("proven", "weak") and data.public_share > 0
     public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%") if about else ""
     return _promised(promise, secure_noise) + public + more
 
 
-def _rows(rows: Rows) -> str:
+def _rows(rows: FeatureSummary) -> str:
     """That features leave, how many, and what is done to them and to their labels."""
     noise = WITH_NOISE if rows.noise is not None else WITHOUT_NOISE
     shape = " × ".join(f"{side:,}" for side in rows.shape)
     return ROWS.format(shape=shape, records=f"{rows.records:,}", noise=noise, labels=LABELS[rows.labels])
 
 
-def _answers(promise: Promise, asking: Asking) -> str:
+def _answers(promise: StatedGuarantee, asked: Interface) -> str:
     """That answers leave, how many, and what all of them cost."""
-    units = f"{asking.units or 0:,}"
-    if asking.units is None:
+    units = f"{asked.units or 0:,}"
+    if asked.units is None:
         count = "any number of them"
-    elif asking.unit == ONE_ANSWER:
-        count = f"{units} of them at most" if asking.units > 1 else "one"
+    elif asked.unit == ONE_ANSWER:
+        count = f"{units} of them at most" if asked.units > 1 else "one"
     else:
-        count = f"until {units} unit{'s are' if asking.units > 1 else ' is'} spent (one unit pays for {asking.unit})"
+        count = f"until {units} unit{'s are' if asked.units > 1 else ' is'} spent (one unit pays for {asked.unit})"
     proven = promise.status == "proven" and promise.epsilon is not None
     cost = IN_ALL.format(size=size(promise.epsilon or 0.0, promise.delta)) if proven else NO_BOUND
     return NO_MODEL.format(count=count, cost=cost)
 
 
-def _promised(promise: Promise, secure_noise: bool) -> str:
+def _promised(promise: StatedGuarantee, secure_noise: bool) -> str:
     kind = verdict(promise, secure_noise)
     if kind == "insecure":
         return INSECURE if promise.status == "proven" else f"{INSECURE} Even with secret noise it would be NOT proven."
@@ -259,19 +257,19 @@ def _promised(promise: Promise, secure_noise: bool) -> str:
     return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated)
 
 
-def doubt(promise: Promise, audit: Attacks) -> str:
+def doubt(promise: StatedGuarantee, audit: Audit) -> str:
     """That an attack refutes the stated ε."""
     stated = size(promise.epsilon if promise.epsilon is not None else math.inf, promise.delta)
     return DOUBT_HEADLINE.format(bound=f"{measured(audit):.2f}", size=stated)
 
 
-def court_doubt(promise: Promise, bound: float) -> str:
+def court_doubt(promise: StatedGuarantee, bound: float) -> str:
     """That the court refutes it."""
     stated = size(promise.epsilon if promise.epsilon is not None else math.inf, promise.delta)
     return COURT_HEADLINE.format(bound=f"{bound:.2f}", size=stated)
 
 
-def _unproven_headline(promise: Promise) -> str:
+def _unproven_headline(promise: StatedGuarantee) -> str:
     if promise.status == "claimed" and promise.claim:
         return CLAIMED_HEADLINE.format(size=size(promise.claim.epsilon, promise.claim.delta))
     if promise.status == "claimed":
@@ -290,18 +288,18 @@ def _noise(secure: bool, made_on: Sequence[Place]) -> str:
 
 
 def write(
-    promise: Promise,
+    promise: StatedGuarantee,
     secure_noise: bool,
     noise_made_on: Sequence[Place],
-    data: Data,
-    utility: Usefulness | None,
+    data: DataSummary,
+    utility: Utility | None,
     audit: PaidAttacks,
-    total: Total,
+    total: Composition,
     tuning: Tuning,
-    stays: Stays = None,
+    leaves: NonNetworkArtefact = None,
 ) -> Words:
     """Every sentence below the headline."""
-    rows = stays if isinstance(stays, Rows) else None
+    rows = leaves if isinstance(leaves, FeatureSummary) else None
     return Words(
         promise=_promise(promise, data.records, verdict(promise, secure_noise), rows),
         noise=_noise(secure_noise, noise_made_on),
@@ -312,7 +310,7 @@ def write(
     )
 
 
-def _useful(utility: Usefulness | None, promise: Promise) -> str:
+def _useful(utility: Utility | None, promise: StatedGuarantee) -> str:
     """What the counts say, and that they are paid for."""
     if utility is None:
         return MEASURED_INSIDE
@@ -327,7 +325,9 @@ def _useful(utility: Usefulness | None, promise: Promise) -> str:
     )
 
 
-def _promise(promise: Promise, records: int, kind: Verdict, rows: Rows | None = None) -> tuple[str, ...]:
+def _promise(
+    promise: StatedGuarantee, records: int, kind: CardVerdict, rows: FeatureSummary | None = None
+) -> tuple[str, ...]:
     if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
         return (NO_PROMISE, *_unproven_promise(promise))
     if kind == "insecure":
@@ -344,7 +344,7 @@ def _promise(promise: Promise, records: int, kind: Verdict, rows: Rows | None = 
     return tuple(lines)
 
 
-def _recovery(rows: Rows) -> list[str]:
+def _recovery(rows: FeatureSummary) -> list[str]:
     """The bound on reconstruction, where it says more than that anything can happen."""
     found = [
         RECOVERY_ROW.format(psnr=one.psnr, bound=percent_up(one.bound), blind=percent_up(one.blind))
@@ -354,7 +354,7 @@ def _recovery(rows: Rows) -> list[str]:
     return [RECOVERY.format(prior=rows.prior, rows="; ".join(found))] if found else []
 
 
-def _odds(promise: Promise, epsilon: float) -> list[str]:
+def _odds(promise: StatedGuarantee, epsilon: float) -> list[str]:
     figures = {
         "odds": times(epsilon),
         "rest": one_in(promise.delta),
@@ -363,7 +363,7 @@ def _odds(promise: Promise, epsilon: float) -> list[str]:
     return [ODDS[promise.relation].format(**figures), GUESS[promise.relation].format(**figures)]
 
 
-def _unproven_promise(promise: Promise) -> tuple[str, ...]:
+def _unproven_promise(promise: StatedGuarantee) -> tuple[str, ...]:
     lines = []
     if promise.claim:
         stated = size(promise.claim.epsilon, promise.claim.delta)
@@ -374,7 +374,7 @@ def _unproven_promise(promise: Promise) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _others(promise: Promise, secure_noise: bool, total: Total) -> str:
+def _others(promise: StatedGuarantee, secure_noise: bool, total: Composition) -> str:
     if not total.releases:
         return NO_OTHERS
     count = f"{len(total.releases)} other declared release{'s' if len(total.releases) > 1 else ''}"
@@ -385,7 +385,7 @@ def _others(promise: Promise, secure_noise: bool, total: Total) -> str:
     return OTHERS.format(count=count, size=size(total.epsilon, total.delta)) + ("" if sound else OTHERS_UNPROVEN)
 
 
-def measured(audit: Attacks) -> float:
+def measured(audit: Audit) -> float:
     """The largest ε that an attack found this release to have at least; 0 if none."""
     return max((attack.epsilon_lower_bound for attack in audit.attacks), default=0.0)
 
@@ -430,7 +430,7 @@ SCOPE = (
 )
 
 
-def write_on_features(found: OnFeatures | None) -> tuple[str, ...]:
+def write_on_features(found: Findings | None) -> tuple[str, ...]:
     """Every sentence, the strongest attacker of each kind first; none where no features were attacked."""
     if found is None:
         return ()
@@ -443,11 +443,11 @@ def write_on_features(found: OnFeatures | None) -> tuple[str, ...]:
     return (*lines, SCOPE) if lines else ()
 
 
-def _best(found: OnFeatures, view: str) -> Rebuilt | None:
+def _best(found: Findings, view: str) -> ReconstructionResult | None:
     return max((one for one in found.reconstructions if one.view == view), key=lambda one: one.psnr, default=None)
 
 
-def _rebuilt(one: Rebuilt) -> str:
+def _rebuilt(one: ReconstructionResult) -> str:
     return (REBUILT if one.beats_blind else NOTHING).format(
         who=WHO[one.view].format(known=f"{one.known:,}"),
         name=one.name,
@@ -460,7 +460,7 @@ def _rebuilt(one: Rebuilt) -> str:
     )
 
 
-def _share(one: Rebuilt) -> str:
+def _share(one: ReconstructionResult) -> str:
     return SHARE.format(
         images=f"{one.images:,}",
         share=f"{one.share:.1%}",
@@ -472,7 +472,7 @@ def _share(one: Rebuilt) -> str:
     )
 
 
-def _named(one: Named) -> str:
+def _named(one: IdentificationResult) -> str:
     """With the fewest known records that name the net and all its channels, else with the most."""
     whole = [i for i, ok in enumerate(one.net_right) if ok and one.live[i] and one.right[i] == one.live[i]]
     place = whole[0] if whole else len(one.known) - 1
@@ -485,6 +485,6 @@ def _named(one: Named) -> str:
     )
 
 
-def _told(one: Told) -> str:
+def _told(one: AttributeResult) -> str:
     figures = {key: f"{getattr(one, key):.1%}" for key in ("value", "low", "high", "blind")}
     return TOLD.format(attribute=one.attribute, **figures)

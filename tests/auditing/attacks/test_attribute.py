@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from airlock.auditing.attacks.attribute import Attribute, attribute_of, infer, majority
-from airlock.auditing.features.feature_pipeline import Passage
+from airlock.auditing.features.feature_pipeline import FeaturePipeline
 from airlock.auditing.features.reconstruction_metrics import told
 from airlock.errors import ConfigError
 from airlock.training import Run
@@ -15,10 +15,10 @@ from tests.auditing.attacks.toy_features import conv_front, sides
 
 @pytest.mark.parametrize(("sigma", "seen"), [(0.0, True), (50.0, False)])
 def test_brightness_is_read_off_the_features(sigma: float, seen: bool) -> None:
-    passage = Passage(conv_front(), sigma=sigma)
-    known, target, left = sides(passage, attacked=100)
+    pipeline = FeaturePipeline(conv_front(), sigma=sigma)
+    known, target, left = sides(pipeline, attacked=100)
     attribute = attribute_of("brightness", known.x)
-    guess, blind = infer(passage, known, attribute, 0, Run(), 60), majority(known, attribute)
+    guess, blind = infer(pipeline, known, attribute, 0, Run(), 60), majority(known, attribute)
     result = told(attribute.name, attribute(target.x), guess(left, target.y), blind(target.y), len(known))
     assert (result.low > result.blind and result.value > result.smallest_effect) == seen
     assert result.low <= result.value <= result.high
@@ -26,7 +26,7 @@ def test_brightness_is_read_off_the_features(sigma: float, seen: bool) -> None:
 
 
 def test_an_attribute_that_is_the_label_gains_nothing() -> None:
-    known, target, _ = sides(Passage(conv_front()))
+    known, target, _ = sides(FeaturePipeline(conv_front()))
     own = {tuple(x.flatten().tolist()): int(y) for x, y in zip(*_joined(known, target), strict=True)}
     label = Attribute("class 0", lambda x: torch.tensor([-own[tuple(r.flatten().tolist())] for r in x]).float(), -0.5)
     assert (majority(known, label)(target.y) == label(target.x)).all()

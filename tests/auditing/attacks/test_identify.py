@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from airlock.auditing.attacks.identify import Guess, identify
-from airlock.auditing.features.feature_pipeline import Passage, generator_on
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, generator_on
 from airlock.auditing.features.reconstruction_metrics import named
 from airlock.errors import DataError
 from airlock.training.devices import to_input
@@ -33,8 +33,8 @@ X = to_input(torch.from_numpy(pictures(8).x))
 def test_four_known_records_name_every_live_channel(clip: float | None) -> None:
     kept = [5, 0, 1, 2, *range(23, 5, -1)]
     chosen = nn.Sequential(POOL[TRUE], _Pick(kept))
-    passage = Passage(chosen, clip=clip)
-    guess = identify(passage.clean(X[:4]), X[:4], POOL, by_record=clip is not None)
+    pipeline = FeaturePipeline(chosen, clip=clip)
+    guess = identify(pipeline.clean(X[:4]), X[:4], POOL, by_record=clip is not None)
     assert guess.candidate == TRUE
     assert sum(guess.live) <= len(kept) - 3  # the dead ones
     assert guess.right(TRUE, kept) == sum(guess.live) > 10
@@ -43,10 +43,10 @@ def test_four_known_records_name_every_live_channel(clip: float | None) -> None:
 
 def test_noise_hides_the_channels() -> None:
     kept = list(range(3, 24))
-    passage = Passage(nn.Sequential(POOL[TRUE], _Pick(kept)), clip=1.0, sigma=1.0)
+    pipeline = FeaturePipeline(nn.Sequential(POOL[TRUE], _Pick(kept)), clip=1.0, sigma=1.0)
     found = []
     for k in (1, 4):
-        noisy = passage.noisy(passage.clean(X[:k]), generator_on(CPU, k))
+        noisy = pipeline.noisy(pipeline.clean(X[:k]), generator_on(CPU, k))
         found.append((k, identify(noisy, X[:k], POOL, by_record=True)))
     result = named(found, TRUE, kept, [24] * 8)
     assert result.known == (1, 4)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from airlock.auditing.attacks.lookup import lookup
-from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on, push
 from airlock.auditing.metrics import measure
 from tests.auditing.attacks.toy_features import CPU, conv_front, pictures
 
 
-def parts(passage: Passage) -> tuple[Pairs, Pairs, Pairs, Tensor]:
+def parts(pipeline: FeaturePipeline) -> tuple[Pairs, Pairs, Pairs, Tensor]:
     """Members, others, a population, and what left of the members."""
-    both = push(passage, pictures(300), CPU)
+    both = push(pipeline, pictures(300), CPU)
     members, others, population = (both.take(slice(100 * i, 100 * (i + 1))) for i in range(3))
-    return members, others, population, passage.noisy(members.clean, generator_on(CPU, 7))
+    return members, others, population, pipeline.noisy(members.clean, generator_on(CPU, 7))
 
 
 def blocks(left: Tensor, y: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -25,8 +25,8 @@ def blocks(left: Tensor, y: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def test_published_features_are_found_and_no_others() -> None:
-    members, others, population, left = parts(Passage(conv_front()))
-    scores = lookup(Passage(conv_front()), blocks(left, members.y), members, others, population)
+    members, others, population, left = parts(FeaturePipeline(conv_front()))
+    scores = lookup(FeaturePipeline(conv_front()), blocks(left, members.y), members, others, population)
     assert scores.name == "look-up of features"
     assert scores.view == "front"
     assert scores.members.min() > scores.others.max()
@@ -34,9 +34,9 @@ def test_published_features_are_found_and_no_others() -> None:
 
 
 def test_the_score_under_noise_is_the_likelihood_ratio() -> None:
-    passage = Passage(conv_front(2), clip=1.0, sigma=0.3)
-    members, others, population, left = parts(passage)
-    scores = lookup(passage, blocks(left, members.y), members, others, population)
+    pipeline = FeaturePipeline(conv_front(2), clip=1.0, sigma=0.3)
+    members, others, population, left = parts(pipeline)
+    scores = lookup(pipeline, blocks(left, members.y), members, others, population)
     x, ratio = members.clean[3].flatten().double(), 0.0
     for z in left[members.y == members.y[3]].flatten(1).double():
 
@@ -51,16 +51,16 @@ def test_the_score_under_noise_is_the_likelihood_ratio() -> None:
 def test_noise_hides_members_by_degrees() -> None:
     found = []
     for sigma in (0.03, 0.2, 20.0):
-        passage = Passage(conv_front(), clip=1.0, sigma=sigma)
-        members, others, population, left = parts(passage)
-        found.append(measure(lookup(passage, blocks(left, members.y), members, others, population), 1e-5).value)
+        pipeline = FeaturePipeline(conv_front(), clip=1.0, sigma=sigma)
+        members, others, population, left = parts(pipeline)
+        found.append(measure(lookup(pipeline, blocks(left, members.y), members, others, population), 1e-5).value)
     assert found[0] > 0.95 > found[1] > 0.5
     assert 0.35 < found[2] < 0.65
 
 
 def test_a_label_that_never_left_scores_lowest() -> None:
-    members, others, population, left = parts(Passage(conv_front()))
+    members, others, population, left = parts(FeaturePipeline(conv_front()))
     alone = Pairs(others.x, others.clean, torch.full_like(others.y, 9))
-    scores = lookup(Passage(conv_front()), blocks(left, members.y), members, alone, population)
+    scores = lookup(FeaturePipeline(conv_front()), blocks(left, members.y), members, alone, population)
     assert np.isfinite(scores.others).all()
     assert scores.others.max() < scores.members.min()

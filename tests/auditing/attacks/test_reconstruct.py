@@ -12,9 +12,9 @@ from torch import nn
 from airlock.auditing.attacks.invert import InvertSettings, Tuned, invert, tune
 from airlock.auditing.attacks.reconstruct import ReconstructSettings, _solve, learn_linear, learn_net
 from airlock.auditing.features.attack import Attackers
-from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on
 from airlock.auditing.features.reconstruction_metrics import (
-    best_blind,
+    best_prior_baseline,
     candidates,
     hits_at_most,
     mean_interval,
@@ -31,35 +31,37 @@ FEW = ReconstructSettings(epochs=15, batch_size=50, learning_rate=3e-3)
 
 
 def test_a_clipped_record_has_no_more_than_the_norm_and_noise_its_spread() -> None:
-    free, passage = Passage(conv_front()), Passage(conv_front(), clip=1.0, sigma=0.5)
-    known, _, _ = sides(passage)
+    free, pipeline = FeaturePipeline(conv_front()), FeaturePipeline(conv_front(), clip=1.0, sigma=0.5)
+    known, _, _ = sides(pipeline)
     assert known.clean.flatten(1).norm(dim=1).max() <= 1 + 1e-5
     raw = free.clean(known.x)
     assert torch.allclose(known.clean, raw / raw.flatten(1).norm(dim=1).view(-1, 1, 1, 1), atol=1e-6)
-    noise = passage.noisy(known.clean, generator_on(CPU, 0)) - known.clean
+    noise = pipeline.noisy(known.clean, generator_on(CPU, 0)) - known.clean
     assert noise.std().item() == pytest.approx(0.5, rel=0.02)
     assert free.noisy(known.clean, generator_on(CPU, 0)) is known.clean
 
 
 def test_the_blind_guess_is_the_best_of_four_and_sees_no_features() -> None:
-    known, target, _ = sides(Passage(conv_front()))
-    blind = best_blind(known)
+    known, target, _ = sides(FeaturePipeline(conv_front()))
+    blind = best_prior_baseline(known)
     assert blind.name.endswith("of the class")  # pictures of a class share shapes
     found = [psnr(one(target.y), target.x).mean().item() for one in candidates(known)]
     assert psnr(blind(target.y), target.x).mean().item() >= max(found) - 0.3
     mean, constant = (psnr(one(known.y), known.x).mean() for one in candidates(known)[:2])
     assert constant > mean  # which is not the best constant for a mean of logarithms
     other = Pairs(known.x, torch.zeros_like(known.clean), known.y)
-    assert torch.equal(best_blind(other).pictures, blind.pictures)
+    assert torch.equal(best_prior_baseline(other).pictures, blind.pictures)
 
 
 def test_linear_attacker_rebuilds_and_more_noise_leaves_less() -> None:
     found = []
     for sigma in (0.0, 0.2, 5.0):
-        passage = Passage(conv_front(), clip=4.0, sigma=sigma)
-        known, target, left = sides(passage)
-        found.append(psnr(learn_linear(passage, known, best_blind(known), 0)(left, target.y), target.x).mean().item())
-        blind = psnr(best_blind(known)(target.y), target.x).mean().item()
+        pipeline = FeaturePipeline(conv_front(), clip=4.0, sigma=sigma)
+        known, target, left = sides(pipeline)
+        found.append(
+            psnr(learn_linear(pipeline, known, best_prior_baseline(known), 0)(left, target.y), target.x).mean().item()
+        )
+        blind = psnr(best_prior_baseline(known)(target.y), target.x).mean().item()
     assert found[0] > found[1] + 2 > found[2] + 2
     assert found[0] > blind + 5
     assert blind - 0.3 < found[2] < blind + 1
@@ -68,8 +70,8 @@ def test_linear_attacker_rebuilds_and_more_noise_leaves_less() -> None:
 def test_noise_as_a_ridge_is_the_noise_that_is_drawn() -> None:
     """The closed form is the limit of a ridge regression on very many noisy copies."""
     front = nn.Sequential(nn.Flatten(), nn.Linear(192, 6, bias=False)).requires_grad_(False)
-    passage = Passage(front, sigma=0.7)
-    known, _, _ = sides(passage, known=40, attacked=2)
+    pipeline = FeaturePipeline(front, sigma=0.7)
+    known, _, _ = sides(pipeline, known=40, attacked=2)
     noise = torch.randn(4000, *known.clean.shape, generator=torch.Generator().manual_seed(0))
     copies = (known.clean + 0.7 * noise).flatten(0, 1).double()
     copies = copies - copies.mean(0)
@@ -82,13 +84,13 @@ def test_noise_as_a_ridge_is_the_noise_that_is_drawn() -> None:
 
 
 def test_inversion_finds_pictures_that_explain_the_features() -> None:
-    passage = Passage(conv_front(16), clip=3.0)
-    known, target, left = sides(passage, attacked=20)
-    blind = best_blind(known)
-    tuned = tune(passage, known, [blind(known.y)], blind(known.y), known.clean, 0, QUICK)
+    pipeline = FeaturePipeline(conv_front(16), clip=3.0)
+    known, target, left = sides(pipeline, attacked=20)
+    blind = best_prior_baseline(known)
+    tuned = tune(pipeline, known, [blind(known.y)], blind(known.y), known.clean, 0, QUICK)
     assert tuned.weight in QUICK.variation
     assert tuned.trust == 1.0
-    found = invert(passage, left, [blind(target.y)], blind(target.y), tuned, 0, Run(), QUICK)
+    found = invert(pipeline, left, [blind(target.y)], blind(target.y), tuned, 0, Run(), QUICK)
     assert found.shape == target.x.shape
     assert found.min() >= 0
     assert found.max() <= 1
@@ -97,15 +99,15 @@ def test_inversion_finds_pictures_that_explain_the_features() -> None:
 
 def test_inversion_never_sees_the_true_picture() -> None:
     """The start is chosen by the objective: a start that is the truth in pixels wins only because its features fit."""
-    passage = Passage(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).requires_grad_(False))
-    _, target, left = sides(passage, attacked=10)
+    pipeline = FeaturePipeline(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).requires_grad_(False))
+    _, target, left = sides(pipeline, attacked=10)
     settings = InvertSettings(steps=1, learning_rate=1e-9, restarts=0, variation=(0.0,))
     tuned, guess = Tuned(torch.tensor(1.0), 0.0, 1.0), torch.zeros_like(target.x)
-    wrong = passage.clean(target.x.roll(1, 0))
-    pick = invert(passage, wrong, [target.x, target.x.roll(1, 0)], guess, tuned, 0, Run(), settings)
+    wrong = pipeline.clean(target.x.roll(1, 0))
+    pick = invert(pipeline, wrong, [target.x, target.x.roll(1, 0)], guess, tuned, 0, Run(), settings)
     assert torch.allclose(pick, target.x.roll(1, 0), atol=1e-6)
     with pytest.raises(DataError, match="a start"):
-        invert(passage, left, [], guess, tuned, 0, Run(), settings)
+        invert(pipeline, left, [], guess, tuned, 0, Run(), settings)
 
 
 def test_trust_is_the_least_squares_step_from_the_blind_guess_or_all_the_way() -> None:
@@ -118,51 +120,51 @@ def test_trust_is_the_least_squares_step_from_the_blind_guess_or_all_the_way() -
 
 
 def test_no_attacker_is_much_worse_than_the_blind_guess_under_noise() -> None:
-    passage = Passage(conv_front(4), clip=1.0, sigma=3.0)
-    known, target, left = sides(passage)
-    everybody = Attackers.learn(passage, known, 0, Run(), QUICK, None)
-    blind = psnr(everybody.blind(target.y), target.x).mean().item()
+    pipeline = FeaturePipeline(conv_front(4), clip=1.0, sigma=3.0)
+    known, target, left = sides(pipeline)
+    everybody = Attackers.learn(pipeline, known, 0, Run(), QUICK, None)
+    blind = psnr(everybody.baseline(target.y), target.x).mean().item()
     for made in everybody.make(left, target.y).values():
         assert psnr(made, target.x).mean().item() > blind - 0.5
 
 
 def test_a_net_learns_to_turn_features_back_and_follows_its_seed() -> None:
-    passage = Passage(conv_front(4), clip=3.0, sigma=0.01)
-    known, target, left = sides(passage)
+    pipeline = FeaturePipeline(conv_front(4), clip=3.0, sigma=0.01)
+    known, target, left = sides(pipeline)
 
     def small(features: tuple[int, ...], image: tuple[int, ...]) -> nn.Module:
         return nn.Sequential(nn.Conv2d(features[0], 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, image[0], 3, padding=1))
 
-    first, again = (learn_net(passage, known, 3, Run(), FEW, small)(left) for _ in range(2))
+    first, again = (learn_net(pipeline, known, 3, Run(), FEW, small)(left) for _ in range(2))
     assert torch.equal(first, again)
-    blind = best_blind(known)
+    blind = best_prior_baseline(known)
     assert psnr(first, target.x).mean() > psnr(blind(target.y), target.x).mean() + 2
     with pytest.raises(DataError, match="two known pairs"):
-        learn_net(passage, known.take(slice(1)), 0, Run(), FEW)
+        learn_net(pipeline, known.take(slice(1)), 0, Run(), FEW)
 
 
 def test_an_interrupted_net_goes_on_where_it_was_and_ends_the_same(tmp_path: Path) -> None:
-    passage = Passage(conv_front(2), sigma=0.1)
-    known, _, left = sides(passage)
-    whole = learn_net(passage, known, 3, Run(), FEW)(left)
+    pipeline = FeaturePipeline(conv_front(2), sigma=0.1)
+    known, _, left = sides(pipeline)
+    whole = learn_net(pipeline, known, 3, Run(), FEW)(left)
 
     def stop(_: str, done: int, __: int) -> None:
         if done == 40:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match="--resume"):
-        learn_net(passage, known, 3, Run(checkpoint=tmp_path, progress=stop), FEW)
+        learn_net(pipeline, known, 3, Run(checkpoint=tmp_path, progress=stop), FEW)
     seen: list[int] = []
     again = Run(checkpoint=tmp_path, resume=True, progress=lambda _, done, __: seen.append(done))
-    assert torch.equal(learn_net(passage, known, 3, again, FEW)(left), whole)
+    assert torch.equal(learn_net(pipeline, known, 3, again, FEW)(left), whole)
     assert seen[0] == 42
     with pytest.raises(TrainingError, match="this very run"):
-        learn_net(passage, known, 4, again, FEW)
+        learn_net(pipeline, known, 4, again, FEW)
 
 
 def test_figures_stand_beside_the_blind_guess() -> None:
-    known, target, _ = sides(Passage(conv_front()))
-    blind = best_blind(known)
+    known, target, _ = sides(FeaturePipeline(conv_front()))
+    blind = best_prior_baseline(known)
     same = rebuilt("blind", "features", target.x, target.y, blind(target.y), blind, len(known), 20.0)
     assert same.gain == same.gain_low == same.gain_high == 0.0
     assert same.psnr == same.blind_psnr
@@ -191,7 +193,7 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says() -> None:
 
 
 def test_no_picture_hits_more_of_them_than_the_bound_says() -> None:
-    known, target, _ = sides(Passage(conv_front()))
+    known, target, _ = sides(FeaturePipeline(conv_front()))
     guesses = torch.cat([known.x, *(one.pictures for one in candidates(target)), *_middles(target.x)])
     for threshold in (8.0, 12.0, 16.0, 60.0):
         near = torch.stack([psnr(guess.expand_as(target.x), target.x) >= threshold for guess in guesses])

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from airlock.auditing.features.feature_pipeline import Pairs, Passage, generator_on, push
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on, push
 from airlock.data import Records
 from airlock.nets.synthetic import draw_classes
 
@@ -28,9 +28,9 @@ def pictures(count: int, seed: int = 0) -> Records:
     return Records(x.numpy(), y.numpy())
 
 
-def sides(passage: Passage, known: int = 200, attacked: int = 60) -> tuple[Pairs, Pairs, Tensor]:
+def sides(pipeline: FeaturePipeline, known: int = 200, attacked: int = 60) -> tuple[Pairs, Pairs, Tensor]:
     """What the attacker knows, what it attacks, and the features of the latter as they left."""
     records = pictures(known + attacked)
-    both = push(passage, records, CPU)
+    both = push(pipeline, records, CPU)
     target = both.take(slice(known, None))
-    return both.take(slice(known)), target, passage.noisy(target.clean, generator_on(CPU, 99))
+    return both.take(slice(known)), target, pipeline.noisy(target.clean, generator_on(CPU, 99))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from dataclasses import replace
@@ -27,7 +28,7 @@ from airlock.auditing.features.attack import (
     attack,
     pictures_to_show,
 )
-from airlock.auditing.features.feature_pipeline import Passage, generator_on, push
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, generator_on, push
 from airlock.auditing.result import Audit, Findings
 from airlock.config import SplitConfig
 from airlock.data import Facts, Records, Split
@@ -62,17 +63,17 @@ def whole() -> nn.Module:
     return open_prefix("vgg16", 3, SHAPE)
 
 
-def left(passage: Passage, split: Split) -> list[tuple[np.ndarray, np.ndarray]]:
-    pairs = push(passage, split.private, CPU)
-    return [(passage.noisy(pairs.clean, generator_on(CPU, 123)).numpy(), pairs.y.numpy())]
+def left(pipeline: FeaturePipeline, split: Split) -> list[tuple[np.ndarray, np.ndarray]]:
+    pairs = push(pipeline, split.private, CPU)
+    return [(pipeline.noisy(pairs.clean, generator_on(CPU, 123)).numpy(), pairs.y.numpy())]
 
 
 @pytest.fixture(scope="module")
 def published(split: Split, whole: nn.Module) -> tuple[Audit, dict]:
-    passage = Passage(narrow(whole, CHANNELS))
+    pipeline = FeaturePipeline(narrow(whole, CHANNELS))
     pool = Pool({"vgg16, 3": whole, "vgg19, 3": open_prefix("vgg19", 3, SHAPE)}, "vgg16, 3", CHANNELS)
     settings = SMALL.model_copy(update={"net": True, "reconstruct": ReconstructSettings(epochs=2, batch_size=50)})
-    audit, secrets = attack(passage, left(passage, split), split, PARTS, 1e-5, 0, settings, Run(), pool)
+    audit, secrets = attack(pipeline, left(pipeline, split), split, PARTS, 1e-5, 0, settings, Run(), pool)
     return audit, dict(secrets)
 
 
@@ -104,6 +105,7 @@ def test_every_fitting_attack_was_made(published: tuple[Audit, dict]) -> None:
 
 def test_figures_are_plain_rounded_values_without_pictures(published: tuple[Audit, dict]) -> None:
     table = json.loads(json.dumps(published[0].to_dict(), allow_nan=False))
+    assert "sheet" not in table
     assert "sheet" not in table["features"]
     one = table["features"]["reconstructions"][0]
     assert one["low"] <= one["psnr"] <= one["high"]
@@ -114,11 +116,11 @@ def test_no_private_test_or_holdout_picture_is_on_the_sheet_that_leaves(
     published: tuple[Audit, dict], split: Split
 ) -> None:
     audit, secrets = published
-    shown = audit.features.sheet if audit.features else None
+    shown = audit.sheet
     assert shown is not None
     assert shown.rows == ("original", "best linear guess", "reconstruction net", "inversion")
     assert shown.whose == PUBLIC
-    picture = np.asarray(Image.open(io.BytesIO(shown.png)))
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.png))))
     originals = [picture[:8, 10 * i : 10 * i + 8].transpose(2, 0, 1).tobytes() for i in range(3)]
     theirs = {one.tobytes() for part in (split.private, split.test, split.holdout) for one in part.x}
     assert not set(originals) & theirs
@@ -129,8 +131,8 @@ def test_no_private_test_or_holdout_picture_is_on_the_sheet_that_leaves(
 
 
 def test_noise_leaves_little_to_find(split: Split, whole: nn.Module) -> None:
-    passage = Passage(narrow(whole, CHANNELS), clip=1.0, sigma=4.0)
-    audit, _ = attack(passage, left(passage, split), split, PARTS, 1e-5, 0, SMALL)
+    pipeline = FeaturePipeline(narrow(whole, CHANNELS), clip=1.0, sigma=4.0)
+    audit, _ = attack(pipeline, left(pipeline, split), split, PARTS, 1e-5, 0, SMALL)
     assert audit.features is not None
     assert audit.attacks[0].low < 0.5 < audit.attacks[0].high
     assert audit.features.found_by_lookup is False
@@ -139,9 +141,9 @@ def test_noise_leaves_little_to_find(split: Split, whole: nn.Module) -> None:
 
 
 def test_labels_that_did_not_leave_are_not_used(split: Split, whole: nn.Module) -> None:
-    passage = Passage(narrow(whole, CHANNELS))
-    shuffled = [(features, np.roll(y, 1)) for features, y in left(passage, split)]
-    audit, _ = attack(passage, shuffled, split, PARTS, 1e-5, 0, SMALL, labelled=False)
+    pipeline = FeaturePipeline(narrow(whole, CHANNELS))
+    shuffled = [(features, np.roll(y, 1)) for features, y in left(pipeline, split)]
+    audit, _ = attack(pipeline, shuffled, split, PARTS, 1e-5, 0, SMALL, labelled=False)
     assert audit.features is not None
     assert audit.attacks[0].value == 1.0
     assert audit.attacks[0].per_class == ()
@@ -149,9 +151,9 @@ def test_labels_that_did_not_leave_are_not_used(split: Split, whole: nn.Module) 
 
 
 def test_figures_do_not_depend_on_private_records_except_membership(split: Split, whole: nn.Module) -> None:
-    passage = Passage(narrow(whole, CHANNELS))
+    pipeline = FeaturePipeline(narrow(whole, CHANNELS))
     other = replace(split, private=split.private.take(np.arange(239, -1, -1)))
-    first, second = (attack(passage, left(passage, s), s, PARTS, 1e-5, 0, SMALL)[0].features for s in (split, other))
+    first, second = (attack(pipeline, left(pipeline, s), s, PARTS, 1e-5, 0, SMALL)[0].features for s in (split, other))
     assert first == second
 
 
@@ -163,18 +165,18 @@ def test_tables_are_attacked_without_pictures(split: Split) -> None:
         for name in ("private", "public", "test", "holdout")
     }
     table = replace(split, facts=replace(split.facts, shape=(12,)), **flat)
-    passage = Passage(nn.Linear(12, 6).requires_grad_(False))
-    audit, secrets = attack(passage, left(passage, table), table, PARTS, 1e-5, 0, SMALL)
+    pipeline = FeaturePipeline(nn.Linear(12, 6).requires_grad_(False))
+    audit, secrets = attack(pipeline, left(pipeline, table), table, PARTS, 1e-5, 0, SMALL)
     assert audit.features is not None
     assert audit.features.reconstructions == ()
-    assert audit.features.sheet is None
+    assert audit.sheet is None
     assert NO_PICTURES in audit.not_tested
     assert "contact-sheet" not in secrets
 
 
 def test_too_few_records_are_said(split: Split, whole: nn.Module) -> None:
     none = replace(split, test=split.test.take(np.arange(20)))
-    audit, secrets = attack(Passage(whole), [], none, PARTS, 1e-5, 0, SMALL)
+    audit, secrets = attack(FeaturePipeline(whole), [], none, PARTS, 1e-5, 0, SMALL)
     assert audit.not_tested[0] == TOO_FEW
     assert (audit.attacks, audit.features, secrets) == ((), Findings(), {})
 
