@@ -31,10 +31,9 @@ from airlock.data import Facts, Split
 from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods import Channel, Features, Plan, Release
+from airlock.methods import Channel, FeatureSet, Plan, Release
 from airlock.methods.config_case import of_config
 from airlock.methods.contract import TEACHER, Secrets
-from airlock.methods.features.reopen import kept
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.devices import choose_device
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
@@ -238,7 +237,7 @@ def make_release(
     inside = dossier.with_court(inside, trials)
     page_inside = page.keep_dossier(safe, inside)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
-    if isinstance(release.artefact, Features):
+    if isinstance(release.artefact, FeatureSet):
         release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
         safe.forget_checkpoint(_run_key(config, insecure_seed))
     return Outcome(written, release, inside, page_inside)
@@ -364,7 +363,8 @@ def audit_bundle(
     if net is not None and nets.is_foreign(config.net):
         config = config.model_copy(update={"net": net})  # shadow models too are made of what the user names
     if card_before.features is not None:  # what names the front end did not leave
-        config = config.model_copy(update={"settings": kept(safe.load(card_before.release_id)).table})
+        stayed = methods.find(config).kept_front_end(safe.load(card_before.release_id))
+        config = config.model_copy(update={"settings": stayed.settings_table})
     channel, _ = _open(config, data_dir)
     split = _load(config, channel, data_dir)
     _require_same_data(card_before, split)
@@ -463,9 +463,9 @@ def _attack_features(
     assert made.features is not None
     clip = made.details.get("clip_norm")
     norm = float(clip) if clip is not None else None
-    features = Features(folder, read_manifest(folder), made.features.labels, clip=norm)
+    features = FeatureSet(folder, read_manifest(folder), made.features.labels, clip=norm)
     how = auditing.FeatureSettings(images=min(settings.most, auditing.FeatureSettings().images))
-    known, delta = safe.load(made.release_id), made.guarantee.delta
+    known, delta = methods.find(config).kept_front_end(safe.load(made.release_id)), made.guarantee.delta
     return auditing.attack_features(features, known, delta, split, config.split, seed, how, run, config.seed)
 
 

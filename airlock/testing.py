@@ -30,7 +30,7 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods import Artefact, Channel, Features, Interface, Plan, Release, contract
+from airlock.methods import Channel, FeatureSet, Interface, NetworkArtefact, Plan, Release, contract
 from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind
 from airlock.methods.interface import as_queries, ask
 from airlock.training import Run
@@ -129,7 +129,11 @@ class MethodContract:
             assert curve.status == plan.guarantee.status
 
     def test_what_leaves_is_of_the_kind_that_the_method_names(self, released: Release) -> None:
-        kinds: dict[type[object], ArtefactKind] = {Artefact: "network", Interface: "interface", Features: "features"}
+        kinds: dict[type[object], ArtefactKind] = {
+            NetworkArtefact: "network",
+            Interface: "interface",
+            FeatureSet: "features",
+        }
         assert kinds[type(released.artefact)] == methods.find(self.config()).artefact
 
     def test_executed_events_equal_planned_ones(self, released: Release) -> None:

@@ -23,7 +23,7 @@ from torch import nn
 from airlock.data import Records
 from airlock.data.feature_files import Layout
 from airlock.mechanisms import LocalGaussian, Stream
-from airlock.methods.features.rows import permutation
+from airlock.methods.rows import permutation
 from airlock.nets.prefix import narrow, open_prefix
 from airlock.training import Run
 from airlock.training.devices import choose_device

@@ -25,7 +25,7 @@ from airlock.cli import app
 from airlock.data import Records, Split, add_public, describe, digest
 from airlock.data.split import positions
 from airlock.errors import DataError
-from airlock.methods.features.rows import permutation
+from airlock.methods.rows import permutation
 from tests.methods.test_missing_records import SETTINGS, digits
 
 ROOT = Path(__file__).resolve().parents[1]

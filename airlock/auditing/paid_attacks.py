@@ -5,7 +5,7 @@ below: of the private part after the method, and of the holdout. Out: the guaran
 
 Guarantee: the AUCs of all attacks together are ε_a · k-DP for every member and for every non-member (`paid_auc`), ε_a
 being the ε of one and k their number. Members and non-members are the records with the smallest hashes of their content
-under a secret key, as many as a public figure says (`methods.features.rows.keep`). What a record scores depends on the
+under a secret key, as many as a public figure says (`methods.rows.keep`). What a record scores depends on the
 release and on that record alone: each is asked about by itself, so that no other record moves it, not even by rounding.
 
 Only attacks take part whose score of a record depends on the release, that record and public data alone, as
@@ -39,7 +39,7 @@ from airlock.data import Facts, Records, Split
 from airlock.errors import AirlockError, ConfigError
 from airlock.mechanisms import GridNoise, Stream
 from airlock.methods import Plan, Release
-from airlock.methods.features.rows import keep
+from airlock.methods.rows import keep
 from airlock.training import predict
 from airlock.training.per_sample.one_by_one import FAILURES
 

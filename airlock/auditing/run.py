@@ -53,7 +53,7 @@ from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Stream
-from airlock.methods import Answerer, Channel, Features, Interface, Release
+from airlock.methods import Answerer, Channel, FeatureSet, Interface, Release
 from airlock.methods.contract import Secrets
 from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
 from airlock.training.distributed import digest
@@ -123,8 +123,9 @@ def run(
         method = methods.named(f"{release.plan.channel}/{release.plan.method}")
         answerer = method.answerer(release.artefact, release.secrets)
         return attack_answers(answerer, release.guarantee.delta, split, fractions, seed)
-    if isinstance(release.artefact, Features):
-        kept, delta = release.secrets, release.guarantee.delta
+    if isinstance(release.artefact, FeatureSet):
+        method = methods.named(f"{release.plan.channel}/{release.plan.method}")
+        kept, delta = method.kept_front_end(release.secrets), release.guarantee.delta
         return attack_features(release.artefact, kept, delta, split, fractions, seed, run=how)
     return attack_quickly(release.network.net, release.network.classes, release.guarantee.delta, split, fractions, seed)
 

@@ -35,8 +35,8 @@ from airlock.data.feature_files import MANIFEST as MANIFEST
 from airlock.data.feature_files import NAME
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
+from airlock.methods.artefact import FeatureSet
 from airlock.methods.contract import Plan, Release
-from airlock.methods.feature_set import Features
 from airlock.methods.interface import Interface
 
 CARD, HTML, README = "card.json", "card.html", "README.md"
@@ -98,7 +98,9 @@ def write(
     _check_same(card, release)
     kept = _kept(config, release) | dict(smaller or {})
     artefact = release.artefact
-    shards = [artefact.folder / one.name for one in artefact.manifest.shards] if isinstance(artefact, Features) else []
+    shards = (
+        [artefact.folder / one.name for one in artefact.manifest.shards] if isinstance(artefact, FeatureSet) else []
+    )
     return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force, shards=shards)
 
 
@@ -107,13 +109,13 @@ def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
     artefact = release.artefact
     if isinstance(artefact, Interface):
         return {CONFIG: config_text(config, release.plan, config.net).encode()}
-    if isinstance(artefact, Features):
+    if isinstance(artefact, FeatureSet):
         text = config_text(config, release.plan, config.net, artefact.withheld)
         return {CONFIG: text.encode(), MANIFEST: artefact.manifest.to_json().encode()}
     return {
-        SAFETENSORS: export.to_safetensors(artefact),
-        ONNX: export.to_onnx(artefact),
-        CONFIG: config_text(config, release.plan, artefact.net_name).encode(),
+        SAFETENSORS: export.to_safetensors(release.network),
+        ONNX: export.to_onnx(release.network),
+        CONFIG: config_text(config, release.plan, release.network.net_name).encode(),
     }
 
 

@@ -56,8 +56,8 @@ from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
-from airlock.methods.contract import KINDS, Artefact, ArtefactKind, Plan, Release
-from airlock.methods.feature_set import Features
+from airlock.methods.artefact import FeatureSet
+from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
 
 # 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked, 5 how small a student is, and
@@ -194,7 +194,7 @@ def make(
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
     promise = _promise(config, release, utility, found)
     data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
-    network, interface, features = _leaving(release.artefact)
+    network, interface, features = _leaving(release)
     made = Card(
         schema_version=SCHEMA_VERSION,
         headline="",
@@ -315,21 +315,17 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
     )
 
 
-def _leaving(
-    artefact: Artefact | Interface | Features,
-) -> tuple[NetworkSummary | None, Interface | None, FeatureSummary | None]:
+def _leaving(release: Release) -> tuple[NetworkSummary | None, Interface | None, FeatureSummary | None]:
+    artefact = release.artefact
     if isinstance(artefact, Interface):
         return None, artefact, None
-    if isinstance(artefact, Features):
+    if isinstance(artefact, FeatureSet):
         return None, None, summarise_features(artefact)
-    return (
-        NetworkSummary(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes),
-        None,
-        None,
-    )
+    net = release.network
+    return NetworkSummary(name=net.net_name, input_shape=net.input_shape, classes=net.classes), None, None
 
 
-def summarise_features(features: Features) -> FeatureSummary:
+def summarise_features(features: FeatureSet) -> FeatureSummary:
     """What a card says about a set of features."""
     made = features.manifest
     return FeatureSummary(

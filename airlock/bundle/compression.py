@@ -38,7 +38,7 @@ from airlock.bundle import export
 from airlock.bundle.schema import Compression, Cost, OnnxForm, OnTest
 from airlock.data import Records, Split
 from airlock.errors import NetError
-from airlock.methods.contract import Artefact, Release
+from airlock.methods.contract import NetworkArtefact, Release
 from airlock.training.devices import to_input
 
 # Smaller forms.
@@ -204,7 +204,11 @@ class Compressed(NamedTuple):
 def compress(release: Release, split: Split) -> Compressed | None:
     """The report of a release in which a student leaves; None of any other."""
     name = release.plan.details.get("teacher")
-    if release.plan.channel != "student" or not isinstance(release.artefact, Artefact) or not isinstance(name, str):
+    if (
+        release.plan.channel != "student"
+        or not isinstance(release.artefact, NetworkArtefact)
+        or not isinstance(name, str)
+    ):
         return None
     student = release.artefact
     make = nets.create if nets.is_foreign(name) else _teacher
@@ -214,7 +218,7 @@ def compress(release: Release, split: Split) -> Compressed | None:
 _teacher = lru_cache(maxsize=4)(nets.create)  # one network, so that its file is made once
 
 
-def report(teacher: nn.Module, name: str, student: Artefact, public: Records, test: Records) -> Compressed:
+def report(teacher: nn.Module, name: str, student: NetworkArtefact, public: Records, test: Records) -> Compressed:
     """Compare a student with a teacher's architecture, and make its smaller files.
 
     Args:
@@ -224,7 +228,7 @@ def report(teacher: nn.Module, name: str, student: Artefact, public: Records, te
         public: Public records, which give the ranges of 8-bit integers.
         test: Records on which every file is measured for the dossier; no figure for the card depends on them.
     """
-    big = Artefact(teacher.cpu().eval(), name, student.input_shape, student.classes)
+    big = NetworkArtefact(teacher.cpu().eval(), name, student.input_shape, student.classes)
     content = export.to_onnx(student)
     forms = smaller_forms(content, student.input_shape, _inputs(public.take(np.arange(len(public))[:CALIBRATE])))
     files = {ONNX: content, **forms.files}
@@ -291,7 +295,7 @@ def _bound(session: Any, shape: tuple[int, ...]) -> Any:
     return places
 
 
-def _cost(artefact: Artefact, content: bytes | None, spent: float | None) -> Cost:
+def _cost(artefact: NetworkArtefact, content: bytes | None, spent: float | None) -> Cost:
     return Cost(
         name=artefact.net_name,
         parameters=sum(p.numel() for p in artefact.net.parameters()),

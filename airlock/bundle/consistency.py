@@ -36,8 +36,8 @@ from airlock.data import feature_files
 from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
 from airlock.errors import FormatError
-from airlock.methods.feature_set import Features
-from airlock.methods.features.bound import bound
+from airlock.mechanisms import reconstruction
+from airlock.methods.artefact import FeatureSet
 
 SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
 
@@ -228,7 +228,7 @@ def _manifest(files: Contents) -> Manifest:
 def _features(files: Contents, card: Card) -> Defects:
     made, stated = _manifest(files), card.features
     assert stated is not None
-    features = Features(files.folder, made, stated.labels, stated.prior)
+    features = FeatureSet(files.folder, made, stated.labels, stated.prior)
     if summarise_features(features) != stated.model_copy(update={"recovery": ()}):
         return [f"{bundle.MANIFEST} does not describe the features on the card."]
     wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
@@ -248,7 +248,9 @@ def _reconstruction(card: Card) -> Defects:
     if noise is None:
         return ["A bound on reconstruction is stated, and the recorded events have no noise on the features."]
     wrong = [
-        one for one in stated.recovery if abs(bound(one.blind, noise, card.tuning.runs) - one.bound) > SAME_VERSION
+        one
+        for one in stated.recovery
+        if abs(reconstruction.bound(one.blind, noise, card.tuning.runs) - one.bound) > SAME_VERSION
     ]
     return [f"The bound at {one.psnr:g} dB is not the one that the noise gives." for one in wrong]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from airlock.errors import NetError
-from airlock.methods.contract import Artefact
+from airlock.methods.contract import NetworkArtefact
 
 BATCHES = (1, 7)
 TOLERANCE = 1e-4
@@ -33,7 +33,7 @@ _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir", "o
 Floats = NDArray[np.float32]
 
 
-def to_safetensors(artefact: Artefact) -> bytes:
+def to_safetensors(artefact: NetworkArtefact) -> bytes:
     """Every parameter and buffer by its name, each with its own storage."""
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artefact.net.state_dict().items()}
     return safetensors.torch.save(tensors)
@@ -42,7 +42,7 @@ def to_safetensors(artefact: Artefact) -> bytes:
 _exported: WeakKeyDictionary[nn.Module, tuple[bytes, bytes]] = WeakKeyDictionary()
 
 
-def to_onnx(artefact: Artefact) -> bytes:
+def to_onnx(artefact: NetworkArtefact) -> bytes:
     """The network as one ONNX file, checked in ONNX Runtime against torch.
 
     The exporter takes seconds: as long as a network's tensors stay the same, its file is made once.
@@ -57,7 +57,7 @@ def to_onnx(artefact: Artefact) -> bytes:
     return known[1]
 
 
-def _to_onnx(artefact: Artefact) -> bytes:
+def _to_onnx(artefact: NetworkArtefact) -> bytes:
     example = torch.zeros(2, *artefact.input_shape)
     try:
         with _quiet():
@@ -167,7 +167,7 @@ def probe(batch: int, shape: tuple[int, ...]) -> Floats:
     return np.random.default_rng(batch).random((batch, *shape), dtype=np.float32)
 
 
-def _check_agreement(artefact: Artefact, content: bytes) -> None:
+def _check_agreement(artefact: NetworkArtefact, content: bytes) -> None:
     import onnx
 
     difference = largest_difference(open_onnx(content), artefact.net, artefact.input_shape)
@@ -208,7 +208,7 @@ def _arrays(model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield f"{node.name}.{attribute.name}", numpy_helper.to_array(attribute.t)
 
 
-def _not_exported(artefact: Artefact, found: str) -> NetError:
+def _not_exported(artefact: NetworkArtefact, found: str) -> NetError:
     return NetError(
         f"net '{artefact.net_name}' to be the same in ONNX as in torch",
         found,

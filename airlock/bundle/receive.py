@@ -19,7 +19,7 @@ from airlock.bundle.verify import read_verified
 from airlock.data import Records
 from airlock.data.feature_files import MANIFEST, load, parse_manifest
 from airlock.errors import ConfigError, Refused
-from airlock.methods.contract import Artefact
+from airlock.methods.contract import NetworkArtefact
 from airlock.training import Run
 from airlock.training.devices import choose_device
 from airlock.training.front_ends.downstream_classifier import learn
@@ -94,7 +94,7 @@ def train_on(
     right = count_correct(model, tested)
     found = Trained(card.release_id, len(learnt), len(tested), right / len(tested), name)
     if out is not None:
-        artefact = Artefact(model, name, made.shape, classes)
+        artefact = NetworkArtefact(model, name, made.shape, classes)
         report = json.dumps(found.to_dict() | {"classes": list(classes)}, indent=2, ensure_ascii=False) + "\n"
         with folder_aside(Path(out).absolute()) as aside:
             write_file(aside / bundle.SAFETENSORS, export.to_safetensors(artefact))

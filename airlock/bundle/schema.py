@@ -19,7 +19,8 @@ from airlock.auditing.paid_attacks import PaidAttack
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape
 from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
-from airlock.methods.feature_set import LabelsLeave, Recovery
+from airlock.mechanisms.reconstruction import Recovery
+from airlock.methods.artefact import LabelsLeave
 from airlock.methods.interface import Interface
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -31,8 +31,8 @@ from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from airlock.config import ReleaseConfig
-    from airlock.methods.features.characterised import Characterised
-    from airlock.methods.features.choose import Chosen
+    from airlock.training.front_ends.characterised import Characterised
+    from airlock.training.front_ends.choose import Chosen
 
 features = typer.Typer(no_args_is_help=True, help="Front ends, and the features that they give.")
 
@@ -61,10 +61,10 @@ def characterise(
     """Measure on public data what a front end leaks and serves, and here what it costs; goes on where it stopped."""
     from airlock.bundle.rendering.svg import check_figure
     from airlock.config import load
-    from airlock.methods.features.characterised import measure
     from airlock.training import Run
     from airlock.training.devices import choose_device
     from airlock.training.front_ends.characterise import QUICK, Effort
+    from airlock.training.front_ends.characterised import measure
 
     if figure is not None:
         check_figure(figure)
@@ -90,8 +90,8 @@ def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> C
     """The point that the config's limits choose, and its picture where one is asked for."""
     from airlock.bundle.rendering.charts import draw_feasible
     from airlock.bundle.rendering.svg import write_figure
-    from airlock.methods.features.characterised import limits
-    from airlock.methods.features.choose import choose
+    from airlock.training.front_ends.characterised import limits
+    from airlock.training.front_ends.choose import choose
 
     asked, given = limits(config.settings), config.settings
     wanted = [p for p in made.options if given.get("layers") in (None, p.layers)]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airlock.accounting import Curve
     from airlock.config import ReleaseConfig
     from airlock.methods import Plan
-    from airlock.methods.features.choose import Chosen
+    from airlock.training.front_ends.choose import Chosen
 
 # The curve in the terminal.
 
@@ -194,7 +194,7 @@ def _chosen(config: ReleaseConfig, file: Path | None, figure: Path | None) -> Ch
     named = file or config.settings.get("characterised")
     if named is None:
         return None
-    from airlock.methods.features.characterised import Characterised
+    from airlock.training.front_ends.characterised import Characterised
 
     return choice(Characterised.read(Path(named)), config, figure)
 

@@ -19,7 +19,7 @@ from airlock.comparison.settings import BaselineSettings
 from airlock.comparison.values import CONFIDENCE, PUBLIC, AttackSummary, Cell, MethodVerdict
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
-from airlock.methods import Artefact, Features, Interface, Plan, Release, open_case
+from airlock.methods import FeatureSet, Interface, NetworkArtefact, Plan, Release, open_case
 from airlock.pipeline import Preview, preview, train_openly
 from airlock.training import Recipe
 from airlock.training.loop import Progress
@@ -190,13 +190,13 @@ def _attacked(audit: Audit) -> dict[str, Any]:
 
 def _bytes(release: Release) -> int:
     """What leaves, beside the card: weights, or features; where answers leave, nothing does."""
-    if isinstance(release.artefact, Artefact):
+    if isinstance(release.artefact, NetworkArtefact):
         return len(to_safetensors(release.artefact))
-    return release.artefact.manifest.bytes if isinstance(release.artefact, Features) else 0
+    return release.artefact.manifest.bytes if isinstance(release.artefact, FeatureSet) else 0
 
 
 def _parameters(release: Release) -> int | None:
-    if not isinstance(release.artefact, Artefact):
+    if not isinstance(release.artefact, NetworkArtefact):
         return None
     return sum(parameter.numel() for parameter in release.artefact.net.parameters())
 

@@ -12,6 +12,7 @@ Randomness is passed in as a `Stream`. The cost of one call is the mechanism's `
     exponential    the exponential mechanism over a few options
     quantile       a clipping bound that follows a quantile of the gradients' norms
     local          local mechanisms, which randomise every record by itself
+    reconstruction what nobody can reconstruct from the output of such a mechanism
     aggregate      sample and aggregate: one release from disjoint shards
     kmeans         private k-means
     density        the exponential mechanism over a kernel density estimate

@@ -3,7 +3,7 @@
 One record in, one noisy record out (Kasiviswanathan et al. 2011). A row depends only on its own record, so the
 guarantee for one row whose record is replaced is the guarantee for the whole set, whatever the other rows are: under
 replace-one, and under add-remove if rows are chosen such that adding or removing a record changes one of them
-(`methods.features.rows`).
+(`methods.rows`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LocalGaussian:
     Guarantee: two rows of norm at most R are at most 2R apart, so replacing one row by another is
     `GaussianDpEvent(noise_multiplier)`, and so is the release of the whole set. A row that is not finite becomes
     zero. A row depends only on its own record and its own noise. It is at most R away from the centre of the ball,
-    0: half as far, which `methods.features.bound` uses.
+    0: half as far, which `mechanisms.reconstruction` uses.
 
     Args:
         clip_norm: R; public.

@@ -6,8 +6,9 @@ Channels never import each other: what two of them share lives further down the 
     contract     what every method is and does, and the values that pass through it
     case         what a method brings to court
     config_case  the case of a whole configuration
-    interface    what leaves when no network does: the right to ask
-    feature_set  what leaves when features do
+    artefact     what leaves: the protocol, a network, a set of features
+    interface    what leaves when no network does: the right to ask, and the answerers
+    rows         which rows leave: a declared number of them, of which one record changes one
     dp_sgd       DP-SGD, for any channel: settings, plan, training under noise
     dp_sgd_case  its case: one noisy step, and one whole run with canaries
     weights/     a model trained under noise
@@ -28,9 +29,9 @@ from airlock import plugins
 from airlock.config import ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import AirlockWarning, ConfigError
+from airlock.methods.artefact import Artefact, FeatureSet, NetworkArtefact
 from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import Artefact, Channel, Executed, Plan, Release
-from airlock.methods.feature_set import Features
+from airlock.methods.contract import Channel, Executed, Plan, Release
 from airlock.methods.interface import Answerer, Interface
 
 T = TypeVar("T")
@@ -190,8 +191,9 @@ __all__ = [
     "Case",
     "Channel",
     "Executed",
-    "Features",
+    "FeatureSet",
     "Interface",
+    "NetworkArtefact",
     "Plan",
     "Release",
     "build",

@@ -11,13 +11,16 @@ all its steps.
 That a claim stands says little unless it is known which claims would have fallen. So a case may bring `LessNoise`: what
 accounting says about the same mechanism with its noise divided by a number, and how well the two data sets could then
 be told apart.
+
+Where a whole configuration is tried, the court looks at what its releases let out: at a `Disclosed`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import dp_accounting as dpa
 import numpy as np
@@ -26,8 +29,11 @@ from numpy.typing import NDArray
 from airlock.accounting import Claim, Guarantee
 from airlock.accounting.epsilon import LARGEST, deltas, spend
 from airlock.accounting.pld import LossAccountant
-from airlock.mechanisms import Stream
+from airlock.data import Records
+from airlock.mechanisms import Randomness, Stream
 
+Arrays = Mapping[str, NDArray[Any]]
+Secrets = Mapping[str, Arrays]  # what stays in the vault, by file name
 Scores = NDArray[np.float64]  # one row per run, one column per statistic
 Runs = Callable[[bool, int, Stream], Scores]
 Coins = NDArray[np.bool_]  # which canaries are in the data set
@@ -165,6 +171,34 @@ class Canaries:
     statistic: str
     run: Callable[[Coins, Stream], Scores]
     family: LessNoise | None = None
+
+
+@dataclass(frozen=True)
+class Disclosed:
+    """What the court looks at of one release.
+
+    Args:
+        leaves: All that leaves as arrays, or what all of it is computed from without another look at private records.
+        executed: What it cost.
+        lasting: Whether one release can be looked at any number of times, each time with noise of its own.
+    """
+
+    lasting: ClassVar[bool] = False
+
+    leaves: Arrays
+    executed: dpa.DpEvent
+
+    def observe(self, record: Records, stream: Stream) -> Arrays:
+        """What somebody sees who is after this record.
+
+        Args:
+            record: The one that is in the data set or not.
+            stream: The randomness of what is drawn only when somebody looks.
+        """
+        return self.leaves
+
+
+Disclosing = Callable[[Randomness], Disclosed]
 
 
 def curve_of(event: dpa.DpEvent, epsilon: float) -> tuple[tuple[float, float], ...]:

@@ -34,9 +34,8 @@ from airlock.data import Facts, Records, Split
 from airlock.data.split import share
 from airlock.errors import Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.case import Case, Scores, curve_of, less_noise
-from airlock.methods.contract import Arrays, Channel, Disclosing
-from airlock.methods.interface import Answerer, Interface, as_queries
+from airlock.methods.case import Arrays, Case, Disclosed, Disclosing, Scores, curve_of, less_noise
+from airlock.methods.contract import Channel
 from airlock.nets.registry import seed_torch
 from airlock.training import Run
 from airlock.training.loop import forked_generator
@@ -44,7 +43,6 @@ from airlock.training.loop import forked_generator
 PRIVATE, PUBLIC = 24, 24  # made-up records, as declared to the method
 _ALIKE = 6  # pairs of releases that draw the same noise
 _SHOWN = 6  # arrays with a score of their own
-_BLOCK = 3  # rows in a question
 _SEED = 0
 PAIR = (
     "{others} made-up records in the declared shape, with and without one more, through whole releases of this "
@@ -138,7 +136,7 @@ class _Subject:
         both, less = neighbours(channel.facts, channel.config.seed)
         self._record = both.private.take(np.array([PRIVATE - 1]))
         self._releases = {True: _begun(channel, both, run), False: _begun(channel, less, run)}
-        self._desks: dict[bool, tuple[Answerer, Answerer]] = {}
+        self._lasting: dict[bool, Disclosed] = {}
         self._learn_direction()
 
     def run(self, with_record: bool, count: int, stream: Stream) -> Scores:
@@ -147,41 +145,18 @@ class _Subject:
 
     def _let_out(self, with_record: bool, stream: Stream) -> Arrays:
         """What one release lets out."""
-        if with_record in self._desks:
-            return self._asked(self._desks[with_record], stream)
+        left = self._lasting.get(with_record) or self._released(with_record, stream)
+        return left.observe(self._record, stream)
+
+    def _released(self, with_record: bool, stream: Stream) -> Disclosed:
         left = self._releases[with_record](Randomness(self._channel.config.seed, stream))
         if to_json(left.executed) != self._planned:
             raise Refused(
                 "the executed events to equal the claimed ones", "a difference", "Another mechanism would be tried."
             )
-        if isinstance(left.leaves, Interface):  # no noise was drawn for it yet: whoever asks is what is tried
-            one, other = (type(self._channel).answerer(left.leaves, left.kept) for _ in range(2))
-            self._desks[with_record] = one, other
-            return self._asked(self._desks[with_record], stream)
-        return left.leaves
-
-    def _asked(self, desks: tuple[Answerer, Answerer], stream: Stream) -> Arrays:
-        """All that a budget buys about the record."""
-        interface = desks[0].interface
-        x = np.repeat(as_queries(self._record), _BLOCK, 0)
-        budget = interface.units or _BLOCK
-        values, counts = np.zeros(len(interface.classes)), np.zeros(len(interface.classes) + 1)
-        paid = rows = 0
-        while paid + _BLOCK <= budget:
-            desk = desks[2 * paid >= budget]
-            reserved = desk.reserve(_BLOCK)
-            if reserved.units != _BLOCK:
-                raise Refused(
-                    f"{_BLOCK} units to be charged for {_BLOCK} answers",
-                    f"{reserved.units}",
-                    "Answers that nobody pays for are not accounted for.",
-                    "This is a defect in the method: do not release its result.",
-                )
-            found = desk.answer(x, reserved, stream.child("ask", rows))
-            paid, rows = paid + reserved.units, rows + _BLOCK
-            values += 0.0 if found.values is None else found.values.sum(0)
-            counts += np.bincount(found.labels + 1, minlength=len(counts))
-        return {"values": values, "labels": counts, "rows": np.array([float(rows)])}
+        if left.lasting:
+            self._lasting[with_record] = left
+        return left
 
     def _learn_direction(self) -> None:
         """From releases that draw the same noise on both sides, and from how they differ on one side."""

@@ -7,15 +7,12 @@ leaves. The executed events must equal the planned ones: `check_executed` refuse
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, get_args
+from typing import Any, ClassVar, Generic
 
 import dp_accounting as dpa
-import numpy as np
-from numpy.typing import NDArray
-from torch import nn
 from typing_extensions import TypeVar
 
 from airlock.accounting import Course, Curve, Guarantee, to_json, trace
@@ -23,11 +20,10 @@ from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.config import DataConfig, Frozen, ReleaseConfig, parse
 from airlock.data import Facts, Split
-from airlock.data.feature_files import load
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Place, Randomness
-from airlock.methods.case import Canaries, Case
-from airlock.methods.feature_set import Features
+from airlock.methods.artefact import KINDS, Artefact, ArtefactKind, KeptFrontEnd, NetworkArtefact, weights_of
+from airlock.methods.case import Arrays, Canaries, Case, Disclosed, Disclosing, Secrets
 from airlock.methods.interface import Answerer, Interface
 from airlock.training import Run
 from airlock.training.outcomes import Outcomes
@@ -35,8 +31,6 @@ from airlock.training.outcomes import Outcomes
 # A method's own figures: a frozen dataclass, such as `DpSgdFigures`. Whoever does not care writes `Plan` or `Channel`.
 F = TypeVar("F", default=Any)
 Details = Mapping[str, str | int | float]
-Arrays = Mapping[str, NDArray[Any]]
-Secrets = Mapping[str, Arrays]
 ASSUMED = (
     "One person contributes one record; whoever contributes several is protected less.",
     "The number of records stated on this card is public and was not derived from the private records.",
@@ -44,10 +38,6 @@ ASSUMED = (
 )
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked along with what leaves
-
-
-ArtefactKind = Literal["network", "interface", "features"]
-KINDS: tuple[ArtefactKind, ...] = get_args(ArtefactKind)
 
 
 @dataclass(frozen=True)
@@ -79,28 +69,6 @@ class Plan(Generic[F]):
 
 
 @dataclass(frozen=True)
-class Artefact:
-    """A network that leaves: on the CPU, in eval mode.
-
-    Args:
-        net: The module.
-        net_name: A built-in name, or the user's `package.module:function`.
-        input_shape: Of one record.
-        classes: The class names, in the order of the outputs.
-    """
-
-    net: nn.Module
-    net_name: str
-    input_shape: tuple[int, ...]
-    classes: tuple[str, ...]
-
-    @classmethod
-    def leaving(cls, net: nn.Module, name: str, facts: Facts) -> Artefact:
-        """A trained network as it leaves, for records of these facts."""
-        return cls(net.cpu().eval().requires_grad_(False), name, facts.shape, facts.classes)
-
-
-@dataclass(frozen=True)
 class Release:
     """What leaves, with its promise and its use; and apart from it what must stay.
 
@@ -117,7 +85,7 @@ class Release:
     """
 
     plan: Plan
-    artefact: Artefact | Interface | Features
+    artefact: Artefact
     guarantee: Guarantee
     utility: Outcomes
     secure_noise: bool
@@ -126,13 +94,13 @@ class Release:
     inside: Details = field(default_factory=dict, repr=False)
 
     @property
-    def network(self) -> Artefact:
+    def network(self) -> NetworkArtefact:
         """The network that leaves.
 
         Raises:
             Refused: None does.
         """
-        if isinstance(self.artefact, Artefact):
+        if isinstance(self.artefact, NetworkArtefact):
             return self.artefact
         raise Refused(
             "a release with a network",
@@ -157,7 +125,7 @@ class Executed:
         inside: Figures that nothing pays for.
     """
 
-    artefact: Artefact | Interface | Features
+    artefact: Artefact
     events: dpa.DpEvent
     utility: Outcomes
     details: Details | None = None
@@ -165,25 +133,6 @@ class Executed:
     noise_made_on: tuple[Place, ...] | None = None
     secrets: Secrets = field(default_factory=dict, repr=False)
     inside: Details = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True)
-class Disclosed:
-    """What one release shows to the court.
-
-    Args:
-        leaves: All that leaves as arrays, or what all of it is computed from without another look at private records;
-            an interface where what leaves are answers.
-        executed: What it cost.
-        kept: What answers come from.
-    """
-
-    leaves: Arrays | Interface
-    executed: dpa.DpEvent
-    kept: Secrets = field(default_factory=dict, repr=False)
-
-
-Disclosing = Callable[[Randomness], Disclosed]
 
 
 class Channel(ABC, Generic[F]):
@@ -279,7 +228,12 @@ class Channel(ABC, Generic[F]):
         By default a whole release each time. A method may do the part that draws no noise once, and the rest with the
         code that releases.
         """
-        return lambda randomness: disclosed(self.release(split, randomness, run))
+
+        def once(randomness: Randomness) -> Disclosed:
+            made = self.release(split, randomness, run)
+            return made.artefact.disclosed(made.guarantee.events, made.secrets, self.answerer)
+
+        return once
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
@@ -302,6 +256,16 @@ class Channel(ABC, Generic[F]):
         )
 
     @classmethod
+    def kept_front_end(cls, kept: Secrets) -> KeptFrontEnd:
+        """The front end of a release, from what stayed in the vault; of methods whose release is a `FeatureSet`."""
+        raise Refused(
+            f"a front end of {cls.channel}/{cls.method}",
+            "a method that releases something else",
+            "It keeps none in the vault.",
+            "Attack what it released.",
+        )
+
+    @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """What the court needs to try the same claim with one whole release and so many canaries."""
         raise Refused(
@@ -310,23 +274,6 @@ class Channel(ABC, Generic[F]):
             "Without records to put in or leave out there is nothing to guess.",
             "Give the method `canaries` (methods/case.py), or try it without --one-run.",
         )
-
-
-def disclosed(made: Release) -> Disclosed:
-    """All that a release lets out."""
-    leaves, events = made.artefact, made.guarantee.events
-    if isinstance(leaves, Artefact):
-        return Disclosed(weights_of(leaves.net), events)
-    if isinstance(leaves, Interface):
-        return Disclosed(leaves, events, made.secrets)
-    rows = load(leaves.folder, leaves.manifest)
-    return Disclosed({"rows": rows.x.astype(np.float64).sum(0), "labels": np.bincount(rows.y)}, events)
-
-
-def weights_of(net: nn.Module) -> Arrays:
-    """Every tensor of a network that holds fractions, by name."""
-    state = {name: tensor.detach() for name, tensor in net.state_dict().items() if tensor.is_floating_point()}
-    return {name: tensor.double().cpu().numpy() for name, tensor in state.items()}
 
 
 def refuse_net(config: ReleaseConfig) -> None:
@@ -352,3 +299,27 @@ def check_executed(plan: Plan, executed: dpa.DpEvent) -> None:
             "The stated ε would not be that of what happened.",
             "This is a defect in the method: do not release its result.",
         )
+
+
+# All that a method takes from here: what is below, and the values that stand further down.
+__all__ = [
+    "ASSUMED",
+    "KINDS",
+    "NOTHING_ELSE_LEAVES",
+    "TEACHER",
+    "Arrays",
+    "Artefact",
+    "ArtefactKind",
+    "Channel",
+    "Details",
+    "Disclosed",
+    "Disclosing",
+    "Executed",
+    "NetworkArtefact",
+    "Plan",
+    "Release",
+    "Secrets",
+    "check_executed",
+    "refuse_net",
+    "weights_of",
+]

@@ -36,12 +36,12 @@ from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Randomness
 from airlock.mechanisms.clipping import SMALLEST
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
     Secrets,
     weights_of,
@@ -248,7 +248,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
         net = self.net()
         gradients, executed = self.train(net, split, plan.figures, randomness, run)
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=outcomes_of(net, split.test),
             details={**plan.details, **self.measured(gradients)},

@@ -8,10 +8,11 @@ reserves, pays what the reservation says, and only then has it answered.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+import dp_accounting as dpa
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ from pydantic import Field
 
 from airlock.config import Shape
 from airlock.data import Records
-from airlock.errors import DataError
+from airlock.errors import DataError, Refused
 from airlock.mechanisms import Place, Stream
+from airlock.methods.case import Arrays, Disclosed, Secrets
 from airlock.training.devices import to_input
 from airlock.training.outcomes import Outcomes
 
@@ -28,6 +30,7 @@ Gives = Literal["logits", "probabilities", "label"]
 Figures = Mapping[str, str | int | float]
 
 _BLOCK = 1000  # queries at a time
+_ASKED = 3  # rows in a question of the court
 ONE_ANSWER = "one answer"  # the unit of an interface whose answers all cost the same
 
 BY_ANSWERER: tuple[Place, ...] = ("cpu",)  # where the noise on answers is made, as for queries to come
@@ -45,6 +48,9 @@ class Interface:
         unit: What one unit pays for, in words.
         figures: The public figures that the answerer needs, such as its noise.
     """
+
+    kind: ClassVar[Literal["interface"]] = "interface"
+    made_once: ClassVar[bool] = False
 
     gives: Gives
     input_shape: Shape
@@ -65,6 +71,23 @@ class Interface:
         if not np.isfinite(x).all():
             raise DataError("finite numbers in a query", "NaN or infinity")
         return np.ascontiguousarray(x, np.float32)
+
+    @property
+    def parameters(self) -> None:
+        """No network leaves."""
+        return None
+
+    @property
+    def questions(self) -> int | None:
+        """How many may be asked, at most; None where any number."""
+        return None if self.units is None else int(self.figures.get("queries", self.units))
+
+    def disclosed(self, executed: dpa.DpEvent, kept: Secrets, open_answerer: OpenAnswerer) -> Disclosed:
+        """Answers."""
+        return DisclosedAnswers({}, executed, (open_answerer(self, kept), open_answerer(self, kept)))
+
+    def forget(self) -> None:
+        """Nothing of it lies in the vault but what answers."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +138,47 @@ class Answerer(ABC):
             reservation: Of as many rows.
             stream: Fresh privacy randomness, for this call alone.
         """
+
+
+@dataclass(frozen=True)
+class DisclosedAnswers(Disclosed):
+    """What the court sees where answers leave: all that the budget buys about one record.
+
+    No noise was drawn when the release was made, so it is those who answer that are tried.
+
+    Args:
+        answerers: One for each half of the budget, as in two processes that know nothing of each other.
+    """
+
+    lasting: ClassVar[bool] = True
+
+    answerers: tuple[Answerer, Answerer]
+
+    def observe(self, record: Records, stream: Stream) -> Arrays:
+        """Sums over all answers about the record, asked for in blocks until the budget is spent."""
+        interface = self.answerers[0].interface
+        x = np.repeat(as_queries(record), _ASKED, 0)
+        budget = interface.units or _ASKED
+        values, counts = np.zeros(len(interface.classes)), np.zeros(len(interface.classes) + 1)
+        paid = rows = 0
+        while paid + _ASKED <= budget:
+            answerer = self.answerers[2 * paid >= budget]
+            reserved = answerer.reserve(_ASKED)
+            if reserved.units != _ASKED:
+                raise Refused(
+                    f"{_ASKED} units to be charged for {_ASKED} answers",
+                    f"{reserved.units}",
+                    "Answers that nobody pays for are not accounted for.",
+                    "This is a defect in the method: do not release its result.",
+                )
+            found = answerer.answer(x, reserved, stream.child("ask", rows))
+            paid, rows = paid + reserved.units, rows + _ASKED
+            values += 0.0 if found.values is None else found.values.sum(0)
+            counts += np.bincount(found.labels + 1, minlength=len(counts))
+        return {"values": values, "labels": counts, "rows": np.array([float(rows)])}
+
+
+OpenAnswerer = Callable[[Interface, Secrets], Answerer]
 
 
 def as_queries(records: Records) -> NDArray[np.float32]:

@@ -25,7 +25,6 @@ from torch import nn
 from airlock.config import DataConfig, Frozen, parse
 from airlock.data import Records, open_public
 from airlock.mechanisms import Stream
-from airlock.methods.features.prune import draw, draw_inner, prune
 from airlock.nets.prefix import Prefix, narrow, open_prefix
 from airlock.nets.stages import ByChannel
 from airlock.training import Run
@@ -35,6 +34,7 @@ from airlock.training.front_ends.lda import usefulness
 from airlock.training.front_ends.pretrain import FRONT, front_weights, write_weights
 from airlock.training.front_ends.probe_networks import Judges, Sets
 from airlock.training.front_ends.profiling import profile, profile_all
+from airlock.training.front_ends.prune import draw, draw_inner, prune
 
 STAGES = ("coarse", "lda", "draws", "inner", "profile", "surface", "pixels")
 START = time.monotonic()

@@ -12,7 +12,7 @@ import torch
 
 from airlock.config import DataConfig
 from airlock.data import open_public
-from airlock.methods.features.bound import blind_guess
+from airlock.mechanisms.reconstruction import blind_guess
 from airlock.training.devices import to_input
 
 LEVELS = (18.0, 20.0, 22.0, 24.0, 28.0, 32.0)

@@ -13,7 +13,7 @@ import sys
 from airlock import nets
 from airlock.bundle import export
 from airlock.bundle.compression import milliseconds, multiply_adds
-from airlock.methods.contract import Artefact
+from airlock.methods.contract import NetworkArtefact
 
 CLASSES = tuple("0123456789")
 # Parameters and seconds for 100 images on a phone, as printed.
@@ -28,7 +28,7 @@ def measure(name: str, rounds: int) -> None:
     """The rows of one data set."""
     shape, printed = PAPER[name]
     made = {size: nets.create(f"rona-{name}-{size}", shape, 10, 0).eval() for size in printed}
-    files = {size: export.to_onnx(Artefact(net, size, shape, CLASSES)) for size, net in made.items()}
+    files = {size: export.to_onnx(NetworkArtefact(net, size, shape, CLASSES)) for size, net in made.items()}
     spent = dict(
         zip(made, milliseconds([export.open_onnx(file) for file in files.values()], shape, rounds), strict=True)
     )

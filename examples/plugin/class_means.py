@@ -12,7 +12,7 @@ from airlock.accounting import calibrate, repeat
 from airlock.config import Frozen, from_table
 from airlock.data import Facts, Records
 from airlock.mechanisms import GaussianNoise
-from airlock.methods import Artefact, Case, Channel, Executed, Plan
+from airlock.methods import Case, Channel, Executed, NetworkArtefact, Plan
 from airlock.training import outcomes_of
 
 
@@ -36,7 +36,7 @@ class ClassMeans(Channel):
         net = nets.create("linear", self.facts.shape, len(means), seed=0)
         net.load_state_dict({"1.weight": means, "1.bias": -(means**2).sum(1) / 2})
         found, executed = outcomes_of(net, split.test), self.events(plan.details["noise_multiplier"])
-        return Executed(Artefact.leaving(net, "linear", self.facts), executed, found)
+        return Executed(NetworkArtefact.leaving(net, "linear", self.facts), executed, found)
 
     def sums(self, records, noise, stream):
         scale = 255.0 if records.x.dtype == np.uint8 else 1.0

@@ -26,7 +26,7 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.features.rows import keep
+from airlock.methods.rows import keep
 from airlock.pipeline import make_release, plan_release
 
 

@@ -21,7 +21,7 @@ from airlock.bundle.dossier import make as make_dossier
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts
 from airlock.mechanisms import Place, Stream
-from airlock.methods.contract import Artefact, Plan, Release
+from airlock.methods.contract import NetworkArtefact, Plan, Release
 from airlock.nets import build
 from airlock.training.outcomes import Outcomes
 
@@ -90,7 +90,7 @@ def make_release(
     details = {"net": "linear", "steps": 1, "noise_multiplier": 1.5, "clip_norm": 1.0}
     return Release(
         plan=Plan("weights", "gaussian", "A trained model with all its weights.", promise, details),
-        artefact=Artefact(net, "linear", SHAPE, CLASSES),
+        artefact=NetworkArtefact(net, "linear", SHAPE, CLASSES),
         guarantee=promise,
         utility=outcomes(331, 360),
         secure_noise=secure_noise,

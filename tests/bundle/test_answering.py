@@ -27,7 +27,7 @@ from airlock.bundle.rendering.sacro import report, target
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import DataError, FormatError, Refused
 from airlock.mechanisms import Stream
-from airlock.methods.contract import Artefact, Channel, Release, Secrets
+from airlock.methods.contract import Channel, NetworkArtefact, Release, Secrets
 from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Interface, Reservation
 from tests.bundle.conftest import ATTACK, CLASSES, DAY, FACTS, SHAPE, guarantee, make_release, noise
 
@@ -37,7 +37,7 @@ def random_net(tmp_path_factory: pytest.TempPathFactory, config: ReleaseConfig) 
     """A bundle whose network is not all zeros."""
     torch.manual_seed(1)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(math.prod(SHAPE), len(CLASSES)))
-    artefact = Artefact(net.eval().requires_grad_(False), "linear", SHAPE, CLASSES)
+    artefact = NetworkArtefact(net.eval().requires_grad_(False), "linear", SHAPE, CLASSES)
     release = dataclasses.replace(make_release(guarantee()), artefact=artefact)
     folder = tmp_path_factory.mktemp("answering") / "bundle"
     return write(folder, config, release, make_card(config, FACTS, release, noise())).folder

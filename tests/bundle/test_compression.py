@@ -22,7 +22,7 @@ from airlock.bundle.rendering.page import smaller_words
 from airlock.cli import app
 from airlock.config import from_table
 from airlock.data import Records, Split
-from airlock.methods.contract import Artefact, Plan, Release
+from airlock.methods.contract import NetworkArtefact, Plan, Release
 from airlock.nets import create
 from tests.bundle.conftest import AUDIT, CLASSES, FACTS, SHAPE, guarantee, make_release, noise, outcomes
 
@@ -125,7 +125,7 @@ def test_ranges_are_found_while_it_runs_where_public_records_do_not_give_them(ma
 
 def test_a_convolution_keeps_its_answers_in_every_form() -> None:
     net = create("rona-digits-student", SHAPE, 10, 0).eval()
-    content = export.to_onnx(Artefact(net, "rona-digits-student", SHAPE, CLASSES))
+    content = export.to_onnx(NetworkArtefact(net, "rona-digits-student", SHAPE, CLASSES))
     forms = compression.smaller_forms(content, SHAPE, export.probe(64, SHAPE))
     assert set(forms.files) == {compression.INT8, compression.FP16}
     assert len(forms.files[compression.FP16]) < 0.65 * len(content)

@@ -12,12 +12,12 @@ from torch import nn
 
 from airlock.bundle import Bundle, export
 from airlock.errors import NetError
-from airlock.methods.contract import Artefact
+from airlock.methods.contract import NetworkArtefact
 from airlock.nets import build
 
 
-def artefact(net: nn.Module, shape: tuple[int, ...] = (1, 8, 8)) -> Artefact:
-    return Artefact(net.eval().requires_grad_(False), "tests:net", shape, tuple("0123456789"))
+def artefact(net: nn.Module, shape: tuple[int, ...] = (1, 8, 8)) -> NetworkArtefact:
+    return NetworkArtefact(net.eval().requires_grad_(False), "tests:net", shape, tuple("0123456789"))
 
 
 class Shared(nn.Module):
@@ -94,7 +94,7 @@ def test_branch_on_values_is_refused():
 def test_a_reshape_asks_for_no_size_that_follows_from_the_others() -> None:
     net = build("rona-digits-student", (1, 8, 8), 10).eval()
     model = onnx.load_model_from_string(
-        export.to_onnx(Artefact(net, "rona-digits-student", (1, 8, 8), tuple("0123456789")))
+        export.to_onnx(NetworkArtefact(net, "rona-digits-student", (1, 8, 8), tuple("0123456789")))
     )
     assert not {"Shape", "Concat"} & {node.op_type for node in model.graph.node}
 

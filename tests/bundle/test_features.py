@@ -18,9 +18,9 @@ from airlock.bundle.receive import train_on
 from airlock.config import ReleaseConfig, from_table
 from airlock.data.feature_files import Layout, ShardWriter, describe_shard, make_manifest
 from airlock.errors import ConfigError, Interrupted, OutputError, Refused
-from airlock.methods import Features, Release
-from airlock.methods.feature_set import Recovery
-from airlock.methods.features.bound import bound
+from airlock.mechanisms.reconstruction import bound
+from airlock.methods import FeatureSet, Release
+from airlock.methods.artefact import Recovery
 from airlock.pipeline import make_release as make
 from airlock.training.front_ends import extract
 from tests.bundle.conftest import CLASSES, DAY, FACTS, guarantee, make_release, noise
@@ -41,7 +41,7 @@ CONFIG = {
 }  # fmt: skip
 
 
-def written(folder: Path) -> Features:
+def written(folder: Path) -> FeatureSet:
     """Two shards; the features of a class lie apart."""
     rng, layout = np.random.default_rng(0), Layout((4,), "parquet", "float16", per_shard=60)
     y = rng.integers(0, 10, 100)
@@ -52,7 +52,7 @@ def written(folder: Path) -> Features:
             writer.add(x[own.start : own.stop], y[own.start : own.stop])
         shards.append(describe_shard(writer.path, writer.records))
     rows = (Recovery(20.0, 1.0, 1.0), Recovery(28.0, 0.02, bound(0.02, 1.5)))
-    return Features(folder, make_manifest(layout, CLASSES, 3.0, shards), "clear", "Flowers", rows, ("front",))
+    return FeatureSet(folder, make_manifest(layout, CLASSES, 3.0, shards), "clear", "Flowers", rows, ("front",))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_the_first_line_says_what_leaves_and_that_labels_are_not_covered(feature
 
 def test_without_noise_it_says_so(feature_config: ReleaseConfig, feature_release: Release) -> None:
     features = feature_release.artefact
-    assert isinstance(features, Features)
+    assert isinstance(features, FeatureSet)
     bare = replace(features, manifest=replace(features.manifest, noise=None), prior="", recovery=())
     other = replace(feature_release, artefact=bare, guarantee=guarantee(status="empirical", relation="replace-one"))
     made = make_card(feature_config, FACTS, other, noise())

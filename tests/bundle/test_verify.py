@@ -27,7 +27,7 @@ from airlock.bundle.bundle import required, texts
 from airlock.bundle.card import headline, sentences
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
-from airlock.methods.contract import Artefact, Release
+from airlock.methods.contract import NetworkArtefact, Release
 from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.conftest import Plug
 
@@ -418,7 +418,7 @@ def test_the_users_own_network_is_never_imported(
     base = make_release(guarantee())
     release = Release(
         base.plan,
-        Artefact(net, "evil.module:make", (1, 8, 8), FACTS.classes),
+        NetworkArtefact(net, "evil.module:make", (1, 8, 8), FACTS.classes),
         base.guarantee,
         base.utility,
         True,

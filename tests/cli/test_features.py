@@ -15,9 +15,9 @@ from airlock.cli import app
 from airlock.cli.plan import _chosen
 from airlock.config import load
 from airlock.errors import ConfigError, DataError, OutputError
-from airlock.methods.features.characterised import Characterised, limits
-from airlock.methods.features.choose import choose
 from airlock.training.front_ends.characterise import Effort, Learning
+from airlock.training.front_ends.characterised import Characterised, limits
+from airlock.training.front_ends.choose import choose
 
 TINY = Effort(
     utility=Learning(records=32, epochs=1, batch_size=16),

@@ -17,7 +17,7 @@ from airlock.training.per_sample import use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from tests.faults.fault import Plant
 from tests.methods import test_missing_records as missing
-from tests.methods.features.test_rows import channel, protected
+from tests.methods.features.test_noised import channel, protected
 from tests.training import test_distributed
 from tests.training.per_sample.odd_nets import vectors
 from tests.training.per_sample.test_leave_one_out import CLIP, LOT, moved

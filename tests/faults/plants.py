@@ -40,12 +40,11 @@ from airlock.mechanisms import (
     clipping,
     discrete,
 )
-from airlock.methods import dp_sgd
+from airlock.methods import dp_sgd, rows
 from airlock.methods.answers import votes
 from airlock.methods.answers.answerer import PaidAnswerer
 from airlock.methods.answers.per_query import NoisyLogits
 from airlock.methods.answers.votes import NoisyVotes
-from airlock.methods.features import rows
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, teachers
 from airlock.methods.twin import sharded

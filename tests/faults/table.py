@@ -27,8 +27,8 @@ from tests.faults.fault import Catcher, Fault, Patch
 from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_exponential, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
+from tests.methods import test_rows as feature_rows
 from tests.methods import test_secret_noise as secret_noise
-from tests.methods.features import test_rows as feature_rows
 from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
@@ -150,11 +150,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("noised: rows not clipped", "LocalGaussian", plants.rows_not_clipped, NOISED),
     _long("noised: a replaced record taken for one more or less", "LocalGaussian", plants.records_taken_for_half_as_far_apart, NOISED),
     Fault("noised: rows share their noise", "LocalGaussian", plants.rows_share_their_noise, called(checks.every_row_has_noise_of_its_own)),
-    Fault("noised: as many rows as records", "features.rows", plants.as_many_rows_as_records, NOISED),
-    Fault("noised: as many rows as records, in a release", "features.rows", plants.as_many_rows_as_records, called(feature_rows.as_many_as_declared)),
-    Fault("noised: rows in the order of the file", "features.rows", plants.rows_in_the_order_of_the_file, called(feature_rows.any_order_is_as_likely)),
-    Fault("noised: rows of nobody at the end", "features.rows", plants.anybody_is_left_out, called(feature_rows.any_order_is_as_likely)),
-    Fault("noised: who is left out follows from their number", "features.rows", plants.anybody_is_left_out, called(feature_rows.many_records_changed)),
+    Fault("noised: as many rows as records", "methods.rows", plants.as_many_rows_as_records, NOISED),
+    Fault("noised: as many rows as records, in a release", "methods.rows", plants.as_many_rows_as_records, called(feature_rows.as_many_as_declared)),
+    Fault("noised: rows in the order of the file", "methods.rows", plants.rows_in_the_order_of_the_file, called(feature_rows.any_order_is_as_likely)),
+    Fault("noised: rows of nobody at the end", "methods.rows", plants.anybody_is_left_out, called(feature_rows.any_order_is_as_likely)),
+    Fault("noised: who is left out follows from their number", "methods.rows", plants.anybody_is_left_out, called(feature_rows.many_records_changed)),
     # answers
     Fault("head: noise over 2 (answers)", "GaussianNoise", plants.noise_over(2.0), ANSWERS),
     _long("head: longer features (answers)", "convex", plants.longer_features, ANSWERS),

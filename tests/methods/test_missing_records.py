@@ -26,7 +26,7 @@ from airlock.data import Facts, Records, Split, divide
 from airlock.data.feature_files import load
 from airlock.errors import AirlockWarning, DataError
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods import METHODS, Artefact, Features, Interface, Release
+from airlock.methods import METHODS, FeatureSet, Interface, NetworkArtefact, Release
 from airlock.methods.interface import as_queries, ask
 from airlock.pipeline import make_release
 from airlock.training import Run
@@ -141,7 +141,7 @@ def test_a_release_is_made_and_spends_what_was_planned(name: str, missing: str, 
     assert made.guarantee.epsilon == plan.guarantee.epsilon
     assert 0 <= made.utility.accuracy <= 1
     assert made.utility.records <= len(split.test)
-    if isinstance(made.artefact, Artefact):
+    if isinstance(made.artefact, NetworkArtefact):
         values = made.artefact.net(torch.zeros(2, *FACTS.shape))
         assert values.shape == (2, 10)
         assert all(torch.isfinite(tensor).all() for tensor in (values, *made.artefact.net.parameters()))
@@ -151,7 +151,7 @@ def test_a_release_is_made_and_spends_what_was_planned(name: str, missing: str, 
         assert set(found.labels) <= set(range(-1, 10))  # -1: it does not know
         assert found.values is None or np.isfinite(found.values).all()
     else:
-        assert isinstance(made.artefact, Features)
+        assert isinstance(made.artefact, FeatureSet)
         if name == "features/noised":
             assert made.artefact.manifest.records == FACTS.expected("private", asked.split)
             assert np.isfinite(load(made.artefact.folder, made.artefact.manifest).x).all()

@@ -23,7 +23,7 @@ from airlock.data import divide
 from airlock.data.feature_files import load
 from airlock.errors import AirlockWarning
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods import Artefact, Features, Interface, Release
+from airlock.methods import FeatureSet, Interface, NetworkArtefact, Release
 from airlock.methods.interface import Answers, as_queries
 from airlock.serve.answer_handler import Gatherer
 from airlock.training import Run
@@ -86,9 +86,9 @@ def released(name: str, system: str) -> tuple[Release, dict[str, NDArray[np.gene
 
 def leaving(name: str, made: Release) -> dict[str, NDArray[np.generic]]:
     """All numbers that leave; through an interface, the answers to some questions, as the service gives them."""
-    if isinstance(made.artefact, Artefact):
+    if isinstance(made.artefact, NetworkArtefact):
         return {key: value.numpy() for key, value in made.artefact.net.state_dict().items()}
-    if isinstance(made.artefact, Features):
+    if isinstance(made.artefact, FeatureSet):
         found = load(made.artefact.folder, made.artefact.manifest)
         return {"features": np.asarray(found.x)}
     assert isinstance(made.artefact, Interface)

@@ -9,7 +9,7 @@ import torch
 from airlock.bundle.export import to_onnx
 from airlock.data import Records
 from airlock.errors import NetError
-from airlock.methods.contract import Artefact
+from airlock.methods.contract import NetworkArtefact
 from airlock.nets import build, create
 from airlock.nets.compact import FAMILY
 from airlock.nets.hints import shape_at
@@ -95,7 +95,7 @@ def test_models_trained_together_are_those_trained_alone(name: str) -> None:
 
 def test_a_student_is_the_same_in_onnx() -> None:
     net = create("rona-mnist-s1", (1, 28, 28), 10, 0).eval()
-    assert len(to_onnx(Artefact(net, "rona-mnist-s1", (1, 28, 28), tuple("0123456789")))) > 4 * 4_986
+    assert len(to_onnx(NetworkArtefact(net, "rona-mnist-s1", (1, 28, 28), tuple("0123456789")))) > 4 * 4_986
 
 
 def test_records_that_are_no_images_are_refused() -> None:

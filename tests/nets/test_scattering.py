@@ -12,7 +12,7 @@ from scipy.signal import convolve2d
 from torch import Tensor, nn
 
 from airlock.bundle.export import to_onnx
-from airlock.methods import Artefact
+from airlock.methods import NetworkArtefact
 from airlock.nets import build, check
 from airlock.nets.frontend import CONSTANT, Centre, Framed, Unit, pretrain
 from airlock.nets.scattering import DenseScattering, Scattering, dense, gaussian, morlet
@@ -106,7 +106,7 @@ def test_the_whole_network_is_the_same_in_onnx() -> None:
     assert isinstance(net.front, nn.Sequential)
     for tensor in (net.head.weight, net.centre.mean, net.front[3].weight):
         nn.init.normal_(tensor, std=0.1)  # type: ignore[arg-type]
-    artefact = Artefact(net.eval().requires_grad_(False), "scattering-linear", shape, tuple("abcd"))
+    artefact = NetworkArtefact(net.eval().requires_grad_(False), "scattering-linear", shape, tuple("abcd"))
     assert to_onnx(artefact)  # it checks outputs and weights itself
 
 

@@ -1,4 +1,4 @@
-"""Attacks on a release of features: the pipeline, what left, and the pool from the release and what it keeps."""
+"""Attacks on a set of features, from what left and from the front end that the vault keeps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from airlock.config import SplitConfig
 from airlock.data import Split
 from airlock.data.feature_files import blocks
 from airlock.errors import NetError
-from airlock.methods import Features
+from airlock.methods.artefact import FeatureSet, KeptFrontEnd
 from airlock.methods.contract import Secrets
-from airlock.methods.features.reopen import kept, reopen
 from airlock.nets.prefix import FRONTS, layer_count, open_prefix
 from airlock.training import Run
 
@@ -27,8 +26,8 @@ _DECOY_LAYERS = 6
 
 
 def attack_features(
-    features: Features,
-    secrets: Secrets,
+    features: FeatureSet,
+    kept: KeptFrontEnd,
     delta: float,
     split: Split,
     fractions: SplitConfig,
@@ -40,8 +39,8 @@ def attack_features(
     """Attack features as whoever receives them could, also one who got to know the front end.
 
     Args:
-        features: What leaves; its front end is opened from the vault where the value does not hold it.
-        secrets: What the release keeps.
+        features: What leaves.
+        kept: Its front end; opened from the vault where `features` does not hold it.
         delta: At which an ε is stated.
         split: The records that they came from.
         fractions: Of the split.
@@ -51,43 +50,42 @@ def attack_features(
         made_with: The seed of the release, where it is another one.
 
     Returns:
-        The audit, and what belongs into the vault.
+        The audit, and what belongs in the vault.
     """
     run = run or Run()
-    front = features.front if features.front is not None else reopen(secrets, split.facts)
+    front = features.front if features.front is not None else kept.reopened(split.facts)
     pipeline = FeaturePipeline(front, features.clip, features.manifest.noise or 0.0)
     maps = len(features.manifest.shape) == 3
-    pool = _pool(secrets, split, seed if made_with is None else made_with, run) if maps else None
+    pool = _pool(kept, split, seed if made_with is None else made_with, run) if maps else None
     return attack(
         pipeline, _left(features), split, fractions, delta, seed, settings or QUICK, run, pool,
         labelled=features.labels == "clear",
     )  # fmt: skip
 
 
-def _left(features: Features) -> Iterator[tuple[NDArray[np.floating[Any]], NDArray[np.int64]]]:
+def _left(features: FeatureSet) -> Iterator[tuple[NDArray[np.floating[Any]], NDArray[np.int64]]]:
     for part in blocks(features.folder, features.manifest):
         yield np.asarray(part.x, np.float32), part.y
 
 
-def _pool(secrets: Secrets, split: Split, seed: int, run: Run) -> Pool | None:
-    """The nets that the front end was drawn from, and public ones beside them; None where its inner layers were cut.
+def _pool(kept: KeptFrontEnd, split: Split, seed: int, run: Run) -> Pool | None:
+    """The networks that the front end was drawn from, and other public ones; None where its inner layers were cut.
 
     A front end with narrower inner layers computes other maps than the whole net: matching them channel by channel says
     nothing about it.
     """
-    found = kept(secrets)
-    if found.choice.inner:
+    if kept.narrowed:
         return None
-    candidates: dict[str, nn.Module] = dict(found.candidates(split, seed, run))
+    candidates: dict[str, nn.Module] = dict(kept.candidates(split, seed, run))
     with torch.no_grad():
-        size = candidates[found.choice.front](torch.zeros(1, *split.facts.shape, device=run.device)).shape[2:]
+        size = candidates[kept.name](torch.zeros(1, *split.facts.shape, device=run.device)).shape[2:]
     for name in FRONTS:
         for layer in range(1, min(_DECOY_LAYERS, layer_count(name) or 0) + 1):
             try:
                 other = open_prefix(name, layer, split.facts.shape)
             except NetError:  # of another kind of record, or not installed
                 continue
-            same = (name, layer) == (found.choice.front, found.layers)
-            if not same and tuple(other.shape[1:]) == tuple(size) and name not in found.settings.pool:
+            same = (name, layer) == (kept.name, kept.layers)
+            if not same and tuple(other.shape[1:]) == tuple(size) and name not in kept.pool:
                 candidates[f"{name}, {layer}"] = other
-    return Pool(candidates, found.choice.front, found.choice.channels)
+    return Pool(candidates, kept.name, kept.channels)

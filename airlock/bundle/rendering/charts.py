@@ -21,7 +21,7 @@ from airlock.auditing.result import AttackResult
 from airlock.bundle.rendering import svg
 from airlock.bundle.rendering.formatting import epsilon_up
 from airlock.bundle.rendering.svg import BLUE, GRID, INK, RUST, SOFT
-from airlock.methods.features.choose import Chosen, Limits, Option
+from airlock.training.front_ends.choose import Chosen, Limits, Option
 
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 24, 76, 62

@@ -38,7 +38,7 @@ from airlock.methods.answers.linear_head import (
     neighbours,
 )
 from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, Scores, less_noise
-from airlock.methods.contract import Artefact, Disclosed, Disclosing, Executed, Plan, check_executed, weights_of
+from airlock.methods.contract import Disclosed, Disclosing, Executed, NetworkArtefact, Plan, check_executed, weights_of
 from airlock.nets.frontend import Framed
 from airlock.training import Run, outcomes_of
 from airlock.training.convex import LogisticHead
@@ -109,7 +109,7 @@ class Head(CertifiedHead):
         head = self.solve(net, split.private, self.noise_multiplier, run)
         executed = self.perturb(net, head, self.noise_multiplier, randomness.privacy.child("head"))
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
-        return Executed(Artefact.leaving(net, self.net_name, self.facts), executed, utility)
+        return Executed(NetworkArtefact.leaving(net, self.net_name, self.facts), executed, utility)
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """The head with noise; it is solved once."""

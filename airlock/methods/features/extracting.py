@@ -1,6 +1,6 @@
-"""What `published` and `noised` have in common: records through a front end into shards, and how useful those are.
+"""What every method of `features` has in common: records through a front end into shards, and how useful those are.
 
-Rows are in an order that is drawn in secret, so that a row's place tells nothing about where its record stood.
+Rows are written in an order that is drawn in secret, so that a row's place says nothing about where its record stood.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from airlock.data import Facts, Records
 from airlock.data.feature_files import Layout, Manifest, load, make_manifest
 from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, Stream
-from airlock.methods.contract import Channel
-from airlock.methods.feature_set import Features
-from airlock.methods.features.front import FrontEnd, Whole, check_settings, outside
-from airlock.methods.features.settings import FeatureSettings
+from airlock.methods.artefact import ArtefactKind, FeatureSet
+from airlock.methods.contract import Channel, Secrets
+from airlock.methods.features.front import FeatureSettings, FrontEnd, Kept, check_settings, outside
+from airlock.methods.rows import Whole
 from airlock.training import Run
 from airlock.training.distributed import digest
 from airlock.training.front_ends.downstream_classifier import learn
@@ -42,6 +42,7 @@ class Extracting(Channel):
     """Features of every private record; a class below says what is done to them before they are written."""
 
     channel: ClassVar[str] = "features"
+    artefact: ClassVar[ArtefactKind] = "features"
     settings_type: ClassVar[type[FeatureSettings]] = FeatureSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -52,6 +53,11 @@ class Extracting(Channel):
         check_settings(self.settings, facts, config.split.public)
         self.public = outside(self.source)
         self.front_end = self.opened()
+
+    @classmethod
+    def kept_front_end(cls, kept: Secrets) -> Kept:
+        """The front end of a release, from what stayed in the vault."""
+        return Kept.read(kept, cls.settings_type)
 
     @property
     def source(self) -> DataConfig | None:
@@ -117,7 +123,7 @@ class Extracting(Channel):
         features = clip.clip(features).reshape(features.shape) if clip else features
         return outcomes_of(net, Records(features.numpy(), test.y))
 
-    def owned(self, features: Features, run: Run) -> Features:
+    def owned(self, features: FeatureSet, run: Run) -> FeatureSet:
         """A folder of its own goes when nobody holds the features any more."""
         if run.checkpoint is None:
             weakref.finalize(features, shutil.rmtree, features.folder, ignore_errors=True)

@@ -1,7 +1,9 @@
-"""The front end of a release of features: opened, filled with public weights, and cut down to some of its channels.
+"""The front end of a release of features: its settings, how it is opened and cut down, and how the vault keeps it.
 
 In: settings, the shape of a record, a public set. Out: a module from records to maps. Nothing here sees a private
-record. Which front end of a pool it is and which channels are kept is drawn from a key that stays in the vault.
+record. Which front end of a pool is used and which channels are kept is drawn from a key that stays in the vault.
+
+What the vault keeps of a front end is read back by `Kept`: for attacks, never for a bundle.
 """
 
 from __future__ import annotations
@@ -11,27 +13,92 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
 
-from airlock.config import DataConfig
+from airlock.config import DataConfig, Frozen, Positive, parse
 from airlock.data import Facts, Public, Split
-from airlock.errors import ConfigError
+from airlock.data.feature_files import Form, Precision
+from airlock.errors import ConfigError, FormatError
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.contract import Secrets
-from airlock.methods.features.prune import draw, draw_front, draw_inner
-from airlock.methods.features.settings import OWN, FeatureSettings
+from airlock.methods.rows import Whole
 from airlock.nets.prefix import Prefix, layer_count, narrow, open_prefix
 from airlock.training import Run
+from airlock.training.front_ends.features import Average
 from airlock.training.front_ends.pretrain import FRONT, front_weights
-from airlock.training.front_ends.public import FrontSettings, check_public, public_records
+from airlock.training.front_ends.prune import LEAKIEST, LEAST_USEFUL, draw, draw_front, draw_inner
+from airlock.training.front_ends.public import SPLIT, SYNTHETIC, FrontSettings, check_public, public_records
 
-Whole = NDArray[np.int64]
 KEY = "choices.key"
 _READY = ("efficientnet-lite0",)  # comes with its weights
+_OWN = (SPLIT, SYNTHETIC)  # public sets that need not be read from elsewhere
+_CHOOSING = {"psnr", "milliseconds", "bytes", "prune", "characterised"}  # settings that choose layers and channels
+
+
+# Settings.
+
+
+def _source(value: object) -> object:
+    return {"source": value} if isinstance(value, str) else value
+
+
+Count = Annotated[int, Field(ge=1, le=100_000)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Source = Annotated[DataConfig, BeforeValidator(_source)]
+
+
+class FeatureSettings(Frozen):
+    """Which front end, and how features are written.
+
+    Args:
+        front: vgg16, vgg19, resnet18, efficientnet-lite0, residual, or your own as `package.module:function`.
+        layers: m, how many of its layers, or the name of the last one.
+        channels: D', how many of its maps leave.
+        weights: A file with its weights (.safetensors, or .pth without code).
+        pretrain_on: A public set to train it on instead, such as cifar100; kept in the cache.
+        pretrain_epochs: Of that training.
+        prune: Which maps do not leave: any by chance (random), the least useful by Fisher's criterion on the private
+            records (lda), or the leakiest and least useful that `characterised` names (characterised).
+        leakiest: The share of maps that pruning takes out for leaking, where `characterised` names them; the paper's.
+        least_useful: The share that it takes out for being of little use; the paper's.
+        characterised: What `airlock features characterise` wrote.
+        psnr: The most dB that the reconstruction net may reach.
+        milliseconds: The most time a record may take.
+        bytes: The most the front end may take on disk.
+        inner: How many channels each layer before the last keeps.
+        pool: Further front ends, one of which is drawn in secret.
+        format: Of the files.
+        precision: Of the numbers.
+        epochs: Of the classifier that measures how useful the features are.
+    """
+
+    front: str = "residual"
+    layers: Count | str | None = None
+    channels: Count | None = None
+    weights: str | None = None
+    pretrain_on: Source | None = None
+    pretrain_epochs: Annotated[int, Field(ge=1, le=10_000)] = 40
+    prune: Literal["random", "lda", "characterised"] = "random"
+    leakiest: Share = LEAKIEST
+    least_useful: Share = LEAST_USEFUL
+    characterised: str | None = None
+    psnr: Positive | None = None
+    milliseconds: Positive | None = None
+    bytes: Count | None = None
+    inner: tuple[Count, ...] = ()
+    pool: tuple[str, ...] = ()
+    format: Form = "parquet"
+    precision: Precision = "float16"
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 20
+
+
+# Opened.
 
 
 @dataclass(frozen=True)
@@ -153,7 +220,7 @@ def check_settings(settings: FeatureSettings, facts: Facts, public_share: float)
 
 def outside(source: DataConfig | None) -> DataConfig | None:
     """The public set that has to be read from elsewhere, if any."""
-    return None if source is None or source.source in OWN else source
+    return None if source is None or source.source in _OWN else source
 
 
 def public_set(source: DataConfig | None, split: Split, seed: int) -> Public | None:
@@ -178,7 +245,10 @@ def secret_choices(folder: Path | None, randomness: Randomness, resume: bool) ->
     return Stream(bytes.fromhex(file.read_text()), fresh.secure)
 
 
-def kept_front(front: torch.nn.Module, choice: Choice, order: Whole, settings: FeatureSettings) -> Secrets:
+# In the vault.
+
+
+def keep(front: nn.Module, choice: Choice, order: Whole, settings: FeatureSettings) -> Secrets:
     """What stays in the vault: the front end, what was chosen, and which row is which record."""
     chosen = {"channels": np.array(choice.channels, np.int64)}
     chosen |= {f"inner-{i}": np.array(own, np.int64) for i, own in enumerate(choice.inner)}
@@ -189,3 +259,96 @@ def kept_front(front: torch.nn.Module, choice: Choice, order: Whole, settings: F
         "front": {name: tensor.detach().cpu().numpy() for name, tensor in front.state_dict().items()},
         "choices": {**chosen, "order": order, "settings": np.frombuffer(text.encode(), np.uint8)},
     }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the vault keeps of a front end (`KeptFrontEnd`).
+
+    Args:
+        settings: Those of the release.
+        layers: m.
+        choice: Which front end and channels were drawn.
+        state: The tensors, by name.
+    """
+
+    settings: FeatureSettings
+    layers: int
+    choice: Choice
+    state: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    def read(cls, secrets: Secrets, settings_type: type[FeatureSettings]) -> Kept:
+        """What was chosen, from the arrays of the vault.
+
+        Raises:
+            FormatError: They are not those of a release of features.
+        """
+        try:
+            chosen, state = secrets["choices"], secrets["front"]
+            table = json.loads(np.asarray(chosen["settings"], np.uint8).tobytes())
+            settings = parse(settings_type, table["settings"], where="settings")
+            layers_before = sum(key.startswith("inner-") for key in chosen)
+            inner = tuple(tuple(chosen[f"inner-{i}"].tolist()) for i in range(layers_before))
+            choice = Choice(str(table["front"]), tuple(chosen["channels"].tolist()), inner)
+            return cls(settings, int(table["layers"]), choice, state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError("what a release of features keeps in the vault", "something else") from error
+
+    @property
+    def name(self) -> str:
+        """Which front end of the pool it is."""
+        return self.choice.front
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Which maps leave."""
+        return self.choice.channels
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether layers before the last were cut down too."""
+        return bool(self.choice.inner)
+
+    @property
+    def pool(self) -> tuple[str, ...]:
+        """Further front ends that it was drawn from."""
+        return self.settings.pool
+
+    @property
+    def projects(self) -> bool:
+        """Whether it ends in a projection to a few numbers."""
+        return any(name.startswith("2.") for name in self.state)
+
+    @property
+    def settings_table(self) -> dict[str, Any]:
+        """The settings of the release as a config has them, with what was chosen in place of what chose it."""
+        own = self.settings.model_dump(mode="json", exclude_defaults=True, exclude=_CHOOSING)
+        return own | {"layers": self.layers, "channels": len(self.channels)}
+
+    def candidates(self, split: Split, seed: int, run: Run) -> dict[str, nn.Module]:
+        """Every front end that it was drawn from, with all channels and its public weights."""
+        end = FrontEnd(self.settings, split.facts, self.layers, None)
+        public = public_set(self.settings.pretrain_on, split, seed)
+        return {
+            name: end.ready(Choice(name, tuple(range(end.sized(name).channels))), public, seed, run)
+            for name in end.names
+        }
+
+    def reopened(self, facts: Facts) -> nn.Module:
+        """The front end itself, its projection included, frozen.
+
+        Raises:
+            FormatError: The arrays are not those of a release of features of such records.
+        """
+        whole = open_prefix(self.name, self.layers, facts.shape)
+        front: nn.Module = narrow(whole, self.channels, self.choice.inner or None)
+        state = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self.state.items()}
+        if self.projects:
+            outputs, inputs = state["2.weight"].shape
+            front = nn.Sequential(front, Average(), nn.Linear(inputs, outputs))
+        try:
+            front.load_state_dict(state)
+        except RuntimeError as error:
+            raise FormatError("the front end of this release", "another one's tensors") from error
+        return front.eval().requires_grad_(False)

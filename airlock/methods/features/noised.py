@@ -15,7 +15,7 @@ as likely as to those on average. The label is covered only then. Labels in the 
 rows each class has. What is covered then are the numbers beside them, between two data sets whose rows have the same
 labels.
 
-`bound` has a second promise from the same noise: how well anyone can give back a picture.
+`mechanisms.reconstruction` has a second promise from the same noise: how well anyone can rebuild a picture.
 
 Noise on so many numbers of one record is large: at ε = 1 about seven times as long as R on every number. What can still
 be learnt are means over many records.
@@ -24,31 +24,40 @@ be learnt are means over many records.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar
+from itertools import count as numbers
+from typing import Annotated, Any, ClassVar
 
 import dp_accounting as dpa
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
-from airlock.accounting import calibrate, compose, repeat
+from airlock.accounting import Claim, calibrate, compose, repeat, to_json
 from airlock.accounting.guarantee import Status
-from airlock.config import DataConfig
-from airlock.data import Public, Split
-from airlock.errors import ConfigError
-from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream
-from airlock.methods.case import Case
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Executed, Plan
-from airlock.methods.feature_set import Features, Recovery
-from airlock.methods.features import bound, case
+from airlock.config import DataConfig, Frozen, Positive, from_table
+from airlock.data import Facts, Public, Records, Split
+from airlock.errors import ConfigError, Refused
+from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream, reconstruction
+from airlock.mechanisms.reconstruction import Recovery
+from airlock.methods.artefact import FeatureSet
+from airlock.methods.case import Case, Scores, curve_of, less_noise
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, Executed, Plan
 from airlock.methods.features.extracting import Extracting
-from airlock.methods.features.front import FrontEnd, default_layers, kept_front, public_set, secret_choices
-from airlock.methods.features.rows import draw_rows
-from airlock.methods.features.settings import NoisedSettings
+from airlock.methods.features.front import (
+    FeatureSettings,
+    FrontEnd,
+    Source,
+    default_layers,
+    keep,
+    public_set,
+    secret_choices,
+)
+from airlock.methods.rows import draw_rows
 from airlock.training import Run
 from airlock.training.devices import to_input
-from airlock.training.front_ends.extract import NOBODY
+from airlock.training.front_ends.extract import NOBODY, Ordered
 from airlock.training.front_ends.features import fit_projection
 from airlock.training.front_ends.public import SPLIT, SYNTHETIC, FrontSettings, check_public, planned_sentence, sentence
 
@@ -77,13 +86,45 @@ INDEPENDENT = (
 )
 
 
+class WantedBound(Frozen):
+    """A wanted bound on reconstruction.
+
+    Args:
+        psnr: How good a picture would have to be, in dB.
+        probability: How often anyone may give one back that good, at most.
+        blind: How often a guess without the release is that good, at most; checked with the public pictures.
+    """
+
+    psnr: Positive
+    probability: Annotated[float, Field(gt=0, lt=1)]
+    blind: Annotated[float, Field(gt=0, lt=1)] = 0.01
+
+
+class NoisedSettings(FeatureSettings):
+    """The same with noise.
+
+    Args:
+        public: What the projection, the clip norm and the blind guess are learnt on, if not on `pretrain_on`: a public
+            set, "split" for the public part of the split, or "synthetic" for random shapes.
+        project: How many numbers of a record leave: its maps are averaged and projected to so many directions.
+        clip: R itself; by a rule from public records if left out.
+        reconstruction: A wanted bound; the noise is the larger of what it and ε need.
+        label_epsilon: The part of ε that randomised response on the labels takes; left out, labels leave as they are.
+    """
+
+    public: Source | None = None
+    project: Annotated[int, Field(ge=1, le=4096)] = 16
+    clip: Positive | None = None
+    reconstruction: WantedBound | None = None
+    label_epsilon: Positive | None = None
+
+
 class Noised(Extracting):
     """Clipped numbers with Gaussian noise; status proven, unit record, relation add-remove."""
 
     method: ClassVar[str] = "noised"
     title: ClassVar[str] = "features with noise"
     rank: ClassVar[int] = 110
-    artefact: ClassVar[ArtefactKind] = "features"
     status: ClassVar[Status] = "proven"
     leaves: ClassVar[str] = (
         "A fixed number of rows, one for each private record as far as they go: a few numbers with random noise on "
@@ -140,7 +181,7 @@ class Noised(Extracting):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """One record more, on the other side of the ball from the one it takes the row of."""
-        return case.of_rows(cls, epsilon, delta)
+        return _case(cls, epsilon, delta)
 
     @cached_property
     def response(self) -> RandomisedResponse | None:
@@ -160,7 +201,7 @@ class Noised(Extracting):
         found = calibrate(self.events, config.epsilon, config.delta, "add-remove", config.accountant)
         if wanted is None:
             return found
-        return max(found, bound.multiplier_for(wanted.blind, wanted.probability, config.tuning_runs))
+        return max(found, reconstruction.multiplier_for(wanted.blind, wanted.probability, config.tuning_runs))
 
     @property
     def rows(self) -> int:
@@ -189,7 +230,7 @@ class Noised(Extracting):
             details["clip_norm"] = settings.clip
         if settings.reconstruction is not None:
             wanted = settings.reconstruction
-            details["reconstruction_bound"] = bound.bound(wanted.blind, multiplier, self.config.tuning_runs)
+            details["reconstruction_bound"] = reconstruction.bound(wanted.blind, multiplier, self.config.tuning_runs)
         words = planned_sentence(FrontSettings(public=self.source))
         promise = self.promise(self.events(multiplier), self._assumptions(*words))
         return Plan(self.channel, self.method, self.leaves, promise, details)
@@ -210,7 +251,7 @@ class Noised(Extracting):
         executed = repeat(compose(done), self.config.tuning_runs)
         utility = self.usefulness(front, mechanism, folder, manifest, split.test, run)
         said = (INDEPENDENT.format(prior=public.name),) if rows else ()
-        features = Features(
+        features = FeatureSet(
             folder, manifest, "randomised" if self.response else "clear", public.name if rows else "", rows,
             front=front.cpu(), clip=mechanism.clip_norm,
         )  # fmt: skip
@@ -220,7 +261,7 @@ class Noised(Extracting):
             utility=utility,
             details={**plan.details, "clip_norm": mechanism.clip_norm},
             assumptions=self._assumptions(*sentence(public), *said),
-            secrets=kept_front(front, choice, order, self.settings),
+            secrets=keep(front, choice, order, self.settings),
         )
 
     def passage(self, maps: nn.Module, public: Public, run: Run) -> tuple[nn.Module, LocalGaussian]:
@@ -253,7 +294,7 @@ class Noised(Extracting):
         """
         wanted, classes, runs = self.settings.reconstruction, len(self.facts.classes), self.config.tuning_runs
         pictures = len(self.facts.shape) == 3 and self.source.source != SYNTHETIC
-        if not pictures or len(public.records) < bound.FEWEST:
+        if not pictures or len(public.records) < reconstruction.FEWEST:
             if wanted is not None:
                 raise ConfigError(
                     "public pictures with settings.reconstruction",
@@ -262,13 +303,13 @@ class Noised(Extracting):
                     "Set settings.public or settings.pretrain_on.",
                 )
             return ()
-        levels = sorted({*bound.LEVELS, *([wanted.psnr] if wanted else [])})
+        levels = sorted({*reconstruction.LEVELS, *([wanted.psnr] if wanted else [])})
         pixels = to_input(torch.from_numpy(public.records.x))
         # Labels of another set say nothing about these, nor those of a public part in which classes are missing.
         alike = self.source.source == SPLIT and not self.config.split.public_without
         labels = torch.from_numpy(public.records.y) if alike else None
-        found = bound.blind_guess(pixels, levels, self.config.seed, classes, labels)
-        rows = bound.recovery(found, levels, self.noise_multiplier, runs)
+        found = reconstruction.blind_guess(pixels, levels, self.config.seed, classes, labels)
+        rows = reconstruction.recovery(found, levels, self.noise_multiplier, runs)
         if wanted is not None:
             own = next(row for row in rows if row.psnr == wanted.psnr)
             if own.blind > wanted.blind:
@@ -279,3 +320,71 @@ class Noised(Extracting):
                     "Raise settings.reconstruction.blind or its psnr.",
                 )
         return rows
+
+
+# The case for the court.
+
+SIDE, NUMBERS, CLIP = 8, 4, 1e-3
+PAIR = "one row for a record, or for another one more, whose features lie on the other side of the ball"
+STATISTICS = (
+    "the rows on the difference of both records' clipped features", "their square length", "the number of rows",
+)  # fmt: skip
+ACCOUNTED = "the Gaussian mechanism on rows of which one changes, by at most twice the clip norm"
+FACTS = Facts("court", (1, SIDE, SIDE), ("0", "1"), 1, 1, "made up for the court")
+
+
+def _case(method: type[Noised], epsilon: float, delta: float) -> Case:
+    """One record more, which takes the row of another one on the other side of the ball.
+
+    One row leaves. Without the record it is that of a record who is always there; with it, it is the new one's. The
+    secret key of the rows is one that lets the new record go first: the guarantee holds whatever the key is, and half
+    of all keys do. Choice of rows, front end, projection, clipping and noise are the real ones. Of two records whose
+    numbers point in opposite directions and are cut down to the ball, every release is one draw from two normal
+    distributions 2R apart, nine tenths of it or more; the best score is the projection on their difference. Labels are
+    the same: they are not covered. How many rows there are is a score of its own. The claim is the ε of the event that
+    was executed.
+    """
+    settings = {"project": NUMBERS, "clip": CLIP, "layers": 1}
+    table = {"channel": "features", "method": method.method, "data": "court", "epsilon": epsilon, "delta": delta}
+    channel = method(from_table(table | {"settings": settings, "device": "cpu"}), FACTS)
+    plan, chance = channel.plan(), np.random.default_rng(0)
+    public = Public("court", Records(chance.integers(0, 256, (200, *FACTS.shape), np.uint8), np.arange(200) % 2), 2, "")
+    maps = channel.front_end.ready(channel.front_end.drawn(Stream.from_seed(0)), public, 0, Run())
+    front, mechanism = channel.passage(maps, public, Run())
+    both = _opposite(front, public.records)
+    protect, key = channel.protect(mechanism), _first(both, channel.rows)
+    with torch.no_grad():
+        ends = mechanism.clip(front(torch.from_numpy(both.x).float() / 255)).double().numpy()
+    toward = (ends[0] - ends[1]) / np.linalg.norm(ends[0] - ends[1])
+    if to_json(mechanism.event) != to_json(plan.guarantee.events):
+        raise Refused(
+            "the executed event to equal the claimed one", "a difference", "Another mechanism would be tried."
+        )
+
+    def run(with_record: bool, count: int, stream: Stream) -> Scores:
+        records, scores = both if with_record else both.take(np.array([1])), np.empty((count, len(STATISTICS)))
+        rows = Ordered(records, draw_rows(records, channel.rows, Stream.from_seed(key))).block(slice(None))
+        with torch.no_grad():
+            features = front(torch.from_numpy(rows.x).float() / 255)
+        for i in range(count):
+            found = protect(features, rows.y, stream.child(i))[0]
+            scores[i] = (found @ toward).sum(), (found**2).sum(), len(found)
+        return scores
+
+    claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
+    events, reach = plan.guarantee.events, float(np.linalg.norm(ends[0] - ends[1])) / (2 * mechanism.clip_norm)
+    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta, reach))
+
+
+def _opposite(front: nn.Module, records: Records) -> Records:
+    """The two records whose numbers point furthest apart, with one label."""
+    with torch.no_grad():
+        found = front(torch.from_numpy(records.x).float() / 255)
+    unit = found / found.norm(dim=1, keepdim=True)
+    first, second = divmod(int((unit @ unit.T).argmin()), len(unit))
+    return Records(records.x[[first, second]], np.zeros(2, np.int64))
+
+
+def _first(both: Records, rows: int) -> int:
+    """The seed of a key by which the first of both takes the row."""
+    return next(seed for seed in numbers() if list(draw_rows(both, rows, Stream.from_seed(seed))) == [0])

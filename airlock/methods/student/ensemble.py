@@ -60,12 +60,12 @@ from airlock.mechanisms import Randomness, Stream, bounded
 from airlock.methods.case import Case, Scores
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
     check_executed,
 )
@@ -320,7 +320,7 @@ class Ensemble(Channel[Answering]):
         stages.forget(_AUXILIARY, _REHEARSAL, _ANSWERS, HINTS)
         utility, public = outcomes_of(net, split.test), outcomes_of(questions.auxiliary, split.test)
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **self._bounds(questions.bound)},

@@ -41,7 +41,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Place, Randomness
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
-from airlock.methods.contract import TEACHER, Artefact, Details, Executed, Plan
+from airlock.methods.contract import TEACHER, Details, Executed, NetworkArtefact, Plan
 from airlock.methods.dp_sgd import ASSUMPTIONS, ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings
 from airlock.methods.student.learning import HINTS, School, check_split, hint_layers, with_free_rounds
 from airlock.methods.student.teachers import (
@@ -267,7 +267,7 @@ class PrivateTeacher(DpSgd):
         utility = outcomes_of(net, split.test)
         more = {"private_learning_rate": recipe.learning_rate, **self.measured(gradients)}
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **more},

@@ -38,12 +38,12 @@ from airlock.mechanisms import Randomness, ShardMean, Stream, bounded
 from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, Scores, less_noise
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
     check_executed,
 )
@@ -259,7 +259,7 @@ class SampleAndAggregate(Channel):
         self.heads.settle(net, vector)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         return Executed(
-            artefact=Artefact.leaving(net, self.heads.name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.heads.name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **_measured(public)},

@@ -49,12 +49,12 @@ from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case, Coins, Scores
 from airlock.methods.contract import (  # fmt: skip
-    Artefact,
     Channel,
     Details,
     Disclosed,
     Disclosing,
     Executed,
+    NetworkArtefact,
     Plan,
     check_executed,
     refuse_net,
@@ -211,7 +211,7 @@ class Head(Channel[HeadFigures]):
         executed = self.train(net, Features(net, split.private, run), plan.figures, randomness, run)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
             details={**plan.details, **_measured(net, public)},

@@ -45,10 +45,10 @@ from airlock.methods.case import Canaries, Case, Coins, Scores
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     TEACHER,
-    Artefact,
     Channel,
     Details,
     Executed,
+    NetworkArtefact,
     Plan,
 )
 from airlock.methods.student.learning import HINTS, School, check_split, hint_layers
@@ -234,7 +234,7 @@ class Published(Channel):
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         utility = outcomes_of(net, split.test)
         return Executed(
-            artefact=Artefact.leaving(net, self.net_name, self.facts),
+            artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
             utility=utility,
             secrets={TEACHER: for_vault(teacher)},

@@ -43,7 +43,7 @@ from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
 from airlock.methods.case import Canaries, Case, Coins, Scores
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Artefact, Channel, Details, Executed, Plan
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, Channel, Details, Executed, NetworkArtefact, Plan
 from airlock.nets import check, create, default_name
 from airlock.papers.twin.generate import DensitySettings, Generated, draw, generate, spread
 from airlock.papers.twin.groups import GroupSettings, check_sizes, publish_layers
@@ -383,7 +383,7 @@ class Published(Channel):
             net, made, tries = self._accepted(slices, judges, randomness.privacy.child("twin"), run)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
-        left = Artefact.leaving(net, self.net_name, self.facts)
+        left = NetworkArtefact.leaving(net, self.net_name, self.facts)
         return Executed(left, executed, utility, inside={"tries": tries, "constant_slices": made.constant})
 
     def collection(self, split: Split, run: Run, folder: Path, stages: Sequence[int] = ()) -> Collection:

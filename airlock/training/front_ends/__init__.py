@@ -10,6 +10,9 @@ All that they learn from is public.
     downstream_classifier  the receiver's classifier, from released features alone
     characterise           what features give away and what they are good for, on public data
     probe_networks         the classifiers and reconstructors that judge front ends
+    characterised          all that was measured of a front end, from a config and kept as one file
+    choose                 how many layers and channels, from limits on PSNR, time and storage
+    prune                  which channels may leave
     lda                    how well each channel by itself tells the classes apart
     profiling              time and storage on this machine
 """

@@ -19,9 +19,8 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Split
 from airlock.errors import FormatError
 from airlock.mechanisms import Randomness
-from airlock.methods import Features, Release
+from airlock.methods import FeatureSet, Release
 from airlock.methods.features.extracting import Extracting
-from airlock.methods.features.reopen import kept, reopen
 from airlock.pipeline import audit_bundle, make_release
 from airlock.training import Run
 from airlock.training.outcomes import Outcomes
@@ -82,16 +81,15 @@ def test_every_fitting_attack_is_made_at_a_release(
 def test_the_vault_is_enough_to_open_the_front_end_again(released: tuple[ReleaseConfig, Release, Split]) -> None:
     config, release, split = released
     features = release.artefact
-    assert isinstance(features, Features)
+    assert isinstance(features, FeatureSet)
     assert features.front is not None
-    again = reopen(release.secrets, split.facts)
+    kept = methods.find(config).kept_front_end(release.secrets)
+    again = kept.reopened(split.facts)
     x = torch.rand(3, *split.facts.shape)
     assert torch.allclose(again(x), features.front(x), atol=1e-6)
-    assert kept(release.secrets).noised == (config.method == "noised")
+    assert kept.projects == (config.method == "noised")  # type: ignore[attr-defined]
     bare = replace(features, front=None)
-    first, second = (
-        attack_features(one, release.secrets, 1e-4, split, config.split, 0, FAST)[0] for one in (features, bare)
-    )
+    first, second = (attack_features(one, kept, 1e-4, split, config.split, 0, FAST)[0] for one in (features, bare))
     assert first.attacks[0].value == pytest.approx(second.attacks[0].value, abs=1e-3)
 
 
@@ -116,12 +114,13 @@ def test_a_bundle_is_released_audited_and_still_verifies(tmp_path: Path, monkeyp
 
 
 def test_other_arrays_are_refused(released: tuple[ReleaseConfig, Release, Split]) -> None:
-    _, release, split = released
+    config, release, split = released
+    method = methods.find(config)
     with pytest.raises(FormatError, match="keeps in the vault"):
-        reopen({"teachers": {}}, split.facts)
+        method.kept_front_end({"teachers": {}})
     wrong = {**release.secrets, "front": {k: v[..., :1] for k, v in release.secrets["front"].items() if v.ndim}}
     with pytest.raises(FormatError):
-        reopen(wrong, split.facts)
+        method.kept_front_end(wrong).reopened(split.facts)
     broken = {**release.secrets, "choices": {**release.secrets["choices"], "settings": np.zeros(3, np.uint8)}}
     with pytest.raises(FormatError, match="keeps in the vault"):
-        kept(broken)
+        method.kept_front_end(broken)

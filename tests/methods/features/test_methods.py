@@ -20,16 +20,15 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.data.feature_files import load
 from airlock.errors import ConfigError, NetError, Refused, TrainingError
-from airlock.mechanisms import LocalGaussian, Randomness
-from airlock.methods import Features, Release
-from airlock.methods.features import bound
-from airlock.methods.features.characterised import Characterised
+from airlock.mechanisms import LocalGaussian, Randomness, reconstruction
+from airlock.methods import FeatureSet, Release
 from airlock.methods.features.noised import LABELS_CLEAR, Noised
 from airlock.papers.features.published import BY_PRIVATE, Published
 from airlock.testing import ClaimContract, MethodContract
 from airlock.training import Run
 from airlock.training.devices import to_input
 from airlock.training.front_ends.characterise import Cell, Characterisation, Point
+from airlock.training.front_ends.characterised import Characterised
 
 CIFAR = Facts("cifar10", (3, 32, 32), tuple("0123456789"), 50000, 10000, "x")
 GREY = replace(CIFAR, shape=(1, 28, 28))
@@ -42,7 +41,7 @@ def own_front(shape: tuple[int, ...]) -> nn.Module:
 
 
 def rows(release: Release) -> Records:
-    assert isinstance(release.artefact, Features)
+    assert isinstance(release.artefact, FeatureSet)
     return load(release.artefact.folder, release.artefact.manifest)
 
 
@@ -116,7 +115,7 @@ class TestNoised(FeatureContract):
     def test_the_noise_is_that_of_the_event(self, released: Release, split: Split) -> None:
         """Twice the clip norm apart, so σ = 2 R z; half of it is noticed."""
         features, z = released.artefact, float(released.plan.details["noise_multiplier"])
-        assert isinstance(features, Features)
+        assert isinstance(features, FeatureSet)
         assert features.front is not None
         assert features.clip is not None
         with torch.no_grad():
@@ -163,7 +162,7 @@ class TestNoised(FeatureContract):
         wanted = {"psnr": 40.0, "probability": 0.36, "blind": 0.3}
         made = self.build(settings={**self.settings, "reconstruction": wanted}).plan()
         z = float(made.details["noise_multiplier"])
-        assert bound.bound(0.3, z) == pytest.approx(0.36)
+        assert reconstruction.bound(0.3, z) == pytest.approx(0.36)
         assert made.details["reconstruction_bound"] == pytest.approx(0.36)
         assert made.guarantee.epsilon < 5  # and ε follows
         little = self.build(settings={**self.settings, "reconstruction": {**wanted, "probability": 0.99}}).plan()
@@ -348,65 +347,3 @@ def test_what_cannot_work_is_refused_before_any_work(facts: Facts, settings: dic
 def test_noised_refuses_what_contradicts_itself(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         built(CIFAR, Noised, **settings)
-
-
-class TestBound:
-    def test_it_is_the_power_of_the_best_test(self) -> None:
-        """Guess 'near' when the row lies in the half-space of probability κ under the centre: that reaches it."""
-        for blind, z in ((0.01, 0.6), (0.2, 3.7)):
-            cut = stats.norm.isf(blind)
-            power = stats.norm.sf(cut - 1 / (2 * z))  # R/σ further along
-            assert bound.bound(blind, z) == pytest.approx(power)
-        assert bound.bound(1.0, 0.5) == 1.0
-        assert bound.bound(0.1, 1.0, runs=4) == pytest.approx(bound.bound(0.1, 0.5))
-
-    def test_the_inverse_gives_the_wanted_probability(self) -> None:
-        z = bound.multiplier_for(0.02, 0.1, runs=3)
-        assert bound.bound(0.02, z, runs=3) == pytest.approx(0.1)
-        assert bound.bound(0.02, z / 2, runs=3) > 0.2  # half the noise
-
-    def test_no_attacker_on_a_discrete_prior_does_better(self) -> None:
-        """The best attacker there is, Bayes', on pictures that are told apart by one pixel each."""
-        rng, count, z = np.random.default_rng(0), 8, 0.8
-        features = np.eye(count)  # norm 1, so R = 1
-        truth = rng.integers(0, count, 20_000)
-        seen = features[truth] + 2 * z * rng.normal(size=(len(truth), count))
-        right = (seen.argmax(1) == truth).mean()
-        assert 1 / count < right <= bound.bound(1 / count, z)
-
-    def test_a_blind_guess_is_bounded_from_above(self) -> None:
-        """A tenth of the pictures are one and the same: whoever names it is right that often."""
-        torch.manual_seed(0)
-        pictures = torch.rand(1200, 1, 6, 6)
-        pictures[::10] = 0.5
-        for level in (20.0, 40.0):
-            (found,) = bound.blind_guess(pictures, [level], 0, 1)
-            assert 0.1 <= found < 0.2
-        assert bound.blind_guess(pictures, [3.0], 0, 1) == [1.0]
-
-    def test_labels_help_a_blind_guess(self) -> None:
-        """Two pictures that a tenth each are, in a class each: with labels both are named, without them one."""
-        pictures, labels = torch.rand(3000, 1, 6, 6), torch.randint(0, 5, (3000,))
-        pictures[::10], labels[::10] = 0.4, 1
-        pictures[5::10], labels[5::10] = 0.9, 2
-        (unlabelled,) = bound.blind_guess(pictures, [30.0], 0, 1)
-        (whatever,) = bound.blind_guess(pictures, [30.0], 0, 5)
-        (known,) = bound.blind_guess(pictures, [30.0], 0, 5, labels)
-        assert 0.1 <= unlabelled < 0.15
-        assert whatever == pytest.approx(5 * unlabelled)
-        assert 0.2 <= known < 0.3
-        (one_class,) = bound.blind_guess(pictures, [30.0], 0, 5, torch.zeros(3000))
-        assert 0.1 <= one_class < 0.16
-        (row,) = bound.recovery([0.2], [24.0], 0.6, 1)
-        assert (row.blind, row.bound) == (0.2, bound.bound(0.2, 0.6))
-
-    def test_the_bound_on_a_blind_guess_holds_as_often_as_it_says(self) -> None:
-        """Of 60 sets from one distribution, some three bounds may be too small if it is as tight as can be."""
-        draws = torch.Generator().manual_seed(0)
-        below = 0
-        for seed in range(60):
-            labels = torch.randint(0, 2, (150,), generator=draws)
-            same = torch.rand(150, generator=draws) < 0.3
-            pictures = torch.where(same[:, None], labels[:, None].float(), torch.rand(150, 40, generator=draws))
-            below += bound.blind_guess(pictures, [30.0], seed, 2, labels)[0] < 0.3
-        assert below <= 7

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
-from airlock.methods.features.choose import Chosen, Limits, Option, choose, options
-from airlock.methods.features.prune import draw, draw_front, draw_inner, prune
 from airlock.training.front_ends.characterise import Cell, Characterisation, Point
+from airlock.training.front_ends.choose import Chosen, Limits, Option, choose, options
 from airlock.training.front_ends.profiling import Profile
+from airlock.training.front_ends.prune import draw, draw_front, draw_inner, prune
 
 DEPTHS = (2, 4, 8, 16, 32, 64)
 

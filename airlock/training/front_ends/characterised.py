@@ -19,10 +19,10 @@ from airlock import data
 from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import Public, Records
 from airlock.errors import ConfigError, DataError, NetError, OutputError
-from airlock.methods.features.choose import Limits, Option, options
 from airlock.nets.prefix import Prefix, layer_count, open_prefix
 from airlock.training import Run
 from airlock.training.front_ends.characterise import Characterisation, Effort, characterise, grid, singles
+from airlock.training.front_ends.choose import Limits, Option, options
 from airlock.training.front_ends.pretrain import FRONT, front_weights
 from airlock.training.front_ends.profiling import Profile, profile_all
 

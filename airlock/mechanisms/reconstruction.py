@@ -1,4 +1,4 @@
-"""How well can anyone give back a picture from its noisy features? A bound against every attacker.
+"""How well can anyone rebuild a picture from its noisy features? A bound against every attacker.
 
 Claim. Let a record x be drawn from a prior π, with features f(x) in the ball of radius R around 0, released as
 M(x) = f(x) + N(0, σ²I). Let κ be the success of the best blind guess: the largest probability, over all fixed pictures
@@ -39,18 +39,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from scipy import stats
 from torch import Tensor
 
-from airlock.methods.feature_set import Recovery
+from airlock.config import Positive, Proportion
 
 LEVELS = (20.0, 24.0, 28.0, 32.0)  # dB that a card speaks of
 CONFIDENCE = 0.95
 CENTRES, WITNESSES = 4000, 16_000  # at most
 FEWEST = 50  # public pictures
 _BLOCK = 500
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How often anyone, whatever they do, can give back a picture this well.
+
+    Args:
+        psnr: How well, in dB.
+        blind: How often a guess without the release is as good, at most, under the stated prior.
+        bound: How often a guess with it is, at most.
+    """
+
+    psnr: Positive
+    blind: Proportion
+    bound: Proportion
 
 
 def bound(blind: float, noise_multiplier: float, runs: int = 1) -> float:
