@@ -464,7 +464,7 @@ def _attack_features(
     clip = made.details.get("clip_norm")
     norm = float(clip) if clip is not None else None
     features = FeatureSet(folder, read_manifest(folder), made.features.labels, clip=norm)
-    how = auditing.FeatureSettings(images=min(settings.most, auditing.FeatureSettings().images))
+    how = auditing.FeatureAttackSettings(images=min(settings.most, auditing.FeatureAttackSettings().images))
     known, delta = methods.find(config).kept_front_end(safe.load(made.release_id)), made.guarantee.delta
     return auditing.attack_features(features, known, delta, split, config.split, seed, how, run, config.seed)
 

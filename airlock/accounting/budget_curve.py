@@ -47,7 +47,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """The ε after `steps` steps (of each run), at position `at` on the axis."""
 
     steps: int
@@ -63,7 +63,7 @@ class Curve:
     delta: float
     status: Status
     runs: int
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
 
     @property
     def says(self) -> str:
@@ -109,7 +109,7 @@ def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
         guarantee.accountant,
     )
     points = [
-        Point(count, count * course.per_step, epsilon)
+        CurvePoint(count, count * course.per_step, epsilon)
         for count, epsilon in zip(counts, _never_falling([*on_the_way, guarantee.epsilon]), strict=True)
     ]
     return Curve(course.unit, guarantee.delta, guarantee.status, course.runs, tuple(points))
