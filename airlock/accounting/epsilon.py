@@ -7,8 +7,9 @@ both are always run with ADD_OR_REMOVE_ONE, whose reading of an unsampled event 
 events are only accountable under add-remove.
 
 Accountants of other packages (entry points `airlock.accountants`) are functions `epsilon(event, delta) -> float`. The
-rule for them: one can raise a stated ε and never lower it. `spend` asks dp-accounting in any case, as "auto" does, and
-gives the larger of both figures; an event that dp-accounting does not bound stays refused, whatever the other one says.
+rule for them: one can raise a stated ε but never lower it. `compute_epsilon` always asks dp-accounting, as "auto" does,
+and gives the larger of the two figures; an event that dp-accounting does not bound stays refused, whatever the other
+one says.
 
 Guarantee: what is proven with a foreign accountant is proven without it. Proof. Let ε₀ be dp-accounting's bound at δ
 and ε ≥ ε₀ the figure that is stated. Whatever is (ε₀, δ)-DP is (ε, δ)-DP, since e^ε₀ P[M(D') ∈ S] ≤ e^ε P[M(D') ∈ S]. ∎
@@ -54,7 +55,7 @@ _FEW_ORDERS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
-class Spent:
+class EpsilonBound:
     """An ε with the accountant that bounded it, and the version; where a foreign one raised it, that one's name too."""
 
     epsilon: float
@@ -62,9 +63,9 @@ class Spent:
     version: str
 
 
-def spend(
+def compute_epsilon(
     event: dpa.DpEvent, delta: float, relation: Relation = "add-remove", accountant: Accountant = "auto"
-) -> Spent:
+) -> EpsilonBound:
     """The ε of the event at δ; infinite above LARGEST.
 
     By the accountant of another package: the larger of its ε and dp-accounting's, never less.
@@ -84,21 +85,21 @@ def spend(
             "State the guarantee under add-remove.",
         )
     if accountant in OWN:
-        return _spent(content, delta, accountant)
-    return _raised(_spent(content, delta, "auto"), _foreign(content, delta, accountant), accountant)
+        return _bounded(content, delta, accountant)
+    return _raised(_bounded(content, delta, "auto"), _foreign(content, delta, accountant), accountant)
 
 
 @lru_cache(maxsize=4096)
-def _spent(content: str, delta: float, accountant: Accountant) -> Spent:
+def _bounded(content: str, delta: float, accountant: Accountant) -> EpsilonBound:
     """Cached: plan, release, card and verification need the same ε, and computing it takes seconds."""
     event, failed = without_failure(from_json(json.loads(content)))
     delta -= failed
     if delta <= 0:
-        return Spent(math.inf, "PLD" if accountant != "rdp" else "RDP", accounting_version())
+        return EpsilonBound(math.inf, "PLD" if accountant != "rdp" else "RDP", accounting_version())
     if accountant != "rdp" and pld.PLDAccountant().supports(event):
-        return Spent(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
+        return EpsilonBound(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
     if accountant != "pld" and rdp.RdpAccountant().supports(event):
-        return Spent(_rdp_epsilon(event, delta), "RDP", accounting_version())
+        return EpsilonBound(_rdp_epsilon(event, delta), "RDP", accounting_version())
     raise AccountingError(f"an event that the accountant '{accountant}' supports", type(event).__name__)
 
 
@@ -137,11 +138,11 @@ def _function(thing: object, name: str) -> Epsilon:
 OTHERS = plugins.Registry(plugins.ACCOUNTANTS, "accountant", OWN, _function, AccountingError)
 
 
-def _raised(own: Spent, theirs: float, name: str) -> Spent:
+def _raised(own: EpsilonBound, theirs: float, name: str) -> EpsilonBound:
     """The larger of both; dp-accounting's as it is where the other one has nothing to add."""
     if theirs <= own.epsilon:
         return own
-    return Spent(theirs, own.accountant, f"{own.version}{_RAISED}{OTHERS.whose(name)}")
+    return EpsilonBound(theirs, own.accountant, f"{own.version}{_RAISED}{OTHERS.whose(name)}")
 
 
 def _foreign(content: str, delta: float, name: str) -> float:
@@ -168,8 +169,8 @@ def _ask(epsilon: Epsilon, content: str, delta: float) -> float:
 # Less than the whole answer, or more of it.
 
 
-def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
-    """An upper bound on ε in a fraction of the time, for a search that ends with `spend`."""
+def compute_epsilon_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
+    """An upper bound on ε in a fraction of the time, for a search that ends with `compute_epsilon`."""
     event, failed = without_failure(event)
     delta -= failed
     if delta <= 0:
@@ -183,7 +184,7 @@ def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> f
     return _rdp_epsilon(event, delta)
 
 
-def spend_along(
+def compute_epsilon_along(
     before: dpa.DpEvent,
     step: dpa.DpEvent,
     counts: Sequence[int],
@@ -220,14 +221,14 @@ def _along(
     if accountant == "RDP":
         return [_rdp_epsilon(_followed(before, step, count), delta) for count in counts]
     interval = max(_ALONG_FINEST, _ALONG * end)
-    # The accountant composes the event as in `spend`; only its distribution can be composed further without a restart.
+    # The accountant composes the event as in `compute_epsilon`; only its distribution can be composed further.
     first, one = (LossAccountant(interval).compose(e)._pld for e in (before, step))
     composed = (first.compose(one.self_compose(count)) if count else first for count in counts)
     return [smallest_epsilon(loss, delta) for loss in composed]
 
 
 def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
-    """Upper bounds on δ at each of these ε, under add-remove: other points of the curve of which `spend` reads one.
+    """Upper bounds on δ at each of these ε, under add-remove: the curve of which `compute_epsilon` reads one point.
 
     By PLD, or by RDP where PLD does not support the event (zCDP), which is looser but still a bound.
 

@@ -28,7 +28,7 @@ import dp_accounting as dpa
 from pydantic import ConfigDict, model_validator
 
 from airlock._version import VERSION
-from airlock.accounting import Guarantee, compose, from_json, raised_by, spend, to_json
+from airlock.accounting import Guarantee, compose, compute_epsilon, from_json, raised_by, to_json
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.rendering import text
@@ -299,7 +299,7 @@ def paid_by_holdout(attacks: PaidAttacks, runs: int) -> dpa.DpEvent:
 
 
 def _part(events: dpa.DpEvent, plain: Mapping[str, Any]) -> dict[str, Any]:
-    spent = spend(events, plain["delta"], plain["relation"])
+    spent = compute_epsilon(events, plain["delta"], plain["relation"])
     return {"epsilon": spent.epsilon, "accountant": spent.accountant, "events": to_json(events)}
 
 
@@ -372,7 +372,7 @@ def total_epsilon(
     own = (promise.events, promise.parts.test.events)
     paid = [own, *((other.events, other.test_events) for other in releases)]
     ways = itertools.product(*paid) if len(releases) <= _MANY else [tuple(itertools.chain(*paid))]
-    spent = [spend(compose([from_json(one) for one in way]), promise.delta, promise.relation) for way in ways]
+    spent = [compute_epsilon(compose([from_json(one) for one in way]), promise.delta, promise.relation) for way in ways]
     largest = max(spent, key=lambda one: one.epsilon)
     if raised_by(promise.accountant_version)[1] and largest.epsilon < promise.epsilon:
         return promise.epsilon, promise.accountant
@@ -395,7 +395,7 @@ def _other(card: Card) -> OtherRelease:
     epsilon = promise.epsilon
     if raised_by(promise.accountant_version)[1] and epsilon is not None:
         accountant = "pld" if promise.accountant == "PLD" else "rdp"
-        epsilon = spend(from_json(promise.events), promise.delta, promise.relation, accountant).epsilon
+        epsilon = compute_epsilon(from_json(promise.events), promise.delta, promise.relation, accountant).epsilon
     return OtherRelease(
         release_id=card.release_id,
         name=card.data.name,

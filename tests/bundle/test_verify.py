@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from airlock.accounting import spend, to_json
+from airlock.accounting import compute_epsilon, to_json
 from airlock.accounting.epsilon import OTHERS
 from airlock.auditing.evaluation import Evaluation, figures, tables
 from airlock.auditing.evaluation import event as evaluation_event
@@ -240,7 +240,7 @@ def test_a_test_part_that_pays_more_than_is_stated_is_found(folder: Path, reseal
     def dearer(table: dict[str, Any]) -> None:
         table["utility"]["counts"]["epsilon"] = 8.0
         event = evaluation_event(8.0, True)
-        spent = spend(event, 1e-4)
+        spent = compute_epsilon(event, 1e-4)
         part = {"events": to_json(event), "epsilon": spent.epsilon, "accountant": spent.accountant}
         table["guarantee"]["parts"]["test"] = part
 
@@ -250,7 +250,7 @@ def test_a_test_part_that_pays_more_than_is_stated_is_found(folder: Path, reseal
 
 def raised(tmp_path: Path, config: ReleaseConfig, plug: Plug, factor: float) -> Path:
     """A bundle whose ε another package's accountant stated."""
-    plug(OTHERS, "other", lambda event, delta: factor * spend(event, delta).epsilon)
+    plug(OTHERS, "other", lambda event, delta: factor * compute_epsilon(event, delta).epsilon)
     made = make_release(guarantee(accountant="other"))
     write(tmp_path / "raised", config, made, make_card(config, FACTS, made, noise()))
     return tmp_path / "raised"

@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting import Claim, Guarantee, compute_epsilon, repeat
 from airlock.accounting.epsilon import LARGEST
 from airlock.accounting.guarantee import Status
 from airlock.config import Positive, ReleaseConfig, from_table
@@ -184,7 +184,7 @@ class Published(Channel):
     def gaussian_queries_epsilon(self) -> float:
         """What that many numbers with noise at σ would cost, if they were what leaves."""
         event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(self.noise_scale), self.asked)
-        return spend(event, self.config.delta, accountant=self.config.accountant).epsilon
+        return compute_epsilon(event, self.config.delta, accountant=self.config.accountant).epsilon
 
     def plan(self) -> Plan:
         """The claim and the sizes; touches no record."""

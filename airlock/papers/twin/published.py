@@ -35,7 +35,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting import Claim, Guarantee, compute_epsilon, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import Fraction, Positive, ReleaseConfig, from_table, parse
 from airlock.data import Facts, Records, Split
@@ -362,7 +362,7 @@ class Published(Channel):
         one = self.parameter_epsilon
         draws = parameters * self.tries * self.config.tuning_runs
         rho = draws * one**2 / 8
-        bound = spend(dpa.ZCDpEvent(rho), self.config.delta).epsilon
+        bound = compute_epsilon(dpa.ZCDpEvent(rho), self.config.delta).epsilon
         if math.isinf(bound):
             bound = rho + 2 * math.sqrt(rho * math.log(1 / self.config.delta))
         return rho, min(draws * one, bound)

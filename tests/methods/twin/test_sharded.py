@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from airlock import data, methods
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.bundle import Vault
 from airlock.bundle.verify import verify
 from airlock.data import Records, Split, shard
@@ -87,7 +87,7 @@ class TestSharded(ShardsContract):
         plan = self.build().plan()
         noise = float(plan.details["noise_multiplier"])
         assert plan.guarantee.events == dpa.GaussianDpEvent(noise)
-        assert spend(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
 
     def test_one_record_changes_one_vector_and_not_a_bit_of_another(self, split: Split) -> None:
         channel = self.build()

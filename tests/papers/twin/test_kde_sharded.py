@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.mechanisms import Stream
 from airlock.papers.twin.kde_sharded import KdeSharded
 from tests.methods.twin.test_sharded import ShardsContract
@@ -30,7 +30,7 @@ class TestKdeSharded(ShardsContract):
     def test_twice_the_weight_would_break_the_promise(self) -> None:
         details = self.build().plan().details
         rho = int(details["dimensions"]) * (2 * float(details["epsilon_of_a_coordinate"])) ** 2 / 8
-        assert spend(dpa.ZCDpEvent(rho), self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(dpa.ZCDpEvent(rho), self.delta).epsilon > 1.5 * self.epsilon
 
     def test_what_leaves_lies_on_the_public_grid_near_where_the_shards_agree(self) -> None:
         channel = self.build()
