@@ -12,7 +12,7 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
 
 from airlock.accounting.budget_curve import Course, Curve, trace
 from airlock.accounting.calibrate import calibrate
-from airlock.accounting.epsilon import Spent, spend
+from airlock.accounting.epsilon import EpsilonBound, compute_epsilon
 from airlock.accounting.events import FailureDpEvent, compose, from_json, pure, repeat, to_json
 from airlock.accounting.guarantee import Claim, Guarantee
 
@@ -20,15 +20,15 @@ __all__ = [
     "Claim",
     "Course",
     "Curve",
+    "EpsilonBound",
     "FailureDpEvent",
     "Guarantee",
-    "Spent",
     "calibrate",
     "compose",
+    "compute_epsilon",
     "from_json",
     "pure",
     "repeat",
-    "spend",
     "to_json",
     "trace",
 ]

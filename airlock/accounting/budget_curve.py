@@ -12,7 +12,7 @@ from typing import Any
 
 import dp_accounting as dpa
 
-from airlock.accounting.epsilon import spend_along
+from airlock.accounting.epsilon import compute_epsilon_along
 from airlock.accounting.events import compose, repeat, to_json
 from airlock.accounting.guarantee import Guarantee, Status
 from airlock.errors import AccountingError
@@ -99,7 +99,7 @@ def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
         )
     counts = _counts(course)
     before = dpa.NoOpDpEvent() if course.before is None else repeat(course.before, course.runs)
-    on_the_way = spend_along(
+    on_the_way = compute_epsilon_along(
         before,
         course.step,
         [count * course.runs for count in counts[:-1]],

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.stats import norm
 
-from airlock.accounting import compose, pure, repeat, spend
+from airlock.accounting import compose, compute_epsilon, pure, repeat
 from airlock.auditing.bounds import auc_interval, proportion_interval
 from airlock.auditing.noisy_proportion import CountNoise, noisy_interval
 from airlock.config import Frozen, Proportion
@@ -134,7 +134,7 @@ def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> fl
     """
     each = min(MOST, epsilon / runs)
     for turn in range(40 if each >= LEAST else 0):
-        over = spend(event(each, with_scores, runs), delta).epsilon - epsilon
+        over = compute_epsilon(event(each, with_scores, runs), delta).epsilon - epsilon
         if over <= 0:
             break
         each -= 2**turn * over / runs

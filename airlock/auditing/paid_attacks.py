@@ -26,7 +26,7 @@ from pydantic import Field
 from scipy.stats import norm
 
 from airlock import methods
-from airlock.accounting import Guarantee, compose, pure, repeat, spend
+from airlock.accounting import Guarantee, compose, compute_epsilon, pure, repeat
 from airlock.auditing.attacks import gradient_norm
 from airlock.auditing.attacks.signals import QUESTION, loss
 from airlock.auditing.bounds import Floats
@@ -217,7 +217,7 @@ def each(config: ReleaseConfig, promise: Guarantee) -> float:
     bounded = math.isfinite(promise.epsilon)
     for turn in range(40 if bounded and own >= LEAST else 0):
         both = compose([promise.events, events(own, config.tuning_runs)])
-        over = spend(both, promise.delta, promise.relation, promise.accountant).epsilon - config.epsilon
+        over = compute_epsilon(both, promise.delta, promise.relation, promise.accountant).epsilon - config.epsilon
         if over <= 0:
             break
         own -= 2**turn * over / (len(ATTACKS) * config.tuning_runs)

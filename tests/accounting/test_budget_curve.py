@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airlock.accounting import Course, Guarantee, compose, repeat, spend, trace
+from airlock.accounting import Course, Guarantee, compose, compute_epsilon, repeat, trace
 from airlock.errors import AccountingError
 
 DELTA = 1e-5
@@ -59,7 +59,7 @@ def test_every_point_agrees_with_direct_accounting(q: float, z: float, k: int, r
     assert [p.at for p in points] == [p.steps * q for p in points]
     assert all(a.steps < b.steps and a.epsilon <= b.epsilon for a, b in itertools.pairwise(points))
     for point in (points[0], points[len(points) // 2]):
-        direct = spend(on_the_way(course, point.steps), DELTA).epsilon
+        direct = compute_epsilon(on_the_way(course, point.steps), DELTA).epsilon
         # one grid for the whole curve, as fine as its last ε asks: the first points are rounded up on that scale
         assert point.epsilon == pytest.approx(direct, rel=5e-3, abs=2e-4 * max(1.0, guarantee.epsilon))
         assert point.epsilon >= direct * (1 - 1e-3) - 1e-5  # a bound: not below, but for the finer grid of the other
@@ -79,7 +79,7 @@ def test_rdp_where_the_guarantee_is_by_rdp() -> None:
     assert curve is not None
     assert curve.points[-1].epsilon == guarantee.epsilon
     for point in curve.points[:-1:8]:
-        direct = spend(on_the_way(course, point.steps), DELTA, accountant="rdp").epsilon
+        direct = compute_epsilon(on_the_way(course, point.steps), DELTA, accountant="rdp").epsilon
         assert point.epsilon == pytest.approx(direct, rel=1e-6)
 
 

@@ -111,8 +111,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("lots of fixed size, accounted as Poisson", "Poisson", plants.lots_of_fixed_size, called(test_sampling.test_poisson_draws_each_record_with_the_same_probability)),
     Fault("one step more than accounted", "loop", plants.one_step_more, called(checks.as_many_noisy_steps_as_accounted)),
     # Accounting
-    _made_up("epsilon read at 100 delta", "spend", plants.epsilon_at_a_hundred_times_delta, called(test_epsilon.test_one_gaussian_meets_the_exact_curve)),
-    _made_up("Rényi divergence without what delta costs", "spend", plants.renyi_without_delta, called(test_epsilon.test_known_answers)),
+    _made_up("epsilon read at 100 delta", "compute_epsilon", plants.epsilon_at_a_hundred_times_delta, called(test_epsilon.test_one_gaussian_meets_the_exact_curve)),
+    _made_up("Rényi divergence without what delta costs", "compute_epsilon", plants.renyi_without_delta, called(test_epsilon.test_known_answers)),
     _made_up("a failure's probability is not taken off delta", "events", plants.failures_cost_nothing, called(test_events.test_a_failure_is_taken_off_delta_wherever_it_stands, dpa.GaussianDpEvent(2.0))),
     _made_up("only the first event is composed", "events", plants.only_the_first_event_is_composed, called(test_events.test_small_compositions_stay_simple)),
     _made_up("the last step is free", "events", plants.the_last_step_is_free, called(TestGaussian.test_the_event_is_that_of_dp_sgd)),

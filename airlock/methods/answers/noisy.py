@@ -82,7 +82,7 @@ def least_noise(
         runs: How often all of this is done before one result is picked.
         epsilon: The target.
         delta: The δ it is stated at.
-        accountant: As in `spend`.
+        accountant: As in `compute_epsilon`.
     """
 
     def fitted(way: Way) -> Noise:

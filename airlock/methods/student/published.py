@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting import Claim, Guarantee, compute_epsilon, repeat
 from airlock.accounting.epsilon import LARGEST
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
@@ -152,7 +152,7 @@ class Published(Channel):
     def gaussian_queries_epsilon(self) -> float:
         """What so many numbers with noise at σ would cost, if they were what leaves."""
         event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(self.noise_scale), self.asked)
-        return spend(event, self.config.delta, accountant=self.config.accountant).epsilon
+        return compute_epsilon(event, self.config.delta, accountant=self.config.accountant).epsilon
 
     def plan(self) -> Plan:
         """The claim and the sizes; touches no record."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from airlock import data, methods
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.auditing.required_attacks import missing
 from airlock.bundle import Vault
 from airlock.bundle.gate import weigh
@@ -44,7 +44,7 @@ class TestHead(MethodContract):
         plan = self.build().plan()
         noise = float(plan.details["noise_multiplier"])
         assert plan.guarantee.events == dpa.GaussianDpEvent(noise)
-        assert spend(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
 
     def test_the_regularisation_follows_from_the_noise_of_a_logit(self) -> None:
         details = self.build().plan().details
