@@ -164,6 +164,10 @@ class Registry(Generic[T]):
         """The package that it comes from, with its version."""
         return self._table[name].package
 
+    def where(self, name: str) -> str:
+        """Where it lies, as `package.module:attribute`."""
+        return self._table[name].where
+
     def get(self, name: str) -> T:
         """Import it, unless that was done.
 

@@ -10,29 +10,49 @@ The shortest test of a method in a package of its own:
 
 To see every promise as a test of its own, inherit from `MethodContract` instead, or from `ClaimContract` where nothing
 is proven. Both need pytest. They release handwritten digits a few times: let `settings` make that quick.
+
+`check_attack`, `check_accountant`, `check_source` and `check_net` do the same for what else a package may bring. Each
+names all broken promises at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import inspect
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from numpy.typing import NDArray
+from torch import nn
 
-from airlock import data, methods
-from airlock.accounting import compute_epsilon, from_json, to_json
-from airlock.config import ReleaseConfig, from_table
-from airlock.data import Split
-from airlock.errors import ConfigError, Refused
+from airlock import data, methods, nets
+from airlock.accounting import compose, compute_epsilon, from_json, pure, repeat, to_json
+from airlock.accounting import epsilon as accountants
+from airlock.accounting.epsilon import Epsilon
+from airlock.auditing import Scores, Target, measure
+from airlock.auditing.attacks import Attack, external
+from airlock.auditing.members import draw
+from airlock.bundle import export
+from airlock.config import ReleaseConfig, SplitConfig, from_table
+from airlock.data import Records, Source, Split, sources
+from airlock.data.loading import read_all
+from airlock.data.validate import check_records
+from airlock.errors import AccountingError, ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Channel, FeatureSet, Interface, NetworkArtefact, Plan, Release, contract
 from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind
 from airlock.methods.interface import as_queries, ask
+from airlock.nets import registry as net_registry
+from airlock.plugins import Registry
 from airlock.training import Run
 
 
@@ -254,5 +274,250 @@ def check_method(method: type[Channel], settings: Mapping[str, Any] | None = Non
                     test(Own(), **{key: given[key] for key in list(inspect.signature(test).parameters)[1:]})
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  whatever goes wrong
                     broken.append(f"{name[5:].replace('_', ' ')}: {type(error).__name__} {error}")
+    _tell(f"{method.channel}/{method.method}", broken)
+
+
+# What else a package may bring.
+
+_SPLIT = {"test": 0.2, "holdout": 0.4}
+_BELOW = 0.99  # of dp-accounting's ε, which lies within 1% of the true one for the events below
+
+
+def check_attack(attack: type[Attack]) -> None:
+    """Whether an attack scores records as it should, on an untrained network for handwritten digits.
+
+    Args:
+        attack: The class.
+
+    Raises:
+        AssertionError: It does not; all broken promises are named.
+    """
+    _make_known(external.OTHERS, attack.name, attack)
+    split = data.load(_digits(split=_SPLIT))
+    sides = draw(split, SplitConfig(test=0.2, holdout=0.4), seed=0, most=400)
+    assert sides is not None
+    make = partial(nets.create, "linear", split.facts.shape, len(split.facts.classes))
+    target = Target(make(0).eval(), make, split.facts.classes, 1e-4)
+
+    def made() -> Scores:
+        return external.score(attack.name, target, sides, split.test, seed=1)
+
+    def every_record_has_one_finite_score() -> None:
+        made()
+
+    def the_same_seed_gives_the_same_scores() -> None:
+        first, second = made(), made()
+        assert np.array_equal(first.members, second.members)
+        assert np.array_equal(first.others, second.others)
+
+    def it_leaves_network_and_records_as_they_were() -> None:
+        net, records, known = copy.deepcopy(target.net), copy.deepcopy(sides.pool), copy.deepcopy(split.test)
+        attack().score(replace(target, net=net), records, known, 1)
+        assert all(a.equal(b) for a, b in zip(net.parameters(), target.net.parameters(), strict=True))
+        assert np.array_equal(records.x, sides.pool.x)
+        assert np.array_equal(known.x, split.test.x)
+
+    def it_finds_nobody_where_nobody_was_trained_on() -> None:
+        found = measure(made(), 1e-4)
+        assert abs(found.value - 0.5) < 0.12, f"an AUC of {found.value:.3f} on a network that has met no record"
+
+    _keep(
+        attack.name,
+        every_record_has_one_finite_score,
+        the_same_seed_gives_the_same_scores,
+        it_leaves_network_and_records_as_they_were,
+        it_finds_nobody_where_nobody_was_trained_on,
+    )
+
+
+def check_accountant(epsilon: Epsilon) -> None:
+    """Whether an accountant bounds ε as it should; events that it does not take it refuses with an `AccountingError`.
+
+    Args:
+        epsilon: The function of an event and δ.
+
+    Raises:
+        AssertionError: It does not; all broken promises are named.
+    """
+    name = _name_of(accountants.OTHERS, epsilon)
+    gauss, sampled = GaussianDpEvent(2.0), repeat(PoissonSampledDpEvent(0.05, GaussianDpEvent(1.0)), 100)
+    events = [gauss, LaplaceDpEvent(2.0), sampled, compose([gauss, pure(0.5)])]
+
+    def bounds(delta: float = 1e-5) -> dict[int, float]:
+        """By the event's place; those that it takes."""
+        found = {}
+        for place, event in enumerate(events):
+            with contextlib.suppress(AccountingError):
+                found[place] = float(epsilon(event, delta))
+        return found
+
+    def it_takes_gaussian_noise() -> None:
+        assert epsilon(gauss, 1e-5) >= 0
+
+    def it_says_the_same_every_time() -> None:
+        assert bounds() == bounds()
+
+    def it_is_not_below_what_is_needed() -> None:
+        for place, found in bounds().items():
+            needed = compute_epsilon(events[place], 1e-5).epsilon
+            assert found >= _BELOW * needed, f"{found:.4g} where {needed:.4g} is needed; Airlock would not state it"
+
+    def more_noise_costs_no_more() -> None:
+        assert epsilon(GaussianDpEvent(4.0), 1e-5) <= epsilon(gauss, 1e-5)
+
+    def more_steps_cost_no_less() -> None:
+        assert epsilon(repeat(gauss, 3), 1e-5) >= epsilon(gauss, 1e-5)
+
+    def a_smaller_delta_costs_no_less() -> None:
+        assert all(found >= bounds(1e-4)[place] for place, found in bounds(1e-6).items())
+
+    def what_is_stated_is_not_below_dp_accounting() -> None:
+        for place in bounds():
+            stated = compute_epsilon(events[place], 1e-5, accountant=name).epsilon
+            assert stated >= compute_epsilon(events[place], 1e-5).epsilon
+
+    _keep(
+        name,
+        it_takes_gaussian_noise,
+        it_says_the_same_every_time,
+        it_is_not_below_what_is_needed,
+        more_noise_costs_no_more,
+        more_steps_cost_no_less,
+        a_smaller_delta_costs_no_less,
+        what_is_stated_is_not_below_dp_accounting,
+    )
+
+
+def check_source(source: Source, data_dir: Path | None = None) -> None:
+    """Whether a source says what is public before it is read, and then gives records that fit.
+
+    Args:
+        source: The value.
+        data_dir: Where its files lie; else the environment's AIRLOCK_DATA, else ./data.
+
+    Raises:
+        AssertionError: It does not; all broken promises are named.
+    """
+    _make_known(sources.OTHERS, source.name, source)
+    config = _digits(data=source.name)
+
+    def read() -> tuple[Records, tuple[str, ...], list[bytes]]:
+        facts, pool, test = read_all(config, data_dir)
+        checked = [check_records(facts, raw, source.name) for raw in (pool, test) if raw is not None]
+        told = tuple(remark for _, remarks in checked for remark in remarks)
+        return checked[0][0], told, [one for records, _ in checked for one in data.content_digests(records, b"")]
+
+    def its_facts_are_known_before_it_is_looked_for() -> None:
+        def refuse(folder: Path) -> None:
+            raise AssertionError("it was looked for")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sources.OTHERS._loaded, source.name, replace(source, find=refuse))
+            facts = data.describe(config, data_dir)
+        assert (facts.shape, facts.classes, facts.records) == (source.shape, source.classes, source.records)
+
+    def its_records_fit_what_it_says() -> None:
+        pool, told, _ = read()
+        assert not told, told[0]
+        assert abs(len(pool) - source.records) <= 0.1 * source.records + 4 * math.sqrt(source.records)
+
+    def it_reads_the_same_every_time() -> None:
+        assert read()[2] == read()[2]
+
+    def it_counts_what_it_reads() -> None:
+        place = sources.OTHERS.get(source.name).find(sources.data_folder(data_dir))
+        assert place is not None
+        assert sum(size or 0 for size in place.sizes()) == len(read()[2])
+
+    def it_can_be_divided() -> None:
+        assert len(data.load(config, data_dir).private)
+
+    _keep(
+        source.name,
+        its_facts_are_known_before_it_is_looked_for,
+        its_records_fit_what_it_says,
+        it_reads_the_same_every_time,
+        it_counts_what_it_reads,
+        it_can_be_divided,
+    )
+
+
+def check_net(make: Callable[..., nn.Module], shape: tuple[int, ...] = (1, 8, 8), classes: int = 10) -> None:
+    """Whether a network can be trained under noise and leave, on made-up records.
+
+    Args:
+        make: The function of `shape` and `classes`.
+        shape: Of one record.
+        classes: How many.
+
+    Raises:
+        AssertionError: It cannot; all broken promises are named.
+    """
+    name = _name_of(net_registry.OTHERS, make)
+    names = tuple(map(str, range(classes)))
+    config = _digits(net=name, epsilon=10.0, settings={"steps": 2, "lot_size": 16})
+    facts = data.Facts("made-up", shape, names, 100, None, "Made up.")
+    chance = np.random.default_rng(0)
+    records = Records(chance.random((100, *shape), np.float32), np.arange(100, dtype=np.int64) % classes)
+    split = data.divide(facts, records, None, config.split, seed=0)
+
+    def released() -> Release:
+        return methods.build(config, facts).release(split, Randomness.make(0, insecure_seed=1), Run())
+
+    def it_keeps_records_apart() -> None:
+        nets.check(nets.create(name, shape, classes, seed=0), name, shape, classes)
+
+    def the_same_seed_gives_the_same_network() -> None:
+        first, second = (nets.create(name, shape, classes, seed=3).state_dict() for _ in range(2))
+        assert all(first[key].equal(second[key]) for key in first)
+
+    def it_is_trained_under_noise() -> None:
+        before, after = nets.create(name, shape, classes, seed=config.seed), released().network.net
+        assert any(not a.equal(b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+
+    def it_leaves_as_onnx_that_computes_the_same() -> None:
+        made = released().network
+        assert export.largest_difference(export.open_onnx(export.to_onnx(made)), made.net, shape) <= export.TOLERANCE
+
+    _keep(
+        name,
+        it_keeps_records_apart,
+        the_same_seed_gives_the_same_network,
+        it_is_trained_under_noise,
+        it_leaves_as_onnx_that_computes_the_same,
+    )
+
+
+def _digits(**changes: Any) -> ReleaseConfig:
+    return from_table({"channel": "weights", "data": "digits", "epsilon": 2.0, "delta": 1e-4, **changes})
+
+
+def _make_known(registry: Registry[Any], name: str, thing: object) -> None:
+    if name not in registry:
+        registry.register(name, thing)
+
+
+def _name_of(registry: Registry[Any], function: Any) -> str:
+    """The name that it is registered under; its own, where no entry point has it."""
+    where = f"{function.__module__}:{function.__qualname__}"
+    known = [name for name in registry.names() if registry.where(name) == where]
+    if not known:
+        known = [re.sub("[^a-z0-9]+", "-", function.__qualname__.lower()).strip("-")]
+        registry.register(known[0], function)
+    return known[0]
+
+
+def _keep(whose: str, *promises: Callable[[], None]) -> None:
+    """Try every promise; its name says it."""
+    broken = []
+    for promise in promises:
+        try:
+            promise()
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  whatever goes wrong
+            broken.append(f"{promise.__name__.replace('_', ' ')}: {type(error).__name__} {error}")
+    _tell(whose, broken)
+
+
+def _tell(whose: str, broken: Sequence[str]) -> None:
     if broken:
-        raise AssertionError("\n  ".join([f"{method.channel}/{method.method} breaks {len(broken)} promises:", *broken]))
+        raise AssertionError("\n  ".join([f"{whose} breaks {len(broken)} promises:", *broken]))

@@ -28,7 +28,10 @@ from airlock.errors import AirlockError, AirlockWarning, ConfigError, Refused
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ConfigArgument = typer.Argument(help="A TOML file.", show_default=False)
+ConfigArgument = typer.Argument(
+    help="A TOML file; it may name methods, data sets, networks and accountants of installed packages.",
+    show_default=False,
+)
 JsonOption = typer.Option(False, "--json", help="Print JSON instead of a table.")
 DataDirOption = typer.Option(
     None,

@@ -1,0 +1,7 @@
+"""Accountant `half-delta`: the ε at half of δ, so that the other half is left for whatever nobody has thought of."""
+
+from airlock.accounting import spend
+
+
+def half_delta(event, delta):
+    return spend(event, delta / 2).epsilon
