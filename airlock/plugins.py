@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Plugin:
     """One thing that a package registered, not imported yet.
 
     Args:
@@ -67,16 +67,16 @@ class Entry:
         return self.where.startswith("airlock.")
 
 
-def read(group: str) -> dict[str, Entry]:
+def read(group: str) -> dict[str, Plugin]:
     """What the installed packages registered in a group, by name; imports nothing."""
-    found: dict[str, Entry] = {}
+    found: dict[str, Plugin] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, _package(entry))):
-        found.setdefault(entry.name, Entry(entry.value, _package(entry)))
+        found.setdefault(entry.name, Plugin(entry.value, _package(entry)))
     return found
 
 
 @cache
-def table(group: str) -> dict[str, Entry]:
+def table(group: str) -> dict[str, Plugin]:
     """The same with names in their proper form alone, read once; what this process registers is added to it."""
     return {name: entry for name, entry in read(group).items() if _NAME.fullmatch(name)}
 
@@ -204,7 +204,7 @@ class Registry(Generic[T]):
         if taken:
             raise self._error(f"a name that no other {self.kind} has", f"'{name}'", do="Take another name.")
         known = name in self._table
-        self._table.setdefault(name, Entry(where, where.partition(":")[0] or "this process"))
+        self._table.setdefault(name, Plugin(where, where.partition(":")[0] or "this process"))
         try:
             self._loaded[name] = self._check(thing, name)
         except BaseException:

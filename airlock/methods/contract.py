@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic
 import dp_accounting as dpa
 from typing_extensions import TypeVar
 
-from airlock.accounting import Course, Curve, Guarantee, to_json, trace
+from airlock.accounting import BudgetSchedule, Curve, Guarantee, to_json, trace
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.config import DataConfig, Frozen, ReleaseConfig, parse
@@ -50,7 +50,7 @@ class Plan(Generic[F]):
         leaves: What leaves, in one sentence for a reader who is no engineer.
         guarantee: The promise, its ε already computed.
         details: Public figures for people to read, on the card and in tables; no code computes from them.
-        course: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
+        schedule: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
         figures: What the mechanism is run with (noise multiplier, sampling probability and the like), in the method's
             own frozen dataclass. `execute` takes its numbers from here, so what is executed is what was planned.
     """
@@ -60,12 +60,12 @@ class Plan(Generic[F]):
     leaves: str
     guarantee: Guarantee
     details: Details
-    course: Course | None = None
+    schedule: BudgetSchedule | None = None
     figures: F = None  # type: ignore[assignment]  # a method whose `execute` needs none may leave them out
 
     def curve(self) -> Curve | None:
-        """ε on the way, which takes seconds to compute; None where there is no bound or no course."""
-        return trace(self.course, self.guarantee)
+        """ε on the way, which takes seconds to compute; None where there is no bound or no schedule."""
+        return trace(self.schedule, self.guarantee)
 
 
 @dataclass(frozen=True)

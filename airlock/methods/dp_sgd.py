@@ -27,7 +27,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from airlock.accounting import Course, Guarantee, calibrate
+from airlock.accounting import BudgetSchedule, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
 from airlock.config import Positive, ReleaseConfig
 from airlock.data import Facts, Split
@@ -239,9 +239,9 @@ class NoisyTraining(Channel[DpSgdFigures]):
             **figures.details,
             **self.extras(),
         }
-        course = self.course(self.step_event(figures.noise_multiplier), figures.steps)
-        promise = self.guarantee(course.events())
-        return Plan(self.channel, self.method, self.leaves, promise, details, course, figures)
+        schedule = self.schedule(self.step_event(figures.noise_multiplier), figures.steps)
+        promise = self.guarantee(schedule.events())
+        return Plan(self.channel, self.method, self.leaves, promise, details, schedule, figures)
 
     def execute(self, plan: Plan[DpSgdFigures], split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train under noise, measure on the test records, and account for exactly what was executed."""
@@ -325,9 +325,9 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def whole(self, step: dpa.DpEvent, steps: int) -> dpa.DpEvent:
         """All steps of all runs: when one result is picked among several, every run is paid for."""
-        return self.course(step, steps).events()
+        return self.schedule(step, steps).events()
 
-    def course(self, step: dpa.DpEvent, steps: int) -> Course:
+    def schedule(self, step: dpa.DpEvent, steps: int) -> BudgetSchedule:
         """The same, step by step."""
         return training_course(step, steps, self.sampling_probability, self.config.tuning_runs)
 
@@ -342,11 +342,11 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
 def training_course(
     step: dpa.DpEvent, steps: int, sampling_probability: float, runs: int, before: dpa.DpEvent | None = None
-) -> Course:
+) -> BudgetSchedule:
     """How the cost of a training builds up: in epochs on Poisson lots, in steps if each of them takes all records."""
     if sampling_probability >= 1:
-        return Course(step, steps, before, runs)
-    return Course(step, steps, before, runs, "epochs", sampling_probability)
+        return BudgetSchedule(step, steps, before, runs)
+    return BudgetSchedule(step, steps, before, runs, "epochs", sampling_probability)
 
 
 class DpSgd(NoisyTraining):

@@ -9,7 +9,7 @@ import dp_accounting as dpa
 import pytest
 
 from airlock.accounting import (
-    Course,
+    BudgetSchedule,
     FailureDpEvent,
     Guarantee,
     calibrate,
@@ -87,9 +87,9 @@ def test_noise_is_calibrated_for_both(foreign: Callable[..., None]) -> None:
 
 def test_the_curve_is_raised_all_along(foreign: Callable[..., None]) -> None:
     foreign(lambda own: 1.5 * own)
-    course = Course(dpa.GaussianDpEvent(5.0), 20)
+    schedule = BudgetSchedule(dpa.GaussianDpEvent(5.0), 20)
     curves = [
-        trace(course, Guarantee("record", "add-remove", course.events(), DELTA, "proven", (), accountant=name))
+        trace(schedule, Guarantee("record", "add-remove", schedule.events(), DELTA, "proven", (), accountant=name))
         for name in ("auto", "other")
     ]
     pairs = list(zip(*(curve.points for curve in curves if curve), strict=True))

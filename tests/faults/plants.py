@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from airlock.accounting import Course, events
+from airlock.accounting import BudgetSchedule, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
 from airlock.data import split as data_split
 from airlock.ledger.transaction import Charge, Replay, Spend, Transaction
 from airlock.mechanisms import (
-    Choice,
     Clip,
+    ExponentialMechanism,
     GaussianNoise,
     GridNoise,
     LocalGaussian,
@@ -96,7 +96,7 @@ def no_noise(patch: Patch) -> None:
 
 def grid_noise_over(divisor: int) -> Plant:
     def plant(patch: Patch) -> None:
-        for mechanism in (GridNoise, Choice):
+        for mechanism in (GridNoise, ExponentialMechanism):
             scale = mechanism.scale.fget  # type: ignore[attr-defined]
             patch.setattr(mechanism, "scale", property(lambda self, scale=scale: max(1, scale(self) // divisor)))
 
@@ -121,8 +121,8 @@ def noise_on_one_side(patch: Patch) -> None:
 
 def half_the_spread(patch: Patch) -> None:
     """The exponential mechanism weighs scores as if one record moved them half as far."""
-    scale = Choice.scale.fget  # type: ignore[attr-defined]
-    patch.setattr(Choice, "scale", property(lambda self: scale(self) // 2))
+    scale = ExponentialMechanism.scale.fget  # type: ignore[attr-defined]
+    patch.setattr(ExponentialMechanism, "scale", property(lambda self: scale(self) // 2))
 
 
 def one_noise_for_all_rows(patch: Patch) -> None:
@@ -462,8 +462,8 @@ def epsilon_at_a_hundred_times_delta(patch: Patch) -> None:
 
 
 def tuning_runs_are_free(patch: Patch) -> None:
-    events_of = Course.events
-    patch.setattr(Course, "events", lambda self: events_of(replace(self, runs=1)))
+    events_of = BudgetSchedule.events
+    patch.setattr(BudgetSchedule, "events", lambda self: events_of(replace(self, runs=1)))
 
 
 def the_last_step_is_free(patch: Patch) -> None:
@@ -608,9 +608,9 @@ def the_mean_has_no_noise(patch: Patch) -> None:
 
 def the_mean_is_not_counted(patch: Patch) -> None:
     """Neither in the plan nor in what was executed, so that the two agree."""
-    centre, course = Head._centre, Head._course
+    centre, schedule = Head._centre, Head._course
     patch.setattr(Head, "_centre", lambda self, *more: centre(self, *more) and [])
-    patch.setattr(Head, "_course", lambda self, noise: replace(course(self, noise), before=None))
+    patch.setattr(Head, "_course", lambda self, noise: replace(schedule(self, noise), before=None))
 
 
 def longer_features(patch: Patch) -> None:

@@ -81,7 +81,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("noise may be read twice", "Stream", plants.noise_may_be_read_twice, called(test_randomness.test_a_leaf_is_read_once_and_a_label_opened_once)),
     Fault("half of the planned noise", "PrivateGradients", plants.half_of_the_planned_noise, RELEASED),
     Fault("discrete noise on one side", "discrete", plants.noise_on_one_side, called(test_discrete.test_the_distribution_is_the_stated_one_and_half_the_noise_is_noticed, "laplace", 7)),
-    Fault("the exponential mechanism takes half the spread", "Choice", plants.half_the_spread, called(test_exponential.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
+    Fault("the exponential mechanism takes half the spread", "ExponentialMechanism", plants.half_the_spread, called(test_exponential.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
     _long("no noise on the count of an adaptive clip norm", "QuantileBound", plants.no_noise_on_the_count, called(test_adaptive_clip.test_the_count_gets_noise_of_the_accounted_scale, 5, long=True)),
     Fault("labels stay as with twice the epsilon", "RandomisedResponse", plants.labels_stay_twice_as_surely, called(test_local.test_a_label_stays_as_often_as_stated_and_moves_anywhere_else_alike)),
     _long("two processes, and none adds the noise", "Group", _in_processes, called(checks.two_processes_add_the_noise_once, long=True)),
@@ -116,7 +116,7 @@ FAULTS: tuple[Fault, ...] = (
     _made_up("a failure's probability is not taken off delta", "events", plants.failures_cost_nothing, called(test_events.test_a_failure_is_taken_off_delta_wherever_it_stands, dpa.GaussianDpEvent(2.0))),
     _made_up("only the first event is composed", "events", plants.only_the_first_event_is_composed, called(test_events.test_small_compositions_stay_simple)),
     _made_up("the last step is free", "events", plants.the_last_step_is_free, called(TestGaussian.test_the_event_is_that_of_dp_sgd)),
-    _made_up("tuning runs are free", "Course", plants.tuning_runs_are_free, called(TestGaussian.test_tuning_runs_repeat_the_whole_event)),
+    _made_up("tuning runs are free", "BudgetSchedule", plants.tuning_runs_are_free, called(TestGaussian.test_tuning_runs_repeat_the_whole_event)),
     _made_up("sampling under replace-one, accounted as add-remove", "events", plants.sampling_under_replace_one, called(test_epsilon.test_sampling_under_replace_one_is_refused)),
     # Records
     Fault("shards by position", "data.split", plants.shards_by_position, called(test_split.test_one_record_less_changes_one_shard)),

@@ -15,7 +15,7 @@ further apart, so a computed logit is off by at most e = γ(width) B R (Higham 2
 pair, 4e more for the spread. Both are part of the sensitivity.
 
 * logits: rounded to a public grid, with a discrete Gaussian on each (`GridNoise`): ρ-zCDP, ρ = 1/(2z²).
-* label: the largest of such logits, or the exponential mechanism over the true ones (`Choice`), whose losses lie in one
+* label: the largest of such logits, or the `ExponentialMechanism` over the true ones, whose losses lie in one
   interval of length ε₀: ε₀-DP and ε₀²/8-zCDP. As the largest of logits with Gumbel noise, two of them are told apart
   under noise of standard deviation (π/√3) √2ΔR/ε₀, where Gaussian noise has √2 zΔR. At equal ρ = ε₀²/8 = 1/(2z²) that
   is 0.907 times as much; accounted as pure ε₀ it is less still for a handful of queries. Which is best follows from
@@ -47,11 +47,11 @@ from pydantic import Field
 from scipy.special import log_softmax, softmax
 from torch import Tensor
 
-from airlock.accounting import Course, repeat
+from airlock.accounting import BudgetSchedule, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import Frozen
 from airlock.data import Split
-from airlock.mechanisms import Choice, GridNoise, Randomness, Stream
+from airlock.mechanisms import ExponentialMechanism, GridNoise, Randomness, Stream
 from airlock.methods.answers.answerer import (
     FEWEST_RECORDS,
     FRONT,
@@ -132,7 +132,7 @@ class NoisyLogits(PaidAnswerer):
         self._mechanism, multiplier = str(figures["way"]), float(figures["noise_multiplier"])
         sensitivity, spread = float(figures["sensitivity"]), float(figures["spread"])
         self._grid = GridNoise("gaussian", sensitivity, multiplier, len(interface.classes))
-        self._choice = Choice(spread, GUMBEL / multiplier, self._mechanism != "exponential, pure")
+        self._choice = ExponentialMechanism(spread, GUMBEL / multiplier, self._mechanism != "exponential, pure")
 
     @property
     def event(self) -> dpa.DpEvent:
@@ -202,12 +202,12 @@ class PerQuery(CertifiedHead):
         net, figures, queries = self.sized(), self.figures, self.settings.queries
         self.check(figures.objective, net.head.in_features)
         advice = self.advice()
-        course = Course(self.noise.event, queries, runs=self.config.tuning_runs, unit="queries")
+        schedule = BudgetSchedule(self.noise.event, queries, runs=self.config.tuning_runs, unit="queries")
         return Plan(
             self.channel,
             self.method,
             self.leaves,
-            self.promise(course.events(), self.assumptions),
+            self.promise(schedule.events(), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -222,16 +222,16 @@ class PerQuery(CertifiedHead):
                 "noise_of_one_head_at_most": advice.head_noise,
                 "advice": advice.says,
             },
-            course,
+            schedule,
         )
 
-    def advice(self) -> Advice:
+    def advice(self) -> NoiseAdvice:
         """Which method to use for this many queries."""
         config, queries = self.config, self.settings.queries
         alone = head_noise_at_most(self.noise, queries, config.tuning_runs, config.epsilon, config.delta)
         on_a_count = math.sqrt(2) * self.noise.multiplier
         head_noise = alone * self.figures.sensitivity
-        return Advice(queries, head_noise, self.figures.noise_on_a_logit, on_a_count, self.records)
+        return NoiseAdvice(queries, head_noise, self.figures.noise_on_a_logit, on_a_count, self.records)
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, solve the head, put it away, and ask about the test records."""
@@ -281,7 +281,7 @@ def head_noise_at_most(noise: Noise, queries: int, runs: int, epsilon: float, de
 
 
 @dataclass(frozen=True)
-class Advice:
+class NoiseAdvice:
     """`head`, `per-query` and `votes` at the same (ε, δ).
 
     Args:

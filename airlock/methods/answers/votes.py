@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from airlock.accounting import Course
+from airlock.accounting import BudgetSchedule
 from airlock.accounting.guarantee import Status
 from airlock.config import Frozen, Positive
 from airlock.data import Records, Split
@@ -176,12 +176,12 @@ class Votes(PublicFeatures):
         noise, heads, net = self.noise, self.heads, self.sized()
         objective = self.objective(heads)
         self.check(objective, net.head.in_features, 2 * self.records)
-        course = self.course(noise.event)
+        schedule = self.schedule(noise.event)
         return Plan(
             self.channel,
             self.method,
             self.leaves,
-            self.promise(course.events(), self.assumptions),
+            self.promise(schedule.events(), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -192,7 +192,7 @@ class Votes(PublicFeatures):
                 "noise_multiplier": noise.multiplier,
                 "noise_on_a_count": MOVED * noise.multiplier,
             },
-            course,
+            schedule,
         )
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
@@ -200,7 +200,7 @@ class Votes(PublicFeatures):
         kept = self.kept(self.ready().to(run.device), split.private, self.heads, run)
         interface = self.interface()
         answerer = NoisyVotes(interface, kept)
-        executed = self.course(answerer.event).events()
+        executed = self.schedule(answerer.event).events()
         utility = ask_all(answerer, split.test, randomness.privacy.child("utility"))
         return Executed(interface, executed, utility, noise_made_on=BY_ANSWERER, secrets=kept)
 
@@ -229,9 +229,9 @@ class Votes(PublicFeatures):
         }
         return Interface("label", self.facts.shape, self.facts.classes, self.settings.queries, ONE_ANSWER, figures)
 
-    def course(self, answer: dpa.DpEvent) -> Course:
+    def schedule(self, answer: dpa.DpEvent) -> BudgetSchedule:
         """All answers, in every run."""
-        return Course(answer, self.settings.queries, runs=self.config.tuning_runs, unit="queries")
+        return BudgetSchedule(answer, self.settings.queries, runs=self.config.tuning_runs, unit="queries")
 
 
 def fit_head(features: Tensor, labels: Tensor, objective: LogisticHead) -> Tensor:

@@ -54,7 +54,7 @@ from airlock.methods.student.teachers import (
     taught,
 )
 from airlock.training import Resident, Run, checkpoint, outcomes_of
-from airlock.training.distillation.distil import Asked, MatchLoss, Objective, SoftLoss
+from airlock.training.distillation.distil import Asked, DistillationObjective, MatchLoss, SoftLoss
 from airlock.training.distillation.selection import Name as SelectName
 from airlock.training.distillation.variations import Balanced
 from airlock.training.distributed import digest
@@ -366,7 +366,7 @@ class PrivateTeacher(DpSgd):
         if self.layers:
             school.take_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]))
         asked = Asked(teacher)
-        answers: Objective = MatchLoss(asked) if self.by_logits else SoftLoss(asked, s.temperature)
+        answers: DistillationObjective = MatchLoss(asked) if self.by_logits else SoftLoss(asked, s.temperature)
         varied = Balanced(teacher) if self.varied else None
         school.take_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
         return net

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from airlock.accounting import Course, calibrate, compose, repeat
+from airlock.accounting import BudgetSchedule, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Records, Split
@@ -199,9 +199,9 @@ class Head(Channel[HeadFigures]):
             "trainable_parameters": net.head.weight.numel(),
             **figures.details,
         }
-        course = self._course(figures.noise_multiplier)
-        promise = self.promise(course.events(), self._assumptions())
-        return Plan(self.channel, self.method, self.leaves, promise, details, course, figures)
+        schedule = self._schedule(figures.noise_multiplier)
+        promise = self.promise(schedule.events(), self._assumptions())
+        return Plan(self.channel, self.method, self.leaves, promise, details, schedule, figures)
 
     def execute(self, plan: Plan[HeadFigures], split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, release their mean, train the head under noise, measure."""
@@ -260,7 +260,7 @@ class Head(Channel[HeadFigures]):
     def _calibrated(self) -> float:
         """The least noise, over the sensitivity, that keeps the whole release within (ε, δ)."""
         config = self.config
-        whole = lambda z: self._course(z).events()  # noqa: E731
+        whole = lambda z: self._schedule(z).events()  # noqa: E731
         return calibrate(whole, config.epsilon, config.delta, accountant=config.accountant)
 
     def _figures(self, noise_multiplier: float) -> HeadFigures:
@@ -282,7 +282,7 @@ class Head(Channel[HeadFigures]):
         steps = math.sqrt(self.settings.steps * share / (1 - share)) * self.sampling_probability
         return GaussianNoise(1.0, noise_multiplier / steps)
 
-    def _course(self, noise_multiplier: float) -> Course:
+    def _schedule(self, noise_multiplier: float) -> BudgetSchedule:
         """What the mean and the steps cost at this noise."""
         noise, mean = GaussianNoise(self.settings.clip_norm, noise_multiplier), self._mean_noise(noise_multiplier)
         step = sampled(self.sampling_probability, noise.event)

@@ -23,7 +23,7 @@ from airlock.errors import ConfigError, DataError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods.answers.answerer import GUMBEL, Noise, least_noise
 from airlock.methods.answers.linear_head import embed_queries, front_of
-from airlock.methods.answers.per_query import HEAD, Advice, NoisyLogits, PerQuery, case_channel, head_noise_at_most
+from airlock.methods.answers.per_query import HEAD, NoiseAdvice, NoisyLogits, PerQuery, case_channel, head_noise_at_most
 from airlock.methods.interface import Interface, as_queries, ask
 from airlock.pipeline import audit_bundle, make_release
 from airlock.testing import MethodContract
@@ -262,7 +262,7 @@ def test_the_plan_says_which_method_to_take(
 
 
 def test_the_advice_names_both_figures() -> None:
-    many, one = Advice(100, 1.0, 10.0, 1.0, 2000), Advice(1, 1.0, 1.0, 1.0, 2000)
+    many, one = NoiseAdvice(100, 1.0, 10.0, 1.0, 2000), NoiseAdvice(1, 1.0, 1.0, 1.0, 2000)
     assert many.recommended == "head"
     assert many.says.startswith(
         "100 queries: noise of 10 on every logit if each is answered separately, at most 1 with one head"
