@@ -204,7 +204,7 @@ def planned(config: ReleaseConfig, facts: Facts, plan: Plan) -> Plan:
             "A figure of so few would be noise.",
             "Leave attack_share out, or raise split.holdout.",
         )
-    return replace(plan, guarantee=composed(config, plan.guarantee), course=None)
+    return replace(plan, guarantee=composed(config, plan.guarantee), schedule=None)
 
 
 def each(config: ReleaseConfig, promise: Guarantee) -> float:

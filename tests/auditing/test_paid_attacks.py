@@ -48,7 +48,7 @@ def test_the_method_gets_what_is_left_and_both_cost_no_more_than_was_asked_for()
 
 def test_without_a_share_nothing_changes() -> None:
     assert paid_attacks.for_method(config(attack_share=0)) == config(attack_share=0)
-    assert plan_release(config(attack_share=0)).course is not None
+    assert plan_release(config(attack_share=0)).schedule is not None
 
 
 @pytest.mark.parametrize(

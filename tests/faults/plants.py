@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from airlock.accounting import Course, events
+from airlock.accounting import BudgetSchedule, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
 from airlock.data import split as data_split
@@ -463,8 +463,8 @@ def epsilon_at_a_hundred_times_delta(patch: Patch) -> None:
 
 
 def tuning_runs_are_free(patch: Patch) -> None:
-    events_of = Course.events
-    patch.setattr(Course, "events", lambda self: events_of(replace(self, runs=1)))
+    events_of = BudgetSchedule.events
+    patch.setattr(BudgetSchedule, "events", lambda self: events_of(replace(self, runs=1)))
 
 
 def the_last_step_is_free(patch: Patch) -> None:

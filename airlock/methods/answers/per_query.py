@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from airlock.accounting import Course, repeat
+from airlock.accounting import BudgetSchedule, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
@@ -91,12 +91,12 @@ class PerQuery(Fitted):
             self.config.epsilon,
             self.config.delta,
         )
-        course = Course(noise.event, self.queries, runs=self.config.tuning_runs, unit="queries")
+        schedule = BudgetSchedule(noise.event, self.queries, runs=self.config.tuning_runs, unit="queries")
         return Plan(
             self.channel,
             self.method,
             self.leaves,
-            self.promise(course.events(), self.assumptions),
+            self.promise(schedule.events(), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -111,7 +111,7 @@ class PerQuery(Fitted):
                 "noise_of_one_head": advice.comparison.head_noise,
                 "advice": advice.says,
             },
-            course,
+            schedule,
         )
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:

@@ -64,7 +64,7 @@ class TestPrivateTeacher(Resuming, MethodContract):
         half = dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(rate, dpa.GaussianDpEvent(noise / 2)), 4)
         assert compute_epsilon(half, self.delta, accountant="rdp").epsilon > 1.5 * self.epsilon
         assert (plan.guarantee.unit, plan.guarantee.relation) == ("record", "add-remove")
-        assert plan.course is not None
+        assert plan.schedule is not None
 
     def test_the_teacher_starts_from_the_public_one_and_the_student_learns_from_it_alone(
         self, split: Split, monkeypatch: pytest.MonkeyPatch
