@@ -23,7 +23,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.methods.answers import case
 from airlock.methods.answers.fitted import embed
 from airlock.methods.answers.head import Head
-from airlock.methods.answers.planner import Comparison
+from airlock.methods.answers.planner import NoiseComparison
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
@@ -140,7 +140,7 @@ def test_digits_at_epsilon_2_reaches_90_percent() -> None:
 
 
 def test_the_advice_names_both_figures() -> None:
-    many, one = Comparison(100, 1.0, 10.0), Comparison(1, 1.0, 1.0)
+    many, one = NoiseComparison(100, 1.0, 10.0), NoiseComparison(1, 1.0, 1.0)
     assert (many.ratio, many.recommended) == (10.0, "head")
     assert many.says.startswith(
         "100 queries: noise of 10 on every logit if each is answered by itself, 1 with one head"
