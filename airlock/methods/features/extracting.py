@@ -25,7 +25,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, Stream
 from airlock.methods.contract import Channel
 from airlock.methods.feature_set import Features
-from airlock.methods.features.front import FrontEnd, Whole, check_settings, outside
+from airlock.methods.features.front import FeatureFrontEnd, Whole, check_settings, outside
 from airlock.methods.features.settings import FeatureSettings
 from airlock.training import Run
 from airlock.training.distributed import digest
@@ -59,7 +59,7 @@ class Extracting(Channel):
         return self.settings.pretrain_on
 
     @abstractmethod
-    def opened(self) -> FrontEnd:
+    def opened(self) -> FeatureFrontEnd:
         """The front end by the settings; refused where it does not fit the records."""
 
     def layout(self, front: nn.Module) -> Layout:

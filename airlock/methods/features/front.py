@@ -44,7 +44,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class FrontEnd:
+class FeatureFrontEnd:
     """A front end for records of one shape.
 
     Args:

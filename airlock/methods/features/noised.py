@@ -43,7 +43,7 @@ from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind, Executed
 from airlock.methods.feature_set import Features, Recovery
 from airlock.methods.features import bound, case
 from airlock.methods.features.extracting import Extracting
-from airlock.methods.features.front import FrontEnd, default_layers, kept_front, public_set, secret_choices
+from airlock.methods.features.front import FeatureFrontEnd, default_layers, kept_front, public_set, secret_choices
 from airlock.methods.features.rows import draw_rows
 from airlock.methods.features.settings import NoisedSettings
 from airlock.training import Run
@@ -98,11 +98,11 @@ class Noised(Extracting):
         own = self.settings.pretrain_on or self.settings.public
         return own or DataConfig(source=SPLIT if self.config.split.public else SYNTHETIC)
 
-    def opened(self) -> FrontEnd:
+    def opened(self) -> FeatureFrontEnd:
         """All layers and channels unless fewer are set."""
         settings = self.settings
         self._check(settings)
-        front = FrontEnd(settings, self.facts, default_layers(settings, None), settings.channels)
+        front = FeatureFrontEnd(settings, self.facts, default_layers(settings, None), settings.channels)
         made = front.sized(settings.front)
         if settings.project > (settings.channels or made.channels):
             raise ConfigError(

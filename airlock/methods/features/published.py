@@ -27,7 +27,7 @@ from airlock.methods.feature_set import Features
 from airlock.methods.features.characterised import Characterised
 from airlock.methods.features.choose import Chosen, Limits, choose
 from airlock.methods.features.extracting import Extracting
-from airlock.methods.features.front import FrontEnd, default_layers, kept_front, public_set, secret_choices
+from airlock.methods.features.front import FeatureFrontEnd, default_layers, kept_front, public_set, secret_choices
 from airlock.methods.features.prune import prune
 from airlock.methods.features.rows import permutation
 from airlock.methods.features.settings import DEFAULT_CHANNELS, DEFAULT_LAYERS, FRONT_KEYS
@@ -60,10 +60,10 @@ class Published(Extracting):
     unproven: ClassVar[str] = "Nothing limits what someone who finds or guesses the front end can tell from its maps."
     sound_method: ClassVar[str] = "noised"
 
-    def opened(self) -> FrontEnd:
+    def opened(self) -> FeatureFrontEnd:
         """The first m layers with D' channels, as they are set or as the limits choose."""
         layers, channels = self._point()
-        front = FrontEnd(self.settings, self.facts, layers, channels)
+        front = FeatureFrontEnd(self.settings, self.facts, layers, channels)
         for name in front.names:
             front.sized(name)
         self._check_prune(front)
@@ -107,7 +107,7 @@ class Published(Extracting):
             return taken.layers, taken.channels
         return default_layers(settings, DEFAULT_LAYERS), settings.channels or DEFAULT_CHANNELS
 
-    def _check_prune(self, front: FrontEnd) -> None:
+    def _check_prune(self, front: FeatureFrontEnd) -> None:
         """Refuse what might fail after the records were read: which channels Fisher's criterion takes, they decide."""
         settings = self.settings
         if settings.prune == "random":
@@ -132,7 +132,7 @@ class Published(Extracting):
 
     def _left(self, useful: dict[int, float] | None) -> tuple[int, ...]:
         """Channels that may leave: not the leakiest, where that was measured, and not the least useful."""
-        prefix = FrontEnd(self.settings, self.facts, *self._point()).sized(self.settings.front)
+        prefix = FeatureFrontEnd(self.settings, self.facts, *self._point()).sized(self.settings.front)
         m, known = len(prefix.names), self.characterised
         leaks = known.found.single("privacy", m) if known else {}
         useful = known.found.single("utility", m) if known and useful is None else useful

@@ -14,7 +14,7 @@ from airlock.config import parse
 from airlock.data import Facts, Split
 from airlock.errors import FormatError
 from airlock.methods.contract import Secrets
-from airlock.methods.features.front import Choice, FrontEnd, public_set
+from airlock.methods.features.front import Choice, FeatureFrontEnd, public_set
 from airlock.methods.features.settings import FeatureSettings, NoisedSettings
 from airlock.nets.prefix import narrow, open_prefix
 from airlock.training import Run
@@ -47,7 +47,7 @@ class Kept:
 
     def candidates(self, split: Split, seed: int, run: Run) -> dict[str, nn.Module]:
         """Every front end that it was drawn from, whole: with all its channels and its public weights."""
-        end = FrontEnd(self.settings, split.facts, self.layers, None)
+        end = FeatureFrontEnd(self.settings, split.facts, self.layers, None)
         public = public_set(self.settings.pretrain_on, split, seed)
         return {
             name: end.ready(Choice(name, tuple(range(end.sized(name).channels))), public, seed, run)
