@@ -25,8 +25,8 @@ from airlock.data import Records, Split
 from airlock.data import split as data_split
 from airlock.ledger.transaction import Charge, Replay, Spend, Transaction
 from airlock.mechanisms import (
-    Choice,
     Clip,
+    ExponentialMechanism,
     GaussianNoise,
     GridNoise,
     LocalGaussian,
@@ -97,7 +97,7 @@ def no_noise(patch: Patch) -> None:
 
 def grid_noise_over(divisor: int) -> Plant:
     def plant(patch: Patch) -> None:
-        for mechanism in (GridNoise, Choice):
+        for mechanism in (GridNoise, ExponentialMechanism):
             scale = mechanism.scale.fget  # type: ignore[attr-defined]
             patch.setattr(mechanism, "scale", property(lambda self, scale=scale: max(1, scale(self) // divisor)))
 
@@ -122,8 +122,8 @@ def noise_on_one_side(patch: Patch) -> None:
 
 def half_the_spread(patch: Patch) -> None:
     """The exponential mechanism weighs scores as if one record moved them half as far."""
-    scale = Choice.scale.fget  # type: ignore[attr-defined]
-    patch.setattr(Choice, "scale", property(lambda self: scale(self) // 2))
+    scale = ExponentialMechanism.scale.fget  # type: ignore[attr-defined]
+    patch.setattr(ExponentialMechanism, "scale", property(lambda self: scale(self) // 2))
 
 
 def one_noise_for_all_rows(patch: Patch) -> None:

@@ -81,7 +81,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("noise may be read twice", "Stream", plants.noise_may_be_read_twice, called(test_randomness.test_a_leaf_is_read_once_and_a_label_opened_once)),
     Fault("half of the planned noise", "PrivateGradients", plants.half_of_the_planned_noise, RELEASED),
     Fault("discrete noise on one side", "discrete", plants.noise_on_one_side, called(test_discrete.test_the_distribution_is_the_stated_one_and_half_the_noise_is_noticed, "laplace", 7)),
-    Fault("the exponential mechanism takes half the spread", "Choice", plants.half_the_spread, called(test_exponential.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
+    Fault("the exponential mechanism takes half the spread", "ExponentialMechanism", plants.half_the_spread, called(test_exponential.test_every_loss_of_a_pair_lies_in_one_interval_of_length_epsilon)),
     _long("no noise on the count of an adaptive clip norm", "QuantileBound", plants.no_noise_on_the_count, called(test_adaptive_clip.test_the_count_gets_noise_of_the_accounted_scale, 5, long=True)),
     Fault("labels stay as with twice the epsilon", "RandomisedResponse", plants.labels_stay_twice_as_surely, called(test_local.test_a_label_stays_as_often_as_stated_and_moves_anywhere_else_alike)),
     _long("two processes, and none adds the noise", "Group", _in_processes, called(checks.two_processes_add_the_noise_once, long=True)),
