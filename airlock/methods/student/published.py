@@ -48,7 +48,7 @@ from airlock.methods.student.sanitise import Sanitise
 from airlock.methods.student.settings import PublishedSettings, hint_layers, lacking, net_names, settings_for
 from airlock.methods.student.teachers import for_vault, make_pair, taught
 from airlock.training import Run, outcomes_of
-from airlock.training.distillation.distil import Asked, HintLoss, Objective, SoftLoss
+from airlock.training.distillation.distil import Asked, DistillationObjective, HintLoss, SoftLoss
 from airlock.training.stages import Stages
 
 CONSTANT = 0.5  # c2 of Theorem 2, which the paper does not give
@@ -240,7 +240,7 @@ class Published(Channel):
         school.take_rounds(net, SoftLoss(Asked(teacher), self.settings.temperature), changes["rounds"])
         return changes
 
-    def _sanitise(self, auxiliary: Objective, stream: Stream, device: torch.device) -> Sanitise:
+    def _sanitise(self, auxiliary: DistillationObjective, stream: Stream, device: torch.device) -> Sanitise:
         return Sanitise(self.noise_scale, auxiliary, stream, device, self.settings.bound)
 
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:
