@@ -23,7 +23,7 @@ from airlock.data import Facts, Split
 from airlock.mechanisms import Randomness
 from airlock.methods.answers import answers_case
 from airlock.methods.answers.answerer import FRONT, HEAD, INSIDE, front_arrays
-from airlock.methods.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, HeadSettings
+from airlock.methods.answers.fitted import ASSUMPTIONS, Fitted, FittedFrontSettings, HeadSettings
 from airlock.methods.answers.noisy import Noise, Noisy, least_noise
 from airlock.methods.answers.planner import advise
 from airlock.methods.case import Case
@@ -59,7 +59,7 @@ class PerQuery(Fitted):
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
     )
-    settings_type: ClassVar[type[FrontSettings]] = PerQuerySettings
+    settings_type: ClassVar[type[FittedFrontSettings]] = PerQuerySettings
     assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, *INSIDE)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:

@@ -33,7 +33,7 @@ from airlock.data import Facts, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import GridNoise, Randomness, Stream
 from airlock.methods.answers import poll_case
-from airlock.methods.answers.fitted import FrontSettings
+from airlock.methods.answers.fitted import FittedFrontSettings
 from airlock.methods.answers.noisy import Noise, least_noise
 from airlock.methods.answers.shards import FEWEST, Council, Sharded, ShardSettings
 from airlock.methods.case import Case
@@ -88,7 +88,7 @@ class Poll(Sharded):
         "Answers to a limited number of questions. Many models, each trained on other records, vote on each; the votes "
         "are counted with random noise, and the models stay inside."
     )
-    settings_type: ClassVar[type[FrontSettings]] = PollSettings
+    settings_type: ClassVar[type[FittedFrontSettings]] = PollSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
