@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import is_hypothesis_test
 
-from airlock.plugins import Entry, Registry
+from airlock.plugins import Plugin, Registry
 from tests import chance
 
 pytest.register_assert_rewrite("airlock.testing")
@@ -130,7 +130,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
     """Make something known as if a package had brought it, for one test."""
 
     def known(registry: Registry[Any], name: str, thing: object) -> None:
-        monkeypatch.setitem(registry._table, name, Entry(f"other.place:{name}", "other-package 1.0"))
+        monkeypatch.setitem(registry._table, name, Plugin(f"other.place:{name}", "other-package 1.0"))
         monkeypatch.setitem(registry._loaded, name, registry._check(thing, name))
 
     return known

@@ -212,7 +212,7 @@ BROKEN = {
 def test_a_broken_package_is_named_in_four_parts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"broken_{name}.py").write_text(BROKEN[name])
     monkeypatch.syspath_prepend(str(tmp_path))
-    table = {name: plugins.Entry(f"broken_{name}:THING", "broken-package 1.0")}
+    table = {name: plugins.Plugin(f"broken_{name}:THING", "broken-package 1.0")}
     registry = plugins.Registry[object]("airlock.things", "thing", (), lambda thing, name: thing)
     monkeypatch.setattr(registry, "_table", table)
     with pytest.raises(ConfigError, match=f"the thing '{name}' of broken-package 1.0 in broken_{name}:THING") as error:
