@@ -19,7 +19,7 @@ from airlock import data, methods
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.mechanisms import Randomness
-from airlock.methods.student.learning import School
+from airlock.methods.student.learning import StudentTraining
 from airlock.methods.student.private_teacher import PrivateTeacher
 from airlock.methods.student.teachers import make_pair
 from airlock.training import Run, predict
@@ -79,8 +79,8 @@ def base(channel: PrivateTeacher, split: Split, run: Run) -> nn.Module:
     """The same student by itself: public labels for as many epochs, and nothing private."""
     seed = channel.config.seed
     net = make_pair((channel.teacher_name, channel.net_name), channel.layers, channel.facts, seed)[1].to(run.device)
-    school = School(channel.learning, split.public, channel.queries, seed, Stages(run, {}))
-    school.take_rounds(net, LabelLoss(Cached(split.public.y)))
+    training = StudentTraining(channel.learning, split.public, channel.queries, seed, Stages(run, {}))
+    training.learn_in_rounds(net, LabelLoss(Cached(split.public.y)))
     return net
 
 

@@ -70,7 +70,7 @@ from airlock.methods.contract import (
     check_executed,
 )
 from airlock.methods.student.answering import UNBOUNDED, Answering, Kind, Noisy, to_logits
-from airlock.methods.student.learning import HINTS, School, check_split, hint_layers, with_free_rounds
+from airlock.methods.student.learning import HINTS, StudentTraining, check_split, hint_layers, with_free_rounds
 from airlock.methods.student.teachers import (
     Index,
     TeacherSettings,
@@ -424,14 +424,14 @@ class Ensemble(Channel[Answering]):
         """Hints from the public teacher, then rounds with the noisy answers, and with its own for all other records."""
         s, places = self.settings, questions.places
         net = make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)[1].to(stages.run.device)
-        school = School(s, public, len(places), seed, stages)
+        training = StudentTraining(s, public, len(places), seed, stages)
         if self.layers:
-            school.take_hints(net, questions.auxiliary, self.layers, Asked(questions.auxiliary, self.layers[0]))
+            training.learn_hints(net, questions.auxiliary, self.layers, Asked(questions.auxiliary, self.layers[0]))
         answers = questions.logits.clone()
         answers[torch.from_numpy(places)] = to_logits(
             noisy, questions.public, self.answering, questions.bound, s.temperature, s.shrink
         )
-        school.take_rounds(net, SoftLoss(Cached(answers), s.temperature), asked=np.arange(len(public)))
+        training.learn_in_rounds(net, SoftLoss(Cached(answers), s.temperature), asked=np.arange(len(public)))
         return net
 
 

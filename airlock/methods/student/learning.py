@@ -156,13 +156,13 @@ def hint_layers(settings: LearningSettings, teacher: str, student: str) -> tuple
 
 
 @dataclass(frozen=True)
-class School:
-    """One student's lessons.
+class StudentTraining:
+    """The training of one student.
 
     Args:
-        settings: How.
+        settings: How it learns.
         public: The public records.
-        queries: N_q; all public records where there are fewer.
+        queries: N_q; all public records if there are fewer.
         seed: Public.
         stages: The trainings of this run.
     """
@@ -173,7 +173,7 @@ class School:
     seed: int
     stages: Stages
 
-    def take_hints(
+    def learn_hints(
         self,
         net: nn.Module,
         teacher: nn.Module,
@@ -206,7 +206,7 @@ class School:
             answers.mark,
         )
 
-    def take_rounds(
+    def learn_in_rounds(
         self,
         net: nn.Module,
         answers: DistillationObjective,

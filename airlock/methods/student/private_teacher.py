@@ -43,7 +43,7 @@ from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import TEACHER, Details, Executed, NetworkArtefact, Plan
 from airlock.methods.dp_sgd import ASSUMPTIONS, ONE_STEP, DpSgd, DpSgdFigures, DpSgdSettings
-from airlock.methods.student.learning import HINTS, School, check_split, hint_layers, with_free_rounds
+from airlock.methods.student.learning import HINTS, StudentTraining, check_split, hint_layers, with_free_rounds
 from airlock.methods.student.teachers import (
     TeacherSettings,
     for_vault,
@@ -362,13 +362,13 @@ class PrivateTeacher(DpSgd):
     def _student(self, teacher: nn.Module, public: Records, seed: int, stages: Stages) -> nn.Module:
         """Hints and rounds; everything here is post-processing."""
         s, net = self.learning, self._pair()[1].to(stages.run.device)
-        school = School(s, public, self.queries, seed, stages)
+        training = StudentTraining(s, public, self.queries, seed, stages)
         if self.layers:
-            school.take_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]))
+            training.learn_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]))
         asked = Asked(teacher)
         answers: DistillationObjective = MatchLoss(asked) if self.by_logits else SoftLoss(asked, s.temperature)
         varied = Balanced(teacher) if self.varied else None
-        school.take_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
+        training.learn_in_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
         return net
 
     def _of_unseen(self, found: Outcomes) -> Details:

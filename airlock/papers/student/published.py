@@ -51,7 +51,7 @@ from airlock.methods.contract import (
     NetworkArtefact,
     Plan,
 )
-from airlock.methods.student.learning import HINTS, School, check_split, hint_layers
+from airlock.methods.student.learning import HINTS, StudentTraining, check_split, hint_layers
 from airlock.methods.student.teachers import (
     TeacherSettings,
     for_vault,
@@ -251,25 +251,25 @@ class Published(Channel):
     ) -> tuple[nn.Module, dict[str, Sanitise]]:
         """A student of these teachers, and how its losses were sanitised."""
         net = self.nets(randomness.seed)[1].to(stages.run.device)
-        school = School(self.settings, split.public, self.queries, randomness.seed, stages)
-        return net, self._learn(net, *teachers, school, randomness.privacy)
+        training = StudentTraining(self.settings, split.public, self.queries, randomness.seed, stages)
+        return net, self._learn(net, *teachers, training, randomness.privacy)
 
     def _taught(self, name: str, records: Records, seed: int, stages: Stages) -> nn.Module:
         """A teacher, trained on these records without privacy; both teachers have the same initial weights."""
         return taught(name, self.nets(seed)[0], records, self.settings, seed, stages)
 
     def _learn(
-        self, net: nn.Module, teacher: nn.Module, auxiliary: nn.Module, school: School, noise: Stream
+        self, net: nn.Module, teacher: nn.Module, auxiliary: nn.Module, training: StudentTraining, noise: Stream
     ) -> dict[str, Sanitise]:
         """Hints, then rounds; the student is trained in place."""
-        device, changes = school.stages.run.device, {}
+        device, changes = training.stages.run.device, {}
         if self.layers:
             own = HintLoss(Asked(auxiliary, self.layers[0]))
             changes["hints"] = self._sanitise(own, noise.child("hints"), device)
-            school.take_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]), changes["hints"])
+            training.learn_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]), changes["hints"])
         soft = SoftLoss(Asked(auxiliary), self.settings.temperature)
         changes["rounds"] = self._sanitise(soft, noise.child("rounds"), device)
-        school.take_rounds(net, SoftLoss(Asked(teacher), self.settings.temperature), changes["rounds"])
+        training.learn_in_rounds(net, SoftLoss(Asked(teacher), self.settings.temperature), changes["rounds"])
         return changes
 
     def _sanitise(self, auxiliary: DistillationObjective, stream: Stream, device: torch.device) -> Sanitise:

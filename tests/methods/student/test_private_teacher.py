@@ -107,7 +107,7 @@ class TestPrivateTeacher(Resuming, MethodContract):
         def note(self: object, net: object, answers: object, alone: object = None, vary: object = None) -> None:
             losses.append((type(answers), type(alone), vary is not None))
 
-        monkeypatch.setattr(private_teacher.School, "take_rounds", note)
+        monkeypatch.setattr(private_teacher.StudentTraining, "learn_in_rounds", note)
         nobody = Records(np.zeros((1, 1, 8, 8), np.float32), np.zeros(1, np.int64))
         for fractions, settings in (
             ({"public": 0.4}, {}),
