@@ -473,7 +473,8 @@ def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
     try:
         config = load(folder / bundle.CONFIG, overrides)
         _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
-        config = config.model_copy(update={"method": method}) if method else config  # nobody need be told
+        if method:  # without a notice: what a bundle says is not the user's to change
+            config = config.model_copy(update={"method": method})
         # A front end is what a method takes by itself: as a `net` it would be trained whole.
         return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
     except ConfigError as error:
