@@ -12,7 +12,7 @@ from airlock.config import ReleaseConfig, from_table
 from airlock.data import Raw, Source, content_digests, describe, find_all, load, register
 from airlock.data.sources import OTHERS, SOURCES
 from airlock.errors import ConfigError, DataError, FormatError
-from airlock.plugins import Entry
+from airlock.plugins import Plugin
 from tests.conftest import Plug
 
 from .writers import (
@@ -449,7 +449,7 @@ def test_what_it_says_when_reading_fails_is_not_repeated(plug: Plug, monkeypatch
 
 def test_it_is_listed_and_so_is_one_that_is_broken(plug: Plug, monkeypatch: pytest.MonkeyPatch) -> None:
     plug(OTHERS, "made-up", made_up(Noted()))
-    monkeypatch.setitem(OTHERS._table, "broken", Entry("no_such_module:SOURCE", "broken-package 2.0"))
+    monkeypatch.setitem(OTHERS._table, "broken", Plugin("no_such_module:SOURCE", "broken-package 2.0"))
     found = {listing.source.name: listing for listing in find_all()}
     assert found["made-up"].found
     assert found["made-up"].source.package == "other-package 1.0"
