@@ -608,9 +608,9 @@ def the_mean_has_no_noise(patch: Patch) -> None:
 
 def the_mean_is_not_counted(patch: Patch) -> None:
     """Neither in the plan nor in what was executed, so that the two agree."""
-    centre, schedule = Head._centre, Head._course
+    centre, schedule = Head._centre, Head._schedule
     patch.setattr(Head, "_centre", lambda self, *more: centre(self, *more) and [])
-    patch.setattr(Head, "_course", lambda self, noise: replace(schedule(self, noise), before=None))
+    patch.setattr(Head, "_schedule", lambda self, noise: replace(schedule(self, noise), before=None))
 
 
 def longer_features(patch: Patch) -> None:

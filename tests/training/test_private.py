@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from airlock.mechanisms import Clip, Stream
 from airlock.nets import build
 from airlock.training import PrivateGradients
-from airlock.training.per_sample import clipped_sum, engine, use_of
+from airlock.training.per_sample import clipped_sum, engine
+from airlock.training.per_sample.self_check import measure
 
 
 def by_loop(net: nn.Module, x: Tensor, y: Tensor, clip_norm: float) -> dict[str, Tensor]:
@@ -46,7 +47,7 @@ def test_equal_to_a_loop_over_records(name: str, records: int, clip_norm: float,
     torch.manual_seed(seed)
     net = build(name, NETS[name], 4).eval()
     x, y = torch.rand(records, *NETS[name]), torch.randint(0, 4, (records,))
-    step = chunk * use_of(net, x, 1, 1.0).engine.bytes_per_record
+    step = chunk * measure(net, x, 1)[0]  # bytes
     with patch.dict(engine._CHUNK_BYTES, {"cpu": (step, step)}):
         got, dropped = clipped_sum(net, x, y, Clip(clip_norm))
     expected = by_loop(net, x, y, clip_norm)

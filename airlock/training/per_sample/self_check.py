@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -262,10 +263,12 @@ class _Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not _is_random(func):
+            return func(*args, **kwargs)
         name = func._schema.name
         if name == "aten::native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if "dropout_p" in {argument.name for argument in func._schema.arguments}:
+        if name not in _DRAWN:
             args, kwargs = _without_dropout(func, args, kwargs)
         out = func(*args, **kwargs)
         if name in _DRAWN:
@@ -280,6 +283,13 @@ _DRAWN = {
     **dict.fromkeys(("aten::bernoulli_", "aten::bernoulli"), 1.0),
     **dict.fromkeys(("aten::randint", "aten::randint_like"), 0.0),
 }
+
+
+@cache
+def _is_random(func: Any) -> bool:
+    """Whether an operator draws numbers; looked up once, because a check runs thousands of operators."""
+    names = {argument.name for argument in func._schema.arguments}
+    return func._schema.name in {*_DRAWN, "aten::native_dropout"} or "dropout_p" in names
 
 
 def _without_dropout(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -47,7 +47,7 @@ class TestHead(MethodContract):
     def test_the_regularisation_follows_from_the_noise_of_a_logit(self) -> None:
         details = self.build().plan().details
         assert details["noise_on_a_logit"] == pytest.approx(0.2)
-        expected = math.sqrt(2) / (float(details["regularisation"]) * round(1797 * 0.7)) * 1.001
+        expected = math.sqrt(2) / (float(details["regularisation"]) * round(1797 * 0.2)) * 1.001
         assert details["sensitivity"] == pytest.approx(expected)
         fixed = self.build(settings={"regularisation": 0.25}).plan().details
         assert fixed["regularisation"] == 0.25
@@ -132,7 +132,7 @@ def test_tables_take_the_record_itself_and_pictures_are_scattered() -> None:
 
 def test_digits_at_epsilon_2_reaches_90_percent() -> None:
     """95 to 96% on average."""
-    config = TestHead.config(settings={})
+    config = TestHead.config(settings={}, split={})
     channel = methods.build(config, data.describe(config))
     assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.90
 

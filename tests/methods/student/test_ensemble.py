@@ -27,6 +27,7 @@ from airlock.testing import MethodContract
 from airlock.training import Run
 from airlock.training.distillation.rounds import Timetable
 from airlock.training.stages import Stages
+from tests.methods.fewer import at_most
 from tests.methods.resuming import TEACHING, Resuming
 
 KINDS = ("residuals", "matrix", "probabilities", "votes", "confident-votes")
@@ -47,15 +48,20 @@ class TestEnsemble(Resuming, MethodContract):
         "self_epochs": 1,
         "distil_epochs": 1,
         "query_batch": 32,
-        "self_batch": 256,
+        "self_batch": 64,
         "teacher_epochs": 1,
-        "teacher_batch": 256,
+        "teacher_batch": 64,
         "shard_epochs": 1,
     }
 
     @classmethod
     def config(cls, **changes: Any) -> ReleaseConfig:
         return super().config(**{"split": {"public": 0.4}, **changes})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def split(cls) -> Split:
+        return at_most(200, data.load(cls.config()))
 
     @classmethod
     def made(cls, **changes: Any) -> Ensemble:

@@ -23,6 +23,7 @@ from airlock.nets import create
 from airlock.testing import MethodContract
 from airlock.training import Run, outcomes_of
 from airlock.training.distillation.distil import Asked, MatchLoss, SoftLoss
+from tests.methods.fewer import at_most
 from tests.methods.resuming import TEACHING, Resuming
 
 # Every record in every step: the noise is found at once. Lots are tried in one test, and in court.
@@ -39,15 +40,20 @@ class TestPrivateTeacher(Resuming, MethodContract):
         "self_epochs": 1,
         "distil_epochs": 1,
         "query_batch": 256,
-        "self_batch": 256,
+        "self_batch": 64,
         "teacher_epochs": 1,
-        "teacher_batch": 256,
+        "teacher_batch": 64,
         "private": PRIVATE,
     }
 
     @classmethod
     def config(cls, **changes: Any) -> ReleaseConfig:
         return super().config(**{"split": {"public": 0.4}, **changes})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def split(cls) -> Split:
+        return at_most(200, data.load(cls.config()))
 
     @classmethod
     def made(cls, **changes: Any) -> PrivateTeacher:

@@ -153,7 +153,7 @@ def test_a_table_of_numbers_takes_the_record_itself() -> None:
 
 def test_digits_at_epsilon_8_reaches_85_percent() -> None:
     """91% on average."""
-    config = TestSharded.config(epsilon=8.0, settings={})
+    config = TestSharded.config(epsilon=8.0, settings={}, split={})
     channel = methods.build(config, data.describe(config))
     assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.85
 

@@ -17,13 +17,13 @@ from airlock.testing import MethodContract
 
 class TestGaussian(MethodContract):
     channel, method = "weights", "gaussian"
-    settings: ClassVar[dict[str, int]] = {"steps": 3, "lot_size": 400}
+    settings: ClassVar[dict[str, int]] = {"steps": 3, "lot_size": 100}
 
     def test_the_event_is_that_of_dp_sgd(self) -> None:
         plan = self.build().plan()
         noise = dpa.GaussianDpEvent(plan.details["noise_multiplier"])
-        records = round(1797 * 0.7)
-        assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(400 / records, noise), 3)
+        records = round(1797 * 0.2)
+        assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(100 / records, noise), 3)
 
     def test_a_lot_as_large_as_the_data_is_not_sampled(self) -> None:
         plan = self.build(settings={"steps": 3, "lot_size": 5000}).plan()

@@ -26,15 +26,15 @@ class TestAdaptive(MethodContract):
     settings: ClassVar[dict[str, Any]] = {"steps": 2, "lot_size": 5000, "clip": "adaptive"}  # quick to calibrate
 
     def test_the_event_is_that_of_a_fixed_bound(self) -> None:
-        fixed = self.build(settings={"steps": 3, "lot_size": 400}).plan()
-        plan = self.build(settings={"steps": 3, "lot_size": 400, "clip": "adaptive"}).plan()
+        fixed = self.build(settings={"steps": 3, "lot_size": 100}).plan()
+        plan = self.build(settings={"steps": 3, "lot_size": 100, "clip": "adaptive"}).plan()
         assert to_json(plan.guarantee.events) == to_json(fixed.guarantee.events)
         assert plan.details["noise_multiplier"] == fixed.details["noise_multiplier"]
 
     def test_the_noise_on_both_parts_adds_up_to_the_planned_one(self) -> None:
         details = self.build().plan().details
         gradients, count = (float(details[key]) for key in ("noise_multiplier_of_gradients", "clip_count_noise"))
-        lot = round(1797 * 0.7)
+        lot = round(1797 * 0.2)
         assert count == lot / 20
         both = (gradients**-2 + (2 * count) ** -2) ** -0.5
         assert both == pytest.approx(float(details["noise_multiplier"]), rel=1e-9)
@@ -137,9 +137,9 @@ def test_only_images_can_be_augmented() -> None:
         methods.build(from_table(table), facts)
 
 
-def accuracy(seed: int, **settings: Any) -> float:
+def accuracy(seed: int, net: str | None, **settings: Any) -> float:
     table = {"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4, "seed": seed, "settings": settings}
-    config = from_table(table)
+    config = from_table(table | ({"net": net} if net else {}))
     channel = methods.build(config, data.describe(config))
     assert isinstance(channel, Gaussian)
     made = channel.release(data.load(config), Randomness.make(seed, insecure_seed=seed), Run())
@@ -147,11 +147,10 @@ def accuracy(seed: int, **settings: Any) -> float:
     return 100 * made.utility.accuracy
 
 
-@pytest.mark.parametrize(
-    ("start", "quantile", "margin"), [(10.0, 0.2, 2.5), pytest.param(0.1, 0.5, 2.5, marks=pytest.mark.long)]
-)
-def test_a_bad_bound_is_found_out(start: float, quantile: float, margin: float) -> None:
+@pytest.mark.parametrize("net", ["mlp", pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("start", "quantile"), [(10.0, 0.2), (0.1, 0.5)])
+def test_a_bad_bound_is_found_out(start: float, quantile: float, net: str | None) -> None:
     """Ten times too large or too small at ε = 3; docs/results/weights.md has the numbers: about 7 points each."""
-    fixed = [accuracy(seed, clip_norm=start) for seed in range(2)]
-    moving = [accuracy(seed, clip_norm=start, clip="adaptive", clip_quantile=quantile) for seed in range(2)]
-    assert sum(moving) / 2 > sum(fixed) / 2 + margin
+    fixed = [accuracy(seed, net, clip_norm=start) for seed in range(2)]
+    moving = [accuracy(seed, net, clip_norm=start, clip="adaptive", clip_quantile=quantile) for seed in range(2)]
+    assert sum(moving) / 2 > sum(fixed) / 2 + 2.5

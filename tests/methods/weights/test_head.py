@@ -82,10 +82,10 @@ class TestHead(MethodContract):
         assert mean / (mean + steps) == pytest.approx(0.2)
 
     def test_without_a_centre_it_is_dp_sgd(self) -> None:
-        channel = self.build(settings={"steps": 3, "centre_share": 0.0, "lot_size": 400})
+        channel = self.build(settings={"steps": 3, "centre_share": 0.0, "lot_size": 100})
         assert isinstance(channel, Head)
-        sampled = dpa.PoissonSampledDpEvent(400 / round(1797 * 0.7), dpa.GaussianDpEvent(5.0))
-        assert channel._course(5.0).events() == dpa.SelfComposedDpEvent(sampled, 3)
+        sampled = dpa.PoissonSampledDpEvent(100 / round(1797 * 0.2), dpa.GaussianDpEvent(5.0))
+        assert channel._schedule(5.0).events() == dpa.SelfComposedDpEvent(sampled, 3)
 
     def test_half_the_noise_would_break_the_promise(self) -> None:
         details = self.build().plan().details
@@ -180,6 +180,6 @@ def test_tables_without_a_spatial_shape_take_the_record_itself() -> None:
 
 def test_digits_at_epsilon_1_reaches_90_percent() -> None:
     """96% on average."""
-    config = TestHead.config(epsilon=1.0, settings={})
+    config = TestHead.config(epsilon=1.0, settings={}, split={})
     channel = methods.build(config, data.describe(config))
     assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.90

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import dp_accounting as dpa
@@ -46,6 +48,13 @@ class TestShaped(MethodContract):
         "steps": 2,
         "lot_size": 5000,
     }  # no sampling: quick to calibrate
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _few_synthetic_records(cls) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules[Shaped.__module__], "_RECORDS", 40)
+            yield
 
     @classmethod
     def with_public(cls, split: Split) -> Release:

@@ -28,6 +28,7 @@ from airlock.testing import ClaimContract
 from airlock.training import count_correct
 from airlock.training.distillation.distil import Cached, HintLoss
 from airlock.training.loop import Progress
+from tests.methods.fewer import at_most
 
 CIFAR = Facts("cifar10", (3, 32, 32), tuple("0123456789"), 50000, 10000, "x")
 CPU = torch.device("cpu")
@@ -46,15 +47,20 @@ class TestPublished(ClaimContract):
         "self_epochs": 1,
         "distil_epochs": 1,
         "select_rate": 0.2,
-        "query_batch": 128,
-        "self_batch": 256,
+        "query_batch": 16,
+        "self_batch": 64,
         "teacher_epochs": 1,
-        "teacher_batch": 256,
+        "teacher_batch": 64,
     }
 
     @classmethod
     def config(cls, **changes: Any) -> ReleaseConfig:
         return super().config(**{"split": {"public": 0.4}, **changes})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def split(cls) -> Split:
+        return at_most(200, data.load(cls.config()))
 
     @classmethod
     def made(cls, **changes: Any) -> Published:

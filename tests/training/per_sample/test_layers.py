@@ -23,7 +23,7 @@ from airlock.training.per_sample.layers import AnyRule, LayerCall, rule_for
 from airlock.training.per_sample.operator_rules import Axis
 from airlock.training.per_sample.self_check import Engine
 
-CLASSES = 3
+CLASSES, LOT = 3, 4.0
 
 
 class Pooled(nn.Module):
@@ -158,7 +158,7 @@ def by_loop(net: nn.Module, x: Tensor, y: Tensor, clip: Clip) -> dict[str, Tenso
 
 def engine_for(net: nn.Module, x: Tensor, copies: int = 1) -> Engine:
     """Who computes the sums of small lots of this network."""
-    return use_of(net, x, copies, 4.0).engine
+    return use_of(net, x, copies, LOT).engine
 
 
 def summed(engine: Engine, x: Tensor, y: Tensor, clip: Clip, size: int = 32) -> tuple[dict[str, Tensor], Tensor]:
