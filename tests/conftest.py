@@ -16,7 +16,7 @@ import torch
 from hypothesis import is_hypothesis_test
 
 from airlock.plugins import Plugin, Registry
-from tests import chance
+from tests import chance, exporting
 
 pytest.register_assert_rewrite("airlock.testing")
 
@@ -112,13 +112,17 @@ def _own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _operators_read_once() -> Iterator[None]:
-    """torch.onnx reads its table of operators anew for every export, half of the time of one; here once a session."""
+def _exporter_with_a_memory() -> Iterator[None]:
+    """torch.onnx reads its table of operators anew for every export, half of the time of one; here once a session.
+
+    Nor is the graph of one network made again for another that differs in its weights alone: `tests/exporting.py`.
+    """
     with pytest.MonkeyPatch.context() as patch:
         with contextlib.suppress(ImportError):  # it lies elsewhere in other releases of torch
             from torch.onnx._internal.exporter._registration import ONNXRegistry
 
             patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        patch.setattr(torch.onnx, "export", exporting.once(torch.onnx.export))
         yield
 
 

@@ -329,7 +329,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def schedule(self, step: dpa.DpEvent, steps: int) -> BudgetSchedule:
         """The same, step by step."""
-        return training_course(step, steps, self.sampling_probability, self.config.tuning_runs)
+        return training_schedule(step, steps, self.sampling_probability, self.config.tuning_runs)
 
     def guarantee(self, events: dpa.DpEvent) -> Guarantee:
         """The promise that these events support."""
@@ -340,7 +340,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
         return ASSUMPTIONS
 
 
-def training_course(
+def training_schedule(
     step: dpa.DpEvent, steps: int, sampling_probability: float, runs: int, before: dpa.DpEvent | None = None
 ) -> BudgetSchedule:
     """How the cost of a training builds up: in epochs on Poisson lots, in steps if each of them takes all records."""

@@ -91,8 +91,8 @@ def test_a_course_and_a_guarantee_of_different_things_are_refused() -> None:
 
 
 def test_no_bound_no_curve() -> None:
-    open_course = BudgetSchedule(dpa.NonPrivateDpEvent(), 3)
-    assert trace(open_course, promise(open_course)) is None
+    endless = BudgetSchedule(dpa.NonPrivateDpEvent(), 3)
+    assert trace(endless, promise(endless)) is None
     schedule = BudgetSchedule(step(1.0, 2.0), 3)
     assert trace(schedule, promise(schedule, unit="none", status="claimed")) is None
     assert trace(None, promise(schedule)) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -14,6 +16,7 @@ from airlock.bundle import Bundle, export
 from airlock.errors import NetError
 from airlock.methods.contract import NetworkArtefact
 from airlock.nets import build
+from tests import exporting
 
 
 def artefact(net: nn.Module, shape: tuple[int, ...] = (1, 8, 8)) -> NetworkArtefact:
@@ -51,6 +54,37 @@ def test_safetensors_holds_every_tensor(original: Bundle, release):
     state = release.network.net.state_dict()
     assert tensors.keys() == state.keys()
     assert all(torch.equal(tensors[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("digits-net", (1, 8, 8)), ("mlp", (20,)), ("linear", (20,))])
+def test_a_graph_that_tests_share_is_the_one_that_would_be_exported(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
+    calls = []
+    real = inspect.unwrap(torch.onnx.export)
+
+    def counted(*args, **options):
+        calls.append(args)
+        return real(*args, **options)
+
+    torch.manual_seed(1)
+    first, second, other = build(name, shape, 10), build(name, shape, 10), build(name, shape, 9)
+    monkeypatch.setattr(torch.onnx, "export", exporting.once(counted))
+    remembered = [export.to_onnx(artefact(net, shape)) for net in (first, second)]
+    assert len(calls) == 1
+    monkeypatch.setattr(torch.onnx, "export", counted)
+    export._exported.clear()
+    assert [export.to_onnx(artefact(net, shape)) for net in (first, second)] == remembered
+    keys = [exporting.architecture(net, (torch.zeros(2, *shape),), {}) for net in (first, second, other.eval())]
+    assert keys[0] == keys[1] != keys[2]
+    assert exporting.architecture(first.train(), (torch.zeros(2, *shape),), {}) != keys[0]
+
+
+def test_what_cannot_be_told_apart_by_plain_attributes_shares_no_graph():
+    scaled = build("mlp", (20,), 10)
+    scaled.scale = torch.ones(3)
+    for net in (Idle(), Shared(), scaled):
+        assert exporting.architecture(net, (), {}) is None
 
 
 @pytest.mark.parametrize(("name", "shape"), [("digits-net", (1, 8, 8)), ("mlp", (20,))])

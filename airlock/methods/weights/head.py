@@ -60,7 +60,7 @@ from airlock.methods.contract import (  # fmt: skip
     refuse_net,
     weights_of,
 )
-from airlock.methods.dp_sgd import ASSUMPTIONS, ClipNorm, training_course
+from airlock.methods.dp_sgd import ASSUMPTIONS, ClipNorm, training_schedule
 from airlock.methods.dp_sgd_case import own_direction, toward_own_label
 from airlock.nets.frontend import Framed
 from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, fit, outcomes_of
@@ -287,7 +287,7 @@ class Head(Channel[HeadFigures]):
         noise, mean = GaussianNoise(self.settings.clip_norm, noise_multiplier), self._mean_noise(noise_multiplier)
         step = sampled(self.sampling_probability, noise.event)
         before = None if mean is None else mean.event
-        return training_course(step, self.settings.steps, self.sampling_probability, self.config.tuning_runs, before)
+        return training_schedule(step, self.settings.steps, self.sampling_probability, self.config.tuning_runs, before)
 
     def _whole(self, mean: list[dpa.DpEvent], training: dpa.DpEvent) -> dpa.DpEvent:
         """Mean and training of all runs: when one result is picked among several, every run is paid for."""
