@@ -97,7 +97,9 @@ def test_a_bundle_is_released_audited_and_still_verifies(tmp_path: Path, monkeyp
     monkeypatch.setenv("AIRLOCK_VAULT", str(tmp_path / "vault"))
     monkeypatch.setattr(Extracting, "usefulness", lambda *_: Outcomes(np.array([0, 1]), np.array([0, 0])))
     monkeypatch.setattr("airlock.auditing.features.release.QUICK", FAST)
-    monkeypatch.setattr("airlock.pipeline.auditing.FeatureSettings", lambda **_: FAST.model_copy(update={"shown": 2}))
+    monkeypatch.setattr(
+        "airlock.auditing.required_attacks.FeatureSettings", lambda **_: FAST.model_copy(update={"shown": 2})
+    )
     made = make_release(asked("published"), tmp_path / "bundle", accept_unproven=True, insecure_seed=1)
     card = made.bundle.card
     assert "nothing hides that a record was used" in " ".join(made.dossier.on_features)
