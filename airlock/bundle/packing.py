@@ -34,7 +34,7 @@ from airlock.bundle.contents import (
 )
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering.text import Particulars, about_answers, about_features
-from airlock.bundle.schema import FeatureSummary, NetworkSummary, StatedGuarantee
+from airlock.bundle.schema import FeatureSummary, Hashes, NetworkSummary, StatedGuarantee
 from airlock.data import feature_files
 from airlock.data.feature_files import Manifest
 from airlock.errors import FormatError
@@ -56,6 +56,10 @@ class Packing(ABC, Generic[A, S]):
     own_files: ClassVar[tuple[str, ...]] = ()  # beside those of every bundle
     optional_files: ClassVar[tuple[str, ...]] = ()
     noun: ClassVar[str]  # what a bundle of this kind is "one of"
+    described: ClassVar[str]  # before the name of the data
+    origin: ClassVar[str] = "Trained on: {data} It tells {classes} classes apart."
+    checked: ClassVar[str]  # what verification does with its files
+    tags: ClassVar[tuple[str, ...]] = ()  # of the model card
     states_utility: ClassVar[bool] = True  # whether counts of test records, paid for, are on the card
     not_there: ClassVar[str]  # said of a card that names the files of this kind, where none leaves
 
@@ -63,6 +67,13 @@ class Packing(ABC, Generic[A, S]):
     def required_files(self) -> tuple[str, ...]:
         """The files of such a bundle; those that a manifest names apart."""
         return tuple(name for name in LIMITS if name in (*_ALWAYS, *self.own_files))
+
+    def hashes(self, found: Hashes) -> list[tuple[str, str]]:
+        """Its files with their hashes, as far as the card names them."""
+        named = [
+            (name, getattr(found, name.replace(".", "_"), None)) for name in (*self.own_files, *self.optional_files)
+        ]
+        return [(name, sha) for name, sha in named if sha]
 
     @abstractmethod
     def summarise(self, artefact: A) -> S:
@@ -136,6 +147,9 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
     own_files = (SAFETENSORS, ONNX)
     optional_files = SMALLER
     noun = "a network"
+    described = "a model trained on"
+    checked = "compares the two model files"
+    tags = ("onnx", "safetensors")
     not_there = "The card names model files, and no model leaves."
 
     def summarise(self, artefact: NetworkArtefact) -> NetworkSummary:
@@ -180,6 +194,8 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 class _Interfaces(Packing[Interface, Interface]):
     own_files = (INTERFACE,)
     noun = "answers"
+    described = "answers of a model trained on"
+    checked = "compares the interface with the card"
     states_utility = False  # it was measured by asking beyond the budget
     not_there = "The card names an interface, and none leaves."
 
@@ -220,6 +236,9 @@ class _Interfaces(Packing[Interface, Interface]):
 class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
     own_files = (MANIFEST,)
     noun = "features"
+    described = "features of"
+    origin = "Made from: {data} Whoever receives it can learn to tell {classes} classes apart."
+    checked = "reads every shard"
     not_there = "The card names a manifest of features, and none leave."
 
     def summarise(self, artefact: FeatureSet) -> FeatureSummary:
