@@ -25,7 +25,7 @@ import pytest
 from numpy.typing import NDArray
 
 from airlock import data, methods
-from airlock.accounting import from_json, spend, to_json
+from airlock.accounting import compute_epsilon, from_json, to_json
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Split
 from airlock.data.feature_files import load
@@ -187,7 +187,9 @@ class MethodContract:
 
     def test_epsilon_follows_from_the_recorded_events(self, released: Release) -> None:
         plain = released.guarantee.to_dict()
-        assert spend(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon == plain["epsilon"]
+        assert (
+            compute_epsilon(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon == plain["epsilon"]
+        )
 
     def test_what_leaves_works_on_test_records(self, released: Release, split: Split) -> None:
         assert 0 < released.utility.records <= len(split.test)
@@ -246,7 +248,7 @@ class ClaimContract(MethodContract):
 
     def test_epsilon_follows_from_the_recorded_events(self, released: Release) -> None:
         plain = released.guarantee.to_dict()
-        assert math.isinf(spend(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon)
+        assert math.isinf(compute_epsilon(from_json(plain["events"]), plain["delta"], plain["relation"]).epsilon)
         assert plain["epsilon"] is None
 
     def test_spending_something_else_is_refused(self, split: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from airlock.auditing.attacks import Answers, Shadows, ShadowSettings, balanced, rmia, shadow_attack
+from airlock.auditing.attacks import AnsweredRecords, Shadows, ShadowSettings, balanced, rmia, shadow_attack
 from airlock.auditing.attacks.lira import from_signals
 from airlock.auditing.attacks.shadows import train_attack
 from airlock.auditing.attacks.signals import Mask, as_scores, loss, scaled_logit
@@ -208,7 +208,7 @@ def attacks(
 ) -> list[Scores]:
     """Every attack on one target, by its logits on the scored records and on the population."""
     y, inside = by.here.y, by.here.inside
-    sides = [Answers(by.scored.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
+    sides = [AnsweredRecords(by.scored.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
     found = [
         as_scores("loss threshold", "black-box", -loss(says, y), member, y),
         shadow_attack(by.lessons, by.known, sides[0], sides[1], SEED, run, _settings(case), by.nets),

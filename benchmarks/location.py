@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.auditing.attacks import (
-    Answers,
+    AnsweredRecords,
     LabelSettings,
     Shadows,
     ShadowSettings,
@@ -98,7 +98,7 @@ def offline_attacks(
     there = Shadows(away, outside.logits(Resident(rest, run.device)).numpy(), rest.y)
     never = np.zeros((SHADOWS, len(pool)), bool)
     here = Shadows(never, outside.logits(Resident(pool, run.device)).numpy(), pool.y)
-    members, others = (Answers(pool.take(np.flatnonzero(m)), target[m]) for m in (member, ~member))
+    members, others = (AnsweredRecords(pool.take(np.flatnonzero(m)), target[m]) for m in (member, ~member))
     kinds = [ShadowSettings(repeats=2)]
     if way == "convexified":  # the paper's text has "an attack model", its reference one a class
         kinds.append(ShadowSettings(repeats=1, by_class=False))

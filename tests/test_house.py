@@ -179,6 +179,9 @@ def test_no_folder_holds_too_many_modules() -> None:
         assert len(modules) <= MOST_MODULES, f"{place.relative_to(ROOT)} holds {len(modules)} modules"
 
 
+METHODS = ("airlock.methods.", "airlock.papers.")
+
+
 def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
@@ -216,6 +219,24 @@ def test_no_module_imports_itself_by_way_of_others_not_even_for_types() -> None:
     assert not {
         name for name in cyclic if not name.startswith(("airlock.methods.", "airlock.papers."))
     }  # a case names its method's type
+
+
+def is_method(node: ast.ClassDef) -> bool:
+    """Whether it is named after a method, which is told from others by its channel."""
+    stated = (one for one in node.body if isinstance(one, ast.Assign | ast.AnnAssign))
+    return any(isinstance(name, ast.Name) and name.id == "method" for one in stated for name in ast.walk(one))
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A name stands for one thing in the whole house; methods alone, and their settings, may be called alike."""
+    found: dict[str, list[str]] = {}
+    for file in (ROOT / "airlock").rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not is_method(node):
+                found.setdefault(node.name, []).append(module_name(file))
+    assert len(found) > 300
+    twice = {name: files for name, files in found.items() if len(files) > 1}
+    assert not {name: files for name, files in twice.items() if not all(file.startswith(METHODS) for file in files)}
 
 
 def test_every_command_and_option_is_documented() -> None:

@@ -10,25 +10,25 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
     budget_curve  how ε builds up along a release's steps
 """
 
-from airlock.accounting.budget_curve import Course, Curve, trace
+from airlock.accounting.budget_curve import BudgetSchedule, Curve, trace
 from airlock.accounting.calibrate import calibrate
-from airlock.accounting.epsilon import Spent, spend
+from airlock.accounting.epsilon import EpsilonBound, compute_epsilon
 from airlock.accounting.events import FailureDpEvent, compose, from_json, pure, repeat, to_json
 from airlock.accounting.guarantee import Claim, Guarantee
 
 __all__ = [
+    "BudgetSchedule",
     "Claim",
-    "Course",
     "Curve",
+    "EpsilonBound",
     "FailureDpEvent",
     "Guarantee",
-    "Spent",
     "calibrate",
     "compose",
+    "compute_epsilon",
     "from_json",
     "pure",
     "repeat",
-    "spend",
     "to_json",
     "trace",
 ]

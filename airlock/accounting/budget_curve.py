@@ -1,7 +1,7 @@
-"""How the cost of a release builds up: `Course`, a public description of its steps, and the curve of ε along it.
+"""How the cost of a release builds up: `BudgetSchedule`, a public description of its steps, and ε along them.
 
-A channel that spends its budget in equal steps (training steps, queries) puts a course into its plan. Everything in it
-is known before any record is read.
+A channel that spends its budget in equal steps (training steps, queries) puts a schedule into its plan. Everything in
+it is known before any record is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import dp_accounting as dpa
 
-from airlock.accounting.epsilon import spend_along
+from airlock.accounting.epsilon import compute_epsilon_along
 from airlock.accounting.events import compose, repeat, to_json
 from airlock.accounting.guarantee import Guarantee, Status
 from airlock.errors import AccountingError
@@ -21,7 +21,7 @@ _POINTS = 25
 
 
 @dataclass(frozen=True)
-class Course:
+class BudgetSchedule:
     """Something once, then equal steps; all of it in each of the runs that are paid for.
 
     Args:
@@ -47,7 +47,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """An ε on the way: after so many steps (of each run), which lie at `at` on the axis."""
 
     steps: int
@@ -57,13 +57,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """ε at δ on the way through a course: never falling, every point an upper bound, the last the guarantee's own ε."""
+    """ε at δ along a schedule: never falling, every point an upper bound, the last the guarantee's own ε."""
 
     unit: str
     delta: float
     status: Status
     runs: int
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
 
     @property
     def says(self) -> str:
@@ -85,39 +85,39 @@ class Curve:
         }
 
 
-def trace(course: Course | None, guarantee: Guarantee) -> Curve | None:
-    """The curve of ε along the course of a guarantee; None where there is no course or no bound.
+def trace(schedule: BudgetSchedule | None, guarantee: Guarantee) -> Curve | None:
+    """The curve of ε along the schedule of a guarantee; None where there is no schedule or no bound.
 
     Raises:
-        AccountingError: The course does not lead to the guarantee's events.
+        AccountingError: The schedule does not lead to the guarantee's events.
     """
-    if course is None or not math.isfinite(guarantee.epsilon):
+    if schedule is None or not math.isfinite(guarantee.epsilon):
         return None
-    if to_json(course.events()) != to_json(guarantee.events):
+    if to_json(schedule.events()) != to_json(guarantee.events):
         raise AccountingError(
-            "a course that leads to the guarantee's events", "another", "The curve would be that of something else."
+            "a schedule that leads to the guarantee's events", "another", "The curve would be that of something else."
         )
-    counts = _counts(course)
-    before = dpa.NoOpDpEvent() if course.before is None else repeat(course.before, course.runs)
-    on_the_way = spend_along(
+    counts = _counts(schedule)
+    before = dpa.NoOpDpEvent() if schedule.before is None else repeat(schedule.before, schedule.runs)
+    on_the_way = compute_epsilon_along(
         before,
-        course.step,
-        [count * course.runs for count in counts[:-1]],
+        schedule.step,
+        [count * schedule.runs for count in counts[:-1]],
         guarantee.delta,
         guarantee.accountant_used,
         guarantee.epsilon,
     )
     points = [
-        Point(count, count * course.per_step, epsilon)
+        CurvePoint(count, count * schedule.per_step, epsilon)
         for count, epsilon in zip(counts, _never_falling([*on_the_way, guarantee.epsilon]), strict=True)
     ]
-    return Curve(course.unit, guarantee.delta, guarantee.status, course.runs, tuple(points))
+    return Curve(schedule.unit, guarantee.delta, guarantee.status, schedule.runs, tuple(points))
 
 
-def _counts(course: Course) -> list[int]:
+def _counts(schedule: BudgetSchedule) -> list[int]:
     """After which steps to look: closer together at the start, where ε grows like a root; the last is the end."""
-    ahead = {1 + round((course.steps - 1) * (i / (_POINTS - 1)) ** 2) for i in range(_POINTS)}
-    return sorted(ahead | ({0} if course.before is not None else set()))
+    ahead = {1 + round((schedule.steps - 1) * (i / (_POINTS - 1)) ** 2) for i in range(_POINTS)}
+    return sorted(ahead | ({0} if schedule.before is not None else set()))
 
 
 def _never_falling(bounds: list[float]) -> list[float]:

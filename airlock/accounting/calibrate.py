@@ -18,7 +18,13 @@ from pathlib import Path
 
 import dp_accounting as dpa
 
-from airlock.accounting.epsilon import Accountant, Relation, accounting_version, spend, spend_roughly
+from airlock.accounting.epsilon import (
+    Accountant,
+    Relation,
+    accounting_version,
+    compute_epsilon,
+    compute_epsilon_roughly,
+)
 from airlock.accounting.events import to_json
 from airlock.errors import AccountingError
 
@@ -43,7 +49,7 @@ def calibrate(
         epsilon: The target; never exceeded.
         delta: The δ it is stated at.
         relation: The neighbouring relation.
-        accountant: As in `spend`.
+        accountant: As in `compute_epsilon`.
     """
     key = json.dumps([to_json(make_event(1.0)), epsilon, delta, relation, accountant, accounting_version()])
     remembered = _recall(key)
@@ -51,10 +57,10 @@ def calibrate(
         return remembered
 
     def cost(noise: float) -> float:
-        return spend(make_event(noise), delta, relation, accountant).epsilon
+        return compute_epsilon(make_event(noise), delta, relation, accountant).epsilon
 
     def rough_cost(noise: float) -> float:
-        return spend_roughly(make_event(noise), delta, accountant)
+        return compute_epsilon_roughly(make_event(noise), delta, accountant)
 
     start = _bisect(rough_cost, epsilon, *_bracket(rough_cost, epsilon, 1.0, 2.0), tolerance=0.02)
     noise = _bisect(cost, epsilon, *_bracket(cost, epsilon, start, 1.01), tolerance=TOLERANCE)

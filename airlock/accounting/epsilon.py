@@ -43,7 +43,7 @@ _FEW_ORDERS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
-class Spent:
+class EpsilonBound:
     """An ε with the accountant that bounded it."""
 
     epsilon: float
@@ -51,9 +51,9 @@ class Spent:
     version: str
 
 
-def spend(
+def compute_epsilon(
     event: dpa.DpEvent, delta: float, relation: Relation = "add-remove", accountant: Accountant = "auto"
-) -> Spent:
+) -> EpsilonBound:
     """The ε of the event at δ; infinite above LARGEST.
 
     Raises:
@@ -69,25 +69,25 @@ def spend(
             "Its ε would depend on how dp-accounting reads the noise multiplier.",
             "State the guarantee under add-remove.",
         )
-    return _spent(content, delta, accountant)
+    return _bounded(content, delta, accountant)
 
 
 @lru_cache(maxsize=4096)
-def _spent(content: str, delta: float, accountant: Accountant) -> Spent:
+def _bounded(content: str, delta: float, accountant: Accountant) -> EpsilonBound:
     """Remembered: plan, release, card and verification ask for the same ε, and it takes seconds."""
     event, failed = without_failure(from_json(json.loads(content)))
     delta -= failed
     if delta <= 0:
-        return Spent(math.inf, "PLD" if accountant != "rdp" else "RDP", accounting_version())
+        return EpsilonBound(math.inf, "PLD" if accountant != "rdp" else "RDP", accounting_version())
     if accountant != "rdp" and pld.PLDAccountant().supports(event):
-        return Spent(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
+        return EpsilonBound(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
     if accountant != "pld" and rdp.RdpAccountant().supports(event):
-        return Spent(_rdp_epsilon(event, delta), "RDP", accounting_version())
+        return EpsilonBound(_rdp_epsilon(event, delta), "RDP", accounting_version())
     raise AccountingError(f"an event that the accountant '{accountant}' takes", type(event).__name__)
 
 
-def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
-    """An upper bound on ε in a fraction of the time, for a search that ends with `spend`."""
+def compute_epsilon_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> float:
+    """An upper bound on ε in a fraction of the time, for a search that ends with `compute_epsilon`."""
     event, failed = without_failure(event)
     delta -= failed
     if delta <= 0:
@@ -101,7 +101,7 @@ def spend_roughly(event: dpa.DpEvent, delta: float, accountant: Accountant) -> f
     return _rdp_epsilon(event, delta)
 
 
-def spend_along(
+def compute_epsilon_along(
     before: dpa.DpEvent, step: dpa.DpEvent, counts: Sequence[int], delta: float, accountant: str, end: float
 ) -> list[float]:
     """Upper bounds on the ε of `before` followed by `step` so many times, for each of the counts.
@@ -121,14 +121,15 @@ def spend_along(
     if accountant == "RDP":
         return [_rdp_epsilon(_followed(before, step, count), delta) for count in counts]
     interval = max(_ALONG_FINEST, _ALONG * end)
-    # The accountant takes the event as `spend` does; only its distribution can be composed without starting anew.
+    # The accountant takes the event as `compute_epsilon` does; only its distribution can be composed without starting
+    # anew.
     first, one = (LossAccountant(interval).compose(e)._pld for e in (before, step))
     composed = (first.compose(one.self_compose(count)) if count else first for count in counts)
     return [float(loss.get_epsilon_for_delta(delta)) for loss in composed]
 
 
 def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
-    """Upper bounds on δ at each of these ε, under add-remove: other points of the curve that `spend` reads one of.
+    """Upper bounds on δ at each of these ε, under add-remove: the curve of which `compute_epsilon` reads one point.
 
     By PLD, or by RDP where PLD does not take the event (zCDP), which is looser and a bound all the same.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import dp_accounting as dpa
 
-from airlock.accounting.epsilon import Accountant, Relation, spend
+from airlock.accounting.epsilon import Accountant, Relation, compute_epsilon
 from airlock.accounting.events import contains_sampling, to_json
 from airlock.config import Delta, Epsilon
 
@@ -55,7 +55,7 @@ class Guarantee:
     accountant_version: str = field(init=False)
 
     def __post_init__(self) -> None:
-        spent = spend(self.events, self.delta, self.relation, self.accountant)
+        spent = compute_epsilon(self.events, self.delta, self.relation, self.accountant)
         object.__setattr__(self, "epsilon", math.inf if self.unit == "none" else spent.epsilon)
         object.__setattr__(self, "accountant_used", spent.accountant)
         object.__setattr__(self, "accountant_version", spent.version)

@@ -23,7 +23,7 @@ in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its
 
 from airlock.auditing.audit_game import Verdict, judge
 from airlock.auditing.bounds import auc_interval, epsilon_lower_bound, proportion_interval
-from airlock.auditing.features.attack import FeatureSettings
+from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.release import attack_features
 from airlock.auditing.metrics import measure, measure_all, roc
 from airlock.auditing.one_run_audit import OneRunVerdict, judge_one_run
@@ -36,7 +36,7 @@ __all__ = [
     "AttackResult",
     "Audit",
     "AuditSettings",
-    "FeatureSettings",
+    "FeatureAttackSettings",
     "OneRunVerdict",
     "Scores",
     "Situation",

@@ -17,9 +17,9 @@ import numpy as np
 
 from airlock.auditing.bounds import Floats
 from airlock.auditing.dp_audit import (
-    Curve,
     Hits,
     Point,
+    PrivacyCurve,
     anytime,
     choose,
     could_refute,
@@ -189,7 +189,7 @@ class _Trial:
 
     def __init__(self, case: Case, stream: Stream, beta: float) -> None:
         self.case, self._stream, self._beta = case, stream, beta
-        self._curve = Curve(case.points, beta / 2)
+        self._curve = PrivacyCurve(case.points, beta / 2)
         self._one: Floats = np.empty((0, len(case.statistics)))
         self._other: Floats = np.empty((0, len(case.statistics)))
         self._hits: tuple[Hits, Hits] = (np.empty(0, bool), np.empty(0, bool))  # of the bets for the bound

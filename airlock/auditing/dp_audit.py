@@ -177,7 +177,7 @@ class Sequential:
         return np.asarray(np.log1p(_STAKES[:, None] * pay)[:, 2 * p_hits.astype(np.intp) + q_hits])
 
 
-class Curve:
+class PrivacyCurve:
     """Several points (ε, δ) that one proof claims, tested at once: one rejected point refutes the claim.
 
     Guarantee: if all points are true, one of them is ever rejected with probability at most β. Every point has a bet of

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.stats import norm
 
-from airlock.accounting import compose, pure, repeat, spend
+from airlock.accounting import compose, compute_epsilon, pure, repeat
 from airlock.auditing.bounds import auc_interval, proportion_interval
-from airlock.auditing.noisy_proportion import Noise, noisy_interval
+from airlock.auditing.noisy_proportion import CountNoise, noisy_interval
 from airlock.config import Frozen, Proportion
 from airlock.errors import ConfigError
 from airlock.mechanisms import NoisyCounts, Stream
@@ -134,7 +134,7 @@ def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> fl
     """
     each = min(MOST, epsilon / runs)
     for turn in range(40 if each >= LEAST else 0):
-        over = spend(event(each, with_scores, runs), delta).epsilon - epsilon
+        over = compute_epsilon(event(each, with_scores, runs), delta).epsilon - epsilon
         if over <= 0:
             break
         each -= 2**turn * over / runs
@@ -197,18 +197,18 @@ def _within(scores: Floats) -> Floats:
 
 def figures(evaluation: Evaluation) -> Figures:
     """All figures of the noisy counts; a pure function of what left."""
-    one, each = (Noise(noise.epsilon, 1) for noise in evaluation.noises[:2])
+    one, each = (CountNoise(noise.epsilon, 1) for noise in evaluation.noises[:2])
     right, wrong = evaluation.right
     by_class = np.array(evaluation.by_class, np.int64)
     bins = None if evaluation.bins is None else np.array(evaluation.bins, np.float64)
     cell = evaluation.noises[2].variance if bins is not None else 0.0
-    away = Noise(one.epsilon, 2).reach(_SIZE_ERROR)
+    away = CountNoise(one.epsilon, 2).reach(_SIZE_ERROR)
     recalls = tuple(_noisy(int(hit), int(miss), each) for hit, miss in by_class)
     return Figures(
         records=max(0, right + wrong),
         accuracy=_noisy(right, wrong, one),
         recalls=recalls,
-        majority=_majority(by_class, right + wrong, Noise(one.epsilon, 2), Noise(each.epsilon, 2)),
+        majority=_majority(by_class, right + wrong, CountNoise(one.epsilon, 2), CountNoise(each.epsilon, 2)),
         balanced_accuracy=_balanced(recalls),
         auc=None if bins is None or evaluation.classes != 2 else _auc(bins, cell),
         calibration_error=None
@@ -270,10 +270,10 @@ def _chernoff(total: float, sizes: list[tuple[float, int]], tilts: Floats) -> fl
     return float(logs.min())
 
 
-def _noisy(hits: int, misses: int, cell: Noise) -> Figure:
+def _noisy(hits: int, misses: int, cell: CountNoise) -> Figure:
     """A proportion of two cells with the same noise."""
     parts = ((cell, 1.0, 1.0), (cell, 0.0, 1.0))
-    low, high = noisy_interval(hits, hits + misses, parts, Noise(cell.epsilon, 2), CONFIDENCE)
+    low, high = noisy_interval(hits, hits + misses, parts, CountNoise(cell.epsilon, 2), CONFIDENCE)
     return Figure(value=_ratio(hits, hits + misses), low=low, high=high)
 
 
@@ -282,7 +282,7 @@ def _plain(hits: int, total: int) -> Figure:
     return Figure(value=_ratio(hits, total), low=low, high=high)
 
 
-def _majority(by_class: Whole, total: int, size: Noise, cells: Noise) -> Figure:
+def _majority(by_class: Whole, total: int, size: CountNoise, cells: CountNoise) -> Figure:
     """The largest share of a class.
 
     The upper end of the truly largest class is at most the largest upper end, and ends rise with the counts. For the

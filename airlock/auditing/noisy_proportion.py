@@ -38,7 +38,7 @@ _TOGETHER = 0.1  # of the noise's scale: sizes that are taken together
 
 
 @dataclass(frozen=True)
-class Noise:
+class CountNoise:
     """The law of the sum of one or two cells' two-sided geometric noise; of none it is 0.
 
     Args:
@@ -80,7 +80,11 @@ class Noise:
 
 
 def noisy_interval(
-    count: int, total: int, parts: tuple[tuple[Noise, float, float], ...], size: Noise, confidence: float = 0.95
+    count: int,
+    total: int,
+    parts: tuple[tuple[CountNoise, float, float], ...],
+    size: CountNoise,
+    confidence: float = 0.95,
 ) -> tuple[float, float]:
     """The interval for p.
 
@@ -106,7 +110,7 @@ def noisy_interval(
 class _Law:
     """Upper bounds on P(V ≥ s) for V = Σ weight · noise, from a table of s."""
 
-    def __init__(self, parts: tuple[tuple[Noise, float], ...]) -> None:
+    def __init__(self, parts: tuple[tuple[CountNoise, float], ...]) -> None:
         used = [(noise, weight) for noise, weight in parts if weight > 1e-12]
         self.scale = max((weight / noise.epsilon for noise, weight in used), default=0.0)
         self.step = max(_STEP, _FINE * self.scale)
@@ -122,7 +126,7 @@ class _Law:
         return np.asarray(np.where(places < 0, 1.0, found))
 
     @staticmethod
-    def _above(places: Floats, used: list[tuple[Noise, float]]) -> Floats:
+    def _above(places: Floats, used: list[tuple[CountNoise, float]]) -> Floats:
         if not used:
             return (places <= 0).astype(np.float64)
         if len(used) == 1:

@@ -26,7 +26,7 @@ from pydantic import Field
 from scipy.stats import norm
 
 from airlock import methods
-from airlock.accounting import Guarantee, compose, pure, repeat, spend
+from airlock.accounting import Guarantee, compose, compute_epsilon, pure, repeat
 from airlock.auditing.attacks import gradient_norm
 from airlock.auditing.attacks.signals import QUESTION, loss
 from airlock.auditing.bounds import Floats
@@ -204,7 +204,7 @@ def planned(config: ReleaseConfig, facts: Facts, plan: Plan) -> Plan:
             "A figure of so few would be noise.",
             "Leave attack_share out, or raise split.holdout.",
         )
-    return replace(plan, guarantee=composed(config, plan.guarantee), course=None)
+    return replace(plan, guarantee=composed(config, plan.guarantee), schedule=None)
 
 
 def each(config: ReleaseConfig, promise: Guarantee) -> float:
@@ -217,7 +217,7 @@ def each(config: ReleaseConfig, promise: Guarantee) -> float:
     bounded = math.isfinite(promise.epsilon)
     for turn in range(40 if bounded and own >= LEAST else 0):
         both = compose([promise.events, events(own, config.tuning_runs)])
-        over = spend(both, promise.delta, promise.relation, promise.accountant).epsilon - config.epsilon
+        over = compute_epsilon(both, promise.delta, promise.relation, promise.accountant).epsilon - config.epsilon
         if over <= 0:
             break
         own -= 2**turn * over / (len(ATTACKS) * config.tuning_runs)

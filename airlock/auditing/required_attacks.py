@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airlock import methods, nets
-from airlock.auditing.features.attack import FeatureSettings
+from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.release import attack_features
 from airlock.auditing.result import Aim, AttackResult, Audit, ReconstructionResult, View
 from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly
@@ -85,7 +85,7 @@ def _attack_interface(interface: Interface, given: Situation) -> Found:
 
 def _attack_features(features: FeatureSet, given: Situation) -> Found:
     asked, front = given.settings, given.method.kept_front_end(given.kept())
-    how = FeatureSettings(images=min(asked.most, FeatureSettings().images)) if asked else None
+    how = FeatureAttackSettings(images=min(asked.most, FeatureAttackSettings().images)) if asked else None
     return attack_features(
         features, front, given.delta, given.split, given.fractions, given.seed, how, given.run, given.made_with
     )

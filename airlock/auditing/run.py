@@ -23,7 +23,7 @@ from torch import nn
 
 from airlock.auditing import query_attack
 from airlock.auditing.attacks import (
-    Answers,
+    AnsweredRecords,
     LabelSettings,
     Shadows,
     ShadowSettings,
@@ -312,7 +312,7 @@ def _learned(
         return logits, logits[:0]
 
     logits, _ = _kept(run, "lessons", _mark(settings, own, test, inside), work)
-    members, others = (Answers(side, target.answers(side)) for side in (attack_set.members, attack_set.others))
+    members, others = (AnsweredRecords(side, target.answers(side)) for side in (attack_set.members, attack_set.others))
     inner = replace(run, checkpoint=None)
     shadows = Shadows(inside, logits, test.y)
     return shadow_attack(shadows, test, members, others, own, inner, ShadowSettings(most=_LESSONS))

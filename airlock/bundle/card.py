@@ -28,7 +28,7 @@ import dp_accounting as dpa
 from pydantic import ConfigDict, model_validator
 
 from airlock._version import VERSION
-from airlock.accounting import Guarantee, compose, from_json, spend, to_json
+from airlock.accounting import Guarantee, compose, compute_epsilon, from_json, to_json
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.packing import packing_of
@@ -294,7 +294,7 @@ def paid_by_holdout(attacks: PaidAttacks, runs: int) -> dpa.DpEvent:
 
 
 def _part(events: dpa.DpEvent, plain: Mapping[str, Any]) -> dict[str, Any]:
-    spent = spend(events, plain["delta"], plain["relation"])
+    spent = compute_epsilon(events, plain["delta"], plain["relation"])
     return {"epsilon": spent.epsilon, "accountant": spent.accountant, "events": to_json(events)}
 
 
@@ -343,7 +343,7 @@ def total_epsilon(
     own = (promise.events, promise.parts.test.events)
     paid = [own, *((other.events, other.test_events) for other in releases)]
     ways = itertools.product(*paid) if len(releases) <= _MANY else [tuple(itertools.chain(*paid))]
-    spent = [spend(compose([from_json(one) for one in way]), promise.delta, promise.relation) for way in ways]
+    spent = [compute_epsilon(compose([from_json(one) for one in way]), promise.delta, promise.relation) for way in ways]
     largest = max(spent, key=lambda one: one.epsilon)
     return (largest.epsilon, largest.accountant) if math.isfinite(largest.epsilon) else (None, None)
 

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable
 
 from airlock._version import VERSION
-from airlock.accounting import from_json, spend, to_json
+from airlock.accounting import compute_epsilon, from_json, to_json
 from airlock.accounting.epsilon import Relation
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
@@ -105,7 +105,7 @@ def _parts(card: Card) -> Defects:
         if part.events != to_json(events):
             defects.append(f"The events of the {name} part are not those of what the card says about it.")
             continue
-        spent = spend(events, promise.delta, promise.relation, "pld" if part.accountant == "PLD" else "rdp")
+        spent = compute_epsilon(events, promise.delta, promise.relation, "pld" if part.accountant == "PLD" else "rdp")
         same = spent.version == promise.accountant_version
         defects += _differs(f"ε of the {name} part", part.epsilon, spent.epsilon, same)
         most = promise.epsilon if promise.status == "proven" and promise.unit == "record" else card.target.epsilon
@@ -131,7 +131,9 @@ def _recompute(
     promise: StatedGuarantee | OlderGuarantee | OtherRelease, relation: Relation
 ) -> tuple[float | None, str]:
     """ε of the recorded events by the recorded accountant, None where there is no bound; and the version used."""
-    spent = spend(from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp")
+    spent = compute_epsilon(
+        from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp"
+    )
     return (None if promise.unit == "none" or math.isinf(spent.epsilon) else spent.epsilon), spent.version
 
 

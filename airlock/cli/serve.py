@@ -39,9 +39,9 @@ def serve(
     from airlock.serve.ledger_paths import ledger_place, open_only
     from airlock.serve.run import address, bind, check_address
     from airlock.serve.run import serve as run
-    from airlock.serve.service import Limits, Service
+    from airlock.serve.service import Service, ServiceLimits
 
-    limits = Limits(rows=max_rows, concurrent=max_requests)
+    limits = ServiceLimits(rows=max_rows, concurrent=max_requests)
     with bind(host, port) as bound:
         check_address(bound.getsockname()[0], keys=not no_keys)
         card, answerer = open_answerer(bundle, Vault.open(vault))

@@ -122,7 +122,7 @@ def _open_image(file: Path) -> Iterator[Image.Image]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """How one kind of file is called and read."""
 
     title: str
@@ -138,10 +138,10 @@ def _npz_read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     return NpzFile(path).read()[0]
 
 
-NPZ = Kind("npz file", _npz_shape, _npz_read)
-CSV = Kind("CSV file", tables.shape, tables.read_csv)
-PARQUET = Kind("Parquet file", tables.shape, tables.read_parquet)
-IMAGES = Kind("folder of images", image_shape, read_images)
+NPZ = FileKind("npz file", _npz_shape, _npz_read)
+CSV = FileKind("CSV file", tables.shape, tables.read_csv)
+PARQUET = FileKind("Parquet file", tables.shape, tables.read_parquet)
+IMAGES = FileKind("folder of images", image_shape, read_images)
 _KINDS = {".npz": NPZ, ".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET}
 
 
@@ -190,11 +190,11 @@ def read(config: ReleaseConfig, facts: Facts) -> tuple[Raw, Raw | None]:
     return kind.read(path, data, facts.classes), None
 
 
-def _read_test(path: Path, data: DataConfig, kind: Kind, classes: tuple[str, ...]) -> Raw:
+def _read_test(path: Path, data: DataConfig, kind: FileKind, classes: tuple[str, ...]) -> Raw:
     return NpzFile(path).read_test() if kind is NPZ else kind.read(path, data, classes)
 
 
-def _kind(path: Path) -> Kind:
+def _kind(path: Path) -> FileKind:
     if path.is_dir():
         return IMAGES
     if path.suffix.lower() not in _KINDS:
@@ -206,7 +206,7 @@ def _kind(path: Path) -> Kind:
     return _KINDS[path.suffix.lower()]
 
 
-def _check_keys(data: DataConfig, kind: Kind) -> None:
+def _check_keys(data: DataConfig, kind: FileKind) -> None:
     """A key that would be ignored hides a mistake; a test file is of the same kind."""
     given = [key for key in ("label", "columns") if getattr(data, key)]
     if kind in (NPZ, IMAGES) and given:
@@ -224,7 +224,7 @@ def _check_keys(data: DataConfig, kind: Kind) -> None:
         raise ConfigError("test records in one place", "x_test in data.source as well as data.test", do="Remove one.")
 
 
-def _holds_test(path: Path, kind: Kind) -> bool:
+def _holds_test(path: Path, kind: FileKind) -> bool:
     return kind is NPZ and NpzFile(path).has_test()
 
 

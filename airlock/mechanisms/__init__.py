@@ -30,7 +30,7 @@ from airlock.mechanisms.aggregate import (
 from airlock.mechanisms.clipping import BALANCE, Clip, clip_factors
 from airlock.mechanisms.counts import NoisyCounts
 from airlock.mechanisms.discrete import GridNoise
-from airlock.mechanisms.exponential import Choice
+from airlock.mechanisms.exponential import ExponentialMechanism
 from airlock.mechanisms.gaussian import GaussianNoise
 from airlock.mechanisms.kmeans import PrivateKMeans
 from airlock.mechanisms.laplace import LaplaceNoise
@@ -40,8 +40,8 @@ from airlock.mechanisms.randomness import Place, Randomness, Stream
 
 __all__ = [
     "BALANCE",
-    "Choice",
     "Clip",
+    "ExponentialMechanism",
     "GaussianNoise",
     "GridNoise",
     "LaplaceNoise",

@@ -24,7 +24,7 @@ _FARTHEST = 2.0**51  # steps from zero beyond which a score is refused
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExponentialMechanism:
     """Picks option c with probability in proportion to exp(η u_c).
 
     Guarantee. Between neighbouring inputs the scores move by d_c, and `spread` bounds max d − min d. The privacy loss

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.accounting import Claim, Guarantee
-from airlock.accounting.epsilon import LARGEST, deltas, spend
+from airlock.accounting.epsilon import LARGEST, compute_epsilon, deltas
 from airlock.accounting.pld import LossAccountant
 from airlock.data import Records
 from airlock.mechanisms import Randomness, Stream
@@ -99,7 +99,7 @@ class LessNoise:
         return f"which Gaussian noise that just meets the claimed zCDP has when it is divided by {divisor:.2f}"
 
     def _losses(self, divisor: float) -> LossAccountant:
-        claimed = min(max(spend(self.event, self.delta).epsilon, _FINEST), _COARSEST)
+        claimed = min(max(compute_epsilon(self.event, self.delta).epsilon, _FINEST), _COARSEST)
         accountant = LossAccountant(_INTERVAL * claimed * divisor)
         accountant.compose(scaled(self.event, 1.0 / divisor))
         return accountant

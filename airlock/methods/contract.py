@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import dp_accounting as dpa
 
-from airlock.accounting import Course, Curve, Guarantee, to_json, trace
+from airlock.accounting import BudgetSchedule, Curve, Guarantee, to_json, trace
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.config import DataConfig, Frozen, ReleaseConfig, parse
@@ -47,7 +47,7 @@ class Plan:
         leaves: What leaves, in one sentence for a reader who is no engineer.
         guarantee: The promise, its ε already computed.
         details: Public figures: noise multiplier, steps, sampling probability, network and the like.
-        course: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
+        schedule: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
     """
 
     channel: str
@@ -55,11 +55,11 @@ class Plan:
     leaves: str
     guarantee: Guarantee
     details: Details
-    course: Course | None = None
+    schedule: BudgetSchedule | None = None
 
     def curve(self) -> Curve | None:
-        """ε on the way, which takes seconds to compute; None where there is no bound or no course."""
-        return trace(self.course, self.guarantee)
+        """ε on the way, which takes seconds to compute; None where there is no bound or no schedule."""
+        return trace(self.schedule, self.guarantee)
 
 
 @dataclass(frozen=True)

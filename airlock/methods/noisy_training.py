@@ -15,7 +15,7 @@ from typing import ClassVar
 import dp_accounting as dpa
 from torch import nn
 
-from airlock.accounting import Course, Guarantee, calibrate
+from airlock.accounting import BudgetSchedule, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
@@ -113,8 +113,8 @@ class NoisyTraining(Channel):
             "noise_on_mean_gradient": noise_multiplier * self.settings.clip_norm / self.expected_lot,
             **self.extras(),
         }
-        course = self.course(self.step_event(noise_multiplier), self.settings.steps)
-        return Plan(self.channel, self.method, self.leaves, self.guarantee(course.events()), details, course)
+        schedule = self.schedule(self.step_event(noise_multiplier), self.settings.steps)
+        return Plan(self.channel, self.method, self.leaves, self.guarantee(schedule.events()), details, schedule)
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train under noise, measure on the test records, and account for exactly what was executed."""
@@ -202,9 +202,9 @@ class NoisyTraining(Channel):
 
     def whole(self, step: dpa.DpEvent, steps: int) -> dpa.DpEvent:
         """All steps of all runs: when one result is picked among several, every run is paid for."""
-        return self.course(step, steps).events()
+        return self.schedule(step, steps).events()
 
-    def course(self, step: dpa.DpEvent, steps: int) -> Course:
+    def schedule(self, step: dpa.DpEvent, steps: int) -> BudgetSchedule:
         """The same, step by step."""
         return training_course(step, steps, self.sampling_probability, self.config.tuning_runs)
 
@@ -219,8 +219,8 @@ class NoisyTraining(Channel):
 
 def training_course(
     step: dpa.DpEvent, steps: int, sampling_probability: float, runs: int, before: dpa.DpEvent | None = None
-) -> Course:
+) -> BudgetSchedule:
     """Steps on Poisson lots count in epochs; steps on all records by themselves."""
     if sampling_probability >= 1:
-        return Course(step, steps, before, runs)
-    return Course(step, steps, before, runs, "epochs", sampling_probability)
+        return BudgetSchedule(step, steps, before, runs)
+    return BudgetSchedule(step, steps, before, runs, "epochs", sampling_probability)

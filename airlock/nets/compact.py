@@ -23,7 +23,7 @@ SMALLEST = 4  # pixels a side: two pools leave one
 _SLOPE = 0.1
 
 
-class Layout(NamedTuple):
+class CompactLayout(NamedTuple):
     """Widths of the 3 × 3 convolutions before the first pool, before the second and after it, and of those of 1 × 1."""
 
     first: tuple[int, ...]
@@ -37,28 +37,28 @@ class Layout(NamedTuple):
         return f"leaky{len(self.first) + len(self.second)}"
 
 
-def nine(first: int, second: int, seventh: int, eighth: int, ninth: int) -> Layout:
+def nine(first: int, second: int, seventh: int, eighth: int, ninth: int) -> CompactLayout:
     """Three convolutions before each pool, and three after: one of 3 × 3, two of 1 × 1."""
-    return Layout((first,) * 3, (second,) * 3, (seventh,), (eighth, ninth))
+    return CompactLayout((first,) * 3, (second,) * 3, (seventh,), (eighth, ninth))
 
 
 # By name, with how much a pool drops; parameters with the data set's own shape and ten classes.
-FAMILY: dict[str, tuple[Layout, float]] = {
+FAMILY: dict[str, tuple[CompactLayout, float]] = {
     "rona-cifar-teacher": (nine(128, 256, 512, 256, 128), 0.5),  # 3,119,754
     "rona-cifar-s1": (nine(32, 64, 64, 32, 32), 0.0),  # 152,138
     "rona-cifar-s2": (nine(64, 128, 64, 32, 32), 0.0),  # 521,930
     "rona-svhn-teacher": (nine(96, 192, 192, 192, 192), 0.5),  # 1,406,794
-    "rona-svhn-s1": (Layout((16, 16), (32, 32, 32), (32,), (64, 32)), 0.0),  # 39,674
-    "rona-svhn-s2": (Layout((16, 16), (32, 32, 32), (48, 48), (64, 80)), 0.0),  # 69,706
+    "rona-svhn-s1": (CompactLayout((16, 16), (32, 32, 32), (32,), (64, 32)), 0.0),  # 39,674
+    "rona-svhn-s2": (CompactLayout((16, 16), (32, 32, 32), (48, 48), (64, 80)), 0.0),  # 69,706
     "rona-mnist-teacher": (nine(32, 64, 64, 64, 32), 0.5),  # 154,666
-    "rona-mnist-s1": (Layout((16,), (8, 16), (8, 16), ()), 0.0),  # 4,986
-    "rona-mnist-s2": (Layout((16,), (8, 16), (16, 32), ()), 0.0),  # 9,778
+    "rona-mnist-s1": (CompactLayout((16,), (8, 16), (8, 16), ()), 0.0),  # 4,986
+    "rona-mnist-s2": (CompactLayout((16,), (8, 16), (16, 32), ()), 0.0),  # 9,778
     "rona-digits-teacher": (nine(16, 32, 32, 32, 32), 0.0),  # 39,626
     "rona-digits-student": (nine(6, 12, 12, 12, 12), 0.0),  # 5,746
 }
 
 
-def compact_net(shape: tuple[int, ...], classes: int, layout: Layout, dropout: float = 0.0) -> nn.Module:
+def compact_net(shape: tuple[int, ...], classes: int, layout: CompactLayout, dropout: float = 0.0) -> nn.Module:
     """One network of the family, for images of at least 4 pixels a side."""
     channels, height, width = shape
     borders = min(height, width) // 4 >= 3  # small images have no border to lose
@@ -76,7 +76,7 @@ def compact_net(shape: tuple[int, ...], classes: int, layout: Layout, dropout: f
     return nn.Sequential(layers)
 
 
-def _convolutions(layout: Layout, borders: bool) -> Iterator[tuple[int, int, int]]:
+def _convolutions(layout: CompactLayout, borders: bool) -> Iterator[tuple[int, int, int]]:
     """Width, kernel and padding of each; the last of 3 × 3 has no padding where there are borders to lose."""
     threes = (*layout.first, *layout.second, *layout.third)
     for place, size in enumerate(threes, 1):

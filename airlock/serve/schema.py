@@ -8,7 +8,7 @@ from typing import Any
 from airlock.methods.interface import Interface
 from airlock.serve.problems import KINDS, MEDIA_TYPE
 from airlock.serve.protocol import INPUT, output_names
-from airlock.serve.service import Limits
+from airlock.serve.service import ServiceLimits
 
 BEARER = {"type": "http", "scheme": "bearer", "description": "A token from `airlock keys add`."}
 _TEXT = {"type": "string"}
@@ -46,7 +46,7 @@ def guarded() -> dict[str, Any]:
     return {"security": [{"key": []}]}
 
 
-def infer(interface: Interface, limits: Limits) -> dict[str, Any]:
+def infer(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
     """The request of `infer`, as exactly as JSON Schema can say it."""
     count = math.prod(interface.input_shape)
     images = len(interface.input_shape) == 3

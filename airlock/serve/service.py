@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServiceLimits:
     """What one request may take.
 
     Attributes:
@@ -58,7 +58,7 @@ class Service:
     answerer: Answerer
     ledger: Ledger
     keys: KeyStore | None
-    limits: Limits = Limits()
+    limits: ServiceLimits = ServiceLimits()
     headline: str = ""
     verdict: str = ""
 

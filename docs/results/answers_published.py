@@ -23,7 +23,7 @@ import numpy as np
 from torch import nn
 
 from airlock import data
-from airlock.auditing.attacks import Answers, Shadows, ShadowSettings, shadow_attack, subsets
+from airlock.auditing.attacks import AnsweredRecords, Shadows, ShadowSettings, shadow_attack, subsets
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
 from airlock.data.benchmarks import ADULT_COLUMNS
@@ -109,7 +109,7 @@ def _leakage(channel: Published, net: nn.Module, split: Split, count: int, run: 
     there = Shadows(away, models.logits(Resident(rest, run.device)).numpy(), rest.y)
     few = min(size, len(split.test))
     members, others = (
-        Answers(part, predict(net, part).numpy())
+        AnsweredRecords(part, predict(net, part).numpy())
         for part in (split.private.take(np.arange(few)), split.test.take(np.arange(few)))
     )
     scores = shadow_attack(there, rest, members, others, seed, run, ShadowSettings(repeats=1, by_class=False))

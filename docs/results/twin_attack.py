@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from airlock import data
-from airlock.auditing.attacks import Answers, ShadowSettings, shadow_attack, subsets
+from airlock.auditing.attacks import AnsweredRecords, ShadowSettings, shadow_attack, subsets
 from airlock.auditing.attacks.shadows import train_attack, train_shadows
 from airlock.auditing.attacks.signals import ask
 from airlock.config import ReleaseConfig, load
@@ -76,7 +76,7 @@ def _attacker(channel: Published, split: Split, count: int, run: Run) -> Attack:
     sides = [part.take(np.arange(count_scored)) for part in (split.private, split.holdout)]
 
     def attack(net: nn.Module) -> list[float]:
-        members, others = (Answers(side, ask(net, side, run.device)) for side in sides)
+        members, others = (AnsweredRecords(side, ask(net, side, run.device)) for side in sides)
         found = shadow_attack(shadows, pool, members, others, config.seed, run, settings, nets)
         return [_balanced(found.members > 0, found.others > 0, sides, c) for c in range(classes)]
 

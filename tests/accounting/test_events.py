@@ -11,7 +11,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlock.accounting import FailureDpEvent, compose, from_json, pure, repeat, spend, to_json
+from airlock.accounting import FailureDpEvent, compose, compute_epsilon, from_json, pure, repeat, to_json
 from airlock.accounting.epsilon import deltas
 from airlock.accounting.events import without_failure
 from airlock.errors import AccountingError
@@ -95,15 +95,15 @@ def test_a_failure_is_taken_off_delta_wherever_it_stands(noise: dpa.DpEvent) -> 
     event = repeat(compose([FailureDpEvent(1e-6), repeat(noise, 3)]), 2)
     assert from_json(to_json(event)) == event
     rest = repeat(repeat(noise, 3), 2)
-    assert spend(event, 1e-5).epsilon == pytest.approx(spend(rest, 8e-6).epsilon, rel=1e-9)
-    assert spend(event, 1e-5).epsilon > spend(rest, 1e-5).epsilon
-    assert math.isinf(spend(event, 2e-6).epsilon)
+    assert compute_epsilon(event, 1e-5).epsilon == pytest.approx(compute_epsilon(rest, 8e-6).epsilon, rel=1e-9)
+    assert compute_epsilon(event, 1e-5).epsilon > compute_epsilon(rest, 1e-5).epsilon
+    assert math.isinf(compute_epsilon(event, 2e-6).epsilon)
     assert deltas(event, [0.3])[0] == pytest.approx(deltas(rest, [0.3])[0] + 2e-6, rel=1e-6)
     assert without_failure(rest) == (rest, 0.0)
 
 
 def test_a_failure_below_a_sampled_event_is_refused() -> None:
     with pytest.raises(AccountingError, match="failure"):
-        spend(dpa.PoissonSampledDpEvent(0.1, FailureDpEvent(1e-6)), 1e-5)
+        compute_epsilon(dpa.PoissonSampledDpEvent(0.1, FailureDpEvent(1e-6)), 1e-5)
     with pytest.raises(AccountingError, match="probability"):
         from_json({"type": "failure", "probability": 1.5})

@@ -9,7 +9,7 @@ import math
 import dp_accounting as dpa
 import pytest
 
-from airlock.accounting import Claim, Guarantee, from_json, spend
+from airlock.accounting import Claim, Guarantee, compute_epsilon, from_json
 
 
 def make(**changes: object) -> Guarantee:
@@ -25,7 +25,7 @@ def make(**changes: object) -> Guarantee:
 
 
 def test_epsilon_is_computed_and_cannot_be_typed_in() -> None:
-    assert make().epsilon == spend(dpa.GaussianDpEvent(3.0), 1e-5).epsilon
+    assert make().epsilon == compute_epsilon(dpa.GaussianDpEvent(3.0), 1e-5).epsilon
     with pytest.raises(TypeError):
         make(epsilon=0.1)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -44,6 +44,6 @@ def test_no_unit_means_no_privacy() -> None:
 def test_its_json_gives_the_same_epsilon_again() -> None:
     guarantee = make(events=dpa.PoissonSampledDpEvent(0.1, dpa.GaussianDpEvent(1.0)))
     plain = json.loads(json.dumps(guarantee.to_dict()))
-    assert spend(from_json(plain["events"]), plain["delta"]).epsilon == plain["epsilon"]
+    assert compute_epsilon(from_json(plain["events"]), plain["delta"]).epsilon == plain["epsilon"]
     assert "Poisson" in plain["sampling"]
     assert "none" in make().to_dict()["sampling"]

@@ -136,7 +136,7 @@ def test_a_true_claim_at_the_boundary_is_rarely_refuted_by_a_fixed_number_of_run
 
 def refuted_point(one: Floats, other: Floats, points: list[dp_audit.Point]) -> dp_audit.Point | None:
     """The point of a claimed curve that these runs refute, if any; those at even places choose, the others bet."""
-    test = dp_audit.Curve(points, 0.05)
+    test = dp_audit.PrivacyCurve(points, 0.05)
     test.learn(one[::2], other[::2])
     pairs = min(len(one), len(other)) // 2
     test.bet(one[1::2][:pairs], other[1::2][:pairs])
@@ -293,7 +293,7 @@ def test_a_trial_stops_at_the_first_refutation_with_a_true_bound() -> None:
 def test_a_trial_bets_on_no_run_that_chose_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[float] = set()
 
-    class Watched(dp_audit.Curve):
+    class Watched(dp_audit.PrivacyCurve):
         def learn(self, one: Floats, other: Floats) -> None:
             seen.update(one[:, 0])
             super().learn(one, other)
@@ -302,7 +302,7 @@ def test_a_trial_bets_on_no_run_that_chose_the_event(monkeypatch: pytest.MonkeyP
             assert not seen & set(one[:, 0])
             return super().bet(one, other)
 
-    monkeypatch.setattr(audit_game, "Curve", Watched)
+    monkeypatch.setattr(audit_game, "PrivacyCurve", Watched)
     judge(case_of(lambda rng, n: gaussian(0.5, rng, n), 1.0, 1e-5), Stream.from_seed(0), 400)
     assert len(seen) > 100
 

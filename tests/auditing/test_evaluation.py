@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.auditing.evaluation import (
     BINS,
     MOST,
@@ -97,7 +97,7 @@ def test_shares_add_up_and_the_event_is_theirs(with_scores: bool) -> None:
     made = evaluate(outcomes if with_scores else labels_only(outcomes), 3, 1.5, Stream.from_seed(1))
     assert made.shares == shares
     assert sum(noise.epsilon for noise in made.noises) == pytest.approx(1.5)
-    assert spend(event(1.5, with_scores), 1e-9).epsilon == pytest.approx(1.5, rel=1e-3)
+    assert compute_epsilon(event(1.5, with_scores), 1e-9).epsilon == pytest.approx(1.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 7])
@@ -105,7 +105,7 @@ def test_shares_add_up_and_the_event_is_theirs(with_scores: bool) -> None:
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_the_test_part_never_costs_more_than_is_stated(epsilon: float, delta: float, runs: int) -> None:
     each = budget(epsilon, delta, True, runs)
-    assert spend(event(each, True, runs), delta).epsilon <= epsilon
+    assert compute_epsilon(event(each, True, runs), delta).epsilon <= epsilon
     assert each == pytest.approx(epsilon / runs, rel=1e-3)
 
 
@@ -215,6 +215,6 @@ def test_counts_too_far_or_too_near_are_not_believed() -> None:
 def test_the_budget_is_never_exceeded_however_the_accountant_rounds(stated: float, runs: int) -> None:
     """At the first of these the accountant's grid swallowed steps that were as small as what was too much."""
     each = budget(stated, 1e-4, True, runs)
-    spent = spend(event(each, True, runs), 1e-4).epsilon
+    spent = compute_epsilon(event(each, True, runs), 1e-4).epsilon
     assert 0.998 * stated < spent <= stated or each * runs > 0.998 * stated
     assert spent <= stated

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from airlock.auditing.bounds import proportion_interval
-from airlock.auditing.noisy_proportion import Noise, _binomial, _Law, noisy_interval
+from airlock.auditing.noisy_proportion import CountNoise, _binomial, _Law, noisy_interval
 
 Interval = Callable[[int, int, float], tuple[float, float]]
 
 
 @lru_cache(maxsize=100_000)
 def interval(hits: int, misses: int, epsilon: float) -> tuple[float, float]:
-    cell = Noise(epsilon, 1)
-    return noisy_interval(hits, hits + misses, ((cell, 1.0, 1.0), (cell, 0.0, 1.0)), Noise(epsilon, 2))
+    cell = CountNoise(epsilon, 1)
+    return noisy_interval(hits, hits + misses, ((cell, 1.0, 1.0), (cell, 0.0, 1.0)), CountNoise(epsilon, 2))
 
 
 def law(epsilon: float, cells: int, reach: int) -> NDArray[np.float64]:
@@ -35,7 +35,7 @@ def law(epsilon: float, cells: int, reach: int) -> NDArray[np.float64]:
 def test_the_law_of_the_noise(epsilon: float, cells: int) -> None:
     reach = math.ceil(60 / epsilon)
     places = np.arange(-reach, reach + 1)
-    chances, noise = law(epsilon, cells, reach), Noise(epsilon, cells)
+    chances, noise = law(epsilon, cells, reach), CountNoise(epsilon, cells)
     for value in (-5.0, -1.0, 0.0, 0.5, 1.0, 7.0):
         assert noise.at_least(np.array([value]))[0] == pytest.approx(chances[places >= value].sum(), abs=1e-9)
     assert noise.variance == pytest.approx(chances @ places**2, rel=1e-6)
@@ -48,7 +48,7 @@ def test_the_law_of_the_noise(epsilon: float, cells: int) -> None:
 def test_the_table_bounds_the_law_of_both_parts_and_not_by_much(
     first: float, second: float, one: float, two: float, place: float
 ) -> None:
-    parts = ((Noise(first, 1), one), (Noise(second, 2), two))
+    parts = ((CountNoise(first, 1), one), (CountNoise(second, 2), two))
     found = _Law(parts)
     noises = np.random.default_rng(1)
     draws = [
@@ -64,7 +64,7 @@ def test_the_table_bounds_the_law_of_both_parts_and_not_by_much(
 
 def test_without_noise_it_is_clopper_and_pearsons() -> None:
     for hits, total in ((0, 5), (3, 8), (17, 20), (298, 350), (1500, 1500)):
-        low, high = noisy_interval(hits, total, (), Noise(60.0, 2))
+        low, high = noisy_interval(hits, total, (), CountNoise(60.0, 2))
         wanted = proportion_interval(hits, total, 0.952)
         assert (low, high) == pytest.approx(wanted, abs=3e-6)
 

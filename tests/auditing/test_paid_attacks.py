@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from airlock import data
-from airlock.accounting import spend, to_json
+from airlock.accounting import compute_epsilon, to_json
 from airlock.auditing import paid_attacks
 from airlock.auditing.metrics import roc
 from airlock.auditing.paid_attacks import PaidAttack, attack_event, paid_auc, slotted_auc
@@ -43,12 +43,12 @@ def test_the_method_gets_what_is_left_and_both_cost_no_more_than_was_asked_for()
     each = paid_attacks.each(config(), alone.guarantee)
     assert 0.099 < each <= 0.1
     assert last == to_json(paid_attacks.events(each, 1))
-    assert spend(paid_attacks.events(each, 1), 1e-4).epsilon <= 0.2
+    assert compute_epsilon(paid_attacks.events(each, 1), 1e-4).epsilon <= 0.2
 
 
 def test_without_a_share_nothing_changes() -> None:
     assert paid_attacks.for_method(config(attack_share=0)) == config(attack_share=0)
-    assert plan_release(config(attack_share=0)).course is not None
+    assert plan_release(config(attack_share=0)).schedule is not None
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def test_the_noise_is_laplace_scaled_to_the_larger_share() -> None:
 
 
 def test_the_event_is_that_of_all_attacks() -> None:
-    assert spend(attack_event(0.2, 1), 1e-9).epsilon == pytest.approx(0.2, rel=1e-3)
-    assert spend(attack_event(0.2, 2), 1e-9).epsilon == pytest.approx(0.4, rel=1e-3)
+    assert compute_epsilon(attack_event(0.2, 1), 1e-9).epsilon == pytest.approx(0.2, rel=1e-3)
+    assert compute_epsilon(attack_event(0.2, 2), 1e-9).epsilon == pytest.approx(0.4, rel=1e-3)
 
 
 @pytest.mark.parametrize(

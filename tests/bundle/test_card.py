@@ -15,7 +15,7 @@ import dp_accounting as dpa
 import jsonschema
 import pytest
 
-from airlock.accounting import Claim, compose, from_json, spend
+from airlock.accounting import Claim, compose, compute_epsilon, from_json
 from airlock.bundle import Bundle, Card, card_schema, make_card
 from airlock.bundle.card import check_budget
 from airlock.config import ReleaseConfig
@@ -138,8 +138,8 @@ def test_a_total_holds_for_whoever_is_private_here_and_a_test_record_there(confi
     assert total is not None
     private, test = (from_json(events) for events in (first.guarantee.events, first.guarantee.parts.test.events))
     for way in ([private, private], [private, test], [test, test]):
-        assert spend(compose(way), 1e-4).epsilon <= total + 1e-9
-    assert total > spend(compose([private, private]), 1e-4).epsilon
+        assert compute_epsilon(compose(way), 1e-4).epsilon <= total + 1e-9
+    assert total > compute_epsilon(compose([private, private]), 1e-4).epsilon
     many = [first.model_copy(update={"release_id": f"{number:032x}"}) for number in range(4)]
     assert (make_card(config, FACTS, make_release(guarantee(6.0)), noise(), others=many).total.epsilon or 0) > total
 
@@ -154,9 +154,9 @@ def test_total_is_the_epsilon_of_all_events(config: ReleaseConfig, card: Card):
     made = make_card(config, FACTS, make_release(promise), noise(), others=(card,))
     own, other = (one.guarantee.parts for one in (made, card))
     ways = [(a.events, b.events) for a in (own.private, own.test) for b in (other.private, other.test)]
-    both = max(spend(compose([from_json(one) for one in way]), 1e-4).epsilon for way in ways)
+    both = max(compute_epsilon(compose([from_json(one) for one in way]), 1e-4).epsilon for way in ways)
     assert made.total.epsilon == pytest.approx(both)
-    assert both > spend(compose([promise.events, dpa.GaussianDpEvent(1.5)]), 1e-4).epsilon
+    assert both > compute_epsilon(compose([promise.events, dpa.GaussianDpEvent(1.5)]), 1e-4).epsilon
     assert max(promise.epsilon, card.guarantee.epsilon or 0) < both
     assert [other.release_id for other in made.total.releases] == [card.release_id]
     assert f"{math.ceil(both * 100) / 100:.2f}" in made.words.others

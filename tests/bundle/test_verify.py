@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from airlock.accounting import spend, to_json
+from airlock.accounting import compute_epsilon, to_json
 from airlock.auditing.evaluation import Evaluation, figures, tables
 from airlock.auditing.evaluation import event as evaluation_event
 from airlock.bundle import Bundle, Card, Vault, make_card, read_verified, verify, write
@@ -239,7 +239,7 @@ def test_a_test_part_that_pays_more_than_is_stated_is_found(folder: Path, reseal
     def dearer(table: dict[str, Any]) -> None:
         table["utility"]["counts"]["epsilon"] = 8.0
         event = evaluation_event(8.0, True)
-        spent = spend(event, 1e-4)
+        spent = compute_epsilon(event, 1e-4)
         part = {"events": to_json(event), "epsilon": spent.epsilon, "accountant": spent.accountant}
         table["guarantee"]["parts"]["test"] = part
 

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airlock.accounting import Curve
-from airlock.accounting.budget_curve import Point
+from airlock.accounting.budget_curve import CurvePoint
 from airlock.bundle.rendering.charts import draw_curve
 from airlock.cli.plan import chart
 from tests.cli.test_cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOT_CURVE = Curve(
-    "epochs", 1e-5, "proven", 1, tuple(Point(n, n / 10, 0.3 * math.sqrt(n)) for n in (1, 4, 9, 25, 49, 100))
+    "epochs", 1e-5, "proven", 1, tuple(CurvePoint(n, n / 10, 0.3 * math.sqrt(n)) for n in (1, 4, 9, 25, 49, 100))
 )
 EXPECTED = """\
 ε at δ = 1e-5 after so many epochs
@@ -99,7 +99,9 @@ def test_a_narrow_terminal_gets_a_few_points() -> None:
 def test_any_curve_fits_into_any_width(rows: list[tuple[int, float]], q: float, width: int, plain: bool) -> None:
     epsilons = sorted(epsilon for _, epsilon in rows)
     steps = sorted(n for n, _ in rows)
-    curve = Curve("epochs", 1e-5, "proven", 1, tuple(Point(n, n * q, e) for n, e in zip(steps, epsilons, strict=True)))
+    curve = Curve(
+        "epochs", 1e-5, "proven", 1, tuple(CurvePoint(n, n * q, e) for n, e in zip(steps, epsilons, strict=True))
+    )
     lines = chart(curve, width, plain=plain).split("\n")
     if width >= 40:
         assert all(len(line) <= width for line in lines[1:13])

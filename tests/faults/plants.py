@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from airlock.accounting import Course, events
+from airlock.accounting import BudgetSchedule, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
 from airlock.data import split as data_split
 from airlock.ledger.transaction import Charge, Replay, Spend, Transaction
 from airlock.mechanisms import (
-    Choice,
     Clip,
+    ExponentialMechanism,
     GaussianNoise,
     GridNoise,
     LocalGaussian,
@@ -61,7 +61,7 @@ from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.sealed import Sealed
 from tests.faults.fault import Patch, Plant
 
-spend_module: Any = importlib.import_module("airlock.accounting.epsilon")
+epsilon_module: Any = importlib.import_module("airlock.accounting.epsilon")
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
@@ -96,7 +96,7 @@ def no_noise(patch: Patch) -> None:
 
 def grid_noise_over(divisor: int) -> Plant:
     def plant(patch: Patch) -> None:
-        for mechanism in (GridNoise, Choice):
+        for mechanism in (GridNoise, ExponentialMechanism):
             scale = mechanism.scale.fget  # type: ignore[attr-defined]
             patch.setattr(mechanism, "scale", property(lambda self, scale=scale: max(1, scale(self) // divisor)))
 
@@ -121,8 +121,8 @@ def noise_on_one_side(patch: Patch) -> None:
 
 def half_the_spread(patch: Patch) -> None:
     """The exponential mechanism weighs scores as if one record moved them half as far."""
-    scale = Choice.scale.fget  # type: ignore[attr-defined]
-    patch.setattr(Choice, "scale", property(lambda self: scale(self) // 2))
+    scale = ExponentialMechanism.scale.fget  # type: ignore[attr-defined]
+    patch.setattr(ExponentialMechanism, "scale", property(lambda self: scale(self) // 2))
 
 
 def one_noise_for_all_rows(patch: Patch) -> None:
@@ -457,13 +457,13 @@ def no_process_adds_the_noise(patch: Patch) -> None:
 
 
 def epsilon_at_a_hundred_times_delta(patch: Patch) -> None:
-    spent = spend_module._spent
-    patch.setattr(spend_module, "_spent", lambda content, delta, how: spent(content, 100 * delta, how))
+    spent = epsilon_module._bounded
+    patch.setattr(epsilon_module, "_bounded", lambda content, delta, how: spent(content, 100 * delta, how))
 
 
 def tuning_runs_are_free(patch: Patch) -> None:
-    events_of = Course.events
-    patch.setattr(Course, "events", lambda self: events_of(replace(self, runs=1)))
+    events_of = BudgetSchedule.events
+    patch.setattr(BudgetSchedule, "events", lambda self: events_of(replace(self, runs=1)))
 
 
 def the_last_step_is_free(patch: Patch) -> None:
@@ -480,12 +480,12 @@ def renyi_without_delta(patch: Patch) -> None:
     """The divergence of the best order, without what δ costs at that order."""
 
     def epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None = None) -> float:
-        with spend_module._quiet():
-            accountant = spend_module.rdp.RdpAccountant(orders)
+        with epsilon_module._quiet():
+            accountant = epsilon_module.rdp.RdpAccountant(orders)
             accountant.compose(event)
             return float(np.min(accountant._rdp[1:] if len(accountant._rdp) > 1 else accountant._rdp))
 
-    patch.setattr(spend_module, "_rdp_epsilon", epsilon)
+    patch.setattr(epsilon_module, "_rdp_epsilon", epsilon)
 
 
 def sampling_under_replace_one(patch: Patch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from airlock.accounting import pure, spend
+from airlock.accounting import compute_epsilon, pure
 from airlock.mechanisms import NoisyCounts, Stream
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ def test_an_adversary_is_right_as_often_as_epsilon_allows_and_faults_are_noticed
 def test_event_shape_and_streams() -> None:
     counts = NoisyCounts(0.7)
     assert counts.event == pure(0.7)
-    assert spend(counts.event, 1e-9).epsilon == pytest.approx(0.7, rel=1e-3)
+    assert compute_epsilon(counts.event, 1e-9).epsilon == pytest.approx(0.7, rel=1e-3)
     stream = Stream.from_seed(1)
     table = counts.add(np.arange(6).reshape(2, 3), stream)
     assert table.shape == (2, 3)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.mechanisms import GridNoise, Stream
 from airlock.mechanisms.discrete import LARGEST_SCALE, Coins, Kind, sample
 
@@ -139,7 +139,7 @@ def test_the_gaussian_event_covers_the_exact_divergence_of_neighbours() -> None:
     event = GridNoise("gaussian", 1.0, scale / shift).event
     assert isinstance(event, dpa.ZCDpEvent)
     assert (event.rho, event.xi) == (pytest.approx(rho), 0.0)
-    epsilon = spend(event, 1e-4).epsilon
+    epsilon = compute_epsilon(event, 1e-4).epsilon
     assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= 1e-4
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from airlock.accounting.epsilon import spend
+from airlock.accounting.epsilon import compute_epsilon
 from airlock.accounting.events import from_json, to_json
 from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import LaplaceNoise, PrivateKMeans, Stream
@@ -43,7 +43,7 @@ def test_the_iterations_and_the_split_are_those_of_the_paper() -> None:
 @settings(max_examples=15, deadline=None)
 def test_the_event_costs_epsilon(epsilon: float, clusters: int, dimensions: int) -> None:
     event = PrivateKMeans(clusters, epsilon, 1000, dimensions=dimensions).event
-    assert spend(event, 1e-12).epsilon == pytest.approx(epsilon, rel=0.01)
+    assert compute_epsilon(event, 1e-12).epsilon == pytest.approx(epsilon, rel=0.01)
     assert from_json(to_json(event)) == event
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from airlock.accounting.epsilon import spend
+from airlock.accounting.epsilon import compute_epsilon
 from airlock.errors import AccountingError
 from airlock.mechanisms import LaplaceNoise, Stream
 from airlock.mechanisms.laplace import _limits, discrete
@@ -31,7 +31,7 @@ def test_the_noise_has_the_scale_that_is_accounted_for(sensitivity: float, noise
     assert not has_scale(noise / 2, sensitivity * noise_multiplier)
     assert not has_scale(noise * 0.97, sensitivity * noise_multiplier)
     assert mechanism.event == dpa.LaplaceDpEvent(noise_multiplier)
-    assert spend(mechanism.event, 1e-12).epsilon == pytest.approx(1 / noise_multiplier, rel=1e-3)
+    assert compute_epsilon(mechanism.event, 1e-12).epsilon == pytest.approx(1 / noise_multiplier, rel=1e-3)
 
 
 @pytest.mark.parametrize("scale", [0.4, 1.3, 5.0])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.mechanisms import LocalGaussian, RandomisedResponse, Stream
 from tests.mechanisms.test_gaussian import has_scale
 
@@ -54,4 +54,4 @@ def test_a_label_stays_as_often_as_stated_and_moves_anywhere_else_alike() -> Non
     assert plausible(1.5)
     assert not plausible(3.0)  # half the noise
     assert not plausible(0.75)
-    assert abs(spend(mechanism.event, 1e-9, "replace-one").epsilon - 1.5) < 1e-3
+    assert abs(compute_epsilon(mechanism.event, 1e-9, "replace-one").epsilon - 1.5) < 1e-3

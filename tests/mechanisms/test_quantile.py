@@ -12,7 +12,7 @@ from dp_accounting import rdp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.errors import AccountingError
 from airlock.mechanisms import Clip, QuantileBound, Stream
 from tests.mechanisms.test_gaussian import has_scale
@@ -34,10 +34,10 @@ def test_the_accountant_agrees_on_the_two_parts(noise: float, count_noise: float
     bound = QuantileBound(0.5, 0.2, count_noise)
     parts = [dpa.GaussianDpEvent(bound.gradient_noise(noise)), bound.noise.event]
     assert parts[1] == dpa.GaussianDpEvent(2 * count_noise)
-    whole = spend(dpa.GaussianDpEvent(noise), 1e-5).epsilon
-    assert spend(dpa.ComposedDpEvent(parts), 1e-5).epsilon == pytest.approx(whole, rel=1e-3)
+    whole = compute_epsilon(dpa.GaussianDpEvent(noise), 1e-5).epsilon
+    assert compute_epsilon(dpa.ComposedDpEvent(parts), 1e-5).epsilon == pytest.approx(whole, rel=1e-3)
     half = [dpa.GaussianDpEvent(bound.gradient_noise(noise)), dpa.GaussianDpEvent(count_noise)]
-    assert spend(dpa.ComposedDpEvent(half), 1e-5).epsilon > 1.02 * whole
+    assert compute_epsilon(dpa.ComposedDpEvent(half), 1e-5).epsilon > 1.02 * whole
 
 
 def test_sampling_amplifies_the_pair_as_a_whole() -> None:

@@ -1,7 +1,7 @@
 """Every answer is paid for: what a method says its answers cost is what the ledger loses, through the code that sells.
 
 For every method that answers instead of leaving: a real release, its own answerer from the interface and the vault, a
-real ledger with the interface's units as its cap, and the sale that the service makes, in requests of several rows.
+real ledger with the interface's units as its cap, and the handler that the service asks, in requests of several rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airlock.ledger import Ledger
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Interface, Release
 from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Reservation, as_queries
-from airlock.serve.answer_handler import Gatherer, Sale
+from airlock.serve.answer_handler import AnswerHandler, Batcher
 from airlock.serve.ledger_paths import terms_of
 from airlock.serve.protocol import LABEL, Query
 from airlock.training import Run
@@ -90,16 +90,16 @@ class Shop:
     def spent(self) -> int:
         return self.ledger.balance().spent
 
-    def sell(self, rows: int, client: str = "ann", key: str | None = None, first: int = 0) -> NDArray[np.int64]:
+    def handle(self, rows: int, client: str = "ann", key: str | None = None, first: int = 0) -> NDArray[np.int64]:
         """The labels of one request, as they leave."""
         return asyncio.run(self._sell(as_queries(digits().take(np.arange(first, first + rows))), client, key))
 
     async def _sell(self, x: NDArray[np.float32], client: str, key: str | None) -> NDArray[np.int64]:
-        sale = Sale(self.answerer, self.ledger)
+        handler = AnswerHandler(self.answerer, self.ledger)
         try:
-            sold = await sale.sell(client, Query(x, (LABEL,), None, f"{len(x):064x}"), key)
+            sold = await handler.handle(client, Query(x, (LABEL,), None, f"{len(x):064x}"), key)
         finally:
-            sale.close()
+            handler.close()
         found = {one["name"]: one["data"] for one in json.loads(sold.outputs)}
         return np.array(found[LABEL], np.int64)
 
@@ -109,7 +109,7 @@ def every_answer_is_charged(name: str, requests: Sequence[tuple[int, str, str | 
     with tempfile.TemporaryDirectory() as folder, Shop(opened(name), Path(folder)) as shop:
         desk, paid = shop.answerer, 0
         for rows, client, key in requests:
-            shop.sell(rows, client, key)
+            shop.handle(rows, client, key)
             paid += rows
             assert shop.spent == paid, f"{shop.spent} units were charged for {paid} answers"
             assert not shop.unpaid, f"noise was drawn for {shop.unpaid} answers before they were charged"
@@ -118,20 +118,20 @@ def every_answer_is_charged(name: str, requests: Sequence[tuple[int, str, str | 
             desk.cancel(asked)
         units = desk.interface.units
         assert units is not None
-        assert shop.sell(*requests[-1]).shape == (requests[-1][0],)  # again, by the same key: the same answer
+        assert shop.handle(*requests[-1]).shape == (requests[-1][0],)  # again, by the same key: the same answer
         assert (shop.given, shop.spent) == (paid, paid), "an answer that is given again is drawn or charged again"
         with pytest.raises(Exhausted):
-            shop.sell(units - paid + 1)
-        shop.sell(units - paid)
+            shop.handle(units - paid + 1)
+        shop.handle(units - paid)
         with pytest.raises(Exhausted):
-            shop.sell(1)
+            shop.handle(1)
         assert shop.given == shop.spent == units
 
 
 def answers_have_noise_of_their_own(name: str) -> None:
     """The same question, several times in one request and in several requests: as many noises."""
     desk, found = opened(name), []
-    seller = Gatherer(desk)
+    seller = Batcher(desk)
     for _ in range(2):
         answers = seller._one(np.repeat(as_queries(digits().take(np.arange(1))), 3, 0), desk.reserve(3))
         assert isinstance(answers, Answers), answers

@@ -25,7 +25,7 @@ from airlock.errors import AirlockWarning
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import FeatureSet, Interface, NetworkArtefact, Release
 from airlock.methods.interface import Answers, as_queries
-from airlock.serve.answer_handler import Gatherer
+from airlock.serve.answer_handler import Batcher
 from airlock.training import Run
 from tests import chance
 from tests.methods.test_missing_records import FACTS, NAMES, config, digits
@@ -93,7 +93,7 @@ def leaving(name: str, made: Release) -> dict[str, NDArray[np.generic]]:
         return {"features": np.asarray(found.x)}
     assert isinstance(made.artefact, Interface)
     desk = methods.named(name).answerer(made.artefact, made.secrets)
-    answers = Gatherer(desk)._one(as_queries(digits().take(np.arange(QUESTIONS))), desk.reserve(QUESTIONS))
+    answers = Batcher(desk)._one(as_queries(digits().take(np.arange(QUESTIONS))), desk.reserve(QUESTIONS))
     assert isinstance(answers, Answers), answers
     return {"answers": answers.labels if answers.values is None else answers.values}
 

@@ -23,7 +23,7 @@ from airlock.mechanisms.discrete import GridNoise
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 from airlock.serve.ledger_paths import terms_of
 from airlock.serve.run import address, bind, make_server, serve
-from airlock.serve.service import Limits, Service
+from airlock.serve.service import Service, ServiceLimits
 from tests.waiting import LONG
 
 SHAPE, CLASSES = (1, 2, 2), ("cat", "dog", "owl")
@@ -72,7 +72,7 @@ def question(rows: int = 1, value: float = 0.5, **changes: Any) -> dict[str, Any
 def make(folder: Path, answerer: Answerer, *, keys: bool = True, body_seconds: float = LONG, **limits: Any) -> Service:
     ledger = Ledger.open(folder / "ledger.db", folder / "mark", terms_of(RELEASE, answerer.interface))
     store = KeyStore(ledger) if keys else None
-    allowed = Limits(body_seconds=body_seconds, **limits)
+    allowed = ServiceLimits(body_seconds=body_seconds, **limits)
     return Service("pets", RELEASE, "airlock_answers_test", CARD, answerer, ledger, store, allowed)
 
 

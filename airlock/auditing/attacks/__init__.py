@@ -21,7 +21,7 @@ from airlock.auditing.attacks.label_only import LabelSettings, label_only
 from airlock.auditing.attacks.lira import lira
 from airlock.auditing.attacks.rmia import rmia
 from airlock.auditing.attacks.shadows import (
-    Answers,
+    AnsweredRecords,
     Shadows,
     ShadowSettings,
     balanced,
@@ -32,7 +32,7 @@ from airlock.auditing.attacks.shadows import (
 from airlock.auditing.attacks.threshold import gradient_norm, loss_threshold
 
 __all__ = [
-    "Answers",
+    "AnsweredRecords",
     "LabelSettings",
     "ShadowSettings",
     "Shadows",

@@ -251,10 +251,10 @@ class ShadowSettings(Frozen):
         hidden: Units of the one hidden layer.
         weight_decay: The gradient's L2 term: 2e-6 · w is the gradient of an L2 penalty of 1e-6 · ‖w‖².
         learning_rate: Of Adam.
-        batch_size: Answers in a step.
+        batch_size: AnsweredRecords in a step.
         epochs: Over the answers of an average class.
         repeats: How many times the attack is made, each with its own seed; the first one gives the scores.
-        most: Answers that a network learns from at most, drawn by chance; None for all.
+        most: AnsweredRecords that a network learns from at most, drawn by chance; None for all.
         by_class: One network a class, or one for all, which is not told the record's class.
     """
 
@@ -269,7 +269,7 @@ class ShadowSettings(Frozen):
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnsweredRecords:
     """What the attacked model says about records: their contents, labels and its logits.
 
     Args:
@@ -284,8 +284,8 @@ class Answers:
 def shadow_attack(
     shadows: Shadows,
     known: Records,
-    members: Answers,
-    others: Answers,
+    members: AnsweredRecords,
+    others: AnsweredRecords,
     seed: int,
     run: Run,
     settings: ShadowSettings | None = None,

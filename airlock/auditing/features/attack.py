@@ -194,7 +194,7 @@ NOT_TESTED = (
 )
 
 
-class FeatureSettings(Frozen):
+class FeatureAttackSettings(Frozen):
     """How hard to attack.
 
     Args:
@@ -220,7 +220,7 @@ class FeatureSettings(Frozen):
     shown: Annotated[int, Field(ge=1, le=32)] = 8
 
 
-QUICK = FeatureSettings(
+QUICK = FeatureAttackSettings(
     known=500,
     images=60,
     net=False,
@@ -230,7 +230,7 @@ QUICK = FeatureSettings(
 
 
 @dataclass(frozen=True)
-class Pool:
+class CandidatePool:
     """Public nets that the front end may have been cut from.
 
     Args:
@@ -251,9 +251,9 @@ def attack(
     fractions: SplitConfig,
     delta: float,
     seed: int,
-    settings: FeatureSettings | None = None,
+    settings: FeatureAttackSettings | None = None,
     run: Run | None = None,
-    pool: Pool | None = None,
+    pool: CandidatePool | None = None,
     *,
     labelled: bool = True,
 ) -> tuple[Audit, Secrets]:
@@ -274,7 +274,7 @@ def attack(
     Returns:
         The audit, and what belongs into the vault: the scores of single records, and pictures of private ones.
     """
-    chosen, run = settings or FeatureSettings(), run or Run()
+    chosen, run = settings or FeatureAttackSettings(), run or Run()
     attack_set = draw(split, fractions, seed, chosen.images)
     count = public_count(split, "test", fractions, chosen.known)
     if attack_set is None or count < 8 or count > len(split.test):
@@ -316,7 +316,7 @@ class _Scene:
     target: Pairs
     seed: int
     run: Run
-    settings: FeatureSettings
+    settings: FeatureAttackSettings
 
     def left(self, pairs: Pairs, salt: int) -> Tensor:
         """Features as they leave, with the audit's own noise."""
@@ -363,7 +363,7 @@ def _told(scene: _Scene) -> AttributeResult:
     )
 
 
-def _named(scene: _Scene, pool: Pool) -> IdentificationResult:
+def _named(scene: _Scene, pool: CandidatePool) -> IdentificationResult:
     """With the first few of the attacker's own records: nothing about private ones is needed for it."""
     features, clipped = scene.left(scene.known, 4), scene.pipeline.clip is not None
     counts = [count for count in KNOWN_IMAGES if count <= len(scene.known)]

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from airlock.auditing.features.attack import QUICK, FeatureSettings, Pool, attack
+from airlock.auditing.features.attack import QUICK, CandidatePool, FeatureAttackSettings, attack
 from airlock.auditing.features.feature_pipeline import FeaturePipeline
 from airlock.auditing.result import Audit
 from airlock.config import SplitConfig
@@ -32,7 +32,7 @@ def attack_features(
     split: Split,
     fractions: SplitConfig,
     seed: int,
-    settings: FeatureSettings | None = None,
+    settings: FeatureAttackSettings | None = None,
     run: Run | None = None,
     made_with: int | None = None,
 ) -> tuple[Audit, Secrets]:
@@ -68,7 +68,7 @@ def _left(features: FeatureSet) -> Iterator[tuple[NDArray[np.floating[Any]], NDA
         yield np.asarray(part.x, np.float32), part.y
 
 
-def _pool(kept: KeptFrontEnd, split: Split, seed: int, run: Run) -> Pool | None:
+def _pool(kept: KeptFrontEnd, split: Split, seed: int, run: Run) -> CandidatePool | None:
     """The networks that the front end was drawn from, and other public ones; None where its inner layers were cut.
 
     A front end with narrower inner layers computes other maps than the whole net: matching them channel by channel says
@@ -88,4 +88,4 @@ def _pool(kept: KeptFrontEnd, split: Split, seed: int, run: Run) -> Pool | None:
             same = (name, layer) == (kept.name, kept.layers)
             if not same and tuple(other.shape[1:]) == tuple(size) and name not in kept.pool:
                 candidates[f"{name}, {layer}"] = other
-    return Pool(candidates, kept.name, kept.channels)
+    return CandidatePool(candidates, kept.name, kept.channels)

@@ -42,7 +42,7 @@ _TIMES = 10  # as many records as are declared may be there, and heads are still
 _BATCH = 250
 
 
-class FrontSettings(Frozen):
+class FittedFrontSettings(Frozen):
     """Which public front end.
 
     Args:
@@ -52,7 +52,7 @@ class FrontSettings(Frozen):
     features: Literal["auto", "scattering", "pixels"] = "auto"
 
 
-class HeadSettings(FrontSettings):
+class HeadSettings(FittedFrontSettings):
     """How the head is solved; everything left out follows from public facts.
 
     Args:
@@ -69,7 +69,7 @@ class HeadSettings(FrontSettings):
 class Featured(Channel):
     """A frozen public front end and the promise of a method that fits heads on it; unit record, add-remove."""
 
-    settings_type: ClassVar[type[FrontSettings]] = FrontSettings
+    settings_type: ClassVar[type[FittedFrontSettings]] = FittedFrontSettings
     assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -110,7 +110,7 @@ class Featured(Channel):
 class Fitted(Featured):
     """One certified head of all private records, with noise on it or on its answers."""
 
-    settings_type: ClassVar[type[FrontSettings]] = HeadSettings
+    settings_type: ClassVar[type[FittedFrontSettings]] = HeadSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)

@@ -12,7 +12,7 @@ further apart, so a computed logit is off by at most e = γ(width) B R (Higham 2
 pair, 4e more for the spread. Both are part of the sensitivity.
 
 * logits: rounded to a public grid, with a discrete Gaussian on each (`GridNoise`): ρ-zCDP, ρ = 1/(2z²).
-* label: the largest of such logits, or the exponential mechanism over the true ones (`Choice`), whose losses lie in one
+* label: the largest of such logits, or `ExponentialMechanism` over the true ones, whose losses lie in one
   interval of length ε₀: ε₀-DP and ε₀²/8-zCDP. As the largest of logits with Gumbel noise, two of them are told apart
   under noise of standard deviation (π/√3) √2ΔR/ε₀, where Gaussian noise has √2 zΔR. At equal ρ = ε₀²/8 = 1/(2z²) that
   is 0.907 times as much; accounted as pure ε₀ it is less still for a handful of queries. Which is best follows from
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from airlock.accounting import calibrate, pure, repeat
 from airlock.accounting.epsilon import Accountant
-from airlock.mechanisms import Choice, GridNoise, Stream
+from airlock.mechanisms import ExponentialMechanism, GridNoise, Stream
 from airlock.methods.answers.answerer import HEAD, Desk
 from airlock.methods.contract import Secrets
 from airlock.methods.interface import Answers, Interface
@@ -82,7 +82,7 @@ def least_noise(
         runs: How often all of this is done before one result is picked.
         epsilon: The target.
         delta: The δ it is stated at.
-        accountant: As in `spend`.
+        accountant: As in `compute_epsilon`.
     """
 
     def fitted(way: Way) -> Noise:
@@ -108,7 +108,7 @@ class Noisy(Desk):
         self._way, multiplier = str(figures["way"]), float(figures["noise_multiplier"])
         sensitivity, spread = float(figures["sensitivity"]), float(figures["spread"])
         self._grid = GridNoise("gaussian", sensitivity, multiplier, len(interface.classes))
-        self._choice = Choice(spread, GUMBEL / multiplier, self._way != "exponential, pure")
+        self._choice = ExponentialMechanism(spread, GUMBEL / multiplier, self._way != "exponential, pure")
 
     @property
     def event(self) -> dpa.DpEvent:

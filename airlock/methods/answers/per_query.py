@@ -16,14 +16,14 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from airlock.accounting import Course, repeat
+from airlock.accounting import BudgetSchedule, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.mechanisms import Randomness
 from airlock.methods.answers import answers_case
 from airlock.methods.answers.answerer import FRONT, HEAD, INSIDE, front_arrays
-from airlock.methods.answers.fitted import ASSUMPTIONS, Fitted, FrontSettings, HeadSettings
+from airlock.methods.answers.fitted import ASSUMPTIONS, Fitted, FittedFrontSettings, HeadSettings
 from airlock.methods.answers.noisy import Noise, Noisy, least_noise
 from airlock.methods.answers.planner import advise
 from airlock.methods.case import Case
@@ -59,7 +59,7 @@ class PerQuery(Fitted):
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
     )
-    settings_type: ClassVar[type[FrontSettings]] = PerQuerySettings
+    settings_type: ClassVar[type[FittedFrontSettings]] = PerQuerySettings
     assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, *INSIDE)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -91,12 +91,12 @@ class PerQuery(Fitted):
             self.config.epsilon,
             self.config.delta,
         )
-        course = Course(noise.event, self.queries, runs=self.config.tuning_runs, unit="queries")
+        schedule = BudgetSchedule(noise.event, self.queries, runs=self.config.tuning_runs, unit="queries")
         return Plan(
             self.channel,
             self.method,
             self.leaves,
-            self.promise(course.events(), self.assumptions),
+            self.promise(schedule.events(), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -111,7 +111,7 @@ class PerQuery(Fitted):
                 "noise_of_one_head": advice.comparison.head_noise,
                 "advice": advice.says,
             },
-            course,
+            schedule,
         )
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:

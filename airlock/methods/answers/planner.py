@@ -22,7 +22,7 @@ from airlock.methods.answers.shards import FEWEST
 
 
 @dataclass(frozen=True)
-class Comparison:
+class NoiseComparison:
     """The noise on one logit, either way.
 
     Args:
@@ -64,7 +64,7 @@ SEVERAL = 10  # questions, from which on `poll` was better wherever it was tried
 
 
 @dataclass(frozen=True)
-class Advice:
+class NoiseAdvice:
     """All three ways at the same (ε, δ), by public figures.
 
     Args:
@@ -73,7 +73,7 @@ class Advice:
         records: n0.
     """
 
-    comparison: Comparison
+    comparison: NoiseComparison
     noise_on_a_count: float
     records: int
 
@@ -89,7 +89,7 @@ class Advice:
         return f"{self.comparison.says} If no model may leave: '{self.inside}' for labels, 'per-query' for logits."
 
 
-def advise(queries: int, noise: float, sensitivity: float, records: int, epsilon: float, delta: float) -> Advice:
+def advise(queries: int, noise: float, sensitivity: float, records: int, epsilon: float, delta: float) -> NoiseAdvice:
     """Compare `head`, `per-query` and `poll` before a record is read.
 
     Args:
@@ -101,5 +101,5 @@ def advise(queries: int, noise: float, sensitivity: float, records: int, epsilon
         delta: The δ it is stated at.
     """
     alone = calibrate(lambda z: GaussianNoise(1.0, z).event, epsilon, delta)
-    comparison = Comparison(queries, alone * sensitivity, noise * sensitivity)
-    return Advice(comparison, math.sqrt(2) * noise, records)
+    comparison = NoiseComparison(queries, alone * sensitivity, noise * sensitivity)
+    return NoiseAdvice(comparison, math.sqrt(2) * noise, records)

@@ -26,14 +26,14 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from airlock.accounting import Course
+from airlock.accounting import BudgetSchedule
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import GridNoise, Randomness, Stream
 from airlock.methods.answers import poll_case
-from airlock.methods.answers.fitted import FrontSettings
+from airlock.methods.answers.fitted import FittedFrontSettings
 from airlock.methods.answers.noisy import Noise, least_noise
 from airlock.methods.answers.shards import FEWEST, Council, Sharded, ShardSettings
 from airlock.methods.case import Case
@@ -88,7 +88,7 @@ class Poll(Sharded):
         "Answers to a limited number of questions. Many models, each trained on other records, vote on each; the votes "
         "are counted with random noise, and the models stay inside."
     )
-    settings_type: ClassVar[type[FrontSettings]] = PollSettings
+    settings_type: ClassVar[type[FittedFrontSettings]] = PollSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
@@ -111,12 +111,12 @@ class Poll(Sharded):
         heads = self.heads(noise)
         objective = self.objective(heads)
         self.check(objective, net.head.in_features, 2 * self.records)
-        course = self.course(noise.event)
+        schedule = self.schedule(noise.event)
         return Plan(
             self.channel,
             self.method,
             self.leaves,
-            self.promise(course.events(), self.assumptions),
+            self.promise(schedule.events(), self.assumptions),
             {
                 "net": self.net_name,
                 "features": net.centre.mean.numel(),
@@ -127,7 +127,7 @@ class Poll(Sharded):
                 "noise_multiplier": noise.multiplier,
                 "noise_on_a_count": MOVED * noise.multiplier,
             },
-            course,
+            schedule,
         )
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
@@ -136,7 +136,7 @@ class Poll(Sharded):
         kept = self.kept(self.ready().to(run.device), split.private, self.heads(noise), run)
         interface = self.interface(noise)
         desk = Counted(interface, kept)
-        executed = self.course(desk.event).events()
+        executed = self.schedule(desk.event).events()
         utility = ask_all(desk, split.test, randomness.privacy.child("utility"))
         return Executed(interface, executed, utility, noise_made_on=BY_ANSWERER, secrets=kept)
 
@@ -174,6 +174,6 @@ class Poll(Sharded):
             )
         return heads
 
-    def course(self, answer: dpa.DpEvent) -> Course:
+    def schedule(self, answer: dpa.DpEvent) -> BudgetSchedule:
         """All answers, in every run."""
-        return Course(answer, self.asking.queries, runs=self.config.tuning_runs, unit="queries")
+        return BudgetSchedule(answer, self.asking.queries, runs=self.config.tuning_runs, unit="queries")

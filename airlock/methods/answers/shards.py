@@ -19,7 +19,7 @@ from airlock.config import Positive
 from airlock.data import Records
 from airlock.data.split import shard
 from airlock.methods.answers.answerer import FRONT, INSIDE, Desk, front_arrays
-from airlock.methods.answers.fitted import ASSUMPTIONS, Featured, FrontSettings, embed
+from airlock.methods.answers.fitted import ASSUMPTIONS, Featured, FittedFrontSettings, embed
 from airlock.methods.contract import Secrets
 from airlock.methods.interface import Interface
 from airlock.nets.frontend import Framed
@@ -34,7 +34,7 @@ _BLOCK = 100  # questions whose votes are counted at once
 Whole = NDArray[np.int64]
 
 
-class ShardSettings(FrontSettings):
+class ShardSettings(FittedFrontSettings):
     """Who votes.
 
     Args:
@@ -49,7 +49,7 @@ class ShardSettings(FrontSettings):
 class Sharded(Featured):
     """One head a shard, which all stay in the vault."""
 
-    settings_type: ClassVar[type[FrontSettings]] = ShardSettings
+    settings_type: ClassVar[type[FittedFrontSettings]] = ShardSettings
     assumptions: ClassVar[tuple[str, ...]] = (*ASSUMPTIONS, *INSIDE)
 
     def objective(self, heads: int) -> LogisticHead:

@@ -25,7 +25,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, Stream
 from airlock.methods.artefact import ArtefactKind, FeatureSet
 from airlock.methods.contract import Channel, Secrets
-from airlock.methods.features.front import FeatureSettings, FrontEnd, Kept, check_settings, outside
+from airlock.methods.features.front import FeatureFrontEnd, FeatureSettings, Kept, check_settings, outside
 from airlock.methods.rows import Whole
 from airlock.training import Run
 from airlock.training.distributed import digest
@@ -65,7 +65,7 @@ class Extracting(Channel):
         return self.settings.pretrain_on
 
     @abstractmethod
-    def opened(self) -> FrontEnd:
+    def opened(self) -> FeatureFrontEnd:
         """The front end by the settings; refused where it does not fit the records."""
 
     def layout(self, front: nn.Module) -> Layout:

@@ -111,7 +111,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class FrontEnd:
+class FeatureFrontEnd:
     """A front end for records of one shape.
 
     Args:
@@ -328,7 +328,7 @@ class Kept:
 
     def candidates(self, split: Split, seed: int, run: Run) -> dict[str, nn.Module]:
         """Every front end that it was drawn from, with all channels and its public weights."""
-        end = FrontEnd(self.settings, split.facts, self.layers, None)
+        end = FeatureFrontEnd(self.settings, split.facts, self.layers, None)
         public = public_set(self.settings.pretrain_on, split, seed)
         return {
             name: end.ready(Choice(name, tuple(range(end.sized(name).channels))), public, seed, run)

@@ -46,8 +46,8 @@ from airlock.methods.case import Case, Scores, curve_of, less_noise
 from airlock.methods.contract import NOTHING_ELSE_LEAVES, Executed, Plan
 from airlock.methods.features.extracting import Extracting
 from airlock.methods.features.front import (
+    FeatureFrontEnd,
     FeatureSettings,
-    FrontEnd,
     Source,
     default_layers,
     keep,
@@ -139,11 +139,11 @@ class Noised(Extracting):
         own = self.settings.pretrain_on or self.settings.public
         return own or DataConfig(source=SPLIT if self.config.split.public else SYNTHETIC)
 
-    def opened(self) -> FrontEnd:
+    def opened(self) -> FeatureFrontEnd:
         """All layers and channels unless fewer are set."""
         settings = self.settings
         self._check(settings)
-        front = FrontEnd(settings, self.facts, default_layers(settings, None), settings.channels)
+        front = FeatureFrontEnd(settings, self.facts, default_layers(settings, None), settings.channels)
         made = front.sized(settings.front)
         if settings.project > (settings.channels or made.channels):
             raise ConfigError(

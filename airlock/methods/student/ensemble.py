@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from airlock.accounting import Course, calibrate, repeat
+from airlock.accounting import BudgetSchedule, calibrate, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
 from airlock.data import Facts, Records, Split, shard
@@ -218,11 +218,11 @@ class Ensemble(Channel):
             "temperature": s.temperature,
             **lacking(self.facts, self.config),
         }
-        course = None
+        schedule = None
         if s.answers != "matrix":
-            course = Course(own.step, own.queries, runs=runs, unit="queries")
+            schedule = BudgetSchedule(own.step, own.queries, runs=runs, unit="queries")
         promise = self.promise(repeat(own.event, runs), ASSUMPTIONS)
-        return Plan(self.channel, self.method, self.leaves, promise, details, course)
+        return Plan(self.channel, self.method, self.leaves, promise, details, schedule)
 
     def _bounds(self, bound: float | None) -> Details:
         """The bound and the noise, as far as they are known."""

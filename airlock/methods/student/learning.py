@@ -18,12 +18,12 @@ from airlock.nets.hints import guided
 from airlock.training import Recipe, fit
 from airlock.training.augment import named
 from airlock.training.distillation.distil import (
-    Answers,
     Cached,
     Change,
+    DistillationObjective,
     LabelLoss,
-    Objective,
     Stage,
+    TeacherAnswers,
     at_places,
     learn_hints,
 )
@@ -60,7 +60,7 @@ class School:
         net: nn.Module,
         teacher: nn.Module,
         layers: tuple[str, str],
-        answers: Answers,
+        answers: TeacherAnswers,
         change: Change | None = None,
     ) -> None:
         """Train the student up to its guided layer towards hints, on query samples that are chosen at random.
@@ -91,10 +91,10 @@ class School:
     def take_rounds(
         self,
         net: nn.Module,
-        answers: Objective,
+        answers: DistillationObjective,
         change: Change | None = None,
         asked: Index | None = None,
-        alone: Objective | None = None,
+        alone: DistillationObjective | None = None,
         vary: Vary | None = None,
     ) -> None:
         """Train the whole student, in rounds of learning from public labels and from answers about query samples.

@@ -45,7 +45,7 @@ from airlock.methods.student.private_settings import PrivateTeacherSettings, pri
 from airlock.methods.student.settings import hint_layers, lacking, net_names
 from airlock.methods.student.teachers import for_vault, make_pair, taught
 from airlock.training import Resident, Run, checkpoint, outcomes_of
-from airlock.training.distillation.distil import Asked, MatchLoss, Objective, SoftLoss
+from airlock.training.distillation.distil import Asked, DistillationObjective, MatchLoss, SoftLoss
 from airlock.training.distillation.variations import Balanced
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import read
@@ -281,7 +281,7 @@ class PrivateTeacher(DpSgd):
         if self.layers:
             school.take_hints(net, teacher, self.layers, Asked(teacher, self.layers[0]))
         asked = Asked(teacher)
-        answers: Objective = MatchLoss(asked) if self.by_logits else SoftLoss(asked, s.temperature)
+        answers: DistillationObjective = MatchLoss(asked) if self.by_logits else SoftLoss(asked, s.temperature)
         varied = Balanced(teacher) if self.varied else None
         school.take_rounds(net, answers, alone=answers if self.by_teacher else None, vary=varied)
         return net

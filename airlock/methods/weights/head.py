@@ -33,7 +33,7 @@ import dp_accounting as dpa
 import torch
 from pydantic import Field
 
-from airlock.accounting import Course, calibrate, compose, repeat
+from airlock.accounting import BudgetSchedule, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Split
@@ -157,9 +157,9 @@ class Head(Channel):
         }
         if self.settings.centre_share:
             details["noise_multiplier_of_the_mean"] = self._mean_noise(noise).noise_multiplier
-        course = self._planned(noise)
-        promise = self.promise(course.events(), self._assumptions())
-        return Plan(self.channel, self.method, self.leaves, promise, details, course)
+        schedule = self._planned(noise)
+        promise = self.promise(schedule.events(), self._assumptions())
+        return Plan(self.channel, self.method, self.leaves, promise, details, schedule)
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
         """Compute features once, release their mean, train the head under noise, measure."""
@@ -234,7 +234,7 @@ class Head(Channel):
         rate = settings.learning_rate or unit / math.sqrt(settings.steps)
         return Recipe(steps=settings.steps, learning_rate=rate, momentum=settings.momentum, precision="fp32")
 
-    def _planned(self, noise_multiplier: float) -> Course:
+    def _planned(self, noise_multiplier: float) -> BudgetSchedule:
         noise = GaussianNoise(self.settings.clip_norm, noise_multiplier)
         step = sampled(self.sampling_probability, noise.event)
         mean = self._mean_noise(noise_multiplier).event if self.settings.centre_share else None

@@ -25,7 +25,7 @@ from airlock.methods.artefact import FeatureSet
 from airlock.methods.case import Case
 from airlock.methods.contract import NOTHING_ELSE_LEAVES, Executed, Plan
 from airlock.methods.features.extracting import Extracting
-from airlock.methods.features.front import FrontEnd, default_layers, keep, public_set, secret_choices
+from airlock.methods.features.front import FeatureFrontEnd, default_layers, keep, public_set, secret_choices
 from airlock.methods.rows import permutation
 from airlock.training import Run
 from airlock.training.front_ends.characterised import Characterised
@@ -64,10 +64,10 @@ class Published(Extracting):
     unproven: ClassVar[str] = "Nothing limits what someone who finds or guesses the front end can tell from its maps."
     sound_method: ClassVar[str] = "noised"
 
-    def opened(self) -> FrontEnd:
+    def opened(self) -> FeatureFrontEnd:
         """The first m layers with D' channels, as they are set or as the limits choose."""
         layers, channels = self._point()
-        front = FrontEnd(self.settings, self.facts, layers, channels)
+        front = FeatureFrontEnd(self.settings, self.facts, layers, channels)
         for name in front.names:
             front.sized(name)
         self._check_prune(front)
@@ -111,7 +111,7 @@ class Published(Extracting):
             return taken.layers, taken.channels
         return default_layers(settings, DEFAULT_LAYERS), settings.channels or DEFAULT_CHANNELS
 
-    def _check_prune(self, front: FrontEnd) -> None:
+    def _check_prune(self, front: FeatureFrontEnd) -> None:
         """Refuse what might fail after the records were read: which channels Fisher's criterion takes, they decide."""
         settings = self.settings
         if settings.prune == "random":
@@ -136,7 +136,7 @@ class Published(Extracting):
 
     def _left(self, useful: dict[int, float] | None) -> tuple[int, ...]:
         """Channels that may leave: not the leakiest, where that was measured, and not the least useful."""
-        prefix = FrontEnd(self.settings, self.facts, *self._point()).sized(self.settings.front)
+        prefix = FeatureFrontEnd(self.settings, self.facts, *self._point()).sized(self.settings.front)
         m, known = len(prefix.names), self.characterised
         leaks = known.found.single("privacy", m) if known else {}
         useful = known.found.single("utility", m) if known and useful is None else useful

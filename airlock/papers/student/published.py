@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting import Claim, Guarantee, compute_epsilon, repeat
 from airlock.accounting.epsilon import LARGEST
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
@@ -48,7 +48,7 @@ from airlock.methods.student.teachers import for_vault, make_pair, taught
 from airlock.papers.student import case
 from airlock.papers.student.sanitise import Sanitise
 from airlock.training import Run, outcomes_of
-from airlock.training.distillation.distil import Asked, HintLoss, Objective, SoftLoss
+from airlock.training.distillation.distil import Asked, DistillationObjective, HintLoss, SoftLoss
 from airlock.training.stages import Stages
 
 CONSTANT = 0.5  # c2 of Theorem 2, which the paper does not give
@@ -152,7 +152,7 @@ class Published(Channel):
     def gaussian_queries_epsilon(self) -> float:
         """What so many numbers with noise at σ would cost, if they were what leaves."""
         event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(self.noise_scale), self.asked)
-        return spend(event, self.config.delta, accountant=self.config.accountant).epsilon
+        return compute_epsilon(event, self.config.delta, accountant=self.config.accountant).epsilon
 
     def plan(self) -> Plan:
         """The claim and the sizes; touches no record."""
@@ -240,7 +240,7 @@ class Published(Channel):
         school.take_rounds(net, SoftLoss(Asked(teacher), self.settings.temperature), changes["rounds"])
         return changes
 
-    def _sanitise(self, auxiliary: Objective, stream: Stream, device: torch.device) -> Sanitise:
+    def _sanitise(self, auxiliary: DistillationObjective, stream: Stream, device: torch.device) -> Sanitise:
         return Sanitise(self.noise_scale, auxiliary, stream, device, self.settings.bound)
 
     def _guarantee(self, events: dpa.DpEvent) -> Guarantee:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from airlock.mechanisms import Stream
-from airlock.training.distillation.distil import Objective
+from airlock.training.distillation.distil import DistillationObjective
 
 
 class Sanitise:
@@ -35,7 +35,7 @@ class Sanitise:
     def __init__(
         self,
         noise_scale: float,
-        auxiliary: Objective,
+        auxiliary: DistillationObjective,
         stream: Stream,
         device: torch.device,
         bound: float | None = None,

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from airlock.accounting import Claim, Guarantee, repeat, spend
+from airlock.accounting import Claim, Guarantee, compute_epsilon, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts, Records, Split
@@ -239,7 +239,7 @@ class Published(Channel):
         one = made.true_epsilon(self.settings.models) + made.slack
         draws = parameters * self.tries * self.config.tuning_runs
         rho = draws * one**2 / 8
-        bound = spend(dpa.ZCDpEvent(rho), self.config.delta).epsilon
+        bound = compute_epsilon(dpa.ZCDpEvent(rho), self.config.delta).epsilon
         if math.isinf(bound):
             bound = rho + 2 * math.sqrt(rho * math.log(1 / self.config.delta))
         return rho, min(draws * one, bound)

@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import Field
 from torch import nn
 
-from airlock.accounting import Claim, Guarantee, spend
+from airlock.accounting import Claim, Guarantee, compute_epsilon
 from airlock.accounting.epsilon import LARGEST
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig
@@ -198,7 +198,7 @@ class Published(TrainedWeights):
             return math.inf
         step = sampled(self.sampling_probability, dpa.GaussianDpEvent(noise_multiplier))
         whole = self.whole(step, self.settings.steps)
-        return spend(whole, self.config.delta, accountant=self.config.accountant).epsilon
+        return compute_epsilon(whole, self.config.delta, accountant=self.config.accountant).epsilon
 
 
 def _stated(epsilon: float) -> str | float:

@@ -36,7 +36,7 @@ from airlock.training.loop import Augment, Recipe, Run, fit, mix
 from airlock.training.sampling import Sampler
 
 
-class Answers(Protocol):
+class TeacherAnswers(Protocol):
     """Targets for inputs."""
 
     @property
@@ -85,7 +85,7 @@ class Asked:
         return found.float()
 
 
-class Objective(Protocol):
+class DistillationObjective(Protocol):
     """A loss of a student's outputs on a batch: the mean over its records."""
 
     @property
@@ -101,7 +101,7 @@ class Objective(Protocol):
 class HintLoss:
     """½‖output − answer‖², the mean over records (Eq. 3)."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: TeacherAnswers) -> None:
         self.answers = answers
 
     @property
@@ -117,7 +117,7 @@ class HintLoss:
 class SoftLoss:
     """The cross-entropy of softmax(output/τ) with softmax(answer/τ), the mean over records (Eq. 4)."""
 
-    def __init__(self, answers: Answers, temperature: float) -> None:
+    def __init__(self, answers: TeacherAnswers, temperature: float) -> None:
         self.answers, self.temperature = answers, temperature
 
     @property
@@ -134,7 +134,7 @@ class SoftLoss:
 class MatchLoss:
     """½(output − answer)², the mean over classes and records; both taken to mean 0 over the classes."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: TeacherAnswers) -> None:
         self.answers = answers
 
     @property
@@ -151,7 +151,7 @@ class MatchLoss:
 class LabelLoss:
     """Cross-entropy with labels, the mean over records (Eq. 5)."""
 
-    def __init__(self, labels: Answers) -> None:
+    def __init__(self, labels: TeacherAnswers) -> None:
         self.labels = labels
 
     @property
@@ -193,7 +193,7 @@ class LossGradients:
     """
 
     def __init__(
-        self, objective: Objective, change: Change | None = None, vary: Vary | None = None, seed: int = 0
+        self, objective: DistillationObjective, change: Change | None = None, vary: Vary | None = None, seed: int = 0
     ) -> None:
         self.objective, self.change, self.vary, self.seed = objective, change, vary, seed
         self.stream = change.stream if change else None
@@ -230,7 +230,7 @@ class LossGradients:
             loss.backward()  # type: ignore[no-untyped-call]
 
 
-Targets = Answers | Tensor | NDArray[np.generic]
+Targets = TeacherAnswers | Tensor | NDArray[np.generic]
 
 
 @dataclass(frozen=True)
@@ -269,13 +269,13 @@ def learn_labels(net: nn.Module, inputs: Resident, labels: Targets, stage: Stage
     return learn(net, inputs, LabelLoss(answers(labels, inputs)), stage, "learning by itself")
 
 
-def learn(net: nn.Module, inputs: Resident, objective: Objective, stage: Stage, label: str) -> int:
+def learn(net: nn.Module, inputs: Resident, objective: DistillationObjective, stage: Stage, label: str) -> int:
     """Train a student on any objective; gives the number of steps."""
     gradients = LossGradients(objective, stage.change)
     return fit(net, inputs, stage.sampler, gradients, stage.recipe, stage.seed, stage.run, stage.augment, label)
 
 
-def answers(targets: Targets, inputs: Resident) -> Answers:
+def answers(targets: Targets, inputs: Resident) -> TeacherAnswers:
     """Arrays as answers; one row an input.
 
     Raises:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from airlock.training.devices import Resident, to_input
-from airlock.training.distillation.distil import Change, LabelLoss, LossGradients, Objective
+from airlock.training.distillation.distil import Change, DistillationObjective, LabelLoss, LossGradients
 from airlock.training.distillation.variations import Vary
 from airlock.training.loop import mix
 from airlock.training.sampling import Index, order
@@ -91,8 +91,8 @@ class Rounds:
         net: nn.Module,
         table: Timetable,
         choose: Choose,
-        labels: Objective,
-        answers: Objective,
+        labels: DistillationObjective,
+        answers: DistillationObjective,
         seed: int,
         change: Change | None = None,
         vary: Vary | None = None,

@@ -58,7 +58,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @dataclass(frozen=True)
-class Axis:
+class UnitAxis:
     """One axis of one tensor along which units lie: unit u owns the places u · each to (u + 1) · each.
 
     Args:
@@ -88,13 +88,13 @@ class Units:
     """
 
     size: int
-    axes: tuple[Axis, ...]
+    axes: tuple[UnitAxis, ...]
     blocks: tuple[int, ...] = ()
     signed: bool = False
     site: str = ""
 
 
-def by_unit(stacked: Tensor, axis: Axis, size: int) -> Tensor:
+def by_unit(stacked: Tensor, axis: UnitAxis, size: int) -> Tensor:
     """The tensor of all models as (models, units, what a unit owns of it); a copy if need be."""
     value = stacked.movedim(axis.axis + 1, 1)
     return value.reshape(len(value), size, axis.each, -1).movedim(2, -1).reshape(len(value), size, -1)
@@ -159,7 +159,7 @@ class _Walk:
         self.done: list[Units] = []
         self._seen: set[int] = set()
         self._size, self._each, self._flat = 0, 1, False  # size 0: the inputs, which cannot be exchanged
-        self._axes: list[Axis] = []
+        self._axes: list[UnitAxis] = []
         self._blocks: set[int] = set()
         self._odd, self._site = True, ""
 
@@ -189,13 +189,13 @@ class _Walk:
             each, rest = divmod(weight.shape[1], self._size)
             if rest or self._each not in (0, each):
                 raise _refuse(path, "inputs that are not the units before")
-            self._close(path, Axis(f"{path}.weight".strip("."), 1, each, incoming=False))
+            self._close(path, UnitAxis(f"{path}.weight".strip("."), 1, each, incoming=False))
         self._size, self._each, self._flat, self._blocks = len(weight), 1, dense, set()
         names = [name for name in ("weight", "bias") if layer._parameters.get(name) is not None]
-        self._axes = [Axis(f"{path}.{name}".strip("."), 0) for name in names]
+        self._axes = [UnitAxis(f"{path}.{name}".strip("."), 0) for name in names]
         self._odd, self._site = True, path
 
-    def _close(self, path: str, reader: Axis) -> None:
+    def _close(self, path: str, reader: UnitAxis) -> None:
         blocks = tuple(sorted(self._blocks, reverse=True))
         if any(large % small for large, small in pairwise(blocks)):
             raise _refuse(path, "normalisations over groups that do not nest before this layer,")
@@ -221,7 +221,9 @@ class _Walk:
         if getattr(layer, "num_features", getattr(layer, "num_channels", self._size)) != self._size:
             raise _refuse(path, f"a {type(layer).__name__} over other things than the units")
         held = {**layer._parameters, **layer._buffers}
-        self._axes += [Axis(f"{path}.{name}", 0) for name, value in held.items() if value is not None and value.dim()]
+        self._axes += [
+            UnitAxis(f"{path}.{name}", 0) for name, value in held.items() if value is not None and value.dim()
+        ]
         self._odd = False
 
     def _pass(self, path: str, kind: type, layer: nn.Module) -> None:

@@ -116,7 +116,7 @@ class TogetherGradients:
         self.engine(net, x, y, sizes, chances)
 
 
-class Task:
+class EnsembleTask:
     """All that the chunks have in common; one chunk is one run of the loop.
 
     Args:
@@ -212,7 +212,7 @@ class Job:
 
     def __init__(
         self,
-        task: Task,
+        task: EnsembleTask,
         count: int,
         run: Run,
         label: str,
@@ -296,7 +296,7 @@ def _runs(numbers: Iterable[int]) -> list[range]:
     return found
 
 
-class Engine(Protocol):
+class EnsembleEngine(Protocol):
     """Who trains the models."""
 
     def __call__(self, job: Job) -> None:

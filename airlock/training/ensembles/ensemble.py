@@ -35,7 +35,7 @@ from airlock.nets import create
 from airlock.training import checkpoint
 from airlock.training.devices import Resident, to_input
 from airlock.training.distributed import digest
-from airlock.training.ensembles.chunks import Engine, Job, Task, Watches, budget, read, train_here
+from airlock.training.ensembles.chunks import EnsembleEngine, EnsembleTask, Job, Watches, budget, read, train_here
 from airlock.training.ensembles.chunks import Make as Make
 from airlock.training.ensembles.chunks import model_seed as model_seed
 from airlock.training.ensembles.stacked import forward, forward_one_by_one, tensors
@@ -69,7 +69,7 @@ def train_together(
     *,
     batch_size: int = 64,
     chunk_bytes: int | None = None,
-    engine: EngineName | Engine = "local",
+    engine: EngineName | EnsembleEngine = "local",
     objective: Objective = MEAN,
 ) -> Ensemble:
     """Train `count` models at once, in chunks that fit into memory.
@@ -117,7 +117,7 @@ def train_chunks(
     *,
     batch_size: int = 64,
     chunk_bytes: int | None = None,
-    engine: EngineName | Engine = "local",
+    engine: EngineName | EnsembleEngine = "local",
     put: Put | None = None,
     watches: Watches | None = None,
     objective: Objective = MEAN,
@@ -132,7 +132,7 @@ def train_chunks(
         raise ConfigError("the engine 'local' for models that are watched in training", f"'{engine}'")
     members = dict(enumerate(_members(membership, count, len(data))))
     descent = recipe.model_copy(update={"channels_last": False})
-    task = Task(make, data, members, descent, seed, augment, batch_size, watches=watches, objective=objective)
+    task = EnsembleTask(make, data, members, descent, seed, augment, batch_size, watches=watches, objective=objective)
     per_model = bytes_per_model(make(0), data, batch_size, recipe)
     train = open_engine(engine)
     with watch_interrupt() as interrupted:
@@ -141,7 +141,7 @@ def train_chunks(
     job.forget()
 
 
-def open_engine(engine: str | Engine) -> Engine:
+def open_engine(engine: str | EnsembleEngine) -> EnsembleEngine:
     """The engine of this name; Ray is imported only where it is asked for."""
     if engine == "local":
         return train_here

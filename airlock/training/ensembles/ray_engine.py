@@ -36,7 +36,7 @@ from airlock.errors import AirlockError, AirlockWarning, Interrupted, NetError, 
 from airlock.training import checkpoint
 from airlock.training.devices import Resident, choose_device
 from airlock.training.distributed import Group
-from airlock.training.ensembles.chunks import Job, Make, Task, budget
+from airlock.training.ensembles.chunks import EnsembleTask, Job, Make, budget
 from airlock.training.ensembles.ray_cluster import connected, first_line, import_ray
 from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Objective
@@ -64,7 +64,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """What a task sends back: its models, or its steps so far when it was stopped, or why it failed.
 
     Failures travel as text: not every exception can be sent.
@@ -92,7 +92,7 @@ def train(
     steps: bytes | None,
     asked: tuple[str, str],
     board: Any,
-) -> Outcome:
+) -> TaskOutcome:
     """One task, in a worker."""
     listening = _Listening(import_ray(), board, chunk[0])
     try:
@@ -103,12 +103,12 @@ def train(
                 "Which models come out would depend on who trains them.",
             )
         if listening.stop(checkpoint.steps_done(steps) if steps else 0):
-            return Outcome(steps=steps)
+            return TaskOutcome(steps=steps)
         return _train_chunk(_unpacked(packed), arrays, range(*chunk), members, mark, steps, listening)
     except AirlockError as error:
-        return Outcome(error=type(error).__name__, said=(error.expected, error.found, error.why, error.do))
+        return TaskOutcome(error=type(error).__name__, said=(error.expected, error.found, error.why, error.do))
     except Exception as error:  # noqa: BLE001  whatever the network raises is told to the driver
-        return Outcome(error=first_line(error), trace=traceback.format_exc())
+        return TaskOutcome(error=first_line(error), trace=traceback.format_exc())
 
 
 def _unpacked(packed: bytes) -> Spec:
@@ -131,12 +131,12 @@ def _train_chunk(
     mark: str,
     steps: bytes | None,
     listening: _Listening,
-) -> Outcome:
+) -> TaskOutcome:
     device = choose_device("cuda" if spec.cuda else "cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the store's arrays cannot be written to, and nobody does
         data = Resident(Records(*arrays), device)
-    task = Task(
+    task = EnsembleTask(
         spec.make, data, members, spec.recipe, spec.seed, spec.augment, spec.batch_size, spec.fingerprint,
         objective=spec.objective,
     )  # fmt: skip
@@ -148,8 +148,8 @@ def _train_chunk(
         try:
             values, found = task.train(chunk, run, mark)
         except Interrupted:
-            return Outcome(steps=checkpoint.read(place))
-    return Outcome(save({name: value.clone().contiguous() for name, value in values.items()}), found)
+            return TaskOutcome(steps=checkpoint.read(place))
+    return TaskOutcome(save({name: value.clone().contiguous() for name, value in values.items()}), found)
 
 
 class _Listening(Group):
@@ -331,7 +331,7 @@ class _Driver:
 
     def _take(self, chunk: range, ref: Any, stopping: bool) -> None:
         try:
-            outcome: Outcome = self.ray.get(ref)
+            outcome: TaskOutcome = self.ray.get(ref)
         except self.lost as error:
             if not stopping:
                 self._begin_again(chunk, error)
@@ -416,7 +416,7 @@ def _named(chunk: range) -> str:
     return f"models {chunk.start} to {chunk.stop - 1}" if len(chunk) > 1 else f"model {chunk.start}"
 
 
-def _failure(chunk: range, outcome: Outcome) -> AirlockError:
+def _failure(chunk: range, outcome: TaskOutcome) -> AirlockError:
     """What went wrong in a worker, as it would have been said here."""
     if outcome.said is not None:
         kind: type[AirlockError] = getattr(errors, outcome.error, TrainingError)

@@ -39,7 +39,7 @@ _PATIENCE = 2  # ordinary steps before one is captured: libraries choose their k
 
 
 @dataclass
-class Part:
+class StackedBatch:
     """What networks of one step meet: records, labels, every record's weight in the loss, and masks of dropouts."""
 
     where: Any  # which of the networks: a slice or positions
@@ -54,16 +54,16 @@ class Part:
         return [self.x, self.y, self.weights, *self.masks]
 
 
-Work = Callable[[nn.Module, list[Part]], list[Tensor | None]]
+Work = Callable[[nn.Module, list[StackedBatch]], list[Tensor | None]]
 
 
 @dataclass
 class _Graph:
     graph: Any
-    part: Part
+    part: StackedBatch
     found: list[Tensor | None]
 
-    def replay(self, part: Part) -> list[Tensor | None]:
+    def replay(self, part: StackedBatch) -> list[Tensor | None]:
         for room, value in zip(self.part.inputs, part.inputs, strict=True):
             room.copy_(value)
         self.graph.replay()
@@ -84,7 +84,7 @@ class Replays:
         self._seen: Counter[Hashable] = Counter()
         self._broken = False
 
-    def __call__(self, held: nn.Module, part: Part) -> list[Tensor | None]:
+    def __call__(self, held: nn.Module, part: StackedBatch) -> list[Tensor | None]:
         """As `work(held, [part])`."""
         if held is not self._held:  # a graph knows parameters by their place in memory
             self._held = held
@@ -98,9 +98,9 @@ class Replays:
         graph = self._graphs.get(key) or self._capture(key, held, part)
         return self.work(held, [part]) if graph is None else graph.replay(part)
 
-    def _capture(self, key: Hashable, held: nn.Module, part: Part) -> _Graph | None:
+    def _capture(self, key: Hashable, held: nn.Module, part: StackedBatch) -> _Graph | None:
         x, y, weights, *masks = (value.clone() for value in part.inputs)
-        room = Part(part.where, x, y, weights, masks)
+        room = StackedBatch(part.where, x, y, weights, masks)
         captured = capture(lambda: self.work(held, [room]))
         if captured is None:
             self._broken = True
@@ -329,13 +329,13 @@ class Vmapped:
 
     def _part(
         self, x: Tensor, y: Tensor, sizes: Sequence[int], chances: Sequence[int], rows: list[int], width: int
-    ) -> Part:
+    ) -> StackedBatch:
         where = slice(None) if len(rows) == len(sizes) else torch.tensor(rows, device=x.device)
         own = [sizes[i] for i in rows]
         masks = self._masks(own, width, [chances[i] for i in rows])
-        return Part(where, x[where, :width], y[where, :width], _mean_weights(own, width, y.device), masks)
+        return StackedBatch(where, x[where, :width], y[where, :width], _mean_weights(own, width, y.device), masks)
 
-    def _gradients(self, held: nn.Module, parts: list[Part]) -> list[Tensor | None]:
+    def _gradients(self, held: nn.Module, parts: list[StackedBatch]) -> list[Tensor | None]:
         named: Named = dict(held.named_parameters())
         total = parts[0].x.new_zeros((), dtype=torch.float32)
         for part in parts:

@@ -36,7 +36,7 @@ _VERSION = 1  # of networks and training: a change must change every key
 
 
 @dataclass(frozen=True)
-class Cell:
+class Measurement:
     """What was measured at a point; None where it was not asked for."""
 
     point: Point
@@ -58,7 +58,7 @@ class Characterisation:
     front: str
     public: str
     widths: Mapping[int, int]
-    cells: tuple[Cell, ...] = field(repr=False)
+    cells: tuple[Measurement, ...] = field(repr=False)
 
     def surface(self, kind: Kind) -> dict[tuple[int, int], list[float]]:
         """Values of all seeds and draws by (m, D')."""
@@ -101,7 +101,7 @@ class Characterisation:
         """
         try:
             cells = tuple(
-                Cell(Point(int(c["m"]), tuple(map(int, c["channels"])), int(c["seed"])), c["utility"], c["psnr"])
+                Measurement(Point(int(c["m"]), tuple(map(int, c["channels"])), int(c["seed"])), c["utility"], c["psnr"])
                 for c in table["cells"]  # type: ignore[attr-defined]
             )
             widths = {int(m): int(width) for m, width in table["widths"].items()}  # type: ignore[attr-defined]
@@ -182,7 +182,7 @@ def characterise(
         done += len(own)
         if run.progress:
             run.progress("characterising", done, total)
-    cells = tuple(Cell(p, found.get(("utility", p)), found.get(("privacy", p))) for p in points)
+    cells = tuple(Measurement(p, found.get(("utility", p)), found.get(("privacy", p))) for p in points)
     front = next(iter(fronts.values()))
     return Characterisation(front.name, name, {m: prefix.channels for m, prefix in fronts.items()}, cells)
 

@@ -53,7 +53,7 @@ _BLOCK_BYTES = 16 << 20
 _PATIENCE = 0.2  # seconds between two looks at the other thread
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Where records come from: an array in memory or on the disk, or made on the way."""
 
     def __len__(self) -> int:
@@ -127,7 +127,7 @@ def feature_shape(front: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def extract(
     front: nn.Module,
-    source: Source,
+    source: RecordSource,
     layout: Layout,
     folder: Path,
     run: Run,
@@ -243,7 +243,7 @@ class _Front:
 
 def _computed(
     front: nn.Module,
-    source: Source,
+    source: RecordSource,
     cuts: Iterator[tuple[int, int, bool, slice]],
     device: torch.device,
     how: Extraction,

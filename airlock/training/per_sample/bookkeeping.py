@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from airlock.mechanisms.clipping import BALANCE, Clip
 from airlock.training.gradients import Named
-from airlock.training.per_sample.layers import AnyRule, Call, Rule, apart, check_axis, rule_for, weighted_rows
+from airlock.training.per_sample.layers import AnyRule, LayerCall, Rule, apart, check_axis, rule_for, weighted_rows
 from airlock.training.per_sample.operator_rules import CONSTANT, PLACES, Axis, Unshown
 from airlock.training.per_sample.record_axis import RecordAxis
 
@@ -131,7 +131,7 @@ class BookKeeper:
         calls = self._run(x, y)
         return [part.flatten(1) for _, call in calls for part in (call.a, call.back)]
 
-    def _run(self, x: Tensor, y: Tensor) -> list[tuple[nn.Module, Call]]:
+    def _run(self, x: Tensor, y: Tensor) -> list[tuple[nn.Module, LayerCall]]:
         """One forward pass with the layers' inputs kept, one backward pass to their outputs."""
         copies = len(x) // len(y)
         modes = tuple(module.training for module in self.net.modules())
@@ -204,7 +204,7 @@ class BookKeeper:
 
     def _calls(
         self, kept: Sequence[_Kept], backs: Sequence[Tensor | None], layouts: Sequence[_Layout], records: int
-    ) -> list[tuple[nn.Module, Call]]:
+    ) -> list[tuple[nn.Module, LayerCall]]:
         if [one.layer for one in kept] != [layout.layer for layout in layouts]:
             raise Unshown("the network calls other layers than before")
         calls, rest = [], iter(backs)
@@ -220,7 +220,7 @@ class BookKeeper:
                 rule = self.rules[one.layer]
                 if not isinstance(rule, AnyRule):
                     check_axis(rule, one.outputs[0].dim(), layout.inputs[0], layout.outputs[0], layout.spread[0])
-                calls.append((one.layer, Call(records, one.leaves, one.structure, list(layout.inputs), shares)))
+                calls.append((one.layer, LayerCall(records, one.leaves, one.structure, list(layout.inputs), shares)))
         return calls
 
     def _constants(self) -> Iterable[Tensor]:
@@ -228,7 +228,7 @@ class BookKeeper:
         yield from self.net.buffers()
         yield from self.constants
 
-    def _note_size(self, calls: Sequence[tuple[nn.Module, Call]], formed: Sequence[Named], records: int) -> None:
+    def _note_size(self, calls: Sequence[tuple[nn.Module, LayerCall]], formed: Sequence[Named], records: int) -> None:
         """About what a call holds, for choosing a size: activations there and back, and the rows that were formed."""
         numbers = sum(call.numbers for _, call in calls) + sum(g.numel() for rows in formed for g in rows.values())
         self.bytes_per_record = max(1, 4 * numbers // records)
@@ -259,7 +259,7 @@ class BookKeeper:
     def _full(self, layer: nn.Module, name: str) -> str:
         return self.names[id(layer.get_parameter(name))]
 
-    def _shared(self, calls: Sequence[tuple[nn.Module, Call]]) -> set[str]:
+    def _shared(self, calls: Sequence[tuple[nn.Module, LayerCall]]) -> set[str]:
         """Parameters that were used more than once."""
         seen: set[str] = set()
         twice: set[str] = set()
@@ -269,7 +269,7 @@ class BookKeeper:
                 (twice if full in seen else seen).add(full)
         return twice
 
-    def _added(self, calls: Sequence[tuple[nn.Module, Call]], shared: set[str]) -> Named:
+    def _added(self, calls: Sequence[tuple[nn.Module, LayerCall]], shared: set[str]) -> Named:
         """Per-record gradients of the shared parameters, added over their uses, in the parameter's own layout."""
         rows: Named = {}
         for layer, call in calls:
@@ -284,7 +284,7 @@ class BookKeeper:
         return rows
 
     def _squares(
-        self, calls: Sequence[tuple[nn.Module, Call]], shared: Named, clip: Clip, exact: bool = False
+        self, calls: Sequence[tuple[nn.Module, LayerCall]], shared: Named, clip: Clip, exact: bool = False
     ) -> tuple[Named, dict[int, Named]]:
         """Squared norms by parameter, and by call the rows that had to be formed for them."""
         squares = {name: clip.squares(name, g) for name, g in shared.items()}
@@ -302,14 +302,14 @@ class BookKeeper:
             squares |= {full[name]: value for name, value in found.items() if full[name] not in shared}
         return squares, kept
 
-    def _weighted(self, rule: Rule, call: Call, rows: Named | None, factors: Named, scaled: bool) -> Named:
+    def _weighted(self, rule: Rule, call: LayerCall, rows: Named | None, factors: Named, scaled: bool) -> Named:
         if rows is None:
             return rule.weighted(call, factors, scaled)
         return {name: rule.restore(name, g) for name, g in weighted_rows(rows, factors).items()}
 
     def _sum(
         self,
-        calls: Sequence[tuple[nn.Module, Call]],
+        calls: Sequence[tuple[nn.Module, LayerCall]],
         shared: Named,
         kept: dict[int, Named],
         factors: Named,

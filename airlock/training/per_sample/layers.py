@@ -42,7 +42,7 @@ _MANY_PLACES = 192  # from so many on it is cheaper on a GPU to keep a gradient 
 
 
 @dataclass
-class Call:
+class LayerCall:
     """One call of a layer.
 
     Args:
@@ -96,17 +96,17 @@ class Rule(ABC):
         self.names = names
 
     @abstractmethod
-    def rows(self, call: Call) -> Named:
+    def rows(self, call: LayerCall) -> Named:
         """Every record's gradient: (records, *shape of the parameter)."""
 
-    def squares(self, call: Call, scales: Scales | None, exact: bool = False) -> Named | None:
+    def squares(self, call: LayerCall, scales: Scales | None, exact: bool = False) -> Named | None:
         """Every record's squared norm without forming rows, in units of the scales; None where rows are cheaper.
 
         With `exact`, the norm alone; else with what rounding asks for (`sums`).
         """
         return None
 
-    def weighted(self, call: Call, factors: Named, scaled: bool = False) -> Named:
+    def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """Σ factor · gradient over the records, in float64, by the numbers that `squares` measured."""
         return weighted_rows(self.rows(call), factors)
 
@@ -114,7 +114,7 @@ class Rule(ABC):
         """From the layout of `rows` (without the records) to the parameter's own."""
         return value
 
-    def places(self, call: Call) -> int:
+    def places(self, call: LayerCall) -> int:
         """T, where rows are not formed."""
         return 1
 
@@ -128,23 +128,23 @@ class Product(Rule):
     """A layer that multiplies a matrix at T places: (records, T, in) to (records, T, out)."""
 
     @abstractmethod
-    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+    def sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
         """A as (records, T, in), b as (records, T, out), in float32."""
 
     @abstractmethod
-    def sizes(self, call: Call) -> tuple[int, int, int]:
+    def sizes(self, call: LayerCall) -> tuple[int, int, int]:
         """T, in and out."""
 
-    def ghost(self, call: Call) -> bool:
+    def ghost(self, call: LayerCall) -> bool:
         """Whether norms are found without forming rows."""
         positions, into, out = self.sizes(call)
         return positions == 1 or 2 * positions * (into + out) < into * out
 
-    def places(self, call: Call) -> int:
+    def places(self, call: LayerCall) -> int:
         """T, where rows are not formed."""
         return self.sizes(call)[0] if self.ghost(call) else 1
 
-    def rows(self, call: Call) -> Named:
+    def rows(self, call: LayerCall) -> Named:
         """Σ_t b_t a_tᵀ, and Σ_t b_t for the bias."""
         a, b = self.sides(call)
         found = {}
@@ -154,7 +154,7 @@ class Product(Rule):
             found["bias"] = _over_places(b)
         return found
 
-    def squares(self, call: Call, scales: Scales | None, exact: bool = False) -> Named | None:
+    def squares(self, call: LayerCall, scales: Scales | None, exact: bool = False) -> Named | None:
         """From the Gram matrices; with one place simply ‖a‖² ‖b‖²."""
         if not self.ghost(call):
             return None
@@ -168,7 +168,7 @@ class Product(Rule):
             found["bias"] = row_squares(summed if scales is None else _over(summed, scales["bias"]))
         return found
 
-    def weighted(self, call: Call, factors: Named, scaled: bool = False) -> Named:
+    def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """One matrix product over records and places together."""
         a, b = self.sides(call)
         found = {}
@@ -191,17 +191,17 @@ def _over(b: Tensor, scale: Tensor | None) -> Tensor:
 class LinearRule(Product):
     """nn.Linear at any number of places; records may lie along any dimension but the last."""
 
-    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+    def sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
         """All dimensions of a share but the last are places."""
         a, b = call.a, call.back
         return a.flatten(1, -2).float(), b.flatten(1, -2).float()
 
-    def ghost(self, call: Call) -> bool:
+    def ghost(self, call: LayerCall) -> bool:
         """On a GPU kernels form gradients twice rather than keep them, unless there are many places."""
         positions = self.sizes(call)[0]
         return super().ghost(call) or (formed_in_kernels(call.back.device.type, positions) and positions < _MANY_PLACES)
 
-    def sizes(self, call: Call) -> tuple[int, int, int]:
+    def sizes(self, call: LayerCall) -> tuple[int, int, int]:
         """From the shape of a share."""
         a, b = call.a, call.back
         return a[0, ..., 0].numel(), a.shape[-1], b.shape[-1]
@@ -210,24 +210,24 @@ class LinearRule(Product):
 class ConvRule(Product):
     """nn.Conv1d and nn.Conv2d with one group: a matrix product on patches; records lie in front."""
 
-    def sides(self, call: Call) -> tuple[Tensor, Tensor]:
+    def sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
         """Patches as places."""
         a, back, rows = self._batches(call)
         patches, given = self._patches(a).transpose(1, 2), back.flatten(2).transpose(1, 2)
         one, other = (t.reshape(call.records, rows * t.shape[1], t.shape[2]) for t in (patches, given))
         return one, other
 
-    def _batches(self, call: Call) -> tuple[Tensor, Tensor, int]:
+    def _batches(self, call: LayerCall) -> tuple[Tensor, Tensor, int]:
         """A and b as batches of images, those of a record one after the other, and how many a record has."""
         a, back = call.a, call.back
         return a.flatten(0, 1).float(), back.flatten(0, 1).float(), back.shape[1]
 
-    def sizes(self, call: Call) -> tuple[int, int, int]:
+    def sizes(self, call: LayerCall) -> tuple[int, int, int]:
         """Without cutting patches."""
         back, weight = call.back, self.layer.weight
         return back.shape[1] * back[0, 0, 0].numel(), weight[0].numel(), weight.shape[0]
 
-    def rows(self, call: Call) -> Named:
+    def rows(self, call: LayerCall) -> Named:
         """Every record's own weight gradient, and the sum over places for the bias."""
         a, back, rows = self._batches(call)
         found = {}
@@ -313,24 +313,24 @@ def _padding(layer: Any) -> list[int]:
 class EmbeddingRule(Rule):
     """nn.Embedding: place t adds b_t to row number a_t."""
 
-    def _sides(self, call: Call) -> tuple[Tensor, Tensor]:
+    def _sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
         ids = call.a.flatten(1)
         b = call.back.flatten(1, -2).float()
         if self.layer.padding_idx is not None:
             b = b * (ids != self.layer.padding_idx)[:, :, None]
         return ids, b
 
-    def places(self, call: Call) -> int:
+    def places(self, call: LayerCall) -> int:
         """T."""
         return call.a[0].numel()
 
-    def rows(self, call: Call) -> Named:
+    def rows(self, call: LayerCall) -> Named:
         """Every record's whole table; only where a table is shared or used twice."""
         ids, b = self._sides(call)
         table = b.new_zeros(len(ids), *self.layer.weight.shape)
         return {"weight": table.scatter_add_(1, ids[:, :, None].expand_as(b), b)}
 
-    def squares(self, call: Call, scales: Scales | None, exact: bool = False) -> Named:
+    def squares(self, call: LayerCall, scales: Scales | None, exact: bool = False) -> Named:
         """Places with the same number add up, all others are orthogonal; cancellation is counted as in `sums`."""
         ids, b = self._sides(call)
         scale = None if scales is None else scales["weight"]
@@ -341,7 +341,7 @@ class EmbeddingRule(Rule):
         floor = 0.0 if exact else 2.0**-16 * torch.linalg.vector_norm(wide, dim=2).sum(1).square()
         return {"weight": gram + floor}
 
-    def weighted(self, call: Call, factors: Named, scaled: bool = False) -> Named:
+    def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """One scatter over all records."""
         ids, b = self._sides(call)
         table = torch.zeros_like(self.layer.weight, dtype=torch.float64)
@@ -352,7 +352,7 @@ class EmbeddingRule(Rule):
 class NormRule(Rule):
     """LayerNorm, GroupNorm and RMSNorm: the gradient of the gain is b times the normalised input."""
 
-    def rows(self, call: Call) -> Named:
+    def rows(self, call: LayerCall) -> Named:
         """Small: one number for each gain."""
         a, b = call.a, call.back.float()
         found = {}
@@ -381,7 +381,7 @@ class NormRule(Rule):
 class AnyRule(Rule):
     """Any other layer with parameters: torch.func on that layer alone, one record's share at a time."""
 
-    def rows(self, call: Call) -> Named:
+    def rows(self, call: LayerCall) -> Named:
         """One vector-Jacobian product for each record."""
         rest = {name: p.detach() for name, p in self.layer.named_parameters() if name not in self.names}
         rest |= dict(self.layer.named_buffers())

@@ -85,7 +85,7 @@ class Operator:
 _KNOWN: dict[Any, Operator] = {}
 
 
-class Call:
+class OperatorCall:
     """One operator with its arguments, what is known about them, and what it gave.
 
     Args:
@@ -204,7 +204,7 @@ class Call:
         return Axis(found.dim + dims - tensor.dim(), found.inner) if found else None
 
 
-Rule = Callable[[Call], "State | list[State]"]
+Rule = Callable[[OperatorCall], "State | list[State]"]
 _RULES: dict[str, Rule] = {}
 
 
@@ -265,7 +265,7 @@ _ATTENTIONS = frozenset(
 )
 
 
-def pointwise(call: Call) -> State:
+def pointwise(call: OperatorCall) -> State:
     """out[…, p, …] is computed from the arguments at p: all records lie in the same way."""
     dims = max(t.dim() for t in call.inputs)
     found = {call.lifted(t, dims) for t in call.inputs} - {None}
@@ -285,7 +285,7 @@ def _flat(shape: Sequence[int], axis: Axis) -> int:
 
 
 @_rule("view", "_unsafe_view", "_reshape_alias", "reshape")
-def _reshaped(call: Call) -> State:
+def _reshaped(call: OperatorCall) -> State:
     """Row after row the numbers stay where they are: number i belongs to record (i // w) % R before and after."""
     source = call.args[0]
     if not isinstance(call.out, Tensor) or source.numel() != call.out.numel():
@@ -301,32 +301,32 @@ def _reshaped(call: Call) -> State:
 
 
 @_rule("expand")
-def _expanded(call: Call) -> State:
+def _expanded(call: OperatorCall) -> State:
     own = call.only(call.args[0])
     return Axis(own.dim + call.out.dim() - call.args[0].dim(), own.inner)
 
 
 @_rule("permute")
-def _permuted(call: Call) -> State:
+def _permuted(call: OperatorCall) -> State:
     own, dims = call.only(call.args[0]), call.args[0].dim()
     return Axis([d % dims for d in call.args[1]].index(own.dim), own.inner)
 
 
 @_rule("transpose", "transpose_", "t")
-def _transposed(call: Call) -> State:
+def _transposed(call: OperatorCall) -> State:
     own, dims = call.only(call.args[0]), call.args[0].dim()
     one, other = (call.args[1] % dims, call.args[2] % dims) if call.name != "t" else (0, dims - 1)
     return Axis({one: other, other: one}.get(own.dim, own.dim), own.inner)
 
 
 @_rule("unsqueeze", "unsqueeze_")
-def _unsqueezed(call: Call) -> State:
+def _unsqueezed(call: OperatorCall) -> State:
     own, place = call.only(call.args[0]), call.args[1] % call.out.dim()
     return Axis(own.dim + (place <= own.dim), own.inner)
 
 
 @_rule("squeeze", "squeeze_")
-def _squeezed(call: Call) -> State:
+def _squeezed(call: OperatorCall) -> State:
     own, source = call.only(call.args[0]), call.args[0]
     wanted = call.args[1] if len(call.args) > 1 else range(source.dim())
     away = {d % source.dim() for d in ([wanted] if isinstance(wanted, int) else wanted)}
@@ -334,14 +334,14 @@ def _squeezed(call: Call) -> State:
 
 
 @_rule("select")
-def _selected(call: Call) -> State:
+def _selected(call: OperatorCall) -> State:
     own, dim = call.only(call.args[0]), call.args[1] % call.args[0].dim()
     if dim == own.dim:
         raise _NoRule("it picks out single records")
     return Axis(own.dim - (dim < own.dim), own.inner)
 
 
-def _cut(call: Call, own: Axis, start: int, length: int, step: int = 1) -> Axis:
+def _cut(call: OperatorCall, own: Axis, start: int, length: int, step: int = 1) -> Axis:
     """Some places along the records' axis: whole rounds of all records, or one and the same place of every record."""
     whole = call.records * own.inner
     if step == 1 and start % whole == 0 and length % whole == 0 and length:
@@ -352,7 +352,7 @@ def _cut(call: Call, own: Axis, start: int, length: int, step: int = 1) -> Axis:
 
 
 @_rule("slice")
-def _sliced(call: Call) -> State:
+def _sliced(call: OperatorCall) -> State:
     source, own = call.args[0], call.only(call.args[0])
     dim = int(call.named("dim") or 0) % source.dim()
     if dim != own.dim:
@@ -362,7 +362,7 @@ def _sliced(call: Call) -> State:
 
 
 @_rule("split", "split_with_sizes", "chunk", "unsafe_split", "unsafe_split_with_sizes", "split_copy")
-def _divided(call: Call) -> list[State]:
+def _divided(call: OperatorCall) -> list[State]:
     source, own = call.args[0], call.only(call.args[0])
     dim, start, found = int(call.named("dim") or 0) % source.dim(), 0, []
     for piece in call.out:
@@ -372,7 +372,7 @@ def _divided(call: Call) -> list[State]:
 
 
 @_rule("unbind")
-def _unbound(call: Call) -> list[State]:
+def _unbound(call: OperatorCall) -> list[State]:
     source, own = call.args[0], call.only(call.args[0])
     dim = int(call.named("dim") or 0) % source.dim()
     if dim == own.dim:
@@ -381,7 +381,7 @@ def _unbound(call: Call) -> list[State]:
 
 
 @_rule("unfold")
-def _windows(call: Call) -> State:
+def _windows(call: OperatorCall) -> State:
     own, dim = call.only(call.args[0]), call.args[1] % call.args[0].dim()
     if dim == own.dim:
         raise _NoRule("windows hold several records")
@@ -389,7 +389,7 @@ def _windows(call: Call) -> State:
 
 
 @_rule("cat")
-def _joined(call: Call) -> State:
+def _joined(call: OperatorCall) -> State:
     """Along another dimension, or whole rounds of all records after each other."""
     given = [t for t in call.args[0] if t.numel()]
     own = call.agree(*given)
@@ -400,13 +400,13 @@ def _joined(call: Call) -> State:
 
 
 @_rule("stack")
-def _stacked(call: Call) -> State:
+def _stacked(call: OperatorCall) -> State:
     own, place = call.agree(*call.args[0]), int(call.named("dim") or 0) % call.out.dim()
     return Axis(own.dim + (place <= own.dim), own.inner)
 
 
 @_rule("repeat")
-def _tiled(call: Call) -> State:
+def _tiled(call: OperatorCall) -> State:
     own = call.only(call.args[0])
     return Axis(own.dim + call.out.dim() - call.args[0].dim(), own.inner)
 
@@ -418,7 +418,7 @@ _REDUCTIONS = _words(
 
 
 @_rule(*_REDUCTIONS)
-def _reduced(call: Call) -> State:
+def _reduced(call: OperatorCall) -> State:
     if len(call.inputs) == 2:
         return pointwise(call)
     source, own = call.args[0], call.only(call.args[0])
@@ -440,7 +440,7 @@ _ALONG = _words(
 
 
 @_rule(*_ALONG)
-def _along(call: Call) -> State:
+def _along(call: OperatorCall) -> State:
     """Works along some dimensions, each of which must not be the records'."""
     source, own = call.args[0], call.only(call.args[0])
     dims = next((call.named(key) for key in ("dim", "dims") if call.named(key) is not None), None)
@@ -452,7 +452,7 @@ def _along(call: Call) -> State:
 
 
 @_rule("_softmax_backward_data", "_log_softmax_backward_data", "glu_backward")
-def _along_back(call: Call) -> State:
+def _along_back(call: OperatorCall) -> State:
     own, dim = call.agree(*call.args[:2]), call.args[2]
     if dim % call.args[1].dim() == own.dim:
         raise _NoRule("it goes along the records")
@@ -460,7 +460,7 @@ def _along_back(call: Call) -> State:
 
 
 @_rule("tril", "triu")
-def _triangle(call: Call) -> State:
+def _triangle(call: OperatorCall) -> State:
     own = call.only(call.args[0])
     if own.dim >= call.args[0].dim() - 2:
         raise _NoRule("records lie along the matrix")
@@ -468,7 +468,7 @@ def _triangle(call: Call) -> State:
 
 
 @_rule("slice_backward", "select_backward")
-def _placed_back(call: Call) -> State:
+def _placed_back(call: OperatorCall) -> State:
     """The gradient of a cut along another dimension: zeros around it."""
     gradient, sizes, dim = call.args[0], call.args[1], call.args[2]
     own, dim = call.only(gradient), dim % len(sizes)
@@ -484,7 +484,7 @@ def _placed_back(call: Call) -> State:
 
 
 @_rule("unfold_backward")
-def _windows_back(call: Call) -> State:
+def _windows_back(call: OperatorCall) -> State:
     own = call.only(call.args[0])
     if call.args[2] % len(call.args[1]) == own.dim:
         raise _NoRule("windows hold several records")
@@ -492,17 +492,17 @@ def _windows_back(call: Call) -> State:
 
 
 @_rule("mm")
-def _product(call: Call) -> State:
+def _product(call: OperatorCall) -> State:
     return _matrices(call, call.args[0], call.args[1], 0)
 
 
 @_rule("bmm")
-def _products(call: Call) -> State:
+def _products(call: OperatorCall) -> State:
     return _matrices(call, call.args[0], call.args[1], 1)
 
 
 @_rule("addmm", "baddbmm")
-def _added_product(call: Call) -> State:
+def _added_product(call: OperatorCall) -> State:
     added, one, other = call.args[:3]
     own, theirs = _matrices(call, one, other, call.out.dim() - 2), call.lifted(added, call.out.dim())
     if theirs not in (None, own):
@@ -512,7 +512,7 @@ def _added_product(call: Call) -> State:
     return own
 
 
-def _matrices(call: Call, one: Tensor, other: Tensor, batch: int) -> Axis:
+def _matrices(call: OperatorCall, one: Tensor, other: Tensor, batch: int) -> Axis:
     """Rows of the left, columns of the right, or the batch of both; never what is summed over."""
     left, right = call.axis(one), call.axis(other)
     if left is not None and right is not None:
@@ -532,11 +532,11 @@ def _matrices(call: Call, one: Tensor, other: Tensor, batch: int) -> Axis:
 
 
 @_rule("mv")
-def _vector(call: Call) -> State:
+def _vector(call: OperatorCall) -> State:
     return _first(call, call.args[0])
 
 
-def _first(call: Call, tensor: Tensor) -> Axis:
+def _first(call: OperatorCall, tensor: Tensor) -> Axis:
     own = call.only(tensor)
     if own.dim != 0:
         raise _NoRule("records lie elsewhere than in front")
@@ -544,18 +544,18 @@ def _first(call: Call, tensor: Tensor) -> Axis:
 
 
 @_rule("convolution")
-def _convolved(call: Call) -> State:
+def _convolved(call: OperatorCall) -> State:
     return _first(call, call.args[0])
 
 
-def _of_input(call: Call, own: Axis) -> list[State]:
+def _of_input(call: OperatorCall, own: Axis) -> list[State]:
     """Of several gradients that of the input; those of parameters are sums over the records."""
     mixed = Mixed(f"{call.name}: it sums over the records")
     return [own if place == 0 else mixed for place, t in enumerate(call.out) if isinstance(t, Tensor)]
 
 
 @_rule("convolution_backward")
-def _convolved_back(call: Call) -> list[State]:
+def _convolved_back(call: OperatorCall) -> list[State]:
     own = call.same(*call.args[:2])
     if own.dim != 0 or call.axis(call.args[0]) is None or call.axis(call.args[2]) is not None:
         raise _NoRule("records meet in the gradient")
@@ -563,7 +563,7 @@ def _convolved_back(call: Call) -> list[State]:
 
 
 @_rule("native_layer_norm", "_fused_rms_norm")
-def _layer_norm(call: Call) -> State:
+def _layer_norm(call: OperatorCall) -> State:
     own = call.only(call.args[0])
     if own.dim >= call.args[0].dim() - len(call.args[1]):
         raise _NoRule("it averages over the records")
@@ -571,7 +571,7 @@ def _layer_norm(call: Call) -> State:
 
 
 @_rule("native_layer_norm_backward", "_fused_rms_norm_backward")
-def _layer_norm_back(call: Call) -> list[State]:
+def _layer_norm_back(call: OperatorCall) -> list[State]:
     own = call.agree(*call.args[:2])
     if own.dim >= call.args[1].dim() - len(call.args[2]):
         raise _NoRule("it averages over the records")
@@ -579,12 +579,12 @@ def _layer_norm_back(call: Call) -> list[State]:
 
 
 @_rule("native_group_norm")
-def _group_norm(call: Call) -> State:
+def _group_norm(call: OperatorCall) -> State:
     return _first(call, call.args[0])
 
 
 @_rule("native_group_norm_backward")
-def _group_norm_back(call: Call) -> list[State]:
+def _group_norm_back(call: OperatorCall) -> list[State]:
     own = call.agree(*call.args[:4])
     if own.dim != 0:
         raise _NoRule("it averages over the records")
@@ -592,7 +592,7 @@ def _group_norm_back(call: Call) -> list[State]:
 
 
 @_rule("native_batch_norm", "_native_batch_norm_legit_no_training")
-def _batch_norm(call: Call) -> list[State]:
+def _batch_norm(call: OperatorCall) -> list[State]:
     """With fixed statistics every channel is scaled; those of the batch mix records, unless they lie along channels."""
     own = call.only(call.args[0])
     if own.dim == 1 and call.named("running_mean") is None and _along_channels(call, own):
@@ -602,14 +602,14 @@ def _batch_norm(call: Call) -> list[State]:
     return [own, *[CONSTANT] * (len(call.results) - 1)]
 
 
-def _along_channels(call: Call, own: Axis) -> bool:
+def _along_channels(call: OperatorCall, own: Axis) -> bool:
     """Whether everything that is given for each channel says the same to every record."""
     given = [t for t in (call.named("weight"), call.named("bias")) if t is not None]
     return all(call.uniform(t, Axis(0, own.inner)) for t in given)
 
 
 @_rule("native_batch_norm_backward")
-def _batch_norm_back(call: Call) -> list[State]:
+def _batch_norm_back(call: OperatorCall) -> list[State]:
     own = call.agree(*call.args[:2])
     if own.dim == 1 and call.named("running_mean") is None and _along_channels(call, own):
         return _of_input(call, own)
@@ -629,7 +629,7 @@ _POOLS = {
 
 
 @_rule(*_POOLS)
-def _pooled(call: Call) -> State:
+def _pooled(call: OperatorCall) -> State:
     own = call.only(call.args[0])
     if own.dim >= call.args[0].dim() - _POOLS[call.name]:
         raise _NoRule("it goes along the records")
@@ -637,7 +637,7 @@ def _pooled(call: Call) -> State:
 
 
 @_rule(*(f"{name}_backward" for name in _POOLS))
-def _pooled_back(call: Call) -> State:
+def _pooled_back(call: OperatorCall) -> State:
     """Gradient, input and the places that were taken lie alike, with the records in front of channels and sides."""
     own = call.agree(*call.inputs)
     if own.dim != 0 or call.out.dim() < 3:
@@ -646,7 +646,7 @@ def _pooled_back(call: Call) -> State:
 
 
 @_rule("constant_pad_nd")
-def _padded(call: Call) -> State:
+def _padded(call: OperatorCall) -> State:
     own, sides = call.only(call.args[0]), call.args[1]
     last = call.args[0].dim() - 1 - own.dim
     if len(sides) > 2 * last and any(sides[2 * last : 2 * last + 2]):
@@ -655,7 +655,7 @@ def _padded(call: Call) -> State:
 
 
 @_rule("grid_sampler_2d", "grid_sampler_2d_backward")
-def _sampled(call: Call) -> State:
+def _sampled(call: OperatorCall) -> State:
     own = call.agree(*(t for t in call.inputs))
     if own.dim != 0:
         raise _NoRule("records lie elsewhere than in front")
@@ -663,7 +663,7 @@ def _sampled(call: Call) -> State:
 
 
 @_rule(*_ATTENTIONS)
-def _attention(call: Call) -> list[State]:
+def _attention(call: OperatorCall) -> list[State]:
     """Each of the first dimension attends to itself alone; a mask is uniform or lies the same way."""
     own = call.same(*(t for t in call.inputs if t.dim() > 2))
     if own.dim != 0:
@@ -677,7 +677,7 @@ def _attention(call: Call) -> list[State]:
 
 
 @_rule("embedding")
-def _looked_up(call: Call) -> State:
+def _looked_up(call: OperatorCall) -> State:
     table, places = call.args[:2]
     if call.axis(table) is not None:
         raise _NoRule("records are looked up among each other")
@@ -685,7 +685,7 @@ def _looked_up(call: Call) -> State:
 
 
 @_rule("gather", "scatter", "scatter_add", "scatter_", "scatter_add_")
-def _gathered(call: Call) -> State:
+def _gathered(call: OperatorCall) -> State:
     """out[i][j] = self[i][index[i][j]]: everything lies the same way, and the work is along another dimension."""
     given = [t for t in call.inputs if t.dim()]
     own = call.agree(*given)
@@ -695,7 +695,7 @@ def _gathered(call: Call) -> State:
 
 
 @_rule("index_select")
-def _picked(call: Call) -> State:
+def _picked(call: OperatorCall) -> State:
     source, dim, places = call.args
     own = call.axis(source)
     if own is not None and dim % source.dim() != own.dim and call.axis(places) is None:
@@ -706,7 +706,7 @@ def _picked(call: Call) -> State:
 
 
 @_rule("index")
-def _indexed(call: Call) -> State:
+def _indexed(call: OperatorCall) -> State:
     """x[i, j, …] by tensors: the records' axis is left alone, kept in order by a constant, or only in the places.
 
     Results have the places' common shape where the first of them stood, or in front where others stand between them.
@@ -742,7 +742,7 @@ def _common_shape(places: Sequence[Tensor]) -> Sequence[int]:
     return together.shape
 
 
-def _in_order(call: Call, size: int, along: Tensor, shape: Sequence[int]) -> Axis:
+def _in_order(call: OperatorCall, size: int, along: Tensor, shape: Sequence[int]) -> Axis:
     """Where records lie among the places that a constant picks along their axis: 0, 1, … R − 1 along one dimension."""
     if call.axis(along) is not None or size != call.records:
         raise _NoRule("records are looked up among each other")
@@ -755,7 +755,7 @@ def _in_order(call: Call, size: int, along: Tensor, shape: Sequence[int]) -> Axi
 
 
 @_rule("index_put", "_unsafe_index_put")
-def _put(call: Call) -> State:
+def _put(call: OperatorCall) -> State:
     """The gradient of `index`: values go back to where they were picked, into something uniform."""
     source, given = call.args[0], [(dim, place) for dim, place in enumerate(call.args[1]) if place is not None]
     values, own = call.args[2], call.axis(call.args[2])
@@ -785,7 +785,7 @@ def _put(call: Call) -> State:
     return found
 
 
-def _kept(call: Call, source: Tensor, dim: int, place: Tensor, shape: Sequence[int]) -> Axis | None:
+def _kept(call: OperatorCall, source: Tensor, dim: int, place: Tensor, shape: Sequence[int]) -> Axis | None:
     try:
         return _in_order(call, source.shape[dim], place, shape)
     except _NoRule:
@@ -793,7 +793,7 @@ def _kept(call: Call, source: Tensor, dim: int, place: Tensor, shape: Sequence[i
 
 
 @_rule("nll_loss_forward")
-def _nll(call: Call) -> list[State]:
+def _nll(call: OperatorCall) -> list[State]:
     own = call.agree(*call.args[:2])
     if own.dim != 0 or call.args[3] != 0 or call.args[0].dim() != 2:
         raise _NoRule("it adds over the records")
@@ -801,7 +801,7 @@ def _nll(call: Call) -> list[State]:
 
 
 @_rule("nll_loss_backward")
-def _nll_back(call: Call) -> State:
+def _nll_back(call: OperatorCall) -> State:
     own = call.agree(*call.args[:3])
     if own.dim != 0 or call.args[4] != 0:
         raise _NoRule("it adds over the records")

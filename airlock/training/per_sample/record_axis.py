@@ -33,7 +33,16 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from airlock.training.per_sample.operator_rules import CONSTANT, Axis, Call, Kind, Mixed, State, Unshown, is_uniform
+from airlock.training.per_sample.operator_rules import (
+    CONSTANT,
+    Axis,
+    Kind,
+    Mixed,
+    OperatorCall,
+    State,
+    Unshown,
+    is_uniform,
+)
 
 # Methods that hand a tensor's numbers to something other than torch, and functions that make a tensor of such numbers.
 _TAKEN_OUT = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "__reduce_ex__"}
@@ -123,10 +132,10 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._read(func, args[0])
             out = func(*args, **kwargs)
             if not self.light:
-                self._follow(Call(self.records, self._state, func, args, kwargs, out))
+                self._follow(OperatorCall(self.records, self._state, func, args, kwargs, out))
             return out
 
-    def _follow(self, call: Call) -> None:
+    def _follow(self, call: OperatorCall) -> None:
         """Keep what is known about everything that came out or was written to."""
         states, written = call.infer(), call.written() if call.operator.writes else []
         for target in written:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from airlock.auditing.attacks import Answers, Shadows, ShadowSettings, balanced, shadow_attack, subsets, train_shadows
+from airlock.auditing.attacks import (
+    AnsweredRecords,
+    Shadows,
+    ShadowSettings,
+    balanced,
+    shadow_attack,
+    subsets,
+    train_shadows,
+)
 from airlock.auditing.attacks.shadows import _lessons, halves, refuse_overlap
 from airlock.auditing.result import Scores
 from airlock.data import Records
@@ -88,7 +96,7 @@ def elsewhere() -> tuple[Records, Shadows]:
 
 def attack(here: World, net: nn.Module, seed: int = 0) -> Scores:
     known, shadows = elsewhere()
-    members, others = (Answers(side, predict(net, side).numpy()) for side in sides(here))
+    members, others = (AnsweredRecords(side, predict(net, side).numpy()) for side in sides(here))
     return shadow_attack(shadows, known, members, others, seed, RUN, SETTINGS)
 
 
@@ -106,8 +114,8 @@ def test_it_finds_what_a_net_remembers_and_nothing_else() -> None:
 def test_one_network_for_all_classes_is_not_told_the_class() -> None:
     here = world()
     known, shadows = elsewhere()
-    members, others = (Answers(side, predict(here.target, side).numpy()) for side in sides(here))
-    lied = Answers(Records(members.records.x, (members.records.y + 1) % 10), members.logits)
+    members, others = (AnsweredRecords(side, predict(here.target, side).numpy()) for side in sides(here))
+    lied = AnsweredRecords(Records(members.records.x, (members.records.y + 1) % 10), members.logits)
     settings = ShadowSettings(epochs=2, repeats=1, by_class=False)
     plain, moved = (shadow_attack(shadows, known, m, others, 0, RUN, settings) for m in (members, lied))
     assert np.array_equal(plain.members, moved.members)
@@ -118,8 +126,8 @@ def test_one_network_for_all_classes_is_not_told_the_class() -> None:
 def test_a_constant_on_the_logits_changes_nothing() -> None:
     here = world()
     known, shadows = elsewhere()
-    members, others = (Answers(side, predict(here.target, side).numpy()) for side in sides(here))
-    moved = Answers(members.records, members.logits + 2.0)
+    members, others = (AnsweredRecords(side, predict(here.target, side).numpy()) for side in sides(here))
+    moved = AnsweredRecords(members.records, members.logits + 2.0)
     plain, shifted = (shadow_attack(shadows, known, m, others, 0, RUN, SETTINGS) for m in (members, moved))
     assert np.allclose(plain.members, shifted.members, atol=1e-3)
 
@@ -127,8 +135,8 @@ def test_a_constant_on_the_logits_changes_nothing() -> None:
 def test_a_scored_record_among_the_shadows_is_refused() -> None:
     here = world()
     known, shadows = elsewhere()
-    members, others = (Answers(side, predict(here.target, side).numpy()) for side in sides(here))
-    caught = Answers(known.take(np.arange(3)), members.logits[:3])
+    members, others = (AnsweredRecords(side, predict(here.target, side).numpy()) for side in sides(here))
+    caught = AnsweredRecords(known.take(np.arange(3)), members.logits[:3])
     for pair in ((members, caught), (caught, others)):
         with pytest.raises(DataError, match="3 in both"):
             shadow_attack(shadows, known, *pair, 0, RUN, SETTINGS)
@@ -146,6 +154,6 @@ def test_a_class_without_lessons_is_refused() -> None:
     _, shadows = elsewhere()
     without = shadows.take(np.flatnonzero(shadows.y != 3))
     known = elsewhere()[0].take(np.flatnonzero(shadows.y != 3))
-    members, others = (Answers(side, predict(world().target, side).numpy()) for side in sides(world()))
+    members, others = (AnsweredRecords(side, predict(world().target, side).numpy()) for side in sides(world()))
     with pytest.raises(DataError, match="a class without"):
         shadow_attack(without, known, members, others, 0, RUN, SETTINGS)

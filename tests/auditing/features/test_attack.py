@@ -23,8 +23,8 @@ from airlock.auditing.features.attack import (
     NO_POOL,
     PUBLIC,
     TOO_FEW,
-    FeatureSettings,
-    Pool,
+    CandidatePool,
+    FeatureAttackSettings,
     attack,
     pictures_to_show,
 )
@@ -38,7 +38,7 @@ from airlock.training import Run
 from tests.auditing.attacks.toy_features import CLASSES, CPU, SHAPE, pictures
 
 PARTS = SplitConfig(public=0.05, test=0.25, holdout=0.3)
-SMALL = FeatureSettings(
+SMALL = FeatureAttackSettings(
     known=100,
     images=50,
     shown=3,
@@ -71,7 +71,7 @@ def left(pipeline: FeaturePipeline, split: Split) -> list[tuple[np.ndarray, np.n
 @pytest.fixture(scope="module")
 def published(split: Split, whole: nn.Module) -> tuple[Audit, dict]:
     pipeline = FeaturePipeline(narrow(whole, CHANNELS))
-    pool = Pool({"vgg16, 3": whole, "vgg19, 3": open_prefix("vgg19", 3, SHAPE)}, "vgg16, 3", CHANNELS)
+    pool = CandidatePool({"vgg16, 3": whole, "vgg19, 3": open_prefix("vgg19", 3, SHAPE)}, "vgg16, 3", CHANNELS)
     settings = SMALL.model_copy(update={"net": True, "reconstruct": ReconstructSettings(epochs=2, batch_size=50)})
     audit, secrets = attack(pipeline, left(pipeline, split), split, PARTS, 1e-5, 0, settings, Run(), pool)
     return audit, dict(secrets)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from airlock import data, methods
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.auditing.required_attacks import missing
 from airlock.bundle import Vault
 from airlock.bundle.gate import weigh
@@ -23,7 +23,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.methods.answers import case
 from airlock.methods.answers.fitted import embed
 from airlock.methods.answers.head import Head
-from airlock.methods.answers.planner import Comparison
+from airlock.methods.answers.planner import NoiseComparison
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
 from airlock.testing import MethodContract
@@ -44,7 +44,7 @@ class TestHead(MethodContract):
         plan = self.build().plan()
         noise = float(plan.details["noise_multiplier"])
         assert plan.guarantee.events == dpa.GaussianDpEvent(noise)
-        assert spend(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
 
     def test_the_regularisation_follows_from_the_noise_of_a_logit(self) -> None:
         details = self.build().plan().details
@@ -140,7 +140,7 @@ def test_digits_at_epsilon_2_reaches_90_percent() -> None:
 
 
 def test_the_advice_names_both_figures() -> None:
-    many, one = Comparison(100, 1.0, 10.0), Comparison(1, 1.0, 1.0)
+    many, one = NoiseComparison(100, 1.0, 10.0), NoiseComparison(1, 1.0, 1.0)
     assert (many.ratio, many.recommended) == (10.0, "head")
     assert many.says.startswith(
         "100 queries: noise of 10 on every logit if each is answered by itself, 1 with one head"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from airlock import data, methods
-from airlock.accounting import spend, to_json
+from airlock.accounting import compute_epsilon, to_json
 from airlock.auditing import AuditSettings
 from airlock.bundle import Vault, verify, weigh
 from airlock.bundle.answering import open_interface
@@ -56,7 +56,7 @@ class TestLogits(MethodContract):
         z = float(plan.details["noise_multiplier"])
         assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.ZCDpEvent(0.5 / z**2, 0.0), 20)
         half = dpa.SelfComposedDpEvent(dpa.ZCDpEvent(0.5 / (z / 2) ** 2, 0.0), 20)
-        assert spend(half, self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(half, self.delta).epsilon > 1.5 * self.epsilon
         assert plan.details["noise_on_a_logit"] == pytest.approx(0.2)
 
     def test_the_noise_of_an_answer_is_the_stated_one_on_every_logit(self, split: Split) -> None:
@@ -191,7 +191,7 @@ class TestLabel(TestLogits):
         assert plan.details["mechanism"] == "exponential"
         assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.ZCDpEvent(own**2 / 8, 0.0), 500)
         half = dpa.SelfComposedDpEvent(dpa.ZCDpEvent((2 * own) ** 2 / 8, 0.0), 500)
-        assert spend(half, self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(half, self.delta).epsilon > 1.5 * self.epsilon
 
     def test_the_noise_of_an_answer_is_the_stated_one_on_every_logit(self, split: Split) -> None:
         desk = self.desk(split)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.bundle import Vault, verify, weigh
 from airlock.bundle.answering import open_interface
 from airlock.data import Split
@@ -43,7 +43,7 @@ class TestPoll(MethodContract):
         z = float(plan.details["noise_multiplier"])
         assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.ZCDpEvent(0.5 / z**2, 0.0), 20)
         half = dpa.SelfComposedDpEvent(dpa.ZCDpEvent(0.5 / (z / 2) ** 2, 0.0), 20)
-        assert spend(half, self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(half, self.delta).epsilon > 1.5 * self.epsilon
 
     def test_one_record_moves_one_vote(self, split: Split) -> None:
         channel = self.poll()

@@ -27,7 +27,7 @@ from airlock.papers.features.published import BY_PRIVATE, Published
 from airlock.testing import ClaimContract, MethodContract
 from airlock.training import Run
 from airlock.training.devices import to_input
-from airlock.training.front_ends.characterise import Cell, Characterisation, Point
+from airlock.training.front_ends.characterise import Characterisation, Measurement, Point
 from airlock.training.front_ends.characterised import Characterised
 
 CIFAR = Facts("cifar10", (3, 32, 32), tuple("0123456789"), 50000, 10000, "x")
@@ -249,9 +249,10 @@ class TestPublished(FeatureContract, ClaimContract):
 def measured(path: Path, front: str) -> str:
     """What characterising a front end of 24 maps would write: odd channels are leaky, the first 12 are useless."""
     cells = [
-        Cell(Point(2, (c,), 0), utility=0.1 if c < 12 else 0.5, psnr=30.0 if c % 4 == 1 else 10.0) for c in range(24)
+        Measurement(Point(2, (c,), 0), utility=0.1 if c < 12 else 0.5, psnr=30.0 if c % 4 == 1 else 10.0)
+        for c in range(24)
     ]
-    cells += [Cell(Point(2, tuple(range(d)), 0), utility=0.5, psnr=10.0 + d) for d in (2, 4, 8)]
+    cells += [Measurement(Point(2, tuple(range(d)), 0), utility=0.5, psnr=10.0 + d) for d in (2, 4, 8)]
     Characterised(Characterisation(front, "public", {2: 24}, tuple(cells))).write(path)
     return str(path)
 

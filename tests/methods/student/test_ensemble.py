@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from airlock import data, methods
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.config import ReleaseConfig, load
 from airlock.data import Split, shard
 from airlock.errors import AirlockWarning, ConfigError, DataError
@@ -88,7 +88,7 @@ class TestEnsemble(Resuming, MethodContract):
         noise = float(plan.details["noise_multiplier"])
         assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(noise), 10)
         half = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(noise / 2), 10)
-        assert spend(half, self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(half, self.delta).epsilon > 1.5 * self.epsilon
         assert (plan.guarantee.unit, plan.guarantee.relation) == ("record", "add-remove")
 
     def test_the_plan_says_how_large_the_noise_is(self) -> None:

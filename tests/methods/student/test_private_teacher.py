@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from airlock import data
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.config import ReleaseConfig, load
 from airlock.data import Records, Split
 from airlock.errors import ConfigError, DataError
@@ -62,9 +62,9 @@ class TestPrivateTeacher(Resuming, MethodContract):
         own = dpa.PoissonSampledDpEvent(rate, dpa.GaussianDpEvent(noise))
         assert plan.guarantee.events == dpa.SelfComposedDpEvent(own, 4)
         half = dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(rate, dpa.GaussianDpEvent(noise / 2)), 4)
-        assert spend(half, self.delta, accountant="rdp").epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(half, self.delta, accountant="rdp").epsilon > 1.5 * self.epsilon
         assert (plan.guarantee.unit, plan.guarantee.relation) == ("record", "add-remove")
-        assert plan.course is not None
+        assert plan.schedule is not None
 
     def test_the_teacher_starts_from_the_public_one_and_the_student_learns_from_it_alone(
         self, split: Split, monkeypatch: pytest.MonkeyPatch

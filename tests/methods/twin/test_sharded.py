@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from airlock import data, methods
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.bundle import Vault
 from airlock.bundle.verify import verify
 from airlock.data import Records, Split, shard
@@ -88,7 +88,7 @@ class TestSharded(OfShardsContract):
         plan = self.build().plan()
         noise = float(plan.details["noise_multiplier"])
         assert plan.guarantee.events == dpa.GaussianDpEvent(noise)
-        assert spend(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(dpa.GaussianDpEvent(noise / 2), self.delta).epsilon > 1.5 * self.epsilon
 
     def test_one_record_changes_one_vector_and_not_a_bit_of_another(self, split: Split) -> None:
         channel = self.build()
@@ -150,7 +150,7 @@ class TestKdeSharded(OfShardsContract):
     def test_twice_the_weight_would_break_the_promise(self) -> None:
         details = self.build().plan().details
         rho = int(details["dimensions"]) * (2 * float(details["epsilon_of_a_coordinate"])) ** 2 / 8
-        assert spend(dpa.ZCDpEvent(rho), self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(dpa.ZCDpEvent(rho), self.delta).epsilon > 1.5 * self.epsilon
 
     def test_what_leaves_lies_on_the_public_grid_near_where_the_shards_agree(self) -> None:
         channel = self.build()

@@ -9,7 +9,7 @@ import dp_accounting as dpa
 import pytest
 
 from airlock import data, methods
-from airlock.accounting import spend
+from airlock.accounting import compute_epsilon
 from airlock.config import from_table
 from airlock.errors import ConfigError, NetError
 from airlock.testing import MethodContract
@@ -34,7 +34,7 @@ class TestGaussian(MethodContract):
         plan = self.build().plan()
         half = dpa.GaussianDpEvent(float(plan.details["noise_multiplier"]) / 2)
         event = dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(plan.details["sampling_probability"], half), 3)
-        assert spend(event, self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(event, self.delta).epsilon > 1.5 * self.epsilon
 
     def test_tuning_runs_repeat_the_whole_event(self) -> None:
         events = self.build(tuning_runs=4).plan().guarantee.events

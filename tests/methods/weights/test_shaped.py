@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from airlock import data, methods
-from airlock.accounting import spend, to_json
+from airlock.accounting import compute_epsilon, to_json
 from airlock.data import Split
 from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import Clip, Randomness, Stream
@@ -59,7 +59,7 @@ class TestShaped(MethodContract):
         assert plan.guarantee.events == dpa.SelfComposedDpEvent(
             dpa.GaussianDpEvent(plan.details["noise_multiplier"]), 2
         )
-        assert spend(dpa.SelfComposedDpEvent(half, 2), self.delta).epsilon > 1.5 * self.epsilon
+        assert compute_epsilon(dpa.SelfComposedDpEvent(half, 2), self.delta).epsilon > 1.5 * self.epsilon
 
     def test_the_gain_of_a_proxy_is_in_the_plan(self) -> None:
         details = self.build().plan().details

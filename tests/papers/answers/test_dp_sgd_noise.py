@@ -7,7 +7,7 @@ import math
 import dp_accounting as dpa
 import pytest
 
-from airlock.accounting import repeat, spend
+from airlock.accounting import compute_epsilon, repeat
 from airlock.papers.answers.dp_sgd_noise import naive, rdp, zcdp
 from airlock.training.sampling import sampled
 
@@ -27,7 +27,7 @@ def test_zcdp_noise_spends_epsilon_exactly(epsilon: float) -> None:
 def test_rdp_noise_is_the_smallest_that_stays_within_epsilon() -> None:
     found = rdp(10, 1.0, 1e-4, 1000, 100)
     costs = [
-        spend(repeat(sampled(0.1, dpa.GaussianDpEvent(found + more)), 100), 1e-4, accountant="rdp").epsilon
+        compute_epsilon(repeat(sampled(0.1, dpa.GaussianDpEvent(found + more)), 100), 1e-4, accountant="rdp").epsilon
         for more in (0.0, -2e-3)
     ]
     assert costs[0] <= 1.0 < costs[1]

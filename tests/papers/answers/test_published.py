@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from airlock.accounting import spend, to_json
+from airlock.accounting import compute_epsilon, to_json
 from airlock.auditing import judge
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, FormatError, Refused, TrainingError
@@ -269,7 +269,9 @@ def test_huge_noise_does_not_overflow() -> None:
 
 def test_gaussian_dp_is_turned_into_epsilon_and_delta() -> None:
     assert gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.377, abs=1e-3)
-    assert gaussian_epsilon(0.5, 1e-5) == pytest.approx(spend(dpa.GaussianDpEvent(2.0), 1e-5).epsilon, rel=1e-3)
+    assert gaussian_epsilon(0.5, 1e-5) == pytest.approx(
+        compute_epsilon(dpa.GaussianDpEvent(2.0), 1e-5).epsilon, rel=1e-3
+    )
     assert gaussian_epsilon(1e-7, 1e-5) == 0.0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from airlock.accounting.epsilon import spend
+from airlock.accounting.epsilon import compute_epsilon
 from airlock.errors import ConfigError, TrainingError
 from airlock.mechanisms import PrivateKMeans, Stream
 from airlock.papers.twin.groups import GroupSettings, claimed_epsilon, count_selected, publish_groups, select
@@ -97,9 +97,9 @@ def test_costs_add_up_over_the_parameters_of_a_layer() -> None:
     assert isinstance(event, dpa.ComposedDpEvent)
     clusters, residuals = event.events
     assert residuals == dpa.SelfComposedDpEvent(dpa.LaplaceDpEvent(10.0), 20)
-    assert spend(clusters, 1e-12).epsilon == pytest.approx(2 * 20 * 0.01, rel=0.01)
-    assert spend(PrivateKMeans(4, 0.01, 20).event, 1e-12).epsilon == pytest.approx(0.01, rel=0.05)
-    assert spend(event, 1e-12).epsilon == pytest.approx(20 * 0.1 + 0.4, rel=0.02)
+    assert compute_epsilon(clusters, 1e-12).epsilon == pytest.approx(2 * 20 * 0.01, rel=0.01)
+    assert compute_epsilon(PrivateKMeans(4, 0.01, 20).event, 1e-12).epsilon == pytest.approx(0.01, rel=0.05)
+    assert compute_epsilon(event, 1e-12).epsilon == pytest.approx(20 * 0.1 + 0.4, rel=0.02)
 
 
 def test_equal_parameters_get_no_noise_as_published() -> None:

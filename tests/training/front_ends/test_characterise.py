@@ -139,9 +139,12 @@ def test_the_value_is_read_back_and_averaged() -> None:
     points = grid({2: 64, 5: 128}, (4, 128), draws=2) + singles(2, 3)
     assert [(p.layers, len(p.channels)) for p in points] == [(2, 4)] * 2 + [(5, 4)] * 2 + [(5, 128)] * 2 + [(2, 1)] * 3
     assert grid({2: 64}, (4,), draws=2) == points[:2]
-    from airlock.training.front_ends.characterise import Cell
+    from airlock.training.front_ends.characterise import Measurement
 
-    full = replace(made, cells=(Cell(points[0], 0.5, 20.0), Cell(points[1], 0.7, None), Cell(points[-1], 0.1, 9.0)))
+    full = replace(
+        made,
+        cells=(Measurement(points[0], 0.5, 20.0), Measurement(points[1], 0.7, None), Measurement(points[-1], 0.1, 9.0)),
+    )
     assert full.mean("utility") == {(2, 1): 0.1, (2, 4): pytest.approx(0.6)}
     assert full.surface("privacy") == {(2, 1): [9.0], (2, 4): [20.0]}
     assert full.single("privacy", 2) == {2: 9.0}

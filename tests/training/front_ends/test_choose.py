@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
-from airlock.training.front_ends.characterise import Cell, Characterisation, Point
+from airlock.training.front_ends.characterise import Characterisation, Measurement, Point
 from airlock.training.front_ends.choose import Chosen, Limits, Option, choose, options
 from airlock.training.front_ends.profiling import Profile
 from airlock.training.front_ends.prune import draw, draw_front, draw_inner, prune
@@ -97,7 +97,7 @@ def test_the_limit_that_binds_is_named_with_how_much_is_missing() -> None:
 
 
 def test_options_join_what_was_measured() -> None:
-    cells = tuple(Cell(Point(2, (1, seed)), 0.5 + seed, 20.0 + seed) for seed in (3, 5))
+    cells = tuple(Measurement(Point(2, (1, seed)), 0.5 + seed, 20.0 + seed) for seed in (3, 5))
     found = Characterisation("vgg16", "shapes", {2: 64}, cells)
     cost = Profile(2, 2, 3.0, 1.0, 2.0, 0.5, 400, 80, 7)
     assert options(found, [cost]) == (Option(2, 2, 24.0, 4.5, 2.0, 400),)

@@ -19,7 +19,7 @@ from airlock.nets import build
 from airlock.training.per_sample import clipped_sum, engine, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
-from airlock.training.per_sample.layers import AnyRule, Call, rule_for
+from airlock.training.per_sample.layers import AnyRule, LayerCall, rule_for
 from airlock.training.per_sample.operator_rules import Axis
 from airlock.training.per_sample.self_check import Engine
 
@@ -302,7 +302,7 @@ def test_cancelling_positions_do_not_hide_from_the_ghost_norm() -> None:
     a = torch.randn(1, 2, 40) * 1e3
     back = torch.randn(1, 1, 40) * 1e3
     a[:, 1] = a[:, 0] * (1 + 1e-6)
-    call = Call(1, [a], tree_flatten(((a,), {}))[1], [Axis(0)], [torch.cat([back, -back], 1)[:, None]])
+    call = LayerCall(1, [a], tree_flatten(((a,), {}))[1], [Axis(0)], [torch.cat([back, -back], 1)[:, None]])
     rule = rule_for(layer, ("weight",))
     ghost, counted = rule.squares(call, {"weight": None}, exact=True), rule.squares(call, {"weight": None})
     assert ghost is not None
