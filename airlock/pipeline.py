@@ -22,18 +22,17 @@ from airlock import auditing, data, methods, nets, plugins
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
-from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier, models
-from airlock.bundle.answering import open_interface
+from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier
+from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
-from airlock.data.feature_files import read_manifest
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods import Channel, FeatureSet, Plan, Release
+from airlock.methods import Channel, Plan, Release
 from airlock.methods.config_case import of_config
-from airlock.methods.contract import TEACHER, Secrets
+from airlock.methods.contract import TEACHER
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.devices import choose_device
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
@@ -237,8 +236,8 @@ def make_release(
     inside = dossier.with_court(inside, trials)
     page_inside = page.keep_dossier(safe, inside)
     written = bundle.write(out, config, release, made, smaller=forms, force=force)
-    if isinstance(release.artefact, FeatureSet):
-        release.artefact.forget()  # the bundle has them; a second version must never come from what is left here
+    release.artefact.forget()
+    if release.artefact.made_once:
         safe.forget_checkpoint(_run_key(config, insecure_seed))
     return Outcome(written, release, inside, page_inside)
 
@@ -362,9 +361,9 @@ def audit_bundle(
     _require_asked(card_before, config, overrides or {}, net, safe)
     if net is not None and nets.is_foreign(config.net):
         config = config.model_copy(update={"net": net})  # shadow models too are made of what the user names
-    if card_before.features is not None:  # what names the front end did not leave
-        stayed = methods.find(config).kept_front_end(safe.load(card_before.release_id))
-        config = config.model_copy(update={"settings": stayed.settings_table})
+    packing, method = packing_of(card_before.artefact), methods.find(config)
+    stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
+    config = config if stayed is None else config.model_copy(update={"settings": stayed})
     channel, _ = _open(config, data_dir)
     split = _load(config, channel, data_dir)
     _require_same_data(card_before, split)
@@ -374,15 +373,12 @@ def audit_bundle(
         checkpoint=safe.checkpoint_folder(f"{card_before.release_id}-audit"),
         resume=resume,
     )
-    if card_before.interface is not None:
-        answerer, delta = open_interface(folder, safe), card_before.guarantee.delta
-        found, scores = auditing.attack_answers(answerer, delta, split, config.split, seed, chosen, run)
-    elif card_before.features is not None:
-        found, scores = _attack_features(folder, card_before, safe, split, config, seed, chosen, run)
-    else:
-        target = _target(folder, card_before, net)
-        target.net.to(run.device)
-        found, scores = auditing.attack(target, split, config.split, seed, chosen, run, channel)
+    artefact = packing.reopen(folder, card_before.leaving, card_before.details, net)
+    given = auditing.Situation(
+        method, lambda: safe.load(card_before.release_id), card_before.guarantee.delta, split, config.split, seed,
+        chosen, run, channel, config.seed,
+    )  # fmt: skip
+    found, scores = auditing.attack_artefact(artefact, given)
     teacher = _teacher(card_before, safe)
     beside, more = auditing.attack_quickly(*teacher, split, config.split, seed) if teacher else (None, {})
     scores = {**scores, **{f"{TEACHER}-{name}": value for name, value in more.items()}}
@@ -455,20 +451,6 @@ def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], 
     return net.eval(), made.network.classes, made.guarantee.delta
 
 
-def _attack_features(
-    folder: Path, made: card.Card, safe: Vault, split: Split, config: ReleaseConfig, seed: int,
-    settings: auditing.AuditSettings, run: Run,
-) -> tuple[auditing.Audit, Secrets]:  # fmt: skip
-    """With the front end from the vault, on the shards of the bundle."""
-    assert made.features is not None
-    clip = made.details.get("clip_norm")
-    norm = float(clip) if clip is not None else None
-    features = FeatureSet(folder, read_manifest(folder), made.features.labels, clip=norm)
-    how = auditing.FeatureAttackSettings(images=min(settings.most, auditing.FeatureAttackSettings().images))
-    known, delta = methods.find(config).kept_front_end(safe.load(made.release_id)), made.guarantee.delta
-    return auditing.attack_features(features, known, delta, split, config.split, seed, how, run, config.seed)
-
-
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
     try:
         config = load(folder / bundle.CONFIG, overrides)
@@ -505,20 +487,6 @@ def _require_same_data(made: card.Card, split: Split) -> None:
             "Who was a member could not be told.",
             "Check --data and --data-dir.",
         )
-
-
-def _target(folder: Path, made: card.Card, net: str | None) -> auditing.Target:
-    network = made.network
-    assert network is not None
-    name, shape, classes = network.name, network.input_shape, len(network.classes)
-    own = nets.create(net, shape, classes, seed=0) if net is not None else None
-    opened = models.open_net(folder, network, own)
-    return auditing.Target(
-        opened,
-        lambda model: nets.create(net or name, shape, classes, model),
-        network.classes,
-        made.guarantee.delta,
-    )
 
 
 def assist_release(

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from airlock.training.per_sample.sealed import USES
-
 OURS = ("torch.nn.", "airlock.nets.")
 PLAIN = (bool, int, float, str, type(None))
 NOT_ITS_OWN = {

@@ -70,6 +70,26 @@ def test_methods_of_different_channels_do_not_import_each_other() -> None:
                 assert other == folder or f"methods.{other.name}" not in text
 
 
+def test_no_room_above_the_methods_imports_a_channel() -> None:
+    """A method is found by its name, and what leaves is asked by its protocol."""
+    channels = {p.name for p in (ROOT / "airlock/methods").iterdir() if p.is_dir() and p.name != "__pycache__"}
+    for name, others in import_graph().items():
+        if not name.startswith(("airlock.methods.", "airlock.papers.")):
+            inside = {other for other in others if other.startswith("airlock.methods.")}
+            assert not {other for other in inside if other.split(".")[2] in channels}, name
+
+
+def test_every_room_has_an_entry_for_each_kind_of_artefact() -> None:
+    from airlock import testing
+    from airlock.auditing.required_attacks import ATTACKS
+    from airlock.bundle.packing import PACKINGS
+    from airlock.comparison.advise import UNFIT
+    from airlock.methods.contract import KINDS
+
+    for table in (ATTACKS, PACKINGS, UNFIT, testing.SEEN, testing.CHECKED):
+        assert tuple(table) == KINDS
+
+
 def test_every_method_says_of_itself_what_tables_and_the_chooser_ask() -> None:
     from airlock.methods import METHODS, named
     from airlock.methods.contract import KINDS

@@ -3,11 +3,11 @@
 In: a release and the split it came from. Out: an `Audit`, and the per-record scores for the vault. Beside it the court:
 in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its canaries, out comes a `OneRunVerdict`.
 
-    run               the attacks that fit what leaves, on equal numbers of members and non-members
+    required_attacks  which attacks must be made on what leaves, and how: one entry per kind of artefact
+    run               the attacks on membership, on equal numbers of members and non-members
     target            what is attacked, and what an attacker would train to be like it
     members           who takes part in an attack
     query_attack      attacks on answers, through the interface
-    required_attacks  which attacks fit what leaves
     result            scores of records, figures about attacks, the audit
     metrics           from scores to figures
     bounds            confidence bounds for proportions and for the area under a ROC curve
@@ -28,8 +28,9 @@ from airlock.auditing.features.attack import FeatureAttackSettings
 from airlock.auditing.features.release import attack_features
 from airlock.auditing.metrics import measure, measure_all, roc
 from airlock.auditing.one_run_audit import OneRunVerdict, judge_one_run
+from airlock.auditing.required_attacks import Situation, attack_artefact, run
 from airlock.auditing.result import AttackResult, Audit, Scores
-from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly, run
+from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly
 from airlock.auditing.target import Target
 
 __all__ = [
@@ -39,10 +40,12 @@ __all__ = [
     "FeatureAttackSettings",
     "OneRunVerdict",
     "Scores",
+    "Situation",
     "Target",
     "Verdict",
     "attack",
     "attack_answers",
+    "attack_artefact",
     "attack_features",
     "attack_quickly",
     "auc_interval",

@@ -31,7 +31,7 @@ from airlock.auditing.attacks import gradient_norm
 from airlock.auditing.attacks.signals import QUESTION, loss
 from airlock.auditing.bounds import Floats
 from airlock.auditing.members import FEWEST
-from airlock.auditing.required_attacks import REQUIRED
+from airlock.auditing.required_attacks import ATTACKS as BY_KIND
 from airlock.auditing.result import Some, View
 from airlock.auditing.target import Target
 from airlock.config import Frozen, Proportion, ReleaseConfig
@@ -190,7 +190,7 @@ def planned(config: ReleaseConfig, facts: Facts, plan: Plan) -> Plan:
     """
     if not config.attack_share:
         return plan
-    if ("membership", "white-box") not in REQUIRED[methods.named(f"{plan.channel}/{plan.method}").artefact]:
+    if ("membership", "white-box") not in BY_KIND[methods.named(f"{plan.channel}/{plan.method}").artefact].required:
         raise ConfigError(
             "attack_share = 0 where no network leaves",
             f"{config.attack_share:g} for {plan.channel}/{plan.method}",

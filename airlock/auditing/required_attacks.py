@@ -1,24 +1,32 @@
-"""Which attacks must be made on what leaves: an audit that lacks one of them says less than it seems to.
+"""Which attacks must be made on what leaves, and how they are made: one entry per kind of artefact.
 
 Whoever holds weights can do more than ask for predictions, so a network has to be attacked from both sides. Answers
 come through a noisy interface with a budget, and nothing but that interface may be used. Features are attacked by
-turning them back into records, with the front end and without, and by looking records up among them.
+turning them back into records, with the front end and without, and by looking records up among them. An audit that
+lacks one of the required attacks says less than it seems to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from airlock.auditing.result import Aim, AttackResult, ReconstructionResult, View
-from airlock.methods.contract import ArtefactKind
+from airlock import methods, nets
+from airlock.auditing.features.attack import FeatureAttackSettings
+from airlock.auditing.features.release import attack_features
+from airlock.auditing.result import Aim, AttackResult, Audit, ReconstructionResult, View
+from airlock.auditing.run import AuditSettings, attack, attack_answers, attack_quickly
+from airlock.auditing.target import Target
+from airlock.config import SplitConfig
+from airlock.data import Split
+from airlock.methods import Artefact, Channel, FeatureSet, Interface, NetworkArtefact, Release
+from airlock.methods.contract import ArtefactKind, Secrets
+from airlock.training import Run
 
 Kind = tuple[Aim, View]
+Found = tuple[Audit, Secrets]  # the audit, and the single records' scores, which belong in the vault
 
-REQUIRED: Mapping[ArtefactKind, tuple[Kind, ...]] = {
-    "network": (("membership", "white-box"), ("membership", "black-box")),
-    "interface": (("membership", "interface"),),
-    "features": (("inversion", "features"), ("inversion", "front"), ("membership", "front")),
-}
 IN_WORDS: Mapping[Kind, str] = {
     ("membership", "white-box"): "membership inference by someone who holds the weights (white-box)",
     ("membership", "black-box"): "membership inference by someone who sees the model's outputs (black-box)",
@@ -30,7 +38,103 @@ IN_WORDS: Mapping[Kind, str] = {
 }
 
 
+@dataclass(frozen=True)
+class Situation:
+    """Whom and what attacks are made with.
+
+    Args:
+        method: What made the release.
+        kept: Loads what the release left in the vault.
+        delta: At which its ε is stated.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks.
+        settings: How hard to attack; without them, with what takes seconds.
+        run: Device, progress, checkpoints.
+        channel: The method as it was configured, for shadow models that are trained like the release.
+        made_with: The seed of the release, where it is another one.
+    """
+
+    method: type[Channel]
+    kept: Callable[[], Secrets]
+    delta: float
+    split: Split
+    fractions: SplitConfig
+    seed: int
+    settings: AuditSettings | None = None
+    run: Run | None = None
+    channel: Channel | None = None
+    made_with: int | None = None
+
+
+def _attack_network(network: NetworkArtefact, given: Situation) -> Found:
+    if given.settings is None:
+        return attack_quickly(network.net, network.classes, given.delta, given.split, given.fractions, given.seed)
+    name, shape, classes, run = network.net_name, network.input_shape, network.classes, given.run or Run()
+    opened = network.net.to(run.device)
+    target = Target(opened, lambda model: nets.create(name, shape, len(classes), model), classes, given.delta)
+    return attack(target, given.split, given.fractions, given.seed, given.settings, run, given.channel)
+
+
+def _attack_interface(interface: Interface, given: Situation) -> Found:
+    answerer = given.method.answerer(interface, given.kept())
+    return attack_answers(
+        answerer, given.delta, given.split, given.fractions, given.seed, given.settings, given.run
+    )  # fmt: skip
+
+
+def _attack_features(features: FeatureSet, given: Situation) -> Found:
+    asked, front = given.settings, given.method.kept_front_end(given.kept())
+    how = FeatureAttackSettings(images=min(asked.most, FeatureAttackSettings().images)) if asked else None
+    return attack_features(
+        features, front, given.delta, given.split, given.fractions, given.seed, how, given.run, given.made_with
+    )
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """What is done to artefacts of one kind.
+
+    Args:
+        required: The attacks without which the gate stays closed.
+        make: Makes them and more.
+    """
+
+    required: tuple[Kind, ...]
+    make: Callable[[Any, Situation], Found]
+
+
+ATTACKS: Mapping[ArtefactKind, Attacks] = {
+    "network": Attacks((("membership", "white-box"), ("membership", "black-box")), _attack_network),
+    "interface": Attacks((("membership", "interface"),), _attack_interface),
+    "features": Attacks((("inversion", "features"), ("inversion", "front"), ("membership", "front")), _attack_features),
+}
+
+
+def attack_artefact(artefact: Artefact, given: Situation) -> Found:
+    """Attack what leaves, whatever it is."""
+    return ATTACKS[artefact.kind].make(artefact, given)
+
+
+def run(release: Release, split: Split, fractions: SplitConfig, seed: int, how: Run | None = None) -> Found:
+    """Attack a release with what takes seconds.
+
+    Args:
+        release: What leaves.
+        split: The records that it came from.
+        fractions: Of the split.
+        seed: Of the attacks; where features leave, that of the release.
+        how: Device and progress of attacks on features.
+
+    Returns:
+        The audit, and the single records' scores, which belong in the vault.
+    """
+    method, delta = methods.named(f"{release.plan.channel}/{release.plan.method}"), release.guarantee.delta
+    given = Situation(method, lambda: release.secrets, delta, split, fractions, seed, run=how)
+    return attack_artefact(release.artefact, given)
+
+
 def missing(leaves: ArtefactKind, attacks: Iterable[AttackResult | ReconstructionResult]) -> tuple[str, ...]:
     """The attacks that what leaves must be put to and that were not made, in words."""
     made = {(attack.aim, attack.view) for attack in attacks}
-    return tuple(IN_WORDS[kind] for kind in REQUIRED[leaves] if kind not in made)
+    return tuple(IN_WORDS[kind] for kind in ATTACKS[leaves].required if kind not in made)

@@ -1,8 +1,8 @@
-"""Run the attacks that fit what leaves, on equal numbers of members and non-members.
+"""The attacks on membership, on equal numbers of members and non-members.
 
-`run` makes the two that take seconds, at every release: one that sees outputs, one that holds the weights. `attack`
-adds those that train shadow models. How many records are used is a public figure: it follows from the public number of
-records and the fractions of the split, never from the real sizes.
+`attack_quickly` makes the two that take seconds, at every release: one that sees outputs, one that holds the weights.
+`attack` adds those that train shadow models, `attack_answers` goes through an interface. How many records are used is a
+public figure: it follows from the public number of records and the fractions of the split, never from the real sizes.
 
 Who is used for what: attacks are scored on members (of the private part) and on the holdout, which nothing was trained
 on. LiRA and RMIA train shadow models on halves of these very records, which is their design and tells them nothing
@@ -22,7 +22,6 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import nn
 
-from airlock import methods
 from airlock.auditing import query_attack
 from airlock.auditing.attacks import (
     AnsweredRecords,
@@ -43,7 +42,6 @@ from airlock.auditing.attacks.label_only import Kind, labels_of
 from airlock.auditing.attacks.shadows import Logits, release_shadows
 from airlock.auditing.attacks.signals import Mask, loss
 from airlock.auditing.bounds import Floats
-from airlock.auditing.features.release import attack_features
 from airlock.auditing.members import FEWEST, AttackSet, draw, joined
 from airlock.auditing.metrics import measure_all
 from airlock.auditing.one_run_audit import Game
@@ -53,7 +51,7 @@ from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Stream
-from airlock.methods import Answerer, Channel, FeatureSet, Interface, Release
+from airlock.methods import Answerer, Channel
 from airlock.methods.contract import Secrets
 from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
 from airlock.training.distributed import digest
@@ -102,32 +100,6 @@ class AuditSettings(Frozen):
     queries: Annotated[int, Field(ge=1)] = 16
     engine: EngineName = "local"
     attacks: tuple[str, ...] = ()
-
-
-def run(
-    release: Release, split: Split, fractions: SplitConfig, seed: int, how: Run | None = None
-) -> tuple[Audit, Secrets]:
-    """Attack a release with what takes seconds.
-
-    Args:
-        release: What leaves.
-        split: The records that it came from.
-        fractions: Of the split.
-        seed: Of the attacks; where features leave, that of the release.
-        how: Device and progress of attacks on features.
-
-    Returns:
-        The audit, and the single records' scores, which belong into the vault.
-    """
-    if isinstance(release.artefact, Interface):
-        method = methods.named(f"{release.plan.channel}/{release.plan.method}")
-        answerer = method.answerer(release.artefact, release.secrets)
-        return attack_answers(answerer, release.guarantee.delta, split, fractions, seed)
-    if isinstance(release.artefact, FeatureSet):
-        method = methods.named(f"{release.plan.channel}/{release.plan.method}")
-        kept, delta = method.kept_front_end(release.secrets), release.guarantee.delta
-        return attack_features(release.artefact, kept, delta, split, fractions, seed, run=how)
-    return attack_quickly(release.network.net, release.network.classes, release.guarantee.delta, split, fractions, seed)
 
 
 def attack_quickly(

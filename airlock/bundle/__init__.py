@@ -3,7 +3,9 @@
 In: a release and its audit. Out: a `Card`, a `Bundle` on disk, a `Verification` of one, and a `Weighing` of what
 speaks for and against it; what must not leave goes to the `Vault`.
 
-    bundle          the folder that leaves, written whole or not at all, and what lies in it
+    bundle          the folder that leaves, written whole or not at all
+    contents        its files by name, and what lies in a folder that may be one
+    packing         what is done for each kind of artefact: table, sentences, files, checks
     card            the card: public facts and figures that are paid for
     dossier         the dossier, which stays: exact figures and attacks
     schema          what a card is made of

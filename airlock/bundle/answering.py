@@ -20,6 +20,7 @@ from airlock import methods
 from airlock.bundle import bundle, export
 from airlock.bundle.card import Card
 from airlock.bundle.files import read_file
+from airlock.bundle.packing import packing_of
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
 from airlock.errors import Refused
@@ -49,7 +50,7 @@ def from_vault(card: Card, vault: Vault) -> Answerer:
     if card.interface is None:
         raise Refused(
             "a bundle of answers",
-            "one of a network" if card.network else "one of features",
+            f"one of {packing_of(card.artefact).noun}",
             "Whoever holds what left needs nobody to answer.",
             "Open it yourself.",
         )

@@ -3,9 +3,7 @@
 In: the config, the release and its card. Out: a folder of seven files, six where answers leave and no network, six and
 the shards where features leave, and up to two smaller forms where a student leaves. No one has to execute any to
 inspect it. All of it, card included, has the stated (ε, δ); what has not is in the vault.
-`docs/bundle.md` describes it; `verify.py` checks it.
-
-`Contents` is what lies in such a folder, links never followed; a `Test` is one check of it.
+`docs/bundle.md` describes it; `packing.py` says what is in it for each kind of artefact, `verify.py` checks it.
 """
 
 from __future__ import annotations
@@ -15,50 +13,41 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from airlock.bundle import export
 from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card
-from airlock.bundle.compression import FP16, INT8
+from airlock.bundle.contents import (
+    CARD,
+    CONFIG,
+    FP16,
+    HTML,
+    INT8,
+    INTERFACE,
+    LIMITS,
+    MANIFEST,
+    ONNX,
+    README,
+    SAFETENSORS,
+    SMALLER,
+    SUMS,
+)
 from airlock.bundle.files import digest, folder_aside, output_error, parse_json, read_file, write_file
+from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import Hashes
 from airlock.bundle.vault import MARKER
 from airlock.config import ReleaseConfig
-from airlock.data.feature_files import MANIFEST as MANIFEST
 from airlock.data.feature_files import NAME
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
-from airlock.methods.artefact import FeatureSet
 from airlock.methods.contract import Plan, Release
-from airlock.methods.interface import Interface
 
-CARD, HTML, README = "card.json", "card.html", "README.md"
-SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
-SUMS, INTERFACE = "SHA256SUMS", "interface.json"
-SMALLER = (INT8, FP16)  # beside the network, where a student leaves
 _FORMERLY = ("audit.json", "roc.svg", "sheet.png")  # files of earlier formats
-# Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
-LIMITS = {
-    CARD: 16 << 20,
-    HTML: 32 << 20,
-    README: 16 << 20,
-    SAFETENSORS: 4 << 30,
-    ONNX: 2 << 30,
-    CONFIG: 4 << 20,
-    INTERFACE: 16 << 20,
-    MANIFEST: 16 << 20,
-    SUMS: 64 << 10,
-    INT8: 2 << 30,
-    FP16: 2 << 30,
-}
-MODELS = (SAFETENSORS, ONNX)  # of a network that leaves
 PATH_REMOVED = "(a path, removed)"
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
 
@@ -96,38 +85,11 @@ def write(
     folder = Path(folder).absolute()
     check_output(folder, force=force)
     _check_same(card, release)
-    kept = _kept(config, release) | dict(smaller or {})
-    artefact = release.artefact
-    shards = (
-        [artefact.folder / one.name for one in artefact.manifest.shards] if isinstance(artefact, FeatureSet) else []
-    )
+    artefact, packing = release.artefact, packing_of(release.artefact.kind)
+    text = config_text(config, release.plan, packing.config_net(artefact, config.net), packing.withheld(artefact))
+    kept = {**packing.files(artefact), CONFIG: text.encode(), **(smaller or {})}
+    shards = packing.shards(artefact)
     return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force, shards=shards)
-
-
-def _kept(config: ReleaseConfig, release: Release) -> dict[str, bytes]:
-    """What does not follow from the card."""
-    artefact = release.artefact
-    if isinstance(artefact, Interface):
-        return {CONFIG: config_text(config, release.plan, config.net).encode()}
-    if isinstance(artefact, FeatureSet):
-        text = config_text(config, release.plan, config.net, artefact.withheld)
-        return {CONFIG: text.encode(), MANIFEST: artefact.manifest.to_json().encode()}
-    return {
-        SAFETENSORS: export.to_safetensors(release.network),
-        ONNX: export.to_onnx(release.network),
-        CONFIG: config_text(config, release.plan, release.network.net_name).encode(),
-    }
-
-
-def required(answers: bool, features: bool = False) -> tuple[str, ...]:
-    """The files of a bundle of answers, of features (their shards apart), or of a network.
-
-    A network may have smaller forms beside it.
-    """
-    away = [*SMALLER] if features else [*SMALLER, MANIFEST]
-    away += [] if answers else [INTERFACE]
-    away += MODELS if answers or features else []
-    return tuple(name for name in LIMITS if name not in away)
 
 
 def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, shards: Sequence[Path] = ()) -> Bundle:
@@ -183,14 +145,13 @@ def check_output(folder: Path, *, force: bool = False) -> None:
 
 def texts(card: Card) -> dict[str, str]:
     """The files that follow from the card alone."""
-    files = {
+    table = card.model_dump(mode="json")[card.artefact]
+    return {
         CARD: card.to_json(),
         HTML: page.render_html(card),
         README: page.render_readme(card),
+        **packing_of(card.artefact).texts(table),
     }
-    if card.interface is not None:
-        files[INTERFACE] = _json_text(card.model_dump(mode="json")["interface"])
-    return files
 
 
 def read(folder: Path) -> Bundle:
@@ -235,10 +196,6 @@ def smaller_of(card: Card) -> dict[str, str]:
         return {}
     named = {INT8: card.hashes.model_int8_onnx, FP16: card.hashes.model_fp16_onnx}
     return {name: sha for name, sha in named.items() if sha is not None}
-
-
-def _json_text(table: object) -> str:
-    return json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def sums_text(sums: Mapping[str, str]) -> str:
@@ -338,74 +295,26 @@ def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-# What lies in the folder.
-
-pass  # merged
-
-_LINE = re.compile(r"([0-9a-f]{64}) [ *]([^\x00-\x1f]+)")
-_MANY = 10_000
-
-Defects = Sequence[str]  # one sentence each; none is good
-Test = tuple[str, str, Callable[[], Defects]]  # name, what is true if it finds nothing, the check
-
-
-class Skip(Exception):
-    """A check that cannot be made here, and why."""
-
-
-class Contents:
-    """Every file below a folder by its path in it, with what verification asks of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._digests: dict[str, str] = {}
-
-    @cached_property
-    def _entries(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of all files and links, and of the links alone; subfolders are looked into, linked ones are not."""
-        names, links = [], []
-        for base, folders, files in os.walk(self.folder, followlinks=False):
-            for entry in (*files, *(f for f in folders if Path(base, f).is_symlink())):
-                path = Path(base, entry)
-                names.append(path.relative_to(self.folder).as_posix())
-                if path.is_symlink():
-                    links.append(names[-1])
-            if len(names) > _MANY:
-                raise FormatError("a handful of files in a bundle", "thousands")
-        return tuple(sorted(names)), tuple(sorted(links))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All files, also those in subfolders, and all links."""
-        return self._entries[0]
-
-    @property
-    def links(self) -> tuple[str, ...]:
-        """The symbolic links among them."""
-        return self._entries[1]
-
-    def sizes(self) -> set[int]:
-        """The sizes in bytes that occur."""
-        return {(self.folder / name).lstat().st_size for name in self.names if name not in self.links}
-
-    def digest(self, name: str) -> str:
-        """The SHA-256 of a file."""
-        if name not in self._digests:
-            self._digests[name] = digest(self.folder / name)
-        return self._digests[name]
-
-    def read(self, name: str) -> bytes:
-        """The content of one of a bundle's files, up to its limit."""
-        return read_file(self.folder / name, LIMITS[name])
-
-    def sums(self) -> tuple[dict[str, str], list[str]]:
-        """SHA256SUMS by file name, and what is wrong with it."""
-        recorded: dict[str, str] = {}
-        defects = []
-        for number, line in enumerate(self.read(SUMS).decode("utf-8", "replace").splitlines(), 1):
-            match = _LINE.fullmatch(line)
-            if not match or match[2] in recorded:
-                defects.append(f"Line {number} of {SUMS} is not a checksum of one more file.")
-            else:
-                recorded[match[2]] = match[1]
-        return recorded, defects
+__all__ = [
+    "CARD",
+    "CONFIG",
+    "HTML",
+    "INTERFACE",
+    "LIMITS",
+    "MANIFEST",
+    "ONNX",
+    "PATH_REMOVED",
+    "README",
+    "SAFETENSORS",
+    "SMALLER",
+    "SUMS",
+    "Bundle",
+    "check_output",
+    "config_text",
+    "hashes",
+    "read",
+    "smaller_of",
+    "sums_text",
+    "texts",
+    "write",
+]

@@ -31,6 +31,7 @@ from airlock._version import VERSION
 from airlock.accounting import Guarantee, compose, compute_epsilon, from_json, raised_by, to_json
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import text
 from airlock.bundle.rendering.text import CardVerdict
 from airlock.bundle.schema import (
@@ -41,7 +42,6 @@ from airlock.bundle.schema import (
     FeatureSummary,
     Hashes,
     NetworkSummary,
-    NonNetworkArtefact,
     OtherRelease,
     PaidAttacks,
     Places,
@@ -56,7 +56,6 @@ from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
-from airlock.methods.artefact import FeatureSet
 from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
 
@@ -147,16 +146,10 @@ class Card(Frozen):
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
-    def asked(self) -> NetworkSummary | Interface | FeatureSummary:
-        """What names the classes: the network, the interface, or the features."""
-        found = self.network or self.interface or self.features
-        assert found is not None
+    def leaving(self) -> NetworkSummary | Interface | FeatureSummary:
+        """Its table: the network, the interface, or the features."""
+        found: NetworkSummary | Interface | FeatureSummary = getattr(self, self.artefact)
         return found
-
-    @property
-    def non_network(self) -> NonNetworkArtefact:
-        """What leaves where no network does; None where one does."""
-        return self.interface or self.features
 
     @property
     def verdict(self) -> CardVerdict:
@@ -194,7 +187,7 @@ def make(
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
     promise = _promise(config, release, utility, found)
     data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
-    network, interface, features = _leaving(release)
+    packing = packing_of(release.artefact.kind)
     made = Card(
         schema_version=SCHEMA_VERSION,
         headline="",
@@ -204,9 +197,7 @@ def make(
         leaves=release.plan.leaves,
         channel=release.plan.channel,
         method=release.plan.method,
-        network=network,
-        interface=interface,
-        features=features,
+        **_leaving(packing.summarise(release.artefact), release.artefact.kind),
         data=data,
         target=RequestedBudget(epsilon=config.epsilon, delta=config.delta),
         guarantee=promise,
@@ -227,15 +218,19 @@ def make(
 
 def headline(card: Card) -> str:
     """The first line, which follows from the other fields."""
-    return text.headline(card.guarantee, card.secure_noise, card.data, card.non_network)
+    return text.headline(card.guarantee, card.secure_noise, card.data, _particulars(card))
 
 
 def sentences(card: Card) -> Words:
     """All other sentences, which follow from the other fields too."""
     return text.write(
         card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility, card.audit, card.total,
-        card.tuning, card.non_network,
+        card.tuning, _particulars(card),
     )  # fmt: skip
+
+
+def _particulars(card: Card) -> text.Particulars:
+    return packing_of(card.artefact).particulars(card.guarantee, card.leaving)
 
 
 def stated_epsilon(config: ReleaseConfig, promise: Guarantee) -> float:
@@ -263,7 +258,7 @@ def check_budget(config: ReleaseConfig, plan: Plan) -> None:
 
 def _utility(config: ReleaseConfig, release: Release, classes: int, stream: Stream) -> Utility | None:
     """The noisy counts; None where answers leave: those were measured by asking beyond the budget."""
-    if isinstance(release.artefact, Interface):
+    if not packing_of(release.artefact.kind).states_utility:
         return None
     found, stated = release.utility, stated_epsilon(config, release.guarantee)
     epsilon = evaluation.budget(stated, config.delta, found.scores is not None, config.tuning_runs)
@@ -315,32 +310,9 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
     )
 
 
-def _leaving(release: Release) -> tuple[NetworkSummary | None, Interface | None, FeatureSummary | None]:
-    artefact = release.artefact
-    if isinstance(artefact, Interface):
-        return None, artefact, None
-    if isinstance(artefact, FeatureSet):
-        return None, None, summarise_features(artefact)
-    net = release.network
-    return NetworkSummary(name=net.net_name, input_shape=net.input_shape, classes=net.classes), None, None
-
-
-def summarise_features(features: FeatureSet) -> FeatureSummary:
-    """What a card says about a set of features."""
-    made = features.manifest
-    return FeatureSummary(
-        shape=made.shape,
-        classes=made.classes,
-        records=made.records,
-        files=len(made.shards),
-        bytes=made.bytes,
-        form=made.form,
-        precision=made.precision,
-        noise=made.noise,
-        labels=features.labels,
-        prior=features.prior,
-        recovery=features.recovery,
-    )
+def _leaving(summary: Any, leaves: ArtefactKind) -> dict[str, Any]:
+    """The one table of what leaves, and nothing in place of the others."""
+    return {kind: summary if kind == leaves else None for kind in KINDS}
 
 
 def _total(promise: StatedGuarantee, others: Sequence[Card]) -> Composition:

@@ -204,13 +204,9 @@ class Compressed(NamedTuple):
 def compress(release: Release, split: Split) -> Compressed | None:
     """The report of a release in which a student leaves; None of any other."""
     name = release.plan.details.get("teacher")
-    if (
-        release.plan.channel != "student"
-        or not isinstance(release.artefact, NetworkArtefact)
-        or not isinstance(name, str)
-    ):
+    if release.plan.channel != "student" or release.artefact.parameters is None or not isinstance(name, str):
         return None
-    student = release.artefact
+    student = release.network
     make = nets.create if nets.is_foreign(name) else _teacher
     return report(make(name, student.input_shape, len(student.classes), 0), name, student, split.public, split.test)
 

@@ -12,32 +12,25 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable
-from typing import Any
 
 from airlock._version import VERSION
 from airlock.accounting import compute_epsilon, from_json, raised_by, to_json
 from airlock.accounting.epsilon import Relation
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
-from airlock.bundle.bundle import Contents, Defects, Skip, Test
 from airlock.bundle.card import (
     Card,
     headline,
     paid_by_holdout,
     paid_by_test,
     sentences,
-    summarise_features,
     total_epsilon,
 )
-from airlock.bundle.files import parse_json
+from airlock.bundle.contents import Contents, Defects, Skip, Test
+from airlock.bundle.packing import PACKINGS, packing_of
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import OlderGuarantee, OtherRelease, StatedGuarantee
-from airlock.data import feature_files
-from airlock.data.feature_files import Manifest
 from airlock.data.sources import SOURCES
-from airlock.errors import FormatError
-from airlock.mechanisms import reconstruction
-from airlock.methods.artefact import FeatureSet
 
 SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
 
@@ -48,16 +41,11 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
     def on(test: Callable[[Card], Defects]) -> Callable[[], Defects]:
         return lambda: test(card) if card is not None else _skip()
 
-    asked: list[Test] = []
-    if card is not None and card.interface is not None:
-        asked = [("interface", "What interface.json allows is what the card says.", on(lambda c: _interface(files, c)))]
-    if card is not None and card.features is not None:
-        asked = [
-            ("features", "The shards hold what the card and features.json say.", on(lambda c: _features(files, c))),
-            ("reconstruction", "The bound on reconstruction follows from the noise.", on(_reconstruction)),
-        ]
+    first: list[Test] = []
+    if card is not None:
+        first = packing_of(card.artefact).tests(files, card.leaving, card.guarantee, card.tuning.runs)
     return [
-        *asked,
+        *first,
         ("epsilon", _gives(card), on(_epsilon)),
         ("parts", "No part of the records pays more than the stated ε.", on(_parts)),
         ("total", "The events of all declared releases give the stated total.", on(_total)),
@@ -210,68 +198,12 @@ def _with_version(defects: list[str], card: Card) -> Defects:
     return defects
 
 
-def _interface(files: Contents, card: Card) -> Defects:
-    same = parse_json(files.read(bundle.INTERFACE)) == card.model_dump(mode="json")["interface"]
-    return [] if same else [f"{bundle.INTERFACE} is not the interface on the card."]
-
-
-def listed(files: Contents) -> tuple[str, ...]:
-    """The shards that features.json names; none if it cannot be read."""
-    try:
-        return tuple(shard.name for shard in _manifest(files).shards)
-    except (ValueError, FormatError):
-        return ()
-
-
-def _manifest(files: Contents) -> Manifest:
-    return feature_files.parse_manifest(parse_json(files.read(bundle.MANIFEST)))
-
-
-def _features(files: Contents, card: Card) -> Defects:
-    made, stated = _manifest(files), card.features
-    assert stated is not None
-    features = FeatureSet(files.folder, made, stated.labels, stated.prior)
-    if summarise_features(features) != stated.model_copy(update={"recovery": ()}):
-        return [f"{bundle.MANIFEST} does not describe the features on the card."]
-    wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
-    if wrong:
-        return [f"{wrong[0]} is not the file that {bundle.MANIFEST} names."]
-    for _ in feature_files.blocks(files.folder, made):  # each is checked as it is read
-        pass
-    return []
-
-
-def _reconstruction(card: Card) -> Defects:
-    stated = card.features
-    assert stated is not None
-    if not stated.recovery:
-        raise Skip("The card states no bound on reconstruction.")
-    noise = _multiplier(card.guarantee.events)
-    if noise is None:
-        return ["A bound on reconstruction is stated, and the recorded events have no noise on the features."]
-    wrong = [
-        one
-        for one in stated.recovery
-        if abs(reconstruction.bound(one.blind, noise, card.tuning.runs) - one.bound) > SAME_VERSION
-    ]
-    return [f"The bound at {one.psnr:g} dB is not the one that the noise gives." for one in wrong]
-
-
-def _multiplier(event: Any) -> float | None:
-    """The noise multiplier of the one Gaussian event of a run."""
-    if isinstance(event, dict):
-        if event.get("type") == "gaussian":
-            return float(event["noise_multiplier"])
-        event = [event.get("event"), *(event.get("events") or ())]
-    found = [_multiplier(one) for one in event] if isinstance(event, list) else []
-    return next((one for one in found if one is not None), None)
-
-
 def _utility(card: Card) -> Defects:
+    stated = packing_of(card.artefact).states_utility
     if card.utility is None:
-        return [] if card.interface is not None else ["The card does not say how useful what leaves is."]
+        return ["The card does not say how useful what leaves is."] if stated else []
     counts = card.utility.counts
-    if card.interface is not None or counts.classes != len(card.data.classes):
+    if not stated or counts.classes != len(card.data.classes):
         return ["The counts are not those of what leaves."]
     return [] if figures(counts) == card.utility.figures else ["Accuracy and the like do not follow from the counts."]
 
@@ -285,12 +217,10 @@ def _hashes(files: Contents, card: Card) -> Defects:
         bundle.MANIFEST: card.hashes.features_json,
         bundle.CONFIG: card.hashes.config_toml,
     }
-    if card.network is None:
-        if recorded[bundle.SAFETENSORS] or recorded[bundle.ONNX]:
-            return ["The card names model files, and no model leaves."]
-        del recorded[bundle.SAFETENSORS], recorded[bundle.ONNX]
-    if card.features is None and recorded.pop(bundle.MANIFEST) is not None:
-        return ["The card names a manifest of features, and none leave."]
+    for kind, packing in PACKINGS.items():
+        others = [name for name in packing.own_files if name in recorded and kind != card.artefact]
+        if any(recorded.pop(name) for name in others):
+            return [packing.not_there]
     recorded |= bundle.smaller_of(card)
     wrong = [name for name, sha in recorded.items() if name not in files.names or files.digest(name) != sha]
     more = [name for name in bundle.SMALLER if name in files.names and name not in recorded]
@@ -313,8 +243,7 @@ def _config(files: Contents, card: Card) -> Defects:
         "tuning_runs": card.tuning.runs,
         "attack_share": card.audit.share,
     }
-    if card.network is not None:
-        wanted["net"] = card.network.name
+    wanted |= packing_of(card.artefact).config_keys(card.leaving)
     defects = [f"{key} in config.toml is not the one on the card." for key, v in wanted.items() if table.get(key) != v]
     data = table.get("data")
     if isinstance(data, dict) and (data.get("source", "digits") not in SOURCES or "test" in data):

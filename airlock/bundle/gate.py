@@ -15,8 +15,8 @@ from typing import Any
 from airlock.auditing.metrics import FEWEST_NON_MEMBERS
 from airlock.auditing.required_attacks import missing
 from airlock.auditing.result import AttackResult, Findings
-from airlock.bundle.bundle import Defects, Skip, Test
 from airlock.bundle.card import Card
+from airlock.bundle.contents import Defects, Skip, Test
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short, size
 from airlock.bundle.rendering.text import MODERATE, STRONG, measured

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ import torch
 from torch import nn
 
 from airlock import nets
-from airlock.bundle import bundle, compression, export
-from airlock.bundle.bundle import Contents, Defects, Skip, Test
-from airlock.bundle.card import Card
+from airlock.bundle import compression, export
+from airlock.bundle.contents import ONNX, SAFETENSORS, Contents, Defects, Skip, Test
 from airlock.bundle.schema import Compression, NetworkSummary
 from airlock.errors import ConfigError
 
@@ -39,7 +38,7 @@ def tests(files: Contents, network: NetworkSummary | None, net: nn.Module | None
 
 
 def _tensors(files: Contents) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load(files.read(bundle.SAFETENSORS))
+    return safetensors.torch.load(files.read(SAFETENSORS))
 
 
 def _weights(files: Contents) -> Defects:
@@ -52,7 +51,7 @@ def _weights(files: Contents) -> Defects:
 def _onnx(files: Contents) -> Defects:
     import onnx
 
-    content = files.read(bundle.ONNX)
+    content = files.read(ONNX)
     model = onnx.load_model_from_string(content)
     defects = list(foreign(model))
     if defects:
@@ -87,10 +86,10 @@ def _outputs(files: Contents, network: NetworkSummary | None, net: nn.Module | N
         raise Skip("There is no usable card.json that names the network.")
     if math.prod(network.input_shape) > MAX_INPUT:
         return ["The card's input shape is too large to be true."]
-    model = onnx.load_model_from_string(files.read(bundle.ONNX))
+    model = onnx.load_model_from_string(files.read(ONNX))
     if strange := list(foreign(model)):
         return strange
-    session = export.open_onnx(files.read(bundle.ONNX))
+    session = export.open_onnx(files.read(ONNX))
     given = session.run(["logits"], {"input": export.probe(1, network.input_shape)})[0]
     if given.shape != (1, len(network.classes)):
         return [f"model.onnx does not give one output for each of the {len(network.classes)} classes on the card."]
@@ -138,24 +137,31 @@ def _stranger(name: str) -> str:
 
 # A student's size, and its smaller files.
 
-pass  # merged
 
+def size_tests(
+    files: Contents, network: NetworkSummary | None, smaller: Collection[str], stated: Compression
+) -> list[Test]:
+    """The checks of a student's report and of its smaller files, by name.
 
-def size_tests(files: Contents, card: Card, stated: Compression) -> list[Test]:
-    """The checks of a student's report and of its smaller files, by name."""
+    Args:
+        files: Of the bundle.
+        network: As the card has it.
+        smaller: The smaller files that the card names.
+        stated: The report.
+    """
     return [
-        ("sizes", "Sizes and counts of the student are those of its files.", lambda: _sizes(files, card, stated)),
-        ("smaller", "The smaller files run and agree with model.onnx.", lambda: _smaller(files, card)),
+        ("sizes", "Sizes and counts of the student are those of its files.", lambda: _sizes(files, smaller, stated)),
+        ("smaller", "The smaller files run and agree with model.onnx.", lambda: _smaller(files, network, smaller)),
     ]
 
 
-def _sizes(files: Contents, card: Card, stated: Compression) -> Defects:
+def _sizes(files: Contents, smaller: Collection[str], stated: Compression) -> Defects:
     defects = []
-    tensors = safetensors.torch.load(files.read(bundle.SAFETENSORS))
+    tensors = safetensors.torch.load(files.read(SAFETENSORS))
     if sum(t.numel() for t in tensors.values()) < stated.student.parameters:  # buffers are no parameters
         defects.append("The card counts more parameters than model.safetensors holds.")
-    recorded = {form.file: form.bytes for form in stated.forms} | {bundle.SAFETENSORS: stated.student.safetensors_bytes}
-    if set(recorded) - {bundle.SAFETENSORS, bundle.ONNX} != set(bundle.smaller_of(card)):
+    recorded = {form.file: form.bytes for form in stated.forms} | {SAFETENSORS: stated.student.safetensors_bytes}
+    if set(recorded) - {SAFETENSORS, ONNX} != set(smaller):
         defects.append("The card measures other files than it names.")
     for name, size in recorded.items():
         if name in files.names and (files.folder / name).lstat().st_size != size:
@@ -166,15 +172,15 @@ def _sizes(files: Contents, card: Card, stated: Compression) -> Defects:
     return defects
 
 
-def _smaller(files: Contents, card: Card) -> Defects:
+def _smaller(files: Contents, network: NetworkSummary | None, smaller: Collection[str]) -> Defects:
     import onnx
 
-    assert card.network is not None
-    shape, content = card.network.input_shape, files.read(bundle.ONNX)
+    assert network is not None
+    shape, content = network.input_shape, files.read(ONNX)
     if math.prod(shape) > MAX_INPUT:
         return ["The card's input shape is too large to be true."]
     defects = []
-    for name in bundle.smaller_of(card):
+    for name in smaller:
         small = files.read(name)
         model = onnx.load_model_from_string(small)
         found = [sentence.replace("model.onnx", name) for sentence in (*foreign(model), *notes(model))]

@@ -14,9 +14,9 @@ import re
 from pydantic import ValidationError
 
 from airlock.bundle import bundle
-from airlock.bundle.bundle import Contents, Defects, Test
 from airlock.bundle.card import OLDEST
 from airlock.bundle.consistency import epsilon_defects
+from airlock.bundle.contents import Contents, Defects, Test
 from airlock.bundle.files import parse_json
 from airlock.bundle.schema import OlderGuarantee, OlderTable
 from airlock.errors import AirlockError, FormatError

@@ -21,7 +21,6 @@ from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
 from airlock.mechanisms.reconstruction import Recovery
 from airlock.methods.artefact import LabelsLeave
-from airlock.methods.interface import Interface
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ReleaseId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -73,9 +72,6 @@ class FeatureSummary(Frozen):
     labels: LabelsLeave
     prior: str
     recovery: Annotated[tuple[Recovery, ...], Field(max_length=16)]
-
-
-NonNetworkArtefact = Interface | FeatureSummary | None
 
 
 class DataSummary(Frozen):

@@ -17,9 +17,10 @@ from torch import nn
 
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older
-from airlock.bundle.bundle import Contents, Defects, Skip
 from airlock.bundle.card import OLDEST, Card, schema
+from airlock.bundle.contents import Contents, Defects, Skip
 from airlock.bundle.files import parse_json
+from airlock.bundle.packing import packing_in, packing_of
 from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.training.outcomes import Outcomes
@@ -92,10 +93,10 @@ def verify(
     ]
     card = _card(files, checks[-1])
     tests = consistency.tests(files, card)
-    if card is None or card.network is not None:
-        tests += models.tests(files, card.network if card else None, net)
+    packing = packing_of(card.artefact if card else "network")
+    tests += packing.model_tests(files, card.leaving if card else None, net)
     if card is not None and card.compression is not None:
-        tests += models.size_tests(files, card, card.compression)
+        tests += models.size_tests(files, card.network, bundle.smaller_of(card), card.compression)
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
     tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
     return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
@@ -144,14 +145,11 @@ def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
 
 
 def _files(files: Contents, more: Sequence[str] = ()) -> Defects:
-    features = bundle.MANIFEST in files.names
-    known = bundle.required(answers=bundle.INTERFACE in files.names, features=features)
-    missing = [f"{name} is missing." for name in known if name not in files.names]
+    packing = packing_in(files)
+    listed = packing.listed(files)
+    missing = [f"{name} is missing." for name in (*packing.required_files, *listed) if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
-    listed = consistency.listed(files) if features else ()
-    missing += [f"{name} is missing." for name in listed if name not in files.names]
-    forms = () if features or bundle.INTERFACE in files.names else bundle.SMALLER
-    known = (*known, *listed, *forms, *more)
+    known = (*packing.required_files, *listed, *packing.optional_files, *more)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 

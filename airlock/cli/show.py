@@ -32,7 +32,7 @@ def show(
     """
     from airlock.bundle import Vault, older, read
     from airlock.bundle import dossier as dossiers
-    from airlock.bundle.bundle import Contents
+    from airlock.bundle.contents import Contents
     from airlock.bundle.rendering.page import dossier_place, smaller_words, useful_rows
 
     files = Contents(bundle.absolute())

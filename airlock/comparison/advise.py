@@ -8,7 +8,7 @@ smallest is taken of those whose accuracy lies within the interval of the best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from airlock.comparison.values import BASELINE, PUBLIC, Advice, Cell, MethodVerd
 from airlock.config import ReleaseConfig
 from airlock.errors import AirlockError, Refused
 from airlock.methods import Plan
+from airlock.methods.contract import ArtefactKind
 
 _SHOWN = (
     "noise_norm_over_radius",
@@ -189,6 +190,27 @@ def _smallest_first(fits: list[_Option]) -> list[_Option]:
     return sized + [option for option in fits if option not in alike]
 
 
+def _unfit_interface(need: Need) -> str:
+    if need.receives == "white-box":
+        return "Its model stays inside and only answers leave, and the receiver needs the thing itself."
+    if need.runs_on == "phone":
+        return "Its model stays inside and answers over the network, and it must run on a phone."
+    return ""
+
+
+def _unfit_features(need: Need) -> str:
+    unfit = need.receives == "black-box" or need.runs_on == "phone"
+    return "Features leave, on which the receiver trains a model elsewhere." if unfit else ""
+
+
+# By what leaves: why it does not suit a need; empty if it does.
+UNFIT: Mapping[ArtefactKind, Callable[[Need], str]] = {
+    "network": lambda need: "",
+    "interface": _unfit_interface,
+    "features": _unfit_features,
+}
+
+
 def _against(option: _Option, need: Need) -> str:
     """Why a method may not be recommended for this need; empty if it may."""
     method = option.method
@@ -198,13 +220,8 @@ def _against(option: _Option, need: Need) -> str:
         return f"In doubt. {option.refuted}"
     if option.error:
         return f"It cannot be made here. {option.error}"
-    leaves = methods.named(method).artefact
-    if leaves == "interface" and need.receives == "white-box":
-        return "Its model stays inside and only answers leave, and the receiver needs the thing itself."
-    if leaves == "interface" and need.runs_on == "phone":
-        return "Its model stays inside and answers over the network, and it must run on a phone."
-    if leaves == "features" and (need.receives == "black-box" or need.runs_on == "phone"):
-        return "Features leave, on which the receiver trains a model elsewhere."
+    if unfit := UNFIT[methods.named(method).artefact](need):
+        return unfit
     if method.startswith("student/") and need.public is False:
         return "A student learns from public records, and there are none."
     count = planned_questions(option.plan) if option.plan else None
@@ -241,7 +258,7 @@ def _reason(option: _Option, figures: dict[str, str | int | float]) -> str:
     asked = planned_questions(plan)
     covers = "any number of questions" if asked is None else f"{asked:,} questions"
     if row is not None:
-        size = f", {row.bytes:,} bytes" if row.bytes and methods.named(option.method).artefact != "interface" else ""
+        size = f", {row.bytes:,} bytes" if row.bytes else ""
         return f"Proven, {covers}; {_accuracy(row)}{size}."
     noise = next((key for key in figures if key.startswith("noise")), None)
     said = f"; {noise.replace('_', ' ')} {figures[noise]:.3g}" if noise else ""

@@ -13,13 +13,13 @@ from typing import Any
 
 from airlock import data, methods
 from airlock.auditing import Audit, judge, proportion_interval
-from airlock.bundle.export import to_safetensors
+from airlock.bundle.packing import packing_of
 from airlock.comparison.matrix import ASIDE, Task, protects, title_of
 from airlock.comparison.settings import BaselineSettings
 from airlock.comparison.values import CONFIDENCE, PUBLIC, AttackSummary, Cell, MethodVerdict
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
-from airlock.methods import FeatureSet, Interface, NetworkArtefact, Plan, Release, open_case
+from airlock.methods import Plan, open_case
 from airlock.pipeline import Preview, preview, train_openly
 from airlock.training import Recipe
 from airlock.training.loop import Progress
@@ -143,24 +143,17 @@ def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
     inside, release = seen.dossier, seen.release
     promise = release.guarantee
     proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
-    queries = questions(release)
+    queries = release.artefact.questions
     return Cell(
         **_about(task) | {"protects": protects(promise, queries)},
         **_use(inside.utility.correct, inside.utility.records),
         **_attacked(inside.audit),
         epsilon=promise.epsilon if proven and release.secure_noise else None,
         seconds=seconds,
-        bytes=_bytes(release),
-        parameters=_parameters(release),
+        bytes=packing_of(release.artefact.kind).size(release.artefact),
+        parameters=release.artefact.parameters,
         queries=queries,
     )
-
-
-def questions(release: Release) -> int | None:
-    """How many questions may be asked, at most; None where any number."""
-    if not isinstance(release.artefact, Interface) or release.artefact.units is None:
-        return None
-    return int(release.artefact.figures.get("queries", release.artefact.units))
 
 
 def planned_questions(plan: Plan) -> int | None:
@@ -186,19 +179,6 @@ def _attacked(audit: Audit) -> dict[str, Any]:
     )  # fmt: skip
     measured = max((one.epsilon_lower_bound for one in found), default=None)
     return {"attacks": found, "not_tested": audit.not_tested, "epsilon_measured": measured}
-
-
-def _bytes(release: Release) -> int:
-    """What leaves, beside the card: weights, or features; where answers leave, nothing does."""
-    if isinstance(release.artefact, NetworkArtefact):
-        return len(to_safetensors(release.artefact))
-    return release.artefact.manifest.bytes if isinstance(release.artefact, FeatureSet) else 0
-
-
-def _parameters(release: Release) -> int | None:
-    if not isinstance(release.artefact, NetworkArtefact):
-        return None
-    return sum(parameter.numel() for parameter in release.artefact.net.parameters())
 
 
 def _tried(task: Task, ways: Ways, progress: Progress | None) -> MethodVerdict:

@@ -18,10 +18,11 @@ from airlock import methods
 from airlock.auditing.result import Audit
 from airlock.bundle import Bundle, Card, Vault, make_card, read, verify, weigh, write
 from airlock.bundle.answering import NetAnswerer, open_answerer, open_interface
-from airlock.bundle.bundle import required, texts
+from airlock.bundle.bundle import texts
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.gate import tests as gate_tests
 from airlock.bundle.models import open_net
+from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering.page import render_readme
 from airlock.bundle.rendering.sacro import report, target
 from airlock.config import ReleaseConfig, from_table
@@ -142,7 +143,7 @@ def failed(folder: Path) -> dict[str, str]:
 
 def test_no_model_is_in_it_and_it_verifies(bundle: Bundle) -> None:
     names = sorted(path.name for path in bundle.folder.iterdir())
-    assert names == sorted(required(answers=True))
+    assert names == sorted(packing_of("interface").required_files)
     assert not [name for name in names if name.startswith("model")]
     assert json.loads((bundle.folder / "interface.json").read_text())["units"] == 1000
     found = verify(bundle.folder)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from airlock.bundle import Bundle, Card, Vault, read, write
-from airlock.bundle.bundle import LIMITS, PATH_REMOVED, config_text, required
+from airlock.bundle.bundle import LIMITS, PATH_REMOVED, config_text
 from airlock.bundle.files import write_file
+from airlock.bundle.packing import packing_of
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import FormatError, OutputError
 from airlock.methods.contract import Release
@@ -24,7 +25,7 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-ALL = sorted(required(answers=False))
+ALL = sorted(packing_of("network").required_files)
 
 
 def test_a_bundle_is_its_seven_files(original: Bundle):

@@ -12,8 +12,9 @@ import pytest
 
 from airlock.bundle import Bundle, Card, Vault, make_card, read, verify, write
 from airlock.bundle.answering import open_interface
-from airlock.bundle.bundle import check_output, required, texts
+from airlock.bundle.bundle import check_output, texts
 from airlock.bundle.export import open_onnx
+from airlock.bundle.packing import packing_of
 from airlock.bundle.receive import train_on
 from airlock.config import ReleaseConfig, from_table
 from airlock.data.feature_files import Layout, ShardWriter, describe_shard, make_manifest
@@ -85,7 +86,7 @@ def failed(folder: Path) -> dict[str, str]:
 
 def test_shards_and_manifest_are_in_it_and_it_verifies(bundle: Bundle) -> None:
     names = sorted(path.name for path in bundle.folder.iterdir())
-    assert names == sorted([*required(answers=False, features=True), *SHARDS])
+    assert names == sorted([*packing_of("features").required_files, *SHARDS])
     assert verify(bundle.folder).ok, failed(bundle.folder)
     assert {"features", "reconstruction"} <= {check.name for check in verify(bundle.folder).checks}
     assert read(bundle.folder).card == bundle.card

@@ -10,7 +10,7 @@ import pytest
 
 from airlock.accounting import Claim
 from airlock.auditing import Audit
-from airlock.auditing.required_attacks import REQUIRED, missing
+from airlock.auditing.required_attacks import ATTACKS, missing
 from airlock.bundle import Bundle, Card, Dossier, Vault, Weighing, make_card, verify, weigh
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.dossier import with_court
@@ -131,7 +131,7 @@ def test_other_releases_and_paid_runs_are_weighed(config: ReleaseConfig):
 
 
 def test_every_kind_of_artefact_has_its_attacks():
-    assert set(REQUIRED) == set(KINDS)
+    assert set(ATTACKS) == set(KINDS)
     assert missing("network", (ATTACK, INSIDE)) == ()
     assert len(missing("network", (ATTACK,))) == 1
     assert missing("interface", (ATTACK, INSIDE)) == (

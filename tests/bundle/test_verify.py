@@ -23,8 +23,9 @@ from airlock.accounting.epsilon import OTHERS
 from airlock.auditing.evaluation import Evaluation, figures, tables
 from airlock.auditing.evaluation import event as evaluation_event
 from airlock.bundle import Bundle, Card, Vault, make_card, read_verified, verify, write
-from airlock.bundle.bundle import required, texts
+from airlock.bundle.bundle import texts
 from airlock.bundle.card import headline, sentences
+from airlock.bundle.packing import packing_of
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
 from airlock.methods.contract import NetworkArtefact, Release
@@ -65,7 +66,7 @@ def test_an_untouched_bundle_passes_every_check(original: Bundle, release: Relea
     assert read_verified(original.folder) == original
 
 
-@pytest.mark.parametrize("name", sorted(required(answers=False)))
+@pytest.mark.parametrize("name", sorted(packing_of("network").required_files))
 def test_a_flipped_byte_is_found_and_named(folder: Path, name: str):
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -79,7 +80,7 @@ def test_a_flipped_byte_is_found_and_named(folder: Path, name: str):
         read_verified(folder)
 
 
-@pytest.mark.parametrize("name", sorted(required(answers=False)))
+@pytest.mark.parametrize("name", sorted(packing_of("network").required_files))
 def test_a_missing_file_is_named(folder: Path, name: str):
     (folder / name).unlink()
     assert f"{name} is missing" in failed(folder)["files"]

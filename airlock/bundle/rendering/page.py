@@ -31,6 +31,7 @@ from markupsafe import Markup, escape
 from airlock.auditing.evaluation import Figure, Figures
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import STAYS, Dossier
+from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import formatting
 from airlock.bundle.rendering.charts import draw_roc, has_curve
 from airlock.bundle.schema import Compression, OtherRelease
@@ -149,6 +150,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
     page = environment(autoescape).get_template(template)
     return page.render(
         card=card,
+        packing=packing_of(card.artefact),
         badge=BADGES[card.verdict],
         total=_total(card),
         scale=scale,

@@ -24,6 +24,7 @@ from airlock.auditing.result import AttackResult
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.files import folder_aside, write_file
+from airlock.bundle.packing import packing_of
 from airlock.errors import OutputError
 
 REPORT, TARGET = "report.json", "target.yaml"
@@ -89,8 +90,7 @@ def _entry(card: Card, attack: AttackResult) -> dict[str, Any]:
 
 
 def _model(card: Card) -> str:
-    what = "answers" if card.interface else "features"
-    return card.network.name if card.network else f"{card.channel}/{card.method}, {what} only"
+    return packing_of(card.artefact).name(f"{card.channel}/{card.method}", card.leaving)
 
 
 def _global(attack: AttackResult) -> dict[str, str]:

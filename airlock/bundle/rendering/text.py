@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from airlock.auditing.evaluation import CONFIDENCE
@@ -21,7 +22,6 @@ from airlock.bundle.schema import (
     Composition,
     DataSummary,
     FeatureSummary,
-    NonNetworkArtefact,
     PaidAttacks,
     StatedGuarantee,
     Tuning,
@@ -211,36 +211,58 @@ def verdict(promise: StatedGuarantee, secure_noise: bool, audit: Audit | None = 
     return "weak" if promise.epsilon > MODERATE else "proven"
 
 
-def headline(promise: StatedGuarantee, secure_noise: bool, data: DataSummary, leaves: NonNetworkArtefact = None) -> str:
+@dataclass(frozen=True)
+class Particulars:
+    """What a card says because of the kind of artefact that leaves.
+
+    Args:
+        headline: After the first sentence.
+        scope: Before all other sentences about a proven promise.
+        bounds: After them.
+        utility: After how useful it is.
+    """
+
+    headline: str = ""
+    scope: tuple[str, ...] = ()
+    bounds: tuple[str, ...] = ()
+    utility: str = ""
+
+
+def about_features(features: FeatureSummary) -> Particulars:
+    """That features leave, what is done to them and to their labels, and what nobody can rebuild from them."""
+    noise = WITH_NOISE if features.noise is not None else WITHOUT_NOISE
+    shape = " × ".join(f"{side:,}" for side in features.shape)
+    return Particulars(
+        ROWS.format(shape=shape, records=f"{features.records:,}", noise=noise, labels=LABELS[features.labels]),
+        (LABELS_SCOPE,) if features.labels == "clear" else (),
+        _recovery(features),
+        LEARNT,
+    )
+
+
+def about_answers(promise: StatedGuarantee, interface: Interface) -> Particulars:
+    """That answers leave, how many, and what all of them cost."""
+    units = f"{interface.units or 0:,}"
+    if interface.units is None:
+        count = "any number of them"
+    elif interface.unit == ONE_ANSWER:
+        count = f"{units} of them at most" if interface.units > 1 else "one"
+    else:
+        plural = "s are" if interface.units > 1 else " is"
+        count = f"until {units} unit{plural} spent (one unit pays for {interface.unit})"
+    proven = promise.status == "proven" and promise.epsilon is not None
+    cost = IN_ALL.format(size=size(promise.epsilon or 0.0, promise.delta)) if proven else NO_BOUND
+    return Particulars(NO_MODEL.format(count=count, cost=cost))
+
+
+def headline(promise: StatedGuarantee, secure_noise: bool, data: DataSummary, own: Particulars) -> str:
     """The truth in one sentence, which stands first on everything that is printed.
 
     Where no model leaves, or some records were declared public, there is one more.
     """
-    more = _answers(promise, leaves) if isinstance(leaves, Interface) else _rows(leaves) if leaves else ""
     about = verdict(promise, secure_noise) in ("proven", "weak") and data.public_share > 0
     public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%") if about else ""
-    return _promised(promise, secure_noise) + public + more
-
-
-def _rows(rows: FeatureSummary) -> str:
-    """That features leave, how many, and what is done to them and to their labels."""
-    noise = WITH_NOISE if rows.noise is not None else WITHOUT_NOISE
-    shape = " × ".join(f"{side:,}" for side in rows.shape)
-    return ROWS.format(shape=shape, records=f"{rows.records:,}", noise=noise, labels=LABELS[rows.labels])
-
-
-def _answers(promise: StatedGuarantee, asked: Interface) -> str:
-    """That answers leave, how many, and what all of them cost."""
-    units = f"{asked.units or 0:,}"
-    if asked.units is None:
-        count = "any number of them"
-    elif asked.unit == ONE_ANSWER:
-        count = f"{units} of them at most" if asked.units > 1 else "one"
-    else:
-        count = f"until {units} unit{'s are' if asked.units > 1 else ' is'} spent (one unit pays for {asked.unit})"
-    proven = promise.status == "proven" and promise.epsilon is not None
-    cost = IN_ALL.format(size=size(promise.epsilon or 0.0, promise.delta)) if proven else NO_BOUND
-    return NO_MODEL.format(count=count, cost=cost)
+    return _promised(promise, secure_noise) + public + own.headline
 
 
 def _promised(promise: StatedGuarantee, secure_noise: bool) -> str:
@@ -296,14 +318,13 @@ def write(
     audit: PaidAttacks,
     total: Composition,
     tuning: Tuning,
-    leaves: NonNetworkArtefact = None,
+    own: Particulars,
 ) -> Words:
     """Every sentence below the headline."""
-    rows = leaves if isinstance(leaves, FeatureSummary) else None
     return Words(
-        promise=_promise(promise, data.records, verdict(promise, secure_noise), rows),
+        promise=_promise(promise, data.records, verdict(promise, secure_noise), own),
         noise=_noise(secure_noise, noise_made_on),
-        utility=_useful(utility, promise) + (LEARNT if rows else ""),
+        utility=_useful(utility, promise) + own.utility,
         audit=AUDIT.format(share=f"{100 * audit.share:.3g}%") if audit.attacks else NO_AUDIT,
         others=_others(promise, secure_noise, total),
         tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
@@ -325,9 +346,7 @@ def _useful(utility: Utility | None, promise: StatedGuarantee) -> str:
     )
 
 
-def _promise(
-    promise: StatedGuarantee, records: int, kind: CardVerdict, rows: FeatureSummary | None = None
-) -> tuple[str, ...]:
+def _promise(promise: StatedGuarantee, records: int, kind: CardVerdict, own: Particulars) -> tuple[str, ...]:
     if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
         return (NO_PROMISE, *_unproven_promise(promise))
     if kind == "insecure":
@@ -336,22 +355,20 @@ def _promise(
         lines = [line.format(odds=times(promise.epsilon)) for line in WEAK_SCOPE]
     else:
         lines = _odds(promise, promise.epsilon)
-    lines += PROMISE_SCOPE
-    if rows is not None:
-        lines = [*([LABELS_SCOPE] if rows.labels == "clear" else []), *lines, *_recovery(rows)]
+    lines = [*own.scope, *lines, *PROMISE_SCOPE, *own.bounds]
     if promise.delta * records >= 1:
         lines.append(LARGE_DELTA.format(records=f"{records:,}"))
     return tuple(lines)
 
 
-def _recovery(rows: FeatureSummary) -> list[str]:
+def _recovery(rows: FeatureSummary) -> tuple[str, ...]:
     """The bound on reconstruction, where it says more than that anything can happen."""
     found = [
         RECOVERY_ROW.format(psnr=one.psnr, bound=percent_up(one.bound), blind=percent_up(one.blind))
         for one in rows.recovery
         if one.bound < 1
     ]
-    return [RECOVERY.format(prior=rows.prior, rows="; ".join(found))] if found else []
+    return (RECOVERY.format(prior=rows.prior, rows="; ".join(found)),) if found else ()
 
 
 def _odds(promise: StatedGuarantee, epsilon: float) -> list[str]:

@@ -98,7 +98,7 @@ def test_a_bundle_is_released_audited_and_still_verifies(tmp_path: Path, monkeyp
     monkeypatch.setattr(Extracting, "usefulness", lambda *_: Outcomes(np.array([0, 1]), np.array([0, 0])))
     monkeypatch.setattr("airlock.auditing.features.release.QUICK", FAST)
     monkeypatch.setattr(
-        "airlock.pipeline.auditing.FeatureAttackSettings", lambda **_: FAST.model_copy(update={"shown": 2})
+        "airlock.auditing.required_attacks.FeatureAttackSettings", lambda **_: FAST.model_copy(update={"shown": 2})
     )
     made = make_release(asked("published"), tmp_path / "bundle", accept_unproven=True, insecure_seed=1)
     card = made.bundle.card

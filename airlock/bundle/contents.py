@@ -1,0 +1,124 @@
+"""The files of a bundle by name, and what lies in a folder that may be one.
+
+`Contents` is what lies there, links never followed; a `Test` is one check of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from airlock.bundle.compression import FP16, INT8
+from airlock.bundle.files import digest, read_file
+from airlock.data.feature_files import MANIFEST
+from airlock.errors import FormatError
+
+CARD, HTML, README = "card.json", "card.html", "README.md"
+SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
+SUMS, INTERFACE = "SHA256SUMS", "interface.json"
+SMALLER = (INT8, FP16)  # beside the network, where a student leaves
+# Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
+LIMITS = {
+    CARD: 16 << 20,
+    HTML: 32 << 20,
+    README: 16 << 20,
+    SAFETENSORS: 4 << 30,
+    ONNX: 2 << 30,
+    CONFIG: 4 << 20,
+    INTERFACE: 16 << 20,
+    MANIFEST: 16 << 20,
+    SUMS: 64 << 10,
+    INT8: 2 << 30,
+    FP16: 2 << 30,
+}
+_LINE = re.compile(r"([0-9a-f]{64}) [ *]([^\x00-\x1f]+)")
+_MANY = 10_000
+
+Defects = Sequence[str]  # one sentence each; none is good
+Test = tuple[str, str, Callable[[], Defects]]  # name, what is true if it finds nothing, the check
+
+
+class Skip(Exception):
+    """A check that cannot be made here, and why."""
+
+
+class Contents:
+    """Every file below a folder by its path in it, with what verification asks of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._digests: dict[str, str] = {}
+
+    @cached_property
+    def _entries(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of all files and links, and of the links alone; subfolders are looked into, linked ones are not."""
+        names, links = [], []
+        for base, folders, files in os.walk(self.folder, followlinks=False):
+            for entry in (*files, *(f for f in folders if Path(base, f).is_symlink())):
+                path = Path(base, entry)
+                names.append(path.relative_to(self.folder).as_posix())
+                if path.is_symlink():
+                    links.append(names[-1])
+            if len(names) > _MANY:
+                raise FormatError("a handful of files in a bundle", "thousands")
+        return tuple(sorted(names)), tuple(sorted(links))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All files, also those in subfolders, and all links."""
+        return self._entries[0]
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The symbolic links among them."""
+        return self._entries[1]
+
+    def sizes(self) -> set[int]:
+        """The sizes in bytes that occur."""
+        return {(self.folder / name).lstat().st_size for name in self.names if name not in self.links}
+
+    def digest(self, name: str) -> str:
+        """The SHA-256 of a file."""
+        if name not in self._digests:
+            self._digests[name] = digest(self.folder / name)
+        return self._digests[name]
+
+    def read(self, name: str) -> bytes:
+        """The content of one of a bundle's files, up to its limit."""
+        return read_file(self.folder / name, LIMITS[name])
+
+    def sums(self) -> tuple[dict[str, str], list[str]]:
+        """SHA256SUMS by file name, and what is wrong with it."""
+        recorded: dict[str, str] = {}
+        defects = []
+        for number, line in enumerate(self.read(SUMS).decode("utf-8", "replace").splitlines(), 1):
+            match = _LINE.fullmatch(line)
+            if not match or match[2] in recorded:
+                defects.append(f"Line {number} of {SUMS} is not a checksum of one more file.")
+            else:
+                recorded[match[2]] = match[1]
+        return recorded, defects
+
+
+__all__ = [
+    "CARD",
+    "CONFIG",
+    "FP16",
+    "HTML",
+    "INT8",
+    "INTERFACE",
+    "LIMITS",
+    "MANIFEST",
+    "ONNX",
+    "README",
+    "SAFETENSORS",
+    "SMALLER",
+    "SUMS",
+    "Contents",
+    "Defects",
+    "Skip",
+    "Test",
+]

@@ -1,0 +1,364 @@
+"""What a bundle does for each kind of artefact: its table on the card, its sentences, its files and their checks.
+
+One `Packing` per kind, and one table of them (`PACKINGS`): all that this room decides by what leaves is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from torch import nn
+
+from airlock import nets
+from airlock.bundle import export, models
+from airlock.bundle.contents import (
+    CARD,
+    CONFIG,
+    HTML,
+    INTERFACE,
+    LIMITS,
+    MANIFEST,
+    ONNX,
+    README,
+    SAFETENSORS,
+    SMALLER,
+    SUMS,
+    Contents,
+    Defects,
+    Skip,
+    Test,
+)
+from airlock.bundle.files import parse_json
+from airlock.bundle.rendering.text import Particulars, about_answers, about_features
+from airlock.bundle.schema import FeatureSummary, Hashes, NetworkSummary, StatedGuarantee
+from airlock.data import feature_files
+from airlock.data.feature_files import Manifest
+from airlock.errors import FormatError
+from airlock.mechanisms import reconstruction
+from airlock.methods.artefact import Artefact, ArtefactKind, FeatureSet, NetworkArtefact
+from airlock.methods.contract import Channel, Secrets
+from airlock.methods.interface import Interface
+
+A = TypeVar("A", bound=Artefact)
+S = TypeVar("S")
+SAME = 1e-6  # how far a bound that is computed again may lie from the recorded one
+
+_ALWAYS = (CARD, HTML, README, CONFIG, SUMS)
+
+
+class Packing(ABC, Generic[A, S]):
+    """How artefacts of one kind, of type A, are packed; S is what a card says about one."""
+
+    own_files: ClassVar[tuple[str, ...]] = ()  # beside those of every bundle
+    optional_files: ClassVar[tuple[str, ...]] = ()
+    noun: ClassVar[str]  # what a bundle of this kind is "one of"
+    described: ClassVar[str]  # before the name of the data
+    origin: ClassVar[str] = "Trained on: {data} It tells {classes} classes apart."
+    checked: ClassVar[str]  # what verification does with its files
+    tags: ClassVar[tuple[str, ...]] = ()  # of the model card
+    states_utility: ClassVar[bool] = True  # whether counts of test records, paid for, are on the card
+    not_there: ClassVar[str]  # said of a card that names the files of this kind, where none leaves
+
+    @property
+    def required_files(self) -> tuple[str, ...]:
+        """The files of such a bundle; those that a manifest names apart."""
+        return tuple(name for name in LIMITS if name in (*_ALWAYS, *self.own_files))
+
+    def hashes(self, found: Hashes) -> list[tuple[str, str]]:
+        """Its files with their hashes, as far as the card names them."""
+        named = [
+            (name, getattr(found, name.replace(".", "_"), None)) for name in (*self.own_files, *self.optional_files)
+        ]
+        return [(name, sha) for name, sha in named if sha]
+
+    @abstractmethod
+    def summarise(self, artefact: A) -> S:
+        """What the card says about it."""
+
+    @abstractmethod
+    def particulars(self, promise: StatedGuarantee, summary: S) -> Particulars:
+        """What the card says because of it."""
+
+    @abstractmethod
+    def reopen(self, folder: Path, summary: S, details: Mapping[str, Any], net: str | None) -> A:
+        """The artefact of a bundle that verified, for attacks.
+
+        Args:
+            folder: The bundle.
+            summary: As on its card.
+            details: The public figures on its card.
+            net: The user's own network as `package.module:function`; it is imported.
+        """
+
+    @abstractmethod
+    def size(self, artefact: A) -> int:
+        """The bytes that leave beside the card."""
+
+    @abstractmethod
+    def name(self, method: str, summary: S) -> str:
+        """What is attacked, in a few words for reports of other tools."""
+
+    def files(self, artefact: A) -> dict[str, bytes]:
+        """The files that do not follow from the card."""
+        return {}
+
+    def shards(self, artefact: A) -> Sequence[Path]:
+        """Files that are laid into the bundle as they are."""
+        return ()
+
+    def texts(self, table: Mapping[str, Any]) -> dict[str, str]:
+        """The files that follow from its table on the card."""
+        return {}
+
+    def listed(self, files: Contents) -> tuple[str, ...]:
+        """Further files of the bundle that one of its own files names."""
+        return ()
+
+    def config_net(self, artefact: A, asked: str) -> str:
+        """The network in config.toml."""
+        return asked
+
+    def config_keys(self, summary: S) -> Mapping[str, object]:
+        """What config.toml has to say."""
+        return {}
+
+    def withheld(self, artefact: A) -> tuple[str, ...]:
+        """Settings that stay in the vault."""
+        return ()
+
+    def kept_settings(self, method: type[Channel], kept: Callable[[], Secrets]) -> Mapping[str, Any] | None:
+        """Settings that did not leave, from the vault; None where all did."""
+        return None
+
+    def tests(self, files: Contents, summary: S, promise: StatedGuarantee, runs: int) -> list[Test]:
+        """The checks of its files against the card, before all others."""
+        return []
+
+    def model_tests(self, files: Contents, summary: S | None, net: nn.Module | None) -> list[Test]:
+        """The checks of model files, after all others."""
+        return []
+
+
+class _Networks(Packing[NetworkArtefact, NetworkSummary]):
+    own_files = (SAFETENSORS, ONNX)
+    optional_files = SMALLER
+    noun = "a network"
+    described = "a model trained on"
+    checked = "compares the two model files"
+    tags = ("onnx", "safetensors")
+    not_there = "The card names model files, and no model leaves."
+
+    def summarise(self, artefact: NetworkArtefact) -> NetworkSummary:
+        """Its name and what it takes."""
+        return NetworkSummary(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes)
+
+    def particulars(self, promise: StatedGuarantee, summary: NetworkSummary) -> Particulars:
+        """Nothing more."""
+        return Particulars()
+
+    def reopen(self, folder: Path, summary: NetworkSummary, details: Mapping[str, Any], net: str | None) -> Any:
+        """A built-in network by its name; the user's own if it is named."""
+        shape, classes = summary.input_shape, summary.classes
+        own = nets.create(net, shape, len(classes), seed=0) if net is not None else None
+        return NetworkArtefact(models.open_net(folder, summary, own), net or summary.name, shape, classes)
+
+    def size(self, artefact: NetworkArtefact) -> int:
+        """Of its weights."""
+        return len(export.to_safetensors(artefact))
+
+    def name(self, method: str, summary: NetworkSummary) -> str:
+        """Its own."""
+        return summary.name
+
+    def files(self, artefact: NetworkArtefact) -> dict[str, bytes]:
+        """Weights, and the network for every runtime."""
+        return {SAFETENSORS: export.to_safetensors(artefact), ONNX: export.to_onnx(artefact)}
+
+    def config_net(self, artefact: NetworkArtefact, asked: str) -> str:
+        """The one that was taken."""
+        return artefact.net_name
+
+    def config_keys(self, summary: NetworkSummary) -> Mapping[str, object]:
+        """The network."""
+        return {"net": summary.name}
+
+    def model_tests(self, files: Contents, summary: NetworkSummary | None, net: nn.Module | None) -> list[Test]:
+        """Whether both files load and compute the same."""
+        return models.tests(files, summary, net)
+
+
+class _Interfaces(Packing[Interface, Interface]):
+    own_files = (INTERFACE,)
+    noun = "answers"
+    described = "answers of a model trained on"
+    checked = "compares the interface with the card"
+    states_utility = False  # it was measured by asking beyond the budget
+    not_there = "The card names an interface, and none leaves."
+
+    def summarise(self, artefact: Interface) -> Interface:
+        """All of it is public."""
+        return artefact
+
+    def particulars(self, promise: StatedGuarantee, summary: Interface) -> Particulars:
+        """How many answers there are, and what all of them cost."""
+        return about_answers(promise, summary)
+
+    def reopen(self, folder: Path, summary: Interface, details: Mapping[str, Any], net: str | None) -> Interface:
+        """As the card has it."""
+        return summary
+
+    def size(self, artefact: Interface) -> int:
+        """Nothing leaves but answers."""
+        return 0
+
+    def name(self, method: str, summary: Interface) -> str:
+        """The method's."""
+        return f"{method}, answers only"
+
+    def texts(self, table: Mapping[str, Any]) -> dict[str, str]:
+        """What may be asked, as on the card."""
+        return {INTERFACE: json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False) + "\n"}
+
+    def tests(self, files: Contents, summary: Interface, promise: StatedGuarantee, runs: int) -> list[Test]:
+        """Whether the file is the table."""
+        said = "What interface.json allows is what the card says."
+        return [("interface", said, lambda: self._same(files, summary))]
+
+    def _same(self, files: Contents, summary: Interface) -> Defects:
+        same = parse_json(files.read(INTERFACE)) == json.loads(json.dumps(vars(summary)))
+        return [] if same else [f"{INTERFACE} is not the interface on the card."]
+
+
+class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
+    own_files = (MANIFEST,)
+    noun = "features"
+    described = "features of"
+    origin = "Made from: {data} Whoever receives it can learn to tell {classes} classes apart."
+    checked = "reads every shard"
+    not_there = "The card names a manifest of features, and none leave."
+
+    def summarise(self, artefact: FeatureSet) -> FeatureSummary:
+        """How many rows there are of which numbers, and what is done to them and to their labels."""
+        made = artefact.manifest
+        return FeatureSummary(
+            shape=made.shape,
+            classes=made.classes,
+            records=made.records,
+            files=len(made.shards),
+            bytes=made.bytes,
+            form=made.form,
+            precision=made.precision,
+            noise=made.noise,
+            labels=artefact.labels,
+            prior=artefact.prior,
+            recovery=artefact.recovery,
+        )
+
+    def particulars(self, promise: StatedGuarantee, summary: FeatureSummary) -> Particulars:
+        """What leaves of a record, whether its label is covered, and what nobody can rebuild."""
+        return about_features(summary)
+
+    def reopen(self, folder: Path, summary: FeatureSummary, details: Mapping[str, Any], net: str | None) -> FeatureSet:
+        """The shards of the bundle; the front end is in the vault."""
+        clip = details.get("clip_norm")
+        norm = float(clip) if clip is not None else None
+        return FeatureSet(folder, feature_files.read_manifest(folder), summary.labels, clip=norm)
+
+    def size(self, artefact: FeatureSet) -> int:
+        """Of the shards."""
+        return artefact.manifest.bytes
+
+    def name(self, method: str, summary: FeatureSummary) -> str:
+        """The method's: the front end stays."""
+        return f"{method}, features only"
+
+    def files(self, artefact: FeatureSet) -> dict[str, bytes]:
+        """The manifest."""
+        return {MANIFEST: artefact.manifest.to_json().encode()}
+
+    def shards(self, artefact: FeatureSet) -> Sequence[Path]:
+        """All of them."""
+        return [artefact.folder / shard.name for shard in artefact.manifest.shards]
+
+    def listed(self, files: Contents) -> tuple[str, ...]:
+        """The shards that features.json names; none if it cannot be read."""
+        try:
+            return tuple(shard.name for shard in _manifest(files).shards)
+        except (ValueError, FormatError):
+            return ()
+
+    def withheld(self, artefact: FeatureSet) -> tuple[str, ...]:
+        """What names the front end."""
+        return artefact.withheld
+
+    def kept_settings(self, method: type[Channel], kept: Callable[[], Secrets]) -> Mapping[str, Any]:
+        """Those of the front end."""
+        return method.kept_front_end(kept()).settings_table
+
+    def tests(self, files: Contents, summary: FeatureSummary, promise: StatedGuarantee, runs: int) -> list[Test]:
+        """Whether the shards are those on the card, and the bound on reconstruction follows from the noise."""
+        held = "The shards hold what the card and features.json say."
+        follows = "The bound on reconstruction follows from the noise."
+        return [
+            ("features", held, lambda: self._same(files, summary)),
+            ("reconstruction", follows, lambda: _reconstruction(summary, promise, runs)),
+        ]
+
+    def _same(self, files: Contents, summary: FeatureSummary) -> Defects:
+        made = _manifest(files)
+        features = FeatureSet(files.folder, made, summary.labels, summary.prior)
+        if self.summarise(features) != summary.model_copy(update={"recovery": ()}):
+            return [f"{MANIFEST} does not describe the features on the card."]
+        wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
+        if wrong:
+            return [f"{wrong[0]} is not the file that {MANIFEST} names."]
+        for _ in feature_files.blocks(files.folder, made):  # each is checked as it is read
+            pass
+        return []
+
+
+def _manifest(files: Contents) -> Manifest:
+    return feature_files.parse_manifest(parse_json(files.read(MANIFEST)))
+
+
+def _reconstruction(summary: FeatureSummary, promise: StatedGuarantee, runs: int) -> Defects:
+    if not summary.recovery:
+        raise Skip("The card states no bound on reconstruction.")
+    noise = _multiplier(promise.events)
+    if noise is None:
+        return ["A bound on reconstruction is stated, and the recorded events have no noise on the features."]
+    again = [(one, reconstruction.bound(one.blind, noise, runs)) for one in summary.recovery]
+    wrong = [one for one, bound in again if abs(bound - one.bound) > SAME]
+    return [f"The bound at {one.psnr:g} dB is not the one that the noise gives." for one in wrong]
+
+
+def _multiplier(event: Any) -> float | None:
+    """The noise multiplier of the one Gaussian event of a run."""
+    if isinstance(event, dict):
+        if event.get("type") == "gaussian":
+            return float(event["noise_multiplier"])
+        event = [event.get("event"), *(event.get("events") or ())]
+    found = [_multiplier(one) for one in event] if isinstance(event, list) else []
+    return next((one for one in found if one is not None), None)
+
+
+PACKINGS: Mapping[ArtefactKind, Packing[Any, Any]] = {
+    "network": _Networks(),
+    "interface": _Interfaces(),
+    "features": _FeatureSets(),
+}
+
+
+def packing_of(kind: ArtefactKind) -> Packing[Any, Any]:
+    """How artefacts of a kind are packed."""
+    return PACKINGS[kind]
+
+
+def packing_in(files: Contents) -> Packing[Any, Any]:
+    """By the files in a folder: the kind of which it has one that others have not; else a network's."""
+    telling = [one for one in PACKINGS.values() if set(one.own_files) & set(files.names)]
+    return telling[-1] if telling else PACKINGS["network"]
