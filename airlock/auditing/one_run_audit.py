@@ -397,8 +397,6 @@ def _log_binomial(trials: int, epsilon: float) -> Floats:
 
 # The trial of a claim with one run.
 
-pass  # merged
-pass  # merged
 
 FEWEST, MOST = 20, 5000
 

@@ -176,8 +176,6 @@ def _places(out: Path) -> list[str]:
 
 # `airlock demo`: the main job on data that is always there.
 
-pass  # merged
-
 DEMO_BUNDLE = "bundle"
 
 

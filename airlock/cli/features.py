@@ -137,9 +137,6 @@ def _numbers(text: str, option: str) -> list[int]:
     return found
 
 
-pass  # merged
-
-
 @features.command()
 @translate_errors
 def extract(

@@ -123,9 +123,6 @@ def _spread(texts: Sequence[str], places: Sequence[int]) -> str:
 
 # The command.
 
-pass  # merged
-
-
 NO_CURVE = "There is no curve of ε: nothing is promised, after however few steps; what a paper claims is not drawn."
 
 

@@ -100,8 +100,6 @@ def _array(stream: IO[bytes], header: Header, path: Path) -> Array:
 
 # The arrays as records.
 
-pass  # merged
-
 _TRAIN, _TEST, _PLAIN = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
 
 

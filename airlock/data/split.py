@@ -215,8 +215,6 @@ def content_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[
 
 # Shards.
 
-pass  # merged
-
 _SHARDS = b"airlock shards"
 
 

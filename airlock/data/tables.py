@@ -141,8 +141,6 @@ def _places(
 
 # Files.
 
-pass  # merged
-
 _BLOCK_ROWS = 8192
 _LARGEST_CELL = 2**31 - 1  # the file size is bounded by `limits`, and with it every cell
 

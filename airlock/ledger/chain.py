@@ -84,8 +84,6 @@ def digest(content: bytes | str) -> str:
 
 # The high-water mark.
 
-pass  # merged
-
 
 def mark_name(place: str) -> str:
     """A file name for the mark of a ledger at `place`, independent of a password and of how the path is spelled."""

@@ -72,9 +72,6 @@ def _counted(units: int) -> int:
 
 # Orders.
 
-pass  # merged
-
-
 LARGEST_ANSWER = 16 << 20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SHA = re.compile(r"[0-9a-f]{64}")
@@ -233,8 +230,6 @@ class Forget:
 
 
 # The rows inside one transaction.
-
-pass  # merged
 
 # Built once: building a statement costs as much as running it.
 _LOCKED = sa.select(tables.ledger).with_for_update()

@@ -91,8 +91,6 @@ def gpu_add_noise(
 
 # The mechanism.
 
-pass  # merged
-
 _GRID_BITS = 30  # grid steps in one standard deviation, as a power of two; 10 σ and large sums stay below 2^53
 
 

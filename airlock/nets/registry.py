@@ -51,9 +51,6 @@ def seed_torch(seed: int, device: torch.device | None = None) -> None:
 
 # Networks by name.
 
-
-pass  # merged
-
 Shape = tuple[int, ...]
 F = TypeVar("F", bound=Callable[..., nn.Module])
 

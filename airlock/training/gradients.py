@@ -73,8 +73,6 @@ class PlainGradients:
 
 # Objectives: the mean loss, and the convexified one.
 
-pass  # merged
-
 Over = Literal["records", "elements"]
 
 

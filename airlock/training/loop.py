@@ -56,8 +56,6 @@ def scheduled_rate(schedule: Schedule, peak: float, warmup: float, step: int, st
 
 # The loop.
 
-pass  # merged
-
 _CPU = torch.device("cpu")
 _COMPARED = 200  # steps between two comparisons of the weights of several processes
 

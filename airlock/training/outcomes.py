@@ -99,8 +99,6 @@ class Outcomes:
 
 # Of a network.
 
-pass  # merged
-
 _BATCH = 1024
 
 

@@ -241,8 +241,6 @@ def _release_mark(channel: Channel, pool: Records, inside: Mask, seed: int) -> s
 
 # The shadow-model attack.
 
-pass  # merged
-
 
 class ShadowSettings(Frozen):
     """How the attack networks are trained.

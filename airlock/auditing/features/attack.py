@@ -178,8 +178,6 @@ def as_bytes(x: Tensor) -> NDArray[np.uint8]:
 
 # The attacks together.
 
-pass  # merged
-pass  # merged
 
 KNOWN_IMAGES = (1, 2, 4, 8)  # with how many known records the front end is named
 TOO_FEW = (

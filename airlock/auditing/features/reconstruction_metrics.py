@@ -77,8 +77,6 @@ def _window(size: int, like: Tensor) -> Tensor:
 
 # What someone who never saw the features would guess.
 
-pass  # merged
-
 _TRUST_ROUNDS, _FLOOR = 10, 1e-3
 
 
@@ -165,8 +163,6 @@ def hits_at_most(x: Tensor, threshold: float) -> float:
 
 # Figures with intervals.
 
-pass  # merged
-pass  # merged
 
 QUESTIONS: dict[str, str] = {
     "features": "Can someone who holds features, and knows some records with theirs, rebuild a person's picture?",

@@ -236,8 +236,6 @@ class _Walk:
 
 # Alignment.
 
-pass  # merged
-
 _SWEEPS = 100  # far more than are ever taken; the objective grows with each
 _GAIN = 1e-7  # of the objective: less is rounding
 _PARTS = 8  # of the models; each part is aligned to the mean of the others

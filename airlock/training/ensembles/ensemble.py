@@ -281,8 +281,6 @@ def _cross_entropy(logits: Tensor, y: Tensor) -> NDArray[np.float64]:
 
 # A start that models have in common.
 
-pass  # merged
-
 _NAME = "start.safetensors"
 _NUMBER = 1 << 31  # beyond every model of a collection, so that its batches are nobody else's
 

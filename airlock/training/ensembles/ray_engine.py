@@ -189,8 +189,6 @@ class _Listening(Group):
 
 # What the driver does.
 
-pass  # merged
-
 _GPU_BYTES = 4 << 30  # for models on GPUs that cannot be asked from here
 
 

@@ -111,8 +111,6 @@ class Replays:
 
 # Stacked networks.
 
-pass  # merged
-
 _AGREE = 1e-2  # of the gradient's norm: a wrong gradient is further off, TF32 is not
 _DROPOUTS: dict[type, Callable[[Tensor, float, bool], Tensor]] = {
     nn.Dropout: F.dropout,

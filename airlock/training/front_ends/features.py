@@ -40,8 +40,6 @@ def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterato
 
 # From a stack of maps to a few numbers.
 
-pass  # merged
-
 _RIDGE = 0.1  # of the mean variance within classes, added: directions that hardly vary are not blown up
 
 
