@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import is_hypothesis_test
 
-from tests import chance, exporting
+from tests import chance, exporting, quick
 
 pytest.register_assert_rewrite("airlock.testing")
 
@@ -22,6 +22,14 @@ pytest.register_assert_rewrite("airlock.testing")
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 chance.register()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out the modules on tests/slow.txt")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("--quick") and collection_path in quick.slow() else None
 
 
 @pytest.hookimpl(trylast=True)
