@@ -12,13 +12,23 @@ export UV_FIND_LINKS ?= $(wildcard $(PIP_FIND_LINKS))
 export PYTHONDONTWRITEBYTECODE =
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-full faults fuzz lint types check-browser bench docs docs-serve clean
+.PHONY: demo test test-quick test-full times faults fuzz lint types check-browser bench docs docs-serve clean
 
 demo: $(VENV)/.run
 	$(BIN)/airlock demo --out $(OUT) $(DEMO)
 
 test: lint check-browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# For the inner loop: what can be said in a minute or so. Without types, and without the modules on tests/slow.txt.
+test-quick: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -n 2 --dist worksteal --quick
+
+# Write tests/slow.txt anew, on an idle machine: when test-quick has become slow.
+times: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 30 --junitxml $(VENV)/times.xml
+	$(BIN)/python -m tests.quick $(VENV)/times.xml
 
 # What `make test` leaves out because it is slow by nature (marked `long`): the whole trials of the adversary and of the
 # court's power, every point of every curve, and the planted faults that take seconds to catch.

@@ -16,7 +16,7 @@ import torch
 from hypothesis import is_hypothesis_test
 
 from airlock.plugins import Plugin, Registry
-from tests import chance, exporting
+from tests import chance, exporting, quick
 
 pytest.register_assert_rewrite("airlock.testing")
 
@@ -24,6 +24,14 @@ pytest.register_assert_rewrite("airlock.testing")
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 chance.register()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out the modules on tests/slow.txt")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("--quick") and collection_path in quick.slow() else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,13 +18,8 @@ from torch import nn
 
 OURS = ("torch.nn.", "airlock.nets.")
 PLAIN = (bool, int, float, str, type(None))
-NOT_ITS_OWN = {
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_non_persistent_buffers_set",
-    "_airlock_uses",
-}  # the engine's notes
+# Tensors and modules are compared for themselves; the last are the notes of the engine.
+NOT_ITS_OWN = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", USES}
 
 
 def once(export: Callable[..., Any]) -> Callable[..., Any]:
