@@ -7,7 +7,7 @@
     ├── NetError           2     the network cannot be trained or released as asked
     ├── AccountingError    2     no accountant can bound what was asked for
     ├── OutputError        2     a folder or a file cannot be written or read
-    ├── TrainingError      2     training cannot go on or be resumed
+    ├── TrainingError      2     training cannot continue or be resumed
     ├── LedgerError        2     the ledger of a service cannot do what was asked
     │   ├── LedgerUnavailable    its database or disk fails, or it is too busy: retry later
     │   └── LedgerBroken         it was tampered with, rewound or replaced: refused until somebody has investigated
@@ -68,7 +68,7 @@ class OutputError(AirlockError):
 
 
 class TrainingError(AirlockError):
-    """Training cannot go on or be resumed."""
+    """Training cannot continue or be resumed."""
 
 
 class LedgerError(AirlockError):

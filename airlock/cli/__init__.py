@@ -1,21 +1,21 @@
-"""The command line: one short file per command; it translates, the library decides.
+"""The command line: one short file per command; it only translates, the library decides.
 
-Heavy libraries are imported inside the commands, so that `airlock --help` answers at once.
+Heavy libraries are imported inside the commands, so that `airlock --help` is instant.
 
     terminal  what all commands share: tables or JSON, progress, errors to exit codes
     datasets  which data sets are found, and how to get the others
-    advise    which way out, before any record is read
+    advise    which method to use, before any record is read
     compare   every method on the same records; and `airlock demo`
-    plan      the guarantee before any data is touched, and the curve of ε
+    plan      the guarantee before any data is read, and the curve of ε
     release   from config to bundle
     audit     attacks on what a bundle holds
-    verify    whether a bundle is whole and true to its numbers
+    verify    whether a bundle is intact and its figures follow from its events
     show      the card or the dossier in the terminal
-    gate      reasons to reject, for caution, and to let go
+    gate      reasons to reject, for caution, and to release
     court     whether a method's (ε, δ) can be refuted
     serve     answers over HTTP
-    keys      who may ask a service
-    ledger    whether a service's log is whole
+    keys      the keys of a service
+    ledger    whether a service's log is intact
     features  characterise, extract and train
     pretrain  a front end trained on public images
     bench     the benchmarks of the source checkout
@@ -50,7 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Release models trained on sensitive data, each with a true guarantee, an attack result and a card.\n\n"
-    "Exit codes: 0 success, 1 the answer is no, 2 a mistake in what was asked, 130 interrupted.",
+    "Exit codes: 0 success, 1 refused or refuted, 2 a mistake in the input, 130 interrupted.",
 )
 
 

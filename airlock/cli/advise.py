@@ -1,4 +1,4 @@
-"""`airlock advise`: which way out, before any record is read."""
+"""`airlock advise`: which method to use, before any record is read."""
 
 from __future__ import annotations
 
@@ -28,37 +28,39 @@ if TYPE_CHECKING:
 @translate_errors
 def advise(
     config: Path | None = typer.Argument(
-        None, metavar="[CONFIG]", help="A TOML file as for compare; its data are taken.", show_default=False
+        None, metavar="[CONFIG]", help="A TOML file as for compare; its data section is used.", show_default=False
     ),
     data: str | None = typer.Option(None, "--data", help="A named data set, or your own file.", show_default=False),
     data_dir: Path | None = DataDirOption,
-    label: str | None = typer.Option(None, "--label", help="Of a table: the column to predict.", show_default=False),
+    label: str | None = typer.Option(None, "--label", help="For a table: the column to predict.", show_default=False),
     classes: str | None = typer.Option(
-        None, "--classes", help="Of your own data: the names of the classes, as in no,yes.", show_default=False
+        None, "--classes", help="For your own data: the class names, such as no,yes.", show_default=False
     ),
     records: int | None = typer.Option(
-        None, "--records", help="Of your own data: about how many records; a public figure.", show_default=False
+        None, "--records", help="For your own data: the approximate number of records; public.", show_default=False
     ),
     shape: str | None = typer.Option(
-        None, "--shape", help="Of a folder of images: channels, height, width, as in 3,32,32.", show_default=False
+        None, "--shape", help="For a folder of images: channels, height, width, such as 3,32,32.", show_default=False
     ),
     column: list[str] = typer.Option(
         [],
         "--column",
         metavar="NAME=WHAT",
-        help="Of a table: a column and what it may be, age=0..110 or city=Bern,Chur. Repeatable; others are not read.",
+        help="For a table: a column and its values, age=0..110 or city=Bern,Chur. Repeatable; others are not read.",
         show_default=False,
     ),
-    epsilon: float | None = typer.Option(None, "--epsilon", help="The ε of the release, else 1.", show_default=False),
-    delta: float | None = typer.Option(None, "--delta", help="Its δ, else 1e-5.", show_default=False),
+    epsilon: float | None = typer.Option(
+        None, "--epsilon", help="The ε of the release; default 1.", show_default=False
+    ),
+    delta: float | None = typer.Option(None, "--delta", help="Its δ; default 1e-5.", show_default=False),
     receives: str | None = typer.Option(
         None,
         "--receives",
-        help="white-box: the receiver gets the thing itself; black-box: may only ask.",
+        help="white-box: the receiver gets the artefact itself; black-box: it may only send queries.",
         show_default=False,
     ),
     runs_on: str | None = typer.Option(None, "--runs-on", help="phone, cloud or any.", show_default=False),
-    queries: int | None = typer.Option(None, "--queries", help="How many questions, at least.", show_default=False),
+    queries: int | None = typer.Option(None, "--queries", help="The least number of queries.", show_default=False),
     public: bool | None = typer.Option(
         None, "--public/--no-public", help="Whether there are public records of the same kind.", show_default=False
     ),
@@ -96,7 +98,7 @@ def advise(
 def _declared(
     label: str | None, classes: str | None, records: int | None, columns: list[str], shape: str | None
 ) -> dict[str, Any]:
-    """What is declared of the user's own data, as keys of a config."""
+    """What is declared about the user's own data, as keys of a config."""
     names = classes.split(",") if classes is not None else None
     read = dict(map(_column, columns)) or None
     known: dict[str, object] = {"data.label": label, "data.classes": names, "data.records": records}
@@ -119,13 +121,13 @@ def _column(text: str) -> tuple[str, object]:
 
 
 def _ask_for(config: Path | None, data: str | None, need: dict[str, Any]) -> bool:
-    """Whether to ask questions: nothing was said and someone is there."""
+    """Whether to ask questions: no options were given and the terminal is interactive."""
     said = config is not None or any(value is not None for value in (data, *need.values()))
     if not said and not sys.stdin.isatty():
         raise ConfigError(
             "a config, or --data and what the release is for",
-            "neither, and nobody to ask",
-            do="As in: airlock advise --data digits --epsilon 1 --receives white-box --runs-on phone.",
+            "neither, and no interactive terminal",
+            do="For example: airlock advise --data digits --epsilon 1 --receives white-box --runs-on phone.",
         )
     return not said
 
@@ -133,9 +135,11 @@ def _ask_for(config: Path | None, data: str | None, need: dict[str, Any]) -> boo
 def _questions(data: str | None, epsilon: float | None) -> tuple[str, float, dict[str, Any]]:
     data = typer.prompt("Which records (a name from `airlock datasets`, or your file)", default=data or "digits")
     epsilon = typer.prompt("At which ε (smaller protects more)", default=epsilon or 1.0, type=float)
-    itself = typer.confirm("Does the receiver need the thing itself (else they may only ask)?", default=True)
+    itself = typer.confirm(
+        "Does the receiver need the artefact itself (otherwise it may only send queries)?", default=True
+    )
     runs_on = typer.prompt("Where must it run: phone, cloud or any", default="any")
-    count = typer.prompt("How many questions will be asked, at least (0: not known)", default=0, type=int)
+    count = typer.prompt("How many queries will be sent, at least (0: unknown)", default=0, type=int)
     public = typer.confirm("Are there public records of the same kind?", default=False)
     receives = "white-box" if itself else "black-box"
     return data, epsilon, {"receives": receives, "runs_on": runs_on, "queries": count or None, "public": public}
@@ -153,19 +157,19 @@ def _table(config: Path | None, data: str | None, epsilon: float | None, delta: 
     if delta is not None:
         table["delta"] = delta
     if "data" not in table:
-        raise ConfigError("records to advise about", "none", do="Name them with --data, or give a config.")
+        raise ConfigError("records to advise on", "none", do="Name them with --data, or pass a config.")
     return {"epsilons": [1.0], "delta": 1e-5} | table
 
 
 def _check_place(write: Path | None, force: bool) -> None:
     if write is not None and write.exists() and not force:
-        why = "Nothing of yours is written over."
-        raise ConfigError(f"no file at {write}", "one", why, "Take another name, or --force.")
+        why = "Existing files are not overwritten."
+        raise ConfigError(f"no file at {write}", "one", why, "Use another name, or --force.")
 
 
 def _print(found: Advice, write: Path | None) -> None:
     rows = [[one.method, one.reason] for one in found.ranking if one.recommended]
-    footer = [f"Not for this: {one.method}: {one.reason}" for one in found.ranking if not one.recommended]
+    footer = [f"Not suitable: {one.method}: {one.reason}" for one in found.ranking if not one.recommended]
     footer += ["", found.sentence]
     if write is not None:
         footer += ["", f"Written: {shown(write)}", f"Then: airlock plan {shown(write)}"]

@@ -1,4 +1,4 @@
-"""`airlock audit`: attack what a bundle holds, and write what was found into the dossier in the vault."""
+"""`airlock audit`: attack what a bundle holds, and write the results into the dossier in the vault."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def audit(
         show_default=False,
     ),
     data_dir: Path | None = DataDirOption,
-    shadows: int = typer.Option(32, help="How many shadow models; an even number. More find more."),
+    shadows: int = typer.Option(32, help="The number of shadow models, even. More models make stronger attacks."),
     like: str = typer.Option(
         "plain",
-        help="How they are trained: 'plain', without privacy and all at once, or 'release', each by the method itself.",
+        help="How they are trained: 'plain', without privacy and together, or 'release', each by the method itself.",
     ),
-    epochs: int = typer.Option(20, help="Of plain shadow models."),
-    records: int = typer.Option(10_000, help="Members at most, and as many others."),
+    epochs: int = typer.Option(20, help="Epochs of plain shadow models."),
+    records: int = typer.Option(10_000, help="The most members, and as many non-members."),
     engine: str = typer.Option("local", help="Where plain shadow models are trained: 'local' or 'ray'."),
     attack: list[str] = typer.Option(
         [], "--attack", help="Also an attack that an installed package brings, by its name. Repeatable."
@@ -54,16 +54,16 @@ def audit(
         help="The network, if it is your own (package.module:function) or another package's (its name); is imported.",
         show_default=False,
     ),
-    seed: int = typer.Option(0, help="Of the attacks."),
+    seed: int = typer.Option(0, help="The seed of the attacks."),
     device: str = typer.Option("auto", help="Where to compute: auto, cpu, cuda."),
     settings: list[str] = SetOption,
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted audit."),
+    resume: bool = typer.Option(False, "--resume", help="Continue an interrupted audit."),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Attack what leaves, as whoever receives it could; the vault gets a new dossier, the bundle stays as it is.
+    """Attack what leaves, as its receiver could; the vault gets a new dossier, the bundle does not change.
 
-    Exit codes: 0 no attack refutes the stated ε, 1 one does, 2 none could be made, or bad input.
+    Exit codes: 0 no attack refutes the stated ε, 1 one does, 2 none could be run, or bad input.
     """
     from airlock.auditing import AuditSettings
     from airlock.config import parse
@@ -94,7 +94,7 @@ def audit(
 
 
 def could_refute(done: Audited) -> float:
-    """The largest ε that one of the attacks could have refuted; 0 where none was made."""
+    """The largest ε that one of the attacks could have refuted; 0 if none was run."""
     return max((attack.could_refute for attack in done.dossier.audit.attacks), default=0.0)
 
 
@@ -121,8 +121,8 @@ def _print(done: Audited, folder: Path) -> None:
     columns = ["attack", "has", "AUC", *(["at 0.1%", "at 1%"] if rates else []), "ε above"]
     rows = [_row(attack, rates) for attack in found.audit.attacks]
     refusals = {rate.refused for attack in found.audit.attacks for rate in attack.rates if rate.refused}
-    notes = [found.headline, "AUC: 0.5 is guessing, 1 is certainty; 95% intervals."]
-    notes += [f"Members found at 0.1% and 1% false alarms: {words}" for words in sorted(refusals)]
+    notes = [found.headline, "AUC: 0.5 is random guessing, 1 is certainty; 95% intervals."]
+    notes += [f"Members found at 0.1% and 1% false positives: {words}" for words in sorted(refusals)]
     notes += found.on_features
     notes += [f"Not tested: {line}" for line in found.audit.not_tested]
     if found.teacher is not None:
@@ -130,9 +130,11 @@ def _print(done: Audited, folder: Path) -> None:
         notes.append(f"AUC of the teacher, which stays inside: {'; '.join(areas) or 'not measured'}")
     could = could_refute(done)
     if not could:
-        notes.append("Not tried: no attack could be made, so that nothing speaks for or against an ε.")
+        notes.append("Not tried: no attack could be run, so there is no evidence for or against an ε.")
     elif done.stated is not None and could < done.stated:
-        notes.append(f"So few records could show ε = {could:.2f} at most, and {done.stated:.2f} is stated.")
+        notes.append(
+            f"With this few records, at most ε = {could:.2f} could be shown; the stated ε is {done.stated:.2f}."
+        )
     notes.append(f"Dossier, which stays inside: {shown(done.dossier_page)}; next: airlock gate {shown(folder)}")
     print_table(f"Audit of {shown(folder)}", columns, rows, "\n".join(notes))
 

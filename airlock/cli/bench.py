@@ -14,10 +14,10 @@ from airlock.errors import ConfigError
 
 @translate_errors
 def bench(
-    name: str | None = typer.Argument(None, help="Which benchmark; all of them when left out.", show_default=False),
+    name: str | None = typer.Argument(None, help="The benchmark; all of them by default.", show_default=False),
     as_json: bool = JsonOption,
 ) -> None:
-    """Measure speed as ratios to a non-private run or to a peer, in the same process."""
+    """Measure speed relative to a non-private run or to another library, in the same process."""
     found = _benchmarks()
     if name is not None and name not in found:
         raise ConfigError(f"a benchmark ({', '.join(found)})", f"'{name}'")

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 Steps = Callable[[str, int, int], None]
 LEGEND = (
-    "ε: what was asked for. Promise: the proven ε for one record, or a paper's claim, which promises nothing. "
-    "Refuted at: the ε at which the court found the same theorem to be false. "
-    "Accuracy: on test records, with a 95% interval. AUC: of the best attack; 0.5 is guessing."
+    "ε: the requested value. Promise: the proven ε for one record, or a paper's claim, which guarantees nothing. "
+    "Refuted at: the ε at which the court showed the same theorem to be false. "
+    "Accuracy: on test records, with a 95% interval. AUC: of the best attack; 0.5 is random guessing."
 )
 
 
@@ -46,15 +46,17 @@ def compare(
     config: Path = ConfigArgument,
     out: Path = typer.Option(..., "--out", "-o", help="Folder for finished cells, results and the page."),
     data_dir: Path | None = DataDirOption,
-    quick: bool = typer.Option(False, "--quick", help="One seed and a short court: a first look."),
-    jobs: int = typer.Option(1, "--jobs", "-j", help="Cells at once, each in a process of its own; may share a GPU."),
+    quick: bool = typer.Option(False, "--quick", help="One seed and a short court, for a first impression."),
+    jobs: int = typer.Option(
+        1, "--jobs", "-j", help="Cells to run in parallel, each in its own process; they may share a GPU."
+    ),
     minutes: float | None = typer.Option(
-        None, "--minutes", help="How long it may take; what is last in line is dropped and named.", show_default=False
+        None, "--minutes", help="The time limit; the last cells in line are dropped and listed.", show_default=False
     ),
     settings: list[str] = SetOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Run every method that fits at every ε and say which way out is best; start it again to go on."""
+    """Run every suitable method at every ε and say which is best; run it again to continue."""
     from airlock.comparison.run import compare as run_comparison
     from airlock.comparison.settings import load
 
@@ -69,7 +71,7 @@ def compare(
 
 @contextlib.contextmanager
 def telling() -> Iterator[tuple[Say, Steps]]:
-    """A line for every finished cell on stderr; on a terminal also bars for all cells and for the one at work."""
+    """One line per finished cell on stderr; on a terminal also progress bars for all cells and the current one."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
     with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         cells, inside = bar.add_task("cells", total=None), bar.add_task("", total=None, visible=False)
@@ -91,7 +93,7 @@ def telling() -> Iterator[tuple[Say, Steps]]:
 def _line(moment: Moment, left: str) -> str:
     count = f"[{moment.done}/{moment.total}]"
     if moment.task is None or moment.found is None:
-        taken = f"{moment.done} cells are finished already; " if moment.done else ""
+        taken = f"{moment.done} cells are already finished; " if moment.done else ""
         return f"{count} {taken}{moment.total - moment.done} cells to run{left}"
     found = moment.found
     if found.error is not None:
@@ -104,14 +106,14 @@ def _line(moment: Moment, left: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For people."""
+    """A duration in readable form."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
 
 
 def print_comparison(found: Comparison, out: Path) -> None:
-    """What was found: a table, best first at every ε, then the choice, what is missing, and what must be said."""
+    """The results: a table, best first at every ε, then the choice, what is missing, and required notes."""
     from airlock.comparison.values import words_for
 
     rows = sorted(found.rows(), key=lambda row: (row.epsilon_asked or 0.0, -row.accuracy))
@@ -129,7 +131,7 @@ def print_comparison(found: Comparison, out: Path) -> None:
     print_table(
         f"{found.data.name}, δ = {found.delta:g}, {seeds} each, best first at every ε",
         ["ε", "method", "promise", "accuracy, %", "AUC"],
-        cells or [["", "nothing was finished in the time", "", "", ""]],
+        cells or [["", "nothing was finished in time", "", "", ""]],
         "\n".join([LEGEND, "", found.advice.sentence, "", *missing(found), *found.notes, "", *_places(out)]),
     )
 
@@ -145,7 +147,7 @@ def promise(found: Comparison, row: Row) -> str:
 
 
 def _refuted(found: Comparison, row: Row) -> str:
-    """The court tries a method at one ε: of another claim by the same theorem it is said at which."""
+    """The court tries a method at one ε: for another claim of the same theorem, that ε is stated."""
     verdict, claim = found.verdict(row.method), row.claim_epsilon
     if verdict is None or claim is None or not verdict.refuted or math.isclose(verdict.claim_epsilon, claim):
         return "refuted"
@@ -153,7 +155,7 @@ def _refuted(found: Comparison, row: Row) -> str:
 
 
 def missing(found: Comparison) -> list[str]:
-    """What was skipped, failed or dropped, a method a line."""
+    """What was skipped, failed or dropped, one line per method."""
     from airlock.comparison.values import words_for
 
     lines = []
@@ -164,17 +166,17 @@ def missing(found: Comparison) -> list[str]:
     lines += [f"Failed: court of {verdict.method}: {verdict.error}" for verdict in found.court if verdict.error]
     lines += [f"Dropped: {what}: {reason}" for what, reason in found.left_out()]
     if found.dropped:
-        lines.append("What was dropped is run when the same command is given again with more time.")
+        lines.append("Dropped cells are run when the same command is repeated with more time.")
     return [*lines, ""] if lines else lines
 
 
 def _places(out: Path) -> list[str]:
     names = ("report.html", "results.json", "results.csv")
     there = [shown(out / name) for name in names if (out / name).exists()]
-    return [f"Kept for you alone: {', '.join(there)}"]
+    return [f"Readable by you alone: {', '.join(there)}"]
 
 
-# `airlock demo`: the main job on data that is always there.
+# `airlock demo`: the whole workflow on built-in data.
 
 DEMO_BUNDLE = "bundle"
 
@@ -182,15 +184,15 @@ DEMO_BUNDLE = "bundle"
 @translate_errors
 def demo(
     out: Path = typer.Option(Path("airlock-demo"), "--out", "-o", help="Folder for the page and for one release."),
-    jobs: int = typer.Option(2, "--jobs", "-j", help="Cells at once, each in a process of its own."),
+    jobs: int = typer.Option(2, "--jobs", "-j", help="Cells to run in parallel, each in its own process."),
     minutes: float | None = typer.Option(
-        None, "--minutes", help="How long it may take; what is last in line is dropped and named.", show_default=False
+        None, "--minutes", help="The time limit; the last cells in line are dropped and listed.", show_default=False
     ),
     settings: list[str] = SetOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Compare all five channels on handwritten digits, and release by the one that is advised."""
+    """Compare all five channels on handwritten digits, and release with the recommended method."""
     from airlock.comparison.run import compare
     from airlock.comparison.settings import load
     from airlock.pipeline import make_release
@@ -211,5 +213,5 @@ def demo(
     print_comparison(found, out)
     if released:
         typer.echo(
-            f"\nReleased by {advice.method}: the card to read and sign is {shown(out / DEMO_BUNDLE / 'card.html')}"
+            f"\nReleased with {advice.method}: the card to read and sign is {shown(out / DEMO_BUNDLE / 'card.html')}"
         )

@@ -32,39 +32,44 @@ if TYPE_CHECKING:
 @tries
 def court(
     name: str | None = typer.Argument(
-        None, metavar="[CHANNEL/METHOD]", help="Whose claim to try; without it, a list of them.", show_default=False
+        None,
+        metavar="[CHANNEL/METHOD]",
+        help="The method whose claim to test; without it, all are listed.",
+        show_default=False,
     ),
     config: Path | None = typer.Option(
         None,
         "--config",
         "-c",
-        help="Try this very configuration, network and all, on made-up records.",
+        help="Test exactly this configuration, including its network, on made-up records.",
         show_default=False,
     ),
     epsilon: float | None = typer.Option(
-        None, help="The ε that is claimed, 1 if left out; a proven method takes the noise for it.", show_default=False
+        None, help="The claimed ε, 1 by default; a proven method is calibrated to it.", show_default=False
     ),
-    delta: float | None = typer.Option(None, help="The δ that is claimed, 1e-5 if left out.", show_default=False),
+    delta: float | None = typer.Option(None, help="The claimed δ, 1e-5 by default.", show_default=False),
     data_dir: Path | None = DataDirOption,
     settings: list[str] = SetOption,
-    pairs: int = typer.Option(20_000, help="How many pairs of runs at most."),
-    confidence: float = typer.Option(0.95, help="Of the verdict: 0.95 refutes a true claim in at most 5% of trials."),
-    seconds: float = typer.Option(25.0, help="How long to run pairs at most."),
+    pairs: int = typer.Option(20_000, help="The most pairs of runs."),
+    confidence: float = typer.Option(
+        0.95, help="The confidence of the verdict: 0.95 refutes a true claim in at most 5% of trials."
+    ),
+    seconds: float = typer.Option(25.0, help="The longest time to run pairs, in seconds."),
     one_run: bool = typer.Option(
-        False, "--one-run", help="One whole release with many canaries in place of many short runs; weaker."
+        False, "--one-run", help="One whole release with many canaries instead of many short runs; weaker."
     ),
-    canaries: int = typer.Option(1000, help="With --one-run: how many records a coin puts in or leaves out."),
-    seed: int | None = typer.Option(
-        None, help="Seed all randomness, to get the same verdict again.", show_default=False
+    canaries: int = typer.Option(
+        1000, help="With --one-run: the number of canaries, each included or not by a coin flip."
     ),
+    seed: int | None = typer.Option(None, help="Seed all randomness, for a reproducible verdict.", show_default=False),
     as_json: bool = JsonOption,
 ) -> None:
     """Try to refute a method's claim: run it with and without a record, many times, and bet against it.
 
-    With --config the claim of one configuration: its network, mode, precision, device and method, through the code that
-    releases, on made-up records in the declared shape. No record is read.
+    With --config, test one configuration: its network, mode, precision, device and method, through the same code as a
+    release, on made-up records of the declared shape. No record is read.
 
-    Exit codes: 0 the claim stands, 1 it is refuted, 2 it could not be tried: bad input, no case, or too few pairs to
+    Exit codes: 0 the claim stands, 1 it is refuted, 2 it could not be tested: bad input, no case, or too few pairs to
     refute it.
     """
     if name is None and config is None:
@@ -77,7 +82,7 @@ def court(
     verdict: Verdict | OneRunVerdict
     if config is not None:
         if name is not None or one_run:
-            raise ConfigError("--config alone", "a method or --one-run beside it", "A configuration names its method.")
+            raise ConfigError("--config alone", "a method or --one-run as well", "A configuration names its method.")
         changes = overrides(settings, epsilon=epsilon, delta=delta)
         name, verdict = _configured(config, changes, data_dir, pairs, confidence, seconds, stream)
         words = in_words(name, verdict)
@@ -87,7 +92,9 @@ def court(
     epsilon, delta = 1.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
     _check(epsilon, delta)
     if settings or data_dir:
-        raise ConfigError("--set and --data-dir beside --config", "no --config", "A method's own case has no settings.")
+        raise ConfigError(
+            "--set and --data-dir only with --config", "no --config", "A method's own case has no settings."
+        )
     if one_run:
         verdict = _one_run(name, epsilon, delta, canaries, confidence, stream)
         words = one_run_in_words(name, verdict)
@@ -145,7 +152,7 @@ def in_words(name: str, verdict: Verdict) -> str:
     if at is not None and at != (claim.epsilon, claim.delta):
         more = f"The same proof claims (ε, δ) = ({at[0]:.4g}, {at[1]:.3g}), and that is false.\n"
     elif at is None and verdict.would_show is None:
-        more = f"Give it more: --seconds {10 * math.ceil(verdict.seconds)}, and --pairs if you set them.\n"
+        more = f"Give it more time: --seconds {10 * math.ceil(verdict.seconds)}, and more --pairs if you set them.\n"
     return (
         f"{verdict.sentence(name)}\n{more}"
         f"{_bound(verdict)}\n"
@@ -161,7 +168,7 @@ def one_run_in_words(name: str, verdict: OneRunVerdict) -> str:
     if verdict.refuted:
         first = f"Refuted: {stated}, and that is false, with {verdict.confidence * 100:g}% confidence."
     elif verdict.would_show is None:
-        first = f"Not tried: {stated}; so few canaries could not have refuted it, whatever the mechanism."
+        first = f"Not tried: {stated}; this few canaries could not have refuted it, whatever the mechanism."
     else:
         seen = f"could have refuted ε ≥ {verdict.would_show:.2f}, {verdict.of_what}, in about half of such trials"
         first = f"Not refuted: {stated}; {seen}. This is no proof."
@@ -170,7 +177,7 @@ def one_run_in_words(name: str, verdict: OneRunVerdict) -> str:
         f"{_bound(verdict)}\n"
         f"{best.correct:,} of {best.guesses:,} guesses were right: {verdict.canaries.what}; {verdict.seconds:.1f} s.\n"
         f"One run is weak: with every guess right it could refute ε up to {verdict.could_refute:.2f}, and noise that "
-        "is somewhat too small does not show. Without --one-run the court sees more.\n"
+        "is somewhat too small goes unnoticed. Without --one-run the court detects more.\n"
         f"Claimed by: {claim.theorem}."
     )
 
@@ -188,12 +195,12 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json(names)
     else:
-        print_table("What can be tried", ["airlock court"], [[name] for name in names])
+        print_table("What can be tested", ["airlock court"], [[name] for name in names])
 
 
 def _check(epsilon: float, delta: float) -> None:
     if not 0 < epsilon <= 10:
-        why = "Refuting a larger ε takes more runs than there is time for."
+        why = "Refuting a larger ε takes more runs than is practical."
         raise ConfigError("an ε above 0 and at most 10", f"{epsilon:g}", why)
     if not 0 < delta < 1:
         raise ConfigError("a δ between 0 and 1", f"{delta:g}", "At δ ≥ 1 every mechanism is private.")

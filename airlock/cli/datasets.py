@@ -1,4 +1,4 @@
-"""`airlock datasets`: what is found, what is missing and how to get it."""
+"""`airlock datasets`: which data sets are found, which are missing, and how to get them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @translate_errors
 def datasets(data_dir: Path | None = DataDirOption, as_json: bool = JsonOption) -> None:
-    """List the named data sets, those of installed packages too: what is found, what is missing and how to get it."""
+    """List the named data sets, those of installed packages too: which are found, and how to get the missing ones."""
     from airlock.data import find_all
 
     found = find_all(data_dir)
@@ -32,7 +32,7 @@ def datasets(data_dir: Path | None = DataDirOption, as_json: bool = JsonOption) 
         for entry in found
     ]
     missing = [f"{entry.source.name}: {entry.problem or entry.source.get}" for entry in found if not entry.found]
-    lines = ["How to get what is missing:", *missing] if missing else []
+    lines = ["How to get the missing ones:", *missing] if missing else []
     lines += [f"{entry.source.name} comes from {entry.source.package}." for entry in found if entry.source.package]
     footer = "\n".join(lines)
     print_table("Data sets", ["name", "status", "records", "test", "classes", "shape"], rows, footer)
@@ -40,7 +40,7 @@ def datasets(data_dir: Path | None = DataDirOption, as_json: bool = JsonOption) 
 
 def _status(entry: Listing) -> str:
     if entry.found:
-        return f"found in {shown(entry.where)}" if entry.where else "always there"
+        return f"found in {shown(entry.where)}" if entry.where else "built in"
     return "damaged" if entry.problem else "missing"
 
 

@@ -1,7 +1,7 @@
 """`airlock features`: features instead of data.
 
-`characterise` says what a front end leaks, serves and costs, on public data and on this machine; `extract` runs where
-the records are, `train` where the features go.
+`characterise` measures a front end's leakage and utility on public data, and its cost on this machine; `extract` runs
+where the records are, `train` where the features go.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from airlock.training.front_ends.characterised import Characterised
     from airlock.training.front_ends.choose import Chosen
 
-features = typer.Typer(no_args_is_help=True, help="Front ends, and the features that they give.")
+features = typer.Typer(no_args_is_help=True, help="Front ends, and the features that they compute.")
 
 
 @features.command("characterise")
 @translate_errors
 def characterise(
     config: Path = ConfigArgument,
-    out: Path = typer.Option(..., "--out", "-o", help="The JSON file for what was measured."),
-    layers: str = typer.Option("", "--layers", help="Numbers of layers, as 1,2,6; 1 to 10 when left out."),
-    channels: str = typer.Option("4,8,16,32,64", "--channels", help="Numbers of channels, as 4,16,64."),
-    seeds: int = typer.Option(1, "--seeds", min=1, help="Draws of channels for each point."),
+    out: Path = typer.Option(..., "--out", "-o", help="The JSON file for the measurements."),
+    layers: str = typer.Option("", "--layers", help="Numbers of layers, such as 1,2,6; 1 to 10 by default."),
+    channels: str = typer.Option("4,8,16,32,64", "--channels", help="Numbers of channels, such as 4,16,64."),
+    seeds: int = typer.Option(1, "--seeds", min=1, help="Draws of channels per point."),
     single: int | None = typer.Option(
-        None, "--single", help="Also measure every channel alone after so many layers, for pruning.", show_default=False
+        None, "--single", help="Also measure every single channel after N layers, for pruning.", show_default=False
     ),
     quick: bool = typer.Option(False, "--quick", help="A coarse grid with short trainings."),
     onnx: bool = typer.Option(True, "--onnx/--no-onnx", help="Whether to time ONNX Runtime too."),
     figure: Path | None = typer.Option(
-        None, "--figure", help="Also draw the points and the one that the limits choose into this SVG file.",
+        None, "--figure", help="Also plot the points, and the one chosen by the limits, in this SVG file.",
         show_default=False,
     ),
     data_dir: Path | None = DataDirOption,
     settings: list[str] = SetOption,
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
-    """Measure on public data what a front end leaks and serves, and here what it costs; goes on where it stopped."""
+    """Measure a front end's leakage and utility on public data, and its cost on this machine; resumable."""
     from airlock.bundle.rendering.svg import check_figure
     from airlock.config import load
     from airlock.training import Run
@@ -87,7 +87,7 @@ def characterise(
 
 
 def choice(made: Characterised, config: ReleaseConfig, figure: Path | None) -> Chosen:
-    """The point that the config's limits choose, and its picture where one is asked for."""
+    """The point chosen by the config's limits, and its figure if one is requested."""
     from airlock.bundle.rendering.charts import draw_feasible
     from airlock.bundle.rendering.svg import write_figure
     from airlock.training.front_ends.characterised import limits
@@ -131,7 +131,9 @@ def _numbers(text: str, option: str) -> list[int]:
     try:
         found = sorted({int(part) for part in text.split(",") if part.strip()})
     except ValueError:
-        raise ConfigError(f"numbers with commas after {option}", f"'{text}'", do=f"As in {option} 1,2,6.") from None
+        raise ConfigError(
+            f"numbers separated by commas after {option}", f"'{text}'", do=f"For example {option} 1,2,6."
+        ) from None
     if found and found[0] < 1:
         raise ConfigError(f"numbers from 1 after {option}", f"{found[0]}")
     return found
@@ -147,17 +149,17 @@ def extract(
     delta: float | None = DeltaOption,
     seed: int | None = SeedOption,
     settings: list[str] = SetOption,
-    form: str | None = typer.Option(None, "--format", help="Of the files: parquet or npz.", show_default=False),
+    form: str | None = typer.Option(None, "--format", help="The file format: parquet or npz.", show_default=False),
     workers: int = typer.Option(0, "--workers", min=0, help="Processes that compute; 0 computes in this one."),
-    engine: str = typer.Option("local", "--engine", help="Who computes: local, or ray for a Ray cluster."),
+    engine: str = typer.Option("local", "--engine", help="Where to compute: local, or ray for a Ray cluster."),
     composes_with: list[Path] = typer.Option(
-        [], "--composes-with", help="Bundle of another release from the same data. Repeatable."
+        [], "--composes-with", help="The bundle of another release from the same data. Repeatable."
     ),
     accept_unproven: bool = typer.Option(
-        False, "--accept-unproven", help="Release by a method whose privacy is not proven."
+        False, "--accept-unproven", help="Release with a method whose privacy is not proven."
     ),
     force: bool = typer.Option(False, "--force", help="Replace an existing bundle at --out."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted run of the same config."),
+    resume: bool = typer.Option(False, "--resume", help="Continue an interrupted run of the same config."),
     insecure_seed: int | None = typer.Option(
         None, "--insecure-seed", help="Seed the privacy noise, for tests.", show_default=False
     ),
@@ -208,12 +210,12 @@ def train(
         None, "--net", help="Your own network as package.module:function; it is imported.", show_default=False
     ),
     epochs: int = typer.Option(20, "--epochs", min=1, help="Passes over the features."),
-    holdout: float = typer.Option(0.1, "--holdout", help="The fraction that is kept for a test."),
-    seed: int = typer.Option(0, "--seed", help="Of training and of the split."),
+    holdout: float = typer.Option(0.1, "--holdout", help="The fraction kept for testing."),
+    seed: int = typer.Option(0, "--seed", help="The seed of training and of the split."),
     device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
     as_json: bool = JsonOption,
 ) -> None:
-    """Train a classifier on a bundle of features alone: what its receiver does."""
+    """Train a classifier on a bundle of features alone, as its receiver would."""
     from airlock.bundle.receive import train_on
 
     with progress_bar() as progress:
@@ -222,7 +224,7 @@ def train(
         print_json(found.to_dict())
         return
     rows = [
-        ["learnt from", f"{found.records:,} records"],
-        ["accuracy", f"{found.accuracy:.3f} on {found.tested:,} others of the same features, noise included"],
+        ["trained on", f"{found.records:,} records"],
+        ["accuracy", f"{found.accuracy:.3f} on {found.tested:,} other records of the same features, noise included"],
     ]
     print_table("Classifier on features", ["", ""], rows, f"Written to {shown(out)}" if out else "")

@@ -1,4 +1,4 @@
-"""`airlock gate`: reasons to reject a release, for caution, and to let it go."""
+"""`airlock gate`: reasons to reject a release, for caution, and to release it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ TITLES = {"reject": "Reasons to reject", "caution": "Reasons for caution", "rele
 def gate(
     bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
     sacro: Path | None = typer.Option(
-        None, "--sacro", metavar="DIR", help="Also write the audit as SACRO-ML's report into this new folder.",
+        None, "--sacro", metavar="DIR", help="Also write the audit as a SACRO-ML report into this new folder.",
         show_default=False,
     ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
-    """Weigh a release as output checkers do: verify it, then list what speaks against it, for care, and for it.
+    """Weigh a release as output checkers do: verify it, then list reasons against it, for caution, and for it.
 
-    What attacks found is read from the dossier in the vault; without it the list says that it was not seen.
+    Attack results are read from the dossier in the vault; without it, the list says that it was not seen.
     """
     from airlock.bundle import Vault, dossier, read, verify
     from airlock.bundle.gate import weigh
@@ -52,7 +52,7 @@ def gate(
 
 def in_words(lists: dict[str, tuple[str, ...]], is_open: bool) -> str:
     """The verdict, then each list under its title."""
-    first = "Open: nothing here speaks against the release." if is_open else "Closed: there is a reason to reject."
+    first = "Open: nothing here is a reason against the release." if is_open else "Closed: there is a reason to reject."
     parts = [first]
     for title, reasons in lists.items():
         parts += ["", f"{title} ({len(reasons)})", *(f"  - {reason}" for reason in reasons or ("none",))]

@@ -1,4 +1,4 @@
-"""`airlock keys`: who may ask a service, how much and until when."""
+"""`airlock keys`: who may query a service, how much and until when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airlock.errors import ConfigError
 if TYPE_CHECKING:
     from airlock.ledger import Key, Ledger
 
-keys = typer.Typer(no_args_is_help=True, help="Give, list and revoke the keys of a service.")
+keys = typer.Typer(no_args_is_help=True, help="Issue, list and revoke the keys of a service.")
 
 
 @keys.command("add")
@@ -24,21 +24,24 @@ keys = typer.Typer(no_args_is_help=True, help="Give, list and revoke the keys of
 def add(
     client: str | None = typer.Argument(None, help="The client's name.", show_default=False),
     quota: int | None = typer.Option(
-        None, "--quota", help="Units this client can spend in all; else only the budget limits it.", show_default=False
+        None,
+        "--quota",
+        help="The most units this client may spend; by default, only the budget limits it.",
+        show_default=False,
     ),
     expires: str | None = typer.Option(
-        None, "--expires", help="When the key ends: 90d, 12h or a date as 2030-12-31 (UTC).", show_default=False
+        None, "--expires", help="When the key expires: 90d, 12h or a date such as 2030-12-31 (UTC).", show_default=False
     ),
-    admin: bool = typer.Option(False, "--admin", help="An admin key in place of a client's; it cannot spend."),
+    admin: bool = typer.Option(False, "--admin", help="An admin key instead of a client's; it cannot spend."),
     place: str | None = LedgerOption,
     bundle: Path | None = BundleOption,
     mark: Path | None = MarkOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Give a new key; its token is shown now and never again."""
+    """Issue a new key; its token is shown now and never again."""
     if admin == (client is not None) or (admin and quota is not None):
-        raise ConfigError("a client's name, or --admin without name and quota", "something else")
+        raise ConfigError("a client's name, or --admin without a name and quota", "something else")
     until = _time(expires)
     with open_ledger(place, bundle, mark, vault) as ledger:
         from airlock.ledger import KeyStore
@@ -61,7 +64,7 @@ def list_keys(
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """List every key ever given, without its token."""
+    """List every key ever issued, without its token."""
     with open_ledger(place, bundle, mark, vault) as ledger:
         from airlock.ledger import KeyStore
 
@@ -83,7 +86,7 @@ def revoke(
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Revoke a key, or all keys of a client, at once and for good; what was spent stays spent."""
+    """Revoke a key, or all keys of a client, immediately and permanently; what was spent stays spent."""
     with open_ledger(place, bundle, mark, vault) as ledger:
         from airlock.ledger import KeyStore
 
@@ -103,7 +106,7 @@ def _time(text: str | None) -> datetime | None:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError("90d, 12h or a date as 2030-12-31 after --expires", f"'{text[:40]}'") from error
+        raise ConfigError("90d, 12h or a date such as 2030-12-31 after --expires", f"'{text[:40]}'") from error
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 

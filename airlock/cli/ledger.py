@@ -1,4 +1,4 @@
-"""`airlock ledger`: is the log of a service whole, and is it the newest?"""
+"""`airlock ledger`: is the log of a service intact, and is it the newest?"""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LedgerOption = typer.Option(
     None,
     "--ledger",
     envvar="AIRLOCK_LEDGER",
-    help="The ledger: a SQLite file or postgresql://… (else $AIRLOCK_LEDGER, else the one beside the vault).",
+    help="The ledger: a SQLite file or postgresql://… (else $AIRLOCK_LEDGER, else the one next to the vault).",
     show_default=False,
 )
 BundleOption = typer.Option(
-    None, "--bundle", help="The bundle whose ledger it is; begun if there is none.", show_default=False
+    None, "--bundle", help="The bundle whose ledger it is; created if there is none.", show_default=False
 )
 MarkOption = typer.Option(
-    None, "--mark", help="The file of the high-water mark, else one in the vault.", show_default=False
+    None, "--mark", help="The file of the high-water mark; by default one in the vault.", show_default=False
 )
 
-ledger = typer.Typer(no_args_is_help=True, help="Look at the ledger that a service pays from.")
+ledger = typer.Typer(no_args_is_help=True, help="Inspect the ledger that a service charges.")
 
 
 @ledger.command("verify")
@@ -38,12 +38,12 @@ def verify(
     bundle: Path | None = BundleOption,
     mark: Path | None = MarkOption,
     new_mark: bool = typer.Option(
-        False, "--new-mark", help="First begin a mark on this machine: for a new replica, or where it was lost."
+        False, "--new-mark", help="First create a mark on this machine: for a new replica, or if it was lost."
     ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Walk the whole log: every hash, every total, every limit, and the high-water mark."""
+    """Check the whole log: every hash, every total, every limit, and the high-water mark."""
     if new_mark:
         open_ledger(place, bundle, mark, vault, new_mark=True).close()
     where = _place(place, bundle, vault)
@@ -61,9 +61,9 @@ def verify(
             ["high-water mark", "none" if verdict.marked is None else f"entry {verdict.marked:,}"],
             ["found", verdict.says],
         ]
-        word = "The ledger is whole." if verdict.ok else "The ledger is NOT whole: do not serve from it."
+        word = "The ledger is intact." if verdict.ok else "The ledger is NOT intact: do not serve from it."
         if verdict.ok and verdict.marked is None:
-            word = "The log agrees with itself; without a high-water mark it may still be an old copy."
+            word = "The log is consistent; without a high-water mark it may still be an old copy."
         print_table("Ledger", ["", ""], rows, word)
     raise typer.Exit(0 if verdict.ok else 1)
 
@@ -71,7 +71,7 @@ def verify(
 def open_ledger(
     place: str | None, bundle: Path | None, mark: Path | None, vault: Path | None, new_mark: bool = False
 ) -> Ledger:
-    """The ledger with its mark, for commands; that of a bundle is begun if there is none."""
+    """The ledger with its mark, for commands; a bundle's is created if there is none."""
     where = _place(place, bundle, vault)
     path = mark_of(where, mark, vault)
     from airlock.ledger import Ledger
@@ -98,14 +98,14 @@ def mark_of(place: str, mark: Path | None, vault: Path | None) -> Path:
 
 
 def check_extra() -> None:
-    """Say how to get what a service needs, where it is missing."""
+    """Say how to install what a service needs if it is missing."""
     for module in ("sqlalchemy", "fastapi", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(module) is None:
             raise ConfigError("the extra 'serve'", f"no {module}", do="Install it: pip install 'airlock-ml[serve]'.")
 
 
 def _place(place: str | None, bundle: Path | None, vault: Path | None) -> str:
-    """Where the ledger is: as told, else the bundle's, else the only one there is."""
+    """Where the ledger is: the given one, else the bundle's, else the only one there is."""
     if place is not None:
         return place
     check_extra()
@@ -117,7 +117,7 @@ def _place(place: str | None, bundle: Path | None, vault: Path | None) -> str:
     there = ledgers_there(Vault.open(vault))
     if len(there) != 1:
         raise ConfigError(
-            "one ledger beside the vault, or --bundle or --ledger to say which",
+            "one ledger next to the vault, or --bundle or --ledger to say which",
             "none" if not there else f"{len(there)} of them",
             do="Name the bundle that is served: --bundle BUNDLE.",
         )

@@ -1,7 +1,7 @@
-"""`airlock plan`: the guarantee before any data is touched.
+"""`airlock plan`: the guarantee before any data is read.
 
-The curve of ε is drawn in the terminal, with braille dots where they can be shown, plain characters or a few rows where
-not.
+The curve of ε is drawn in the terminal, with braille dots if they can be shown, otherwise with plain characters or as a
+few rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # The curve in the terminal.
 
 _ROWS, _WIDEST, _NARROWEST = 10, 76, 40
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille cell: by column, from the top
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a braille cell: by column, from the top
 _LISTED = 6
 
 
@@ -51,7 +51,7 @@ def chart(curve: Curve, width: int, *, plain: bool = False) -> str:
     Args:
         curve: What to draw.
         width: Columns of the terminal; below 40 a few points are listed instead.
-        plain: Draw with ASCII characters alone.
+        plain: Draw with ASCII characters only.
     """
     from airlock.bundle.rendering.svg import from_zero, label
 
@@ -75,7 +75,7 @@ def chart(curve: Curve, width: int, *, plain: bool = False) -> str:
 
 
 def _ends(curve: Curve) -> list[str]:
-    """Where it begins and ends, in figures."""
+    """Where it starts and ends, in numbers."""
     first, last = curve.points[0], curve.points[-1]
     lines = [f"ε is {first.epsilon:.4g} before the first step."] if first.steps == 0 else []
     way = f"{last.steps:,} steps" + ("" if curve.unit == "steps" else f" ({last.at:.4g} {curve.unit})")
@@ -83,7 +83,7 @@ def _ends(curve: Curve) -> list[str]:
 
 
 def _listed(curve: Curve) -> list[str]:
-    """A few of the points, the first and the last among them."""
+    """A few of the points, including the first and the last."""
     picked = sorted({round(i * (len(curve.points) - 1) / (_LISTED - 1)) for i in range(_LISTED)})
     return [f"{curve.points[i].at:>9.4g}  {curve.points[i].epsilon:.4f}" for i in picked]
 
@@ -112,7 +112,7 @@ def _line(curve: Curve, width: int, height: int, right: float, top: float) -> It
 
 
 def _spread(texts: Sequence[str], places: Sequence[int]) -> str:
-    """Every text centred at its place; one that would touch the text before it is left out."""
+    """Every text centred at its place; one that would touch the previous text is left out."""
     line = ""
     for text, place in zip(texts, places, strict=True):
         start = max(0, place - len(text) // 2)
@@ -123,7 +123,8 @@ def _spread(texts: Sequence[str], places: Sequence[int]) -> str:
 
 # The command.
 
-NO_CURVE = "There is no curve of ε: nothing is promised, after however few steps; what a paper claims is not drawn."
+
+NO_CURVE = "There is no curve of ε: nothing is guaranteed after any number of steps; a paper's claim is not plotted."
 
 
 @translate_errors
@@ -135,12 +136,12 @@ def plan(
     seed: int | None = SeedOption,
     settings: list[str] = SetOption,
     figure: Path | None = typer.Option(
-        None, "--figure", help="Also draw ε on the way through the run into this SVG file.", show_default=False
+        None, "--figure", help="Also plot ε over the course of the run in this SVG file.", show_default=False
     ),
     characterised: Path | None = typer.Option(
         None,
         "--characterised",
-        help="What `airlock features characterise` wrote: say which layers and channels keep to the limits, and why.",
+        help="A file from `airlock features characterise`: say which layers and channels meet the limits, and why.",
         show_default=False,
     ),
     as_json: bool = JsonOption,
@@ -183,7 +184,7 @@ def plan(
 
 
 def _chosen(config: ReleaseConfig, file: Path | None, figure: Path | None) -> Chosen | None:
-    """Layers and channels by the config's limits, from public measurements; the picture is of these."""
+    """Layers and channels by the config's limits, from public measurements; the figure shows these."""
     if config.channel != "features":
         if file is not None:
             raise ConfigError("--characterised with the channel features", f"'{config.channel}'")
@@ -199,11 +200,11 @@ def _chosen(config: ReleaseConfig, file: Path | None, figure: Path | None) -> Ch
 def _drawable(made: Plan, curve: Curve | None) -> Curve:
     if curve is not None:
         return curve
-    what = f"an ε to draw for {made.channel}/{made.method}"
+    what = f"an ε to plot for {made.channel}/{made.method}"
     if math.isfinite(made.guarantee.epsilon):
-        raise Refused(what, "one that does not build up in steps", do="Leave out --figure.")
-    why = "A figure of a claim would look like a promise."
-    raise Refused(what, "no bound", why, "Leave out --figure, or take a method that is proven.")
+        raise Refused(what, "one that does not accumulate in steps", do="Leave out --figure.")
+    why = "A figure of a claim would look like a guarantee."
+    raise Refused(what, "no bound", why, "Leave out --figure, or use a proven method.")
 
 
 def _print_table(made: Plan) -> None:

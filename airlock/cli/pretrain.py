@@ -23,27 +23,30 @@ from airlock.errors import Interrupted
 @translate_errors
 def pretrain(
     source: str = typer.Argument(help="A public data set of images, by name or by path.", show_default=False),
-    out: Path = typer.Option(..., "--out", "-o", help="The file of weights, .safetensors."),
+    out: Path = typer.Option(..., "--out", "-o", help="The file for the weights, .safetensors."),
     front: str = typer.Option("vgg16", "--front", help="vgg16, vgg19, resnet18 or residual."),
     layers: int | None = typer.Option(
-        None, "--layers", help="How many layers of a VGG to train; all when left out.", show_default=False
+        None, "--layers", help="How many layers of a VGG to train; all by default.", show_default=False
     ),
     classes: str | None = typer.Option(
-        None, "--classes", help="Of your own set: how many classes, or their names, as in cat,dog.", show_default=False
+        None,
+        "--classes",
+        help="For your own set: the number of classes, or their names, such as cat,dog.",
+        show_default=False,
     ),
     shape: str | None = typer.Option(
-        None, "--shape", help="Of a folder of images: channels, height, width, as in 3,32,32.", show_default=False
+        None, "--shape", help="For a folder of images: channels, height, width, such as 3,32,32.", show_default=False
     ),
     half: Literal["first", "second"] | None = typer.Option(
-        None, "--half", help="Learn one half of the classes alone, to be used on the other.", show_default=False
+        None, "--half", help="Learn only one half of the classes, for use on the other.", show_default=False
     ),
     epochs: int = typer.Option(40, "--epochs", min=1, help="Passes over the public images."),
-    seed: int = typer.Option(0, "--seed", min=0, help="Of initial weights, order and augmentation."),
+    seed: int = typer.Option(0, "--seed", min=0, help="The seed of initial weights, order and augmentation."),
     device: str = typer.Option("auto", "--device", help="cpu, cuda, or auto for the GPU if there is one."),
     data_dir: Path | None = DataDirOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Train a front end on public images, once; the same call again takes it from the cache."""
+    """Train a front end on public images, once; repeating the same call uses the cache."""
     from airlock.config import DataConfig, parse
     from airlock.data import halve, open_public
     from airlock.training import Run
@@ -59,7 +62,7 @@ def pretrain(
         try:
             tensors = front_weights(front, public, how, seed, run, layers)
         except Interrupted as error:
-            again = "Run the same command again to go on."
+            again = "Run the same command again to continue."
             raise Interrupted(error.expected, error.found, "No weights were written.", again) from None
     sha256 = write_weights(out, tensors)
     said = {

@@ -41,24 +41,24 @@ def release(
     composes_with: list[Path] = typer.Option(
         [],
         "--composes-with",
-        help="Bundle of another release from the same data; the card gives the total. Repeatable.",
+        help="The bundle of another release from the same data; the card states the total. Repeatable.",
     ),
     accept_unproven: bool = typer.Option(
-        False, "--accept-unproven", help="Release by a method whose privacy is not proven."
+        False, "--accept-unproven", help="Release with a method whose privacy is not proven."
     ),
     force: bool = typer.Option(False, "--force", help="Replace an existing bundle at --out."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with an interrupted run of the same config."),
+    resume: bool = typer.Option(False, "--resume", help="Continue an interrupted run of the same config."),
     insecure_seed: int | None = typer.Option(
         None,
         "--insecure-seed",
-        help="Seed the privacy noise, for tests: the guarantee is void for whoever knows it.",
+        help="Seed the privacy noise, for tests: the guarantee is void against anyone who knows the seed.",
         show_default=False,
     ),
     followed: str = typer.Option(
-        "", "--followed", help="What the release follows from, such as a comparison; for the dossier alone."
+        "", "--followed", help="What the release is based on, such as a comparison; only for the dossier."
     ),
     court_seconds: float = typer.Option(
-        10.0, "--court-seconds", help="How long the court tries a network of your own at most, before a record is read."
+        10.0, "--court-seconds", help="The longest time the court tests a network of your own, before a record is read."
     ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
@@ -112,7 +112,7 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
 
 
 def print_summary(outcome: Outcome, out: Path) -> None:
-    """The card in short."""
+    """A summary of the card."""
     card, inside = outcome.bundle.card, outcome.dossier
     exact = inside.utility.figures.accuracy
     rows = [["guarantee", card.headline]]

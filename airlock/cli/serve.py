@@ -1,4 +1,4 @@
-"""`airlock serve`: answers over HTTP, each paid for before it is made."""
+"""`airlock serve`: answers over HTTP, each paid for before it is computed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 @translate_errors
 def serve(
     bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
-    host: str = typer.Option("127.0.0.1", "--host", help="The address to listen at."),
-    port: int = typer.Option(8080, "--port", min=0, max=65535, help="The port; 0 takes a free one."),
+    host: str = typer.Option("127.0.0.1", "--host", help="The address to listen on."),
+    port: int = typer.Option(8080, "--port", min=0, max=65535, help="The port; 0 picks a free one."),
     name: str | None = typer.Option(
-        None, "--name", help="What the protocol calls the model, else the folder's name.", show_default=False
+        None, "--name", help="The model's name in the protocol; by default the folder's name.", show_default=False
     ),
-    no_keys: bool = typer.Option(False, "--no-keys", help="Ask for no key; only at an address of this machine alone."),
-    max_rows: int = typer.Option(256, "--max-rows", min=1, help="Rows in one request at most."),
-    max_requests: int = typer.Option(256, "--max-requests", min=1, help="Requests at once at most."),
+    no_keys: bool = typer.Option(False, "--no-keys", help="Require no keys; only on an address of this machine alone."),
+    max_rows: int = typer.Option(256, "--max-rows", min=1, help="The most rows in one request."),
+    max_requests: int = typer.Option(256, "--max-requests", min=1, help="The most concurrent requests."),
     place: str | None = LedgerOption,
     mark: Path | None = MarkOption,
     vault: Path | None = VaultOption,
 ) -> None:
-    """Answer queries over HTTP by the Open Inference Protocol, each paid for before it is made."""
+    """Answer queries over HTTP with the Open Inference Protocol, each paid for before it is computed."""
     check_extra()
     from airlock.bundle import Vault
     from airlock.bundle.answering import open_answerer
@@ -45,7 +45,7 @@ def serve(
     with bind(host, port) as bound:
         check_address(bound.getsockname()[0], keys=not no_keys)
         card, answerer = open_answerer(bundle, Vault.open(vault))
-        page = render_html(card).encode()  # verification compared it with the file
+        page = render_html(card).encode()  # verification has compared it with the file
         where = place or str(ledger_place(Vault.open(vault), card.release_id))
         path = mark_of(where, mark, vault)
         with open_only(where, path, Vault.open(vault), card.release_id, answerer.interface) as ledger:
@@ -61,7 +61,7 @@ def serve(
 
 
 def _announce(service: Service, where: str, bundle: Path) -> None:
-    """The address on stdout, for programs; what is worth knowing on stderr."""
+    """Print the address on stdout, for programs, and hints on stderr."""
     typer.echo(where)
     if service.keys is not None and not service.keys.all():
         err_console().print(f"There are no keys yet: airlock keys add CLIENT --bundle {bundle}", markup=False)

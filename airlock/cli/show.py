@@ -28,7 +28,7 @@ def show(
 ) -> None:
     """Print a bundle's card, which may leave, or its dossier, which stays inside.
 
-    Run `airlock verify` to know whether to believe a card.
+    Run `airlock verify` to find out whether a card can be believed.
     """
     from airlock.bundle import Vault, older, read
     from airlock.bundle import dossier as dossiers
@@ -50,7 +50,7 @@ def show(
     promise = card.guarantee
     epsilon = "no bound" if promise.epsilon is None else f"{promise.epsilon:.4f}"
     rows = [
-        ["in short", card.headline],
+        ["summary", card.headline],
         ["what leaves", card.leaves],
         ["data", f"{card.data.name}: {card.data.origin}"],
         ["status", promise.status],
@@ -72,7 +72,7 @@ def show(
 
 
 def _print_older(card: OlderCard, as_json: bool) -> None:
-    """What can still be said of a bundle of an earlier format, and first what cannot."""
+    """What can still be said about a bundle of an earlier format, preceded by what cannot."""
     from airlock.bundle.older import NOTE
 
     if as_json:
@@ -82,7 +82,7 @@ def _print_older(card: OlderCard, as_json: bool) -> None:
     epsilon = "no bound" if promise.epsilon is None else f"{promise.epsilon:.4f}"
     rows = [
         ["what leaves", card.leaves],
-        ["status", f"{promise.status}, as the card says"],
+        ["status", f"{promise.status}, according to the card"],
         ["protects", protects(promise.unit, promise.relation)],
         ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],
     ]
@@ -101,8 +101,8 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     use = made.utility
     rows = [
         ["STAYS INSIDE", STAYS],
-        ["in short", made.headline],
-        ["exactly", f"{use.correct:,} of {use.records:,} test records were classified correctly"],
+        ["summary", made.headline],
+        ["exact count", f"{use.correct:,} of {use.records:,} test records were classified correctly"],
     ]
     rows += [[name, _figure(one)] for name, one in rows_of(use.figures, ())]
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in made.audit.attacks]
@@ -118,7 +118,7 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
 
 
 def _print_sizes(found: Compression) -> None:
-    """The table of sizes and times, and what is missing in it."""
+    """The table of sizes and times, and what is missing from it."""
     from airlock.bundle.rendering.page import size_rows
 
     columns = ["network", "parameters", "multiply-adds", "file", f"{found.images} inputs", "same class"]
@@ -143,7 +143,7 @@ def _figure(one: Figure) -> str:
 
 
 def _attack(attack: AttackResult) -> str:
-    """One line a figure."""
+    """One line per figure."""
     lines = [f"{attack.view}: {attack.score} {attack.value:.3f} ({attack.low:.3f} to {attack.high:.3f})"]
     if attack.advantage:
         gain = attack.advantage
@@ -151,5 +151,5 @@ def _attack(attack: AttackResult) -> str:
     for rate in attack.rates:
         figure = f"{rate.value:.2%} ({rate.low:.2%} to {rate.high:.2%})" if rate.value is not None else rate.refused
         lines.append(f"finds at {rate.false_positive_rate:.1%} false positives: {figure}")
-    lines.append(f"ε at least {attack.epsilon_lower_bound:.2f}, could have shown {attack.could_refute:.2f}")
+    lines.append(f"ε at least {attack.epsilon_lower_bound:.2f}, could have shown up to {attack.could_refute:.2f}")
     return "\n".join(lines)

@@ -44,7 +44,7 @@ SetOption = typer.Option(
     "--set",
     "-s",
     metavar="KEY=VALUE",
-    help="Override a key of the config, as in -s settings.steps=100. Repeatable.",
+    help="Override a key of the config, for example -s settings.steps=100. Repeatable.",
 )
 EpsilonOption = typer.Option(None, "--epsilon", help="Override the target ε.", show_default=False)
 DeltaOption = typer.Option(None, "--delta", help="Override δ.", show_default=False)
@@ -59,7 +59,7 @@ _SPELT = {"ε": "epsilon", "δ": "delta", "σ": "sigma", "–": "-", "’": "'",
 
 
 def err_console() -> Console:
-    """Messages and progress go to stderr, so that stdout holds results alone."""
+    """Messages and progress go to stderr, so that stdout holds only results."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -87,10 +87,9 @@ def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def tries(command: Callable[P, R]) -> Callable[P, R]:
-    """Exit codes of a command that tries a claim: 0 it stands, 1 it is refuted, 2 it could not be tried.
+    """Exit codes of a command that tests a claim: 0 it stands, 1 it is refuted, 2 it could not be tested.
 
-    1 is said by the command itself, and by nothing else: neither a refusal nor a defect may look like a refutation.
-    Ctrl-C stays 130.
+    Only the command itself exits with 1: neither a refusal nor a defect may look like a refutation. Ctrl-C stays 130.
     """
 
     @functools.wraps(command)
@@ -112,14 +111,14 @@ def tries(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _by_ctrl_c(error: BaseException | None) -> bool:
-    """Whether it came of Ctrl-C; before Python 3.12 one that falls into the making of a class is a RuntimeError."""
+    """Whether Ctrl-C caused it; before Python 3.12, Ctrl-C during the creation of a class raises a RuntimeError."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__
     return error is not None
 
 
 def assists() -> bool:
-    """Whether this is one of several processes of `torchrun`, and not the lead: it speaks up about errors alone."""
+    """Whether this is one of several processes of `torchrun` but not the lead: it prints only errors."""
     return os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
 
 
@@ -129,7 +128,7 @@ def _process() -> str:
 
 @contextlib.contextmanager
 def _shown_warnings() -> Iterator[None]:
-    """Airlock's own warnings as one line each; those of libraries stay off the user's terminal."""
+    """Show Airlock's own warnings as one line each; those of libraries are hidden."""
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, AirlockWarning) and not assists():
@@ -148,7 +147,7 @@ def overrides(settings: Sequence[str], **options: object) -> dict[str, object]:
     for pair in settings:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
-            raise ConfigError("KEY=VALUE after --set", f"'{pair}'", do="As in --set settings.steps=100.")
+            raise ConfigError("KEY=VALUE after --set", f"'{pair}'", do="For example --set settings.steps=100.")
         found[key.strip()] = _value(text.strip())
     return found | {key: value for key, value in options.items() if value is not None}
 
@@ -157,7 +156,7 @@ def parse_shape(text: str) -> list[int]:
     """3,32,32 as numbers."""
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise ConfigError("--shape as channels, height and width", f"'{text}'", do="As in --shape 3,32,32.")
+        raise ConfigError("--shape as channels, height and width", f"'{text}'", do="For example --shape 3,32,32.")
     return [int(part) for part in parts]
 
 
@@ -187,13 +186,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_lines(draw: Callable[[int, bool], str]) -> None:
-    """Lines on stdout from `draw`, which is told the columns there are and whether to keep to ASCII."""
+    """Lines on stdout from `draw`, which receives the number of columns and whether to use only ASCII."""
     console = Console(highlight=False)
     console.print(draw(console.width, console.options.ascii_only), markup=False, soft_wrap=True)
 
 
 def spell_out() -> None:
-    """Where stdout or stderr cannot show a character, it is spelt ("epsilon") or replaced instead of an error."""
+    """If stdout or stderr cannot encode a character, spell it out ("epsilon") or replace it instead of failing."""
     codecs.register_error("spelt", _spelt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -207,16 +206,16 @@ def _spelt(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Rate(ProgressColumn):
-    """Steps a second."""
+    """Steps per second."""
 
     def render(self, task: Task) -> Text:
-        """Blank until there is a speed."""
+        """Blank until the speed is known."""
         return Text(f"{task.speed:.1f}/s" if task.speed else "")
 
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar with rate and time left on stderr; silent where stderr is no terminal."""
+    """A bar with rate and time left on stderr; silent if stderr is not a terminal."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
     with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         tasks: dict[str, Any] = {}
@@ -230,7 +229,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def protects(unit: str, relation: str) -> str:
-    """Whom a promise is for, in words."""
+    """Whom a guarantee protects, in words."""
     return "nothing" if unit == "none" else f"one {unit} ({relation})"
 
 

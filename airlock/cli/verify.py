@@ -1,4 +1,4 @@
-"""`airlock verify`: is this bundle whole, and does it say the truth about its own numbers?"""
+"""`airlock verify`: is this bundle intact, and do its figures follow from its events?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def verify(
         show_default=False,
     ),
     gate: bool = typer.Option(
-        False, "--gate", help="Also fail if an attack refutes the stated ε, or a fitting attack was not made."
+        False, "--gate", help="Also fail if an attack refutes the stated ε, or a required attack was not run."
     ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
@@ -42,7 +42,7 @@ def verify(
         sound = (
             "The bundle is sound."
             if verdict.note is None
-            else "The bundle is whole, and its ε follows from its events."
+            else "The bundle is intact, and its ε follows from its events."
         )
         word = sound if verdict.ok else "The bundle is NOT sound: do not rely on it."
         if gate and not verdict.ok:

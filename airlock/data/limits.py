@@ -110,5 +110,5 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{kind} at {path}", "a folder", do="Check the path.") from None
     except MemoryError:
         raise DataError(f"enough memory to read {path}", "too little", do="Use a machine with more memory.") from None
-    except Exception as error:  # noqa: BLE001 - what a parser raises on a corrupt file is documented by none of them
+    except Exception as error:  # noqa: BLE001 - no parser documents what it raises on a corrupt file
         raise damaged(path, kind, f"something that its parser cannot read ({type(error).__name__})") from None

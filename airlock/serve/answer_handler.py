@@ -1,11 +1,11 @@
-"""How a question is answered: reserve, charge, answer, keep, in this order and no other.
+"""How a query is answered: reserve, charge, answer, keep, in exactly this order.
 
-A charge is on the disk before noise is drawn. What was charged and could not be answered stays charged. An answer is
-stored for its idempotency key before it is sent, so that whoever asks again gets the same one and not a second draw.
+A charge is on disk before noise is drawn. What was charged and could not be answered stays charged. An answer is stored
+for its idempotency key before it is sent, so that a repeated request gets the same answer and not a second draw.
 
-Answers are computed off the event loop, many requests at a time (`Batcher`). While a thread answers, requests gather,
-and it takes them all at once: a hop between threads costs as much as a small network. Answers that are free are
-computed in one batch; each that was paid for is answered by itself, with a stream of its own.
+Answers are computed off the event loop, many requests at a time (`Batcher`). While a thread answers, requests queue
+up, and it then takes them all at once: a hop between threads costs as much as a small network. Free answers are
+computed in one batch; each paid one is answered separately, with a stream of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airlock.serve.protocol import Query, write_outputs
 
 # Off the event loop.
 
-_MOST_ROWS = 1024  # that are computed at once
+_MOST_ROWS = 1024  # computed at once
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Asked:
 
 
 class Batcher:
-    """Answers queries in one thread of its own; used from one event loop."""
+    """Answers queries in a dedicated thread; used from one event loop."""
 
     def __init__(self, answerer: Answerer) -> None:
         self._answerer = answerer
@@ -48,7 +48,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, "airlock-answers")
 
     async def answer(self, x: NDArray[np.float32], reservation: Reservation) -> Answers:
-        """The answers to a reservation that was paid; whatever the answerer raises."""
+        """The answers to a paid reservation; raises whatever the answerer raises."""
         asked = _Asked(x, reservation, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         if self._working is None or self._working.done():
@@ -56,7 +56,7 @@ class Batcher:
         return await asked.future
 
     def close(self) -> None:
-        """End the thread, after what it is doing."""
+        """Stop the thread after its current work."""
         self._thread.shutdown()
 
     async def _work(self) -> None:
@@ -73,7 +73,7 @@ class Batcher:
                     asked.future.set_result(outcome)
 
     def _take(self) -> list[_Asked]:
-        """In the order of asking, up to so many rows; at least one request."""
+        """The next requests in order, up to the limit of rows; at least one."""
         rows, count = 0, 0
         while count < len(self._waiting) and (not count or rows + len(self._waiting[count].x) <= _MOST_ROWS):
             rows += len(self._waiting[count].x)
@@ -90,10 +90,10 @@ class Batcher:
         return [self._one(one.x, one.reservation) for one in batch]
 
     def _one(self, x: NDArray[np.float32], reservation: Reservation) -> Answers | Exception:
-        """With randomness of its own: a stream keyed by the operating system, for these answers alone."""
+        """Answer one request with its own randomness: a stream keyed by the operating system, used only here."""
         try:
             return self._answerer.answer(x, reservation, Stream.from_system())
-        except Exception as error:  # noqa: BLE001 - whoever asked is waiting for it
+        except Exception as error:  # noqa: BLE001 - the client is waiting for it
             return error
 
 
@@ -116,9 +116,9 @@ class PaidAnswer:
 
     Attributes:
         outputs: Its tensors as JSON.
-        units: What it cost now; 0 for a replay.
-        left: Units the client can still spend; None where that is not known, or nothing costs anything.
-        replayed: Whether it was given before.
+        units: What it cost this time; 0 for a replay.
+        left: Units the client can still spend; None if unknown, or if answers are free.
+        replayed: Whether it is a replay.
     """
 
     outputs: bytes
@@ -135,14 +135,14 @@ class AnswerHandler:
         self._batcher = Batcher(answerer)
 
     def close(self) -> None:
-        """End the thread that answers; the ledger is its owner's."""
+        """Stop the answering thread; the ledger is closed by its owner."""
         self._batcher.close()
 
     async def handle(self, client: str, query: Query, key: str | None) -> PaidAnswer:
         """Answer a query, paid by a client.
 
         Raises:
-            Refused: The ledger does not pay; nothing was charged.
+            Refused: The ledger refuses to pay; nothing was charged.
             LedgerError: The ledger fails; nothing was answered.
             Problem: Answering failed after the charge, which stays.
         """
@@ -164,7 +164,7 @@ class AnswerHandler:
     async def _pay(
         self, client: str, reservation: Reservation, query: Query, key: str | None
     ) -> Charge | Replay | None:
-        """A charge, or the answer that the key had before; None where there is nothing to pay and no such answer."""
+        """A charge, or the answer stored under the key; None if there is nothing to pay and no such answer."""
         if reservation.units:
             return await asyncio.wrap_future(self._ledger.submit(_spend(client, reservation, query, key)))
         if key is None or self._answerer.interface.units is None:
@@ -176,12 +176,12 @@ class AnswerHandler:
         try:
             answers = await self._batcher.answer(query.x, reservation)
             return write_outputs(answers, query, self._answerer.interface)
-        except Exception as error:  # noqa: BLE001 - the inputs may stand in its message: its kind is all that is told
+        except Exception as error:  # noqa: BLE001 - its message may contain inputs: only its type is reported
             _log.error("answering failed: %s", type(error).__name__)
             raise failed() from None
 
     async def _keep(self, charge: Charge, outputs: bytes) -> None:
-        """Store the answer for its key; if that fails, it is answered all the same, and not replayed."""
+        """Store the answer for its key; if that fails, it is still sent, but cannot be replayed."""
         if not charge.key:
             return
         try:
@@ -191,7 +191,7 @@ class AnswerHandler:
 
 
 def _spend(client: str, reservation: Reservation, query: Query, key: str | None) -> Spend:
-    """By the row where every row costs the same; else as one amount, since part of it was paid before."""
+    """Charge per row if every row costs the same; else as one amount, because part of it was already paid."""
     each, rest = divmod(reservation.units, reservation.rows)
     units, rows = (reservation.units, 1) if rest else (each, reservation.rows)
     return Spend(client, units, query.digest, rows, key)

@@ -1,7 +1,7 @@
-"""The service over HTTP: which address does what, in which order.
+"""The service over HTTP: its routes and what each does, in order.
 
-For an answer: who asks, the body under its limits, everything in it checked, then the answer (`answer_handler`).
-Problems are told in `problems`, requests are counted and logged in `middleware`.
+For an answer: authentication, the body within its limits, validation, then the answer_handler (`answer_handler`). Problems are
+described in `problems`; requests are counted and logged in `middleware`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from airlock.serve.service import Service
 _log = logging.getLogger("airlock.serve")
 _FORGET_SECONDS = 3600.0
 _READY_SECONDS = 1.0
-_LARGE = 1 << 18  # bytes of a body that are read beside the event loop
+_LARGE = 1 << 18  # larger bodies are parsed off the event loop
 ANYONE, CLIENT, ADMIN, KEY = "anyone", "a client", "the admin", "any key"
 ROUTES = [
-    ("GET", "/v2/health/live", ANYONE, "whether the process runs"),
+    ("GET", "/v2/health/live", ANYONE, "whether the process is running"),
     ("GET", "/v2/health/ready", ANYONE, "whether it can answer now"),
     ("GET", "/v2", ANYONE, "the server's name and version"),
-    ("GET", "/v2/models/{name}", ANYONE, "what the model takes and gives"),
+    ("GET", "/v2/models/{name}", ANYONE, "the model's inputs and outputs"),
     ("GET", "/v2/models/{name}/ready", ANYONE, "whether it can answer now"),
-    ("POST", "/v2/models/{name}/infer", CLIENT, "answers, paid for before they are made"),
-    ("GET", "/budget", KEY, "what is left: of a client, or with the admin's key of all"),
+    ("POST", "/v2/models/{name}/infer", CLIENT, "answers, paid for before they are computed"),
+    ("GET", "/budget", KEY, "the remaining budget: a client's own or, with the admin's key, all of it"),
     ("GET", "/card", ANYONE, "the release card"),
     ("GET", "/metrics", ADMIN, "totals for Prometheus"),
-    ("GET", "/openapi.json", ANYONE, "this, for programs"),
+    ("GET", "/openapi.json", ANYONE, "this page, for programs"),
     ("GET", "/docs", ANYONE, "this page"),
 ]
 
@@ -60,7 +60,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Forget stored answers whose time is over, now and then; end the threads at the end."""
+        """Periodically remove expired answers; stop the threads at the end."""
         forgetting = asyncio.create_task(self._forget())
         try:
             yield
@@ -70,11 +70,11 @@ class App:
             self.access.close()
 
     async def live(self) -> dict[str, Any]:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return {"live": True}
 
     async def ready(self) -> dict[str, Any]:
-        """Whether it can answer now: the ledger is there and in order."""
+        """Whether it can answer now: the ledger is available and intact."""
         await self._check_ready()
         return {"ready": True}
 
@@ -83,7 +83,7 @@ class App:
         return protocol.server_metadata()
 
     async def model(self, name: str) -> dict[str, Any]:
-        """What the model takes and gives."""
+        """The model's inputs and outputs."""
         self._check_name(name)
         service = self.service
         return protocol.model_metadata(name, service.release, service.method, service.answerer.interface)
@@ -95,7 +95,7 @@ class App:
         return {"name": name, "ready": True}
 
     async def infer(self, name: str, request: Request) -> Response:
-        """Answers to a batch of queries: all of them, paid for before they are made, or none."""
+        """Answers to a batch of queries: all of them, paid for before they are computed, or none."""
         told = request.state.told
         client = told["client"] = await self.access.client(request)
         self._check_name(name)
@@ -116,7 +116,7 @@ class App:
         return Response(body, media_type="application/json", headers=headers)
 
     async def budget(self, request: Request) -> Response:
-        """What is left of the budget: a client's own, or with the admin's key all of it."""
+        """The remaining budget: a client's own or, with the admin's key, all of it."""
         client = await self.access.looker(request)
         priced = self.service.answerer.interface.units is not None
         balance = await asyncio.to_thread(self.service.ledger.balance, client or "") if priced else None
@@ -130,7 +130,7 @@ class App:
         return pages.page(self.service.card)
 
     async def docs(self) -> Response:
-        """How to ask, as a page that loads nothing from elsewhere."""
+        """How to send a query, as a page that loads nothing from elsewhere."""
         return pages.page(pages.docs_page(self.service, ROUTES))
 
     async def metrics(self, request: Request) -> Response:
@@ -147,7 +147,7 @@ class App:
         return protocol.read_query(parse_json(content), service.answerer.interface, service.limits.rows, service.name)
 
     async def _check_ready(self) -> None:
-        """Ask the ledger, at most once a second."""
+        """Check the ledger, at most once a second."""
         if time.monotonic() >= self._ready_until:
             await asyncio.to_thread(self.service.ledger.balance)
             self._ready_until = time.monotonic() + _READY_SECONDS
@@ -169,7 +169,7 @@ def build(service: Service) -> ASGIApp:
     web = FastAPI(
         title=f"Airlock: {service.name}",
         version=VERSION,
-        description="Private answers by the Open Inference Protocol, version 2, each paid for before it is made.",
+        description="Private answers over the Open Inference Protocol, version 2, each paid for before it is computed.",
         lifespan=app.lifespan,
         docs_url=None,
         redoc_url=None,
@@ -185,7 +185,7 @@ def build(service: Service) -> ASGIApp:
 def _add_routes(web: FastAPI, app: App) -> None:
     interface, text = app.service.answerer.interface, {"type": "string"}
     yes, page = {"type": "boolean"}, schema.gives(text, "A page.", "text/html")
-    told = {"/v2/health/live": schema.gives(schema.table(live=yes), "It runs."),
+    told = {"/v2/health/live": schema.gives(schema.table(live=yes), "It is running."),
             "/v2/health/ready": schema.gives(schema.table(ready=yes), "It is ready.") | schema.problems(503),
             "/v2": schema.gives(schema.table(name=text, version=text, extensions={"type": "array"}), "The server."),
             "/v2/models/{name}": schema.gives(schema.metadata(), "The model.") | schema.problems(404),
@@ -193,7 +193,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
             | schema.problems(404, 503),
             "/v2/models/{name}/infer": schema.gives(schema.answer(interface), "The answers.")
             | schema.problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503),
-            "/budget": schema.gives(schema.budget(), "What is left.") | schema.problems(401, 403, 503),
+            "/budget": schema.gives(schema.budget(), "The remaining budget.") | schema.problems(401, 403, 503),
             "/card": page,
             "/docs": page,
             "/metrics": schema.gives(text, "In Prometheus' format.", "text/plain") | schema.problems(401, 403, 503),
@@ -229,7 +229,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
 async def _problem(request: Request, error: Exception) -> Response:
     problem = from_error(error)
     if problem.status >= 500 and isinstance(error, AirlockError):
-        _log.error("%s", type(error).__name__)  # its message may hold an input
+        _log.error("%s", type(error).__name__)  # its message may contain an input
     body = problem.body(request.state.told["request_id"])
     return Response(body, problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
@@ -242,6 +242,6 @@ def _idempotency_key(request: Request) -> str | None:
 
 
 def _wants_page(request: Request) -> bool:
-    """A browser asks for HTML before anything else; programs ask for JSON or for anything."""
+    """A browser prefers HTML to anything else; programs request JSON or anything."""
     accepted = [part.split(";")[0].strip() for part in request.headers.get("accept", "").split(",")]
     return "text/html" in accepted and "application/json" not in accepted

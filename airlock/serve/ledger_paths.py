@@ -1,10 +1,10 @@
-"""Where the ledger of a release lies, and that it has one alone.
+"""Where the ledger of a release is, and that it has only one.
 
-Unless someone says otherwise it lies beside the vault, one file a release. Not in the vault: the high-water marks are
-there, and a mark is worth something only where a restore of the database does not reach it.
+By default it is next to the vault, one file per release. It is not in the vault: the high-water marks are there, and a
+mark is useful only if restoring the database does not overwrite it.
 
 A second ledger for the same release would be a second budget. So the vault, without which nothing is answered, keeps
-the identity of the first ledger that a release was opened with, and every other is refused.
+the identity of the first ledger that a release was opened with, and any other is refused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def ledger_place(vault: Vault, release_id: str) -> Path:
 
 
 def ledgers_there(vault: Vault) -> list[Path]:
-    """All ledgers that lie there."""
+    """All ledgers in that folder."""
     return sorted(_folder(vault).glob("*.db"))
 
 
 def terms_of(release_id: str, interface: Interface) -> Terms:
-    """What the ledger of a bundle is opened for; one that sells nothing has a ledger too, for its keys."""
+    """The terms of a bundle's ledger; one whose answers are free has a ledger too, for its keys."""
     if interface.units is None:
         return Terms(release_id, 1, FREE)
     return Terms(release_id, interface.units, interface.unit)
@@ -43,12 +43,12 @@ def terms_of(release_id: str, interface: Interface) -> Terms:
 def open_only(
     place: str, mark: Path, vault: Vault, release_id: str, interface: Interface, *, new_mark: bool = False
 ) -> Ledger:
-    """The ledger of a release, begun if there is none.
+    """The ledger of a release, created if there is none.
 
     Raises:
-        LedgerBroken: The release has another ledger, or as `Ledger.open`.
-        ConfigError: As `Ledger.open`.
-        LedgerUnavailable: As `Ledger.open`.
+        LedgerBroken: The release has another ledger, or as in `Ledger.open`.
+        ConfigError: As in `Ledger.open`.
+        LedgerUnavailable: As in `Ledger.open`.
     """
     ledger = Ledger.open(place, mark, terms_of(release_id, interface), new_mark=new_mark)
     try:
@@ -61,7 +61,7 @@ def open_only(
 
 
 def _claim(path: Path, identity: str) -> None:
-    """Write the identity where none is, whole or not at all; it must be the one that is there."""
+    """Write the identity atomically if there is none; otherwise it must match the existing one."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         write_file(aside, identity.encode(), 0o600)
@@ -76,7 +76,7 @@ def _claim(path: Path, identity: str) -> None:
             "the ledger that this release was opened with",
             "another",
             "A second ledger would be a second budget for the same records.",
-            f"Name the first with --ledger; the vault remembers it in {path.parent.name}/{path.name}.",
+            f"Name the first one with --ledger; the vault records it in {path.parent.name}/{path.name}.",
         )
 
 

@@ -1,7 +1,7 @@
-"""Around every request: an identity, a limit on how many at once, the headers that all answers have, one line of log.
+"""Around every request: an id, a limit on concurrent requests, the headers of all responses, one line in the log.
 
-No exception passes it: what was not foreseen is a 500 without details. HEAD is GET without its body; OPTIONS says what
-can be done.
+No exception passes it: an unexpected one becomes a 500 without details. HEAD is GET without its body; OPTIONS lists the
+allowed methods.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALWAYS = {
 
 
 class Meters:
-    """What `/metrics` tells: totals and times, nothing of inputs or answers."""
+    """What `/metrics` reports: totals and times, nothing about inputs or answers."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -43,7 +43,7 @@ class Meters:
         )
         self.rows = Counter("airlock_rows_answered_total", "Rows that were answered.", registry=self.registry)
         self.units = Counter("airlock_units_charged_total", "Units that were charged.", registry=self.registry)
-        self.replays = Counter("airlock_replays_total", "Answers that were given again.", registry=self.registry)
+        self.replays = Counter("airlock_replays_total", "Answers that were replayed.", registry=self.registry)
         self.in_flight = Gauge("airlock_requests_in_flight", "Requests being answered now.", registry=self.registry)
         self.budget = Gauge("airlock_budget_units", "The whole budget.", ["state"], registry=self.registry)
 
@@ -52,10 +52,10 @@ class Guard:
     """The outermost layer of the service.
 
     Args:
-        app: What it guards, with `router.routes`.
+        app: The application it wraps, with `router.routes`.
         routes: Its routes, for their names and methods.
         meters: Where requests are counted.
-        concurrent: At most so many requests at once; health is always answered.
+        concurrent: The most concurrent requests; health checks are always answered.
     """
 
     def __init__(self, app: ASGIApp, routes: list[Any], meters: Meters, concurrent: int) -> None:
@@ -63,7 +63,7 @@ class Guard:
         self._now, self._name, self._count = 0, secrets.token_hex(4), itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Guard one request; whatever is no request is passed on."""
+        """Handle one request; anything that is not a request is passed on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -99,12 +99,12 @@ class Guard:
             await self._app({**scope, "method": method}, receive, reply)
         except Problem as problem:
             await reply.problem(problem)
-        except Exception as error:  # noqa: BLE001 - it may hold an input: its kind is all that is told
+        except Exception as error:  # noqa: BLE001 - its message may contain an input: only its type is reported
             _log.error("unforeseen: %s", type(error).__name__)
             await reply.problem(failed())
 
     def _find(self, scope: Scope) -> tuple[str, set[str]]:
-        """The route's pattern, which names no client's input, and the methods that it takes."""
+        """The route's pattern, which contains no client input, and the methods that it accepts."""
         name, methods = "(none)", set()
         for route in self._routes:
             match, _ = route.matches(scope)
@@ -123,7 +123,7 @@ class Guard:
 
 
 class _Reply:
-    """Sends what the service says, with the headers that everything has."""
+    """Sends a response, with the headers that all responses have."""
 
     def __init__(self, send: Send, told: dict[str, Any], allowed: str) -> None:
         self._send, self._told, self._begun = send, told, False
@@ -143,7 +143,7 @@ class _Reply:
         await self._send(message)
 
     async def whole(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        """A whole answer; nothing if one was begun."""
+        """Send a complete response; nothing if one was already started."""
         if self._begun:
             return
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -153,6 +153,6 @@ class _Reply:
         await self({"type": "http.response.body", "body": body})
 
     async def problem(self, problem: Problem) -> None:
-        """A problem as the answer."""
+        """Send a problem as the response."""
         body = problem.body(self._told["request_id"])
         await self.whole(problem.status, body, {"Content-Type": MEDIA_TYPE, **problem.headers})

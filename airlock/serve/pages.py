@@ -1,6 +1,6 @@
-"""The pages of a service: what is left of the budget, and how to ask. They load nothing from elsewhere.
+"""The pages of a service: the remaining budget, and how to send a query. They load nothing from elsewhere.
 
-One has a script, its own: the budget page asks for itself again every five seconds, and can be read without.
+Only the budget page has a script: it refreshes itself every five seconds, and can be read without it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 
 
 def page(content: str | bytes, allowed: str = "") -> HTMLResponse:
-    """A page that may load nothing and run nothing, but for what is `allowed`."""
+    """A page that may load and run nothing except what is `allowed`."""
     policy = f"{POLICY}; {allowed}" if allowed else POLICY
     return HTMLResponse(content, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
 
 
 @functools.cache
 def live_script() -> tuple[str, str]:
-    """The script of the budget page, and what a policy has to allow for it: itself, and asking this service."""
+    """The script of the budget page, and what a policy has to allow for it: itself, and requests to this service."""
     place = importlib.resources.files("airlock.serve").joinpath("templates/budget.js")
     script = place.read_text(encoding="utf-8")
     return script, f"{allow_script(script)}; connect-src 'self'"
 
 
 def budget_figures(service: Service, client: str | None, balance: Balance | None) -> dict[str, Any]:
-    """`GET /budget` for programs: of a client, or of all; nulls where answers cost nothing."""
+    """`GET /budget` for programs: a client's, or all of it; nulls if answers are free."""
     interface = service.answerer.interface
     return {
         "model": service.name,
@@ -52,7 +52,7 @@ def budget_figures(service: Service, client: str | None, balance: Balance | None
 
 
 def budget_page(service: Service, figures: dict[str, Any]) -> HTMLResponse:
-    """`GET /budget` for people: what is left, live, beside the card's first line."""
+    """`GET /budget` for people: the remaining budget, live, with the card's first line."""
     left, spent = figures["left"], figures["spent"]
     share = None if left is None else (round(100 * left / (left + spent), 1) if left + spent else 0.0)
     state = "good" if share is None or share > 20 else ("warn" if left else "bad")
@@ -71,7 +71,7 @@ def budget_page(service: Service, figures: dict[str, Any]) -> HTMLResponse:
 
 
 def docs_page(service: Service, routes: list[tuple[str, str, str, str]]) -> str:
-    """`GET /docs`: each route as method, path, who may, what it does; and an example that works."""
+    """`GET /docs`: each route as method, path, who may use it, what it does; and a working example."""
     interface = service.answerer.interface
     example = {"inputs": [{"name": INPUT, "datatype": "FP32", "shape": [1, *interface.input_shape], "data": [0, 0.5]}]}
     return _render(

@@ -1,6 +1,6 @@
-"""What goes wrong, as RFC 9457 tells programs and in words for people; `error` is the Open Inference Protocol's member.
+"""Errors as RFC 9457 problem details, with a sentence for people; `error` is the Open Inference Protocol's member.
 
-Nothing of a request is repeated, and no path or traceback is told.
+No part of a request is repeated, and no path or traceback is shown.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from airlock.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 
-# What each kind is called, and the status it has.
+# The status and title of each kind.
 KINDS: dict[str, tuple[int, str]] = {
     "bad-request": (400, "The request cannot be read"),
     "no-key": (401, "A key is needed"),
-    "unknown-key": (401, "This key is not known"),
+    "unknown-key": (401, "This key is unknown"),
     "expired-key": (401, "This key has expired"),
-    "exhausted": (403, "The budget cannot pay for this"),
+    "exhausted": (403, "The budget does not cover this"),
     "not-allowed": (403, "This key may not do that"),
     "not-found": (404, "There is nothing here"),
-    "wrong-method": (405, "Not with this method"),
+    "wrong-method": (405, "This method is not allowed"),
     "too-slow": (408, "The body took too long"),
-    "key-reused": (409, "The idempotency key is taken"),
+    "key-reused": (409, "The idempotency key is already in use"),
     "too-large": (413, "The body is too large"),
-    "wrong-type": (415, "Not in this format"),
+    "wrong-type": (415, "This format is not supported"),
     "wrong-inputs": (422, "The inputs do not fit"),
     "failed": (500, "Answering failed"),
-    "busy": (503, "Not now"),
-    "ledger-broken": (503, "The ledger is not in order"),
+    "busy": (503, "Temporarily unavailable"),
+    "ledger-broken": (503, "The ledger is not intact"),
 }
 
 
@@ -52,7 +52,7 @@ class Problem(Exception):
         found: As in `AirlockError`.
         why: As in `AirlockError`.
         do: As in `AirlockError`.
-        headers: To be sent along.
+        headers: Headers to send along.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Problem(Exception):
 
 
 def from_error(error: Exception) -> Problem:
-    """Whatever was raised, for whoever asked; what they cannot act on is not explained to them."""
+    """Any exception as a problem for the client; what the client cannot act on is not explained."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, HTTPException):
@@ -97,17 +97,21 @@ def _from_http(error: HTTPException) -> Problem:
         return Problem("wrong-method", "one of the methods in Allow", "another", "", "See /docs.")
     if error.status_code == 404:
         return Problem("not-found", "an address of this service", "another", "", "See /docs.")
-    return failed() if error.status_code >= 500 else Problem("bad-request", "a request of this service", "another")
+    return (
+        failed()
+        if error.status_code >= 500
+        else Problem("bad-request", "a request that this service supports", "another")
+    )
 
 
 def _from_ours(error: AirlockError) -> Problem:
     parts = (error.expected, error.found, error.why, error.do)
     if isinstance(error, Exhausted):
-        return Problem("exhausted", *parts[:3], "Ask for fewer rows, or ask whoever runs the service.")
+        return Problem("exhausted", *parts[:3], "Ask for fewer rows, or contact the operator of the service.")
     if isinstance(error, UnknownKey):
-        return Problem("unknown-key", *parts[:3], "Ask whoever runs the service for a key.", _CHALLENGE)
+        return Problem("unknown-key", *parts[:3], "Ask the operator of the service for a key.", _CHALLENGE)
     if isinstance(error, ExpiredKey):
-        return Problem("expired-key", *parts[:3], "Ask whoever runs the service for a new key.", _CHALLENGE)
+        return Problem("expired-key", *parts[:3], "Ask the operator of the service for a new key.", _CHALLENGE)
     if isinstance(error, KeyReused):
         return Problem("key-reused", *parts)
     if isinstance(error, LedgerUnavailable):
@@ -115,7 +119,10 @@ def _from_ours(error: AirlockError) -> Problem:
         return Problem("busy", "a ledger that answers", "one that does not", why, "Retry later.", {"Retry-After": "5"})
     if isinstance(error, LedgerBroken):
         return Problem(
-            "ledger-broken", "a ledger in order", "one that is not", "Nothing is answered until someone has looked."
+            "ledger-broken",
+            "an intact ledger",
+            "one that is not",
+            "Nothing is answered until it has been investigated.",
         )
     return failed()
 
@@ -127,7 +134,7 @@ def failed() -> Problem:
         "an answer",
         "a failure of the service",
         "If it was charged, it stays charged: noise that was drawn may have been seen.",
-        "Tell whoever runs the service the instance of this problem.",
+        "Report the instance of this problem to the operator of the service.",
     )
 
 

@@ -1,10 +1,10 @@
-"""The Open Inference Protocol, version 2, in JSON: what is asked, checked to the last number, and what is answered.
+"""The Open Inference Protocol, version 2, in JSON: queries, fully validated, and answers.
 
-One input tensor, `input`, of datatype FP32 (the numbers as they are) or, for images, UINT8 (0 … 255, which stand for
-0 … 1). Its shape is the number of rows and the shape of one; its data are nested by that shape, or flat. Parameters are
-taken and ignored, but for those of the binary extension, which is not spoken here.
+One input tensor, `input`, of datatype FP32 (used unchanged) or, for images, UINT8 (0 … 255, which stand for 0 … 1). Its
+shape is the number of rows followed by the shape of one; its data are nested by that shape, or flat. Parameters are
+accepted and ignored, except for those of the binary extension, which is not supported.
 
-A request's body: at most so many bytes in so many seconds, and strict JSON.
+A request's body is limited in size and time, and must be strict JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
     """The whole body.
 
     Raises:
-        Problem: It is too large, too slow, compressed, not JSON by its type, or the client went away.
+        Problem: It is too large, too slow, compressed, not JSON by its type, or the client disconnected.
     """
     _check_type(request)
     too_large = Problem("too-large", f"at most {most_bytes:,} bytes", "more", do="Send fewer rows.", headers=_CLOSE)
@@ -51,9 +51,9 @@ async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
                     raise too_large
                 parts.append(part)
     except TimeoutError:
-        raise Problem("too-slow", f"the whole body within {seconds:g} s", "less of it", headers=_CLOSE) from None
+        raise Problem("too-slow", f"the whole body within {seconds:g} s", "only a part of it", headers=_CLOSE) from None
     except ClientDisconnect:
-        raise Problem("bad-request", "a whole body", "a client that went away", headers=_CLOSE) from None
+        raise Problem("bad-request", "a complete body", "a client that disconnected", headers=_CLOSE) from None
     return b"".join(parts)
 
 
@@ -62,17 +62,17 @@ def _check_type(request: Request) -> None:
     if kind != "application/json":
         raise Problem("wrong-type", "Content-Type: application/json", "another, or none", "", "Send JSON.")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Problem("wrong-type", "a body that is not compressed", "one that is", "", "Send it as it is.")
+        raise Problem("wrong-type", "a body that is not compressed", "one that is", "", "Send it uncompressed.")
 
 
 def parse_json(content: bytes) -> Any:
-    """JSON as RFC 8259 has it: no NaN, no name twice in an object, no nesting that exhausts anything.
+    """JSON according to RFC 8259: no NaN, no duplicate names in an object, no excessive nesting.
 
-    The quick parser keeps the last of two equal names. Every name is followed by a colon, so where there are no more
-    colons than names, none stands there twice; where there are more, the slow parser decides.
+    The fast parser keeps the last of two equal names. Every name is followed by a colon, so if there are no more colons
+    than names, there are no duplicates; if there are more, the slow parser decides.
 
     Raises:
-        Problem: It is something else.
+        Problem: It is not strict JSON.
     """
     try:
         value = from_json(content, allow_inf_nan=False, cache_strings="keys")
@@ -97,11 +97,11 @@ def _names(value: Any, depth: int = 0) -> int:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a duplicate name")
     return table
 
 
-# What is asked and what is answered.
+# Queries and answers.
 
 INPUT = "input"
 LABEL, CLASS, VALUES = "label", "class", "values"
@@ -117,10 +117,10 @@ class Query:
     """A request that can be answered.
 
     Attributes:
-        x: One query a row.
-        outputs: Names of the tensors that are wanted.
-        id: What the client calls it; the answer says it again.
-        digest: Of all that the answer depends on.
+        x: One query per row.
+        outputs: Names of the requested tensors.
+        id: The client's id for it, repeated in the answer.
+        digest: A digest of everything that the answer depends on.
     """
 
     x: NDArray[np.float32]
@@ -130,7 +130,7 @@ class Query:
 
 
 def output_names(interface: Interface) -> tuple[str, ...]:
-    """The tensors that there are."""
+    """The available tensors."""
     return (LABEL, CLASS) if interface.gives == "label" else (LABEL, CLASS, VALUES)
 
 
@@ -157,7 +157,7 @@ def read_query(body: Any, interface: Interface, most_rows: int, model: str) -> Q
     """Check a parsed body as a whole.
 
     Raises:
-        Problem: It is no request of the protocol, or not one for this interface.
+        Problem: It is not a request of the protocol, or not one for this interface.
     """
     table = _table(body, "a request", _REQUEST, {"inputs"})
     identity = table.get("id")
@@ -165,7 +165,7 @@ def read_query(body: Any, interface: Interface, most_rows: int, model: str) -> Q
         raise _bad("a text of at most 255 characters as id", "something else")
     inputs = table["inputs"]
     if not (isinstance(inputs, list) and len(inputs) == 1):
-        raise _bad("one tensor in inputs", "another number of them, or no list")
+        raise _bad("one tensor in inputs", "another number of them, or not a list")
     outputs = _outputs(table.get("outputs"), interface)
     x = _tensor(_table(inputs[0], "a tensor", _TENSOR, {"name", "shape", "datatype", "data"}), interface, most_rows)
     content = json.dumps([model, outputs, x.shape]).encode() + b"\0" + x.tobytes()
@@ -173,7 +173,7 @@ def read_query(body: Any, interface: Interface, most_rows: int, model: str) -> Q
 
 
 def write_outputs(answers: Answers, query: Query, interface: Interface) -> bytes:
-    """The tensors of an answer, as JSON; this is what a replay gives again."""
+    """The tensors of an answer, as JSON; a replay returns exactly this."""
     labels = answers.labels.tolist()
     rows, tensors = len(labels), []
     for name in query.outputs:
@@ -209,12 +209,12 @@ def _outputs(wanted: Any, interface: Interface) -> tuple[str, ...]:
         raise _bad(f"outputs to be a list of {', '.join(there)}", "something else")
     names = [_table(one, "an output", _OUTPUT, {"name"})["name"] for one in wanted]
     if any(not isinstance(name, str) or name not in there for name in names) or len(set(names)) != len(names):
-        raise _bad(f"outputs among {', '.join(there)}, each once", "another name, or one twice")
+        raise _bad(f"outputs among {', '.join(there)}, each once", "another name, or a duplicate")
     return tuple(names)
 
 
 def _table(value: Any, what: str, known: set[str], needed: set[str]) -> dict[str, Any]:
-    """An object with these names and no others; a name that is not known may have been meant to change the answer."""
+    """An object with these names and no others; an unknown name may have been meant to change the answer."""
     if not isinstance(value, dict):
         raise _bad(f"{what} as an object", "something else")
     if missing := sorted(needed - set(value)):
@@ -235,7 +235,9 @@ def _tensor(table: dict[str, Any], interface: Interface, most_rows: int) -> NDAr
     if not (isinstance(shape, list) and all(type(n) is int for n in shape)) or shape[1:] != list(interface.input_shape):
         raise _unfit(f"the shape [rows, {wanted}]", "another")
     if not 1 <= shape[0] <= most_rows:
-        raise _unfit(f"1 to {most_rows:,} rows", "another number of them", "A batch is answered whole or not at all.")
+        raise _unfit(
+            f"1 to {most_rows:,} rows", "another number of them", "A batch is answered completely or not at all."
+        )
     numbers = _flat(table["data"], shape)
     if table["datatype"] == "FP32":
         return _floats(numbers, shape)
@@ -246,7 +248,7 @@ def _tensor(table: dict[str, Any], interface: Interface, most_rows: int) -> NDAr
 
 
 def _flat(nested: Any, shape: Sequence[int]) -> list[Any]:
-    """The numbers in one list, nested by the shape or flat already; nothing but numbers."""
+    """The numbers in one list, from data nested by the shape or already flat; nothing but numbers."""
     if not isinstance(nested, list):
         raise _unfit("data as a list", "something else")
     data: list[Any] = nested
@@ -254,10 +256,10 @@ def _flat(nested: Any, shape: Sequence[int]) -> list[Any]:
     if data and isinstance(data[0], list):
         for size in shape[1:]:
             if not all(isinstance(one, list) and len(one) == size for one in data):
-                raise _unfit("data nested as its shape says, or flat", "another nesting")
+                raise _unfit("data nested according to its shape, or flat", "another nesting")
             data = [number for one in data for number in one]
     if len(data) != count:
-        raise _unfit(f"{count:,} numbers, as the shape says", "another number of them")
+        raise _unfit(f"{count:,} numbers, according to the shape", "another number of them")
     if not set(map(type, data)) <= _NUMBERS:
         raise _unfit("nothing but numbers in data", "something else")
     return data
@@ -270,7 +272,7 @@ def _floats(numbers: list[Any], shape: Sequence[int]) -> NDArray[np.float32]:
     except OverflowError:
         x = np.full(1, np.inf, np.float32)
     if not np.isfinite(x).all():
-        raise _unfit("numbers that FP32 can hold", "one that is larger")
+        raise _unfit("numbers that FP32 can represent", "a larger one")
     return x.reshape(shape)
 
 
@@ -285,4 +287,4 @@ def _bad(expected: str, found: str) -> Problem:
 
 
 def _unfit(expected: str, found: str, why: str = "Nothing was charged.") -> Problem:
-    return Problem("wrong-inputs", expected, found, why, "See /v2/models for what the model takes.")
+    return Problem("wrong-inputs", expected, found, why, "See /v2/models for the model's inputs.")

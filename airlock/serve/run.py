@@ -1,7 +1,7 @@
-"""The process of a service: an address, a server, and an end in good order.
+"""The process of a service: an address, a server, and a graceful shutdown.
 
-SIGTERM and SIGINT stop it: no new connections, what was charged is answered, the ledger is closed. Its log is one line
-of JSON a request on stderr, without inputs and answers.
+SIGTERM and SIGINT stop it: no new connections are accepted, what was charged is answered, the ledger is closed. Its log
+is one line of JSON per request on stderr, without inputs and answers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GRACE_SECONDS = 60
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; a name counts as what it stands for, all of it."""
+    """Whether only this machine can reach the address; a name must resolve to such addresses only."""
     if host == "localhost":
         return True
     try:
@@ -37,25 +37,25 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(host: str, *, keys: bool) -> None:
-    """Refuse to answer everyone.
+    """Refuse to serve without keys on an address that others can reach.
 
     Raises:
-        ConfigError: No keys are asked for, and others than this machine could ask.
+        ConfigError: No keys are required, and the address is not this machine's alone.
     """
     if not keys and not is_loopback(host):
         raise ConfigError(
             "an address of this machine alone (127.0.0.1, ::1, localhost) with --no-keys",
             f"'{host[:80]}'",
-            "Whoever reaches it could spend the whole budget.",
-            "Leave --no-keys out and give keys with airlock keys add.",
+            "Anyone who reaches it could spend the whole budget.",
+            "Leave --no-keys out and issue keys with airlock keys add.",
         )
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at the address, not yet listening; port 0 takes a free one.
+    """A socket bound to the address, not yet listening; port 0 picks a free one.
 
     Raises:
-        OutputError: It cannot be had.
+        OutputError: The address is not available.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -73,29 +73,29 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address(bound: socket.socket) -> str:
-    """As a browser takes it."""
+    """The URL for a browser."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve(service: Service, bound: socket.socket, started: Callable[[], None]) -> None:
-    """Serve until a signal comes; then finish what was begun. The ledger is the caller's to close.
+    """Serve until a signal arrives; then finish the open requests. The caller closes the ledger.
 
     Args:
         service: What is served.
         bound: Where.
-        started: Called once requests are taken.
+        started: Called once requests are accepted.
     """
     _set_up_log()
     server = make_server(service, started)
-    # uvicorn raises again what it caught; an end on request is no failure.
+    # uvicorn re-raises the signal it caught; a requested shutdown is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.stop)
     server.run(sockets=[bound])
 
 
 def make_server(service: Service, started: Callable[[], None]) -> Server:
-    """The server alone, for a process that has signals and a log of its own."""
+    """The server alone, for a process with its own signal handling and log."""
     config = uvicorn.Config(
         build(service),
         access_log=False,
@@ -112,25 +112,25 @@ def make_server(service: Service, started: Callable[[], None]) -> Server:
 
 
 class Server(uvicorn.Server):
-    """Says when it takes requests, and ends on request."""
+    """Reports when it accepts requests, and stops on request."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._started = started
 
     def stop(self, *_: object) -> None:
-        """Take no more requests, finish those that were begun, end."""
+        """Accept no more requests, finish the open ones, then stop."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, then say so."""
+        """Start listening, then report it."""
         await super().startup(sockets)
         self._started()
 
 
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON; never a traceback, which may hold an input."""
+        """One line of JSON; never a traceback, which may contain an input."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         return json.dumps({"time": when, "level": record.levelname.lower(), "says": record.getMessage()})
 

@@ -1,4 +1,4 @@
-"""What `/openapi.json` says beyond what FastAPI finds out: bodies, answers, problems and who may."""
+"""What `/openapi.json` adds to what FastAPI generates: bodies, answers, problems and required keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROBLEM = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Problems that a route may answer with, for FastAPI's `responses`."""
+    """Problems that a route may return, for FastAPI's `responses`."""
     titles = {status: " / ".join(title for s, title in KINDS.values() if s == status) for status in statuses}
     reference = {"$ref": "#/components/schemas/Problem"}
     return {
@@ -32,7 +32,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def gives(schema: dict[str, Any], description: str, media: str = "application/json") -> dict[int | str, dict[str, Any]]:
-    """What a route answers if all is well."""
+    """What a route returns on success."""
     return {200: {"description": description, "content": {media: {"schema": schema}}}}
 
 
@@ -47,7 +47,7 @@ def guarded() -> dict[str, Any]:
 
 
 def infer(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
-    """The request of `infer`, as exactly as JSON Schema can say it."""
+    """The request of `infer`, as precisely as JSON Schema can describe it."""
     count = math.prod(interface.input_shape)
     images = len(interface.input_shape) == 3
     tensor = _object(
@@ -65,7 +65,7 @@ def infer(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
             },
             "data": {
                 "type": "array",
-                "description": f"{count:,} numbers a row, nested by the shape or in one list.",
+                "description": f"{count:,} numbers per row, nested by the shape or in one list.",
                 "minItems": 1,
                 "maxItems": count * limits.rows,
             },
@@ -87,7 +87,7 @@ def infer(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
         "name": "Idempotency-Key",
         "in": "header",
         "required": False,
-        "description": "Ask again with the same key, and the same answer comes back, free, for a day.",
+        "description": "A repeated request with the same key gets the same answer, free of charge, for a day.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     }
     body = {"required": True, "content": {"application/json": {"schema": request}}}
@@ -95,7 +95,7 @@ def infer(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
 
 
 def answer(interface: Interface) -> dict[str, Any]:
-    """What `infer` answers."""
+    """The response of `infer`."""
     tensor = table(
         name={"enum": list(output_names(interface))}, datatype=_TEXT, shape=_list("integer"), data={"type": "array"}
     )
@@ -103,13 +103,13 @@ def answer(interface: Interface) -> dict[str, Any]:
 
 
 def metadata() -> dict[str, Any]:
-    """What `GET /v2/models/{name}` answers."""
+    """The response of `GET /v2/models/{name}`."""
     tensors = {"type": "array", "items": table(name=_TEXT, datatype=_TEXT, shape=_list("integer"))}
     return table(name=_TEXT, versions=_list("string"), platform=_TEXT, inputs=tensors, outputs=tensors)
 
 
 def budget() -> dict[str, Any]:
-    """What `GET /budget` answers to a program."""
+    """The response of `GET /budget` for programs."""
     number = {"type": ["integer", "null"]}
     return table(
         model=_TEXT,

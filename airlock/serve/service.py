@@ -1,4 +1,4 @@
-"""Everything that one service is made of, before it has an address."""
+"""Everything that makes up a service, before it has an address."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """What one request may take.
+    """The limits of one request.
 
     Attributes:
-        rows: In one batch.
-        body_bytes: Of a body.
-        body_seconds: For the body to arrive.
-        concurrent: Requests at once.
+        rows: The most rows in one batch.
+        body_bytes: The largest size of a body.
+        body_seconds: The longest time for the body to arrive.
+        concurrent: The most concurrent requests.
     """
 
     rows: int = 256
@@ -36,19 +36,19 @@ class ServiceLimits:
 
 @dataclass(frozen=True)
 class Service:
-    """What is served: a bundle, who answers for it, who is paid, who may ask.
+    """What is served: a bundle, its answerer, its ledger, and its keys.
 
     Attributes:
-        name: What the protocol calls the model.
+        name: The model's name in the protocol.
         release: The release's identity, which is the model's version.
         method: The channel and the method behind it.
         card: The bundle's card as a page.
-        answerer: Who answers.
-        ledger: Who is paid first.
-        keys: Who may ask; None: everyone on this machine.
-        limits: What one request may take.
-        headline: The card's first line; empty: unknown.
-        verdict: The one word behind it, which gives its colour and shape.
+        answerer: Answers the queries.
+        ledger: The ledger that is charged first.
+        keys: Who may send queries; None for everyone on this machine.
+        limits: The limits of one request.
+        headline: The card's first line; empty if unknown.
+        verdict: The one-word verdict behind it, which determines its colour and shape.
     """
 
     name: str
@@ -65,5 +65,5 @@ class Service:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
-                "1 to 64 letters, digits and . _ - as the model's name", "something else", do="Give one with --name."
+                "1 to 64 letters, digits and . _ - as the model's name", "something else", do="Choose one with --name."
             )

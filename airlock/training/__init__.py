@@ -2,18 +2,18 @@
 
 In: a network, records, a sampler and a source of gradients. Out: the trained network and how many steps were executed.
 
-    loop            the one training loop, and how the learning rate moves
+    loop            the one training loop, and the learning-rate schedules
     sampling        which records enter a step; a private run's event comes from its sampler
     gradients       where a step's gradient comes from, and what is minimised
     private         private gradients: clip every record's, sum, add noise, divide by a public constant
-    noise_aware_lr  the largest steps that noise does not spoil
-    augment         augmentations that change each record by itself
+    noise_aware_lr  the largest learning rate at which noise does little harm
+    augment         augmentations that change each record independently
     convex          logistic heads with a certified distance to their minimiser
-    outcomes        a network's outputs and accuracy, and what happened to every test record
+    outcomes        a network's outputs and accuracy, and the prediction for every test record
     checkpoint      a training run on disk
-    stages          trainings that follow each other, as one run
+    stages          several trainings in sequence, as one run
     distributed     several processes that train one network together
-    devices         the device, records that live on it, its memory, CUDA graphs
+    devices         the device, records kept on it, its memory, CUDA graphs
     per_sample/     clipped per-sample gradients: the engine and its self-check
     ensembles/      many models as one
     front_ends/     public front ends: trained, profiled, characterised, applied

@@ -1,7 +1,7 @@
-"""Augmentations: each changes a record by itself, so that they cost no privacy.
+"""Augmentations: each changes a record independently of the others, so they cost no privacy.
 
-With several copies a record (De et al. 2022) every copy is changed on its own; what becomes of a record is the mean
-gradient of its copies, which is clipped as one.
+With several copies per record (De et al. 2022) every copy is augmented independently; a record's gradient is the mean
+over its copies, which is clipped once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def shift(x: Tensor, generator: torch.Generator, pixels: int = 0) -> Tensor:
 
 
 def flip(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror every other image, by chance."""
+    """Mirror each image with probability one half."""
     chosen = torch.rand(len(x), generator=generator, device=x.device) < 0.5
     return torch.where(chosen[:, None, None, None], x.flip(3), x)
 
 
 def cutout(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Grey out a square of a quarter of the side, somewhere in every image."""
+    """Grey out a square of a quarter of the side at a random position in every image."""
     count, _, height, width = x.shape
     reach = max(1, height // 8)
     row = torch.randint(height, (count, 1, 1, 1), generator=generator, device=x.device)
@@ -47,7 +47,7 @@ def cutout(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def named(name: Name, copies: int = 1) -> Callable[[Tensor, torch.Generator], Tensor] | None:
-    """The augmentation with this name; None for none. Copies of a record stand side by side in what it returns."""
+    """The augmentation with this name; None for none. In its output, copies of a record are adjacent."""
     chosen = [{"shift": shift, "flip": flip}[part] for part in name.split("+") if part != "none"]
     if not chosen and copies == 1:
         return None

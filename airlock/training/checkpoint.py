@@ -1,9 +1,9 @@
 """A training run on disk: one safetensors file with everything that the next step depends on, replaced atomically.
 
-Weights, averaged weights, optimiser state, what the gradient source moves from step to step, and the step are stored
-together with a mark of the run (its recipe, seed and gradient source). A checkpoint with another mark is refused: going
-on with other noise or another seed would void the accounting. Streams need no state here: a step's randomness follows
-from the step. A system-keyed stream starts anew after a resume, which is sound: the steps that were lost never left.
+Weights, averaged weights, optimiser state, the gradient source's state and the step are stored together with a mark of
+the run (its recipe, seed and gradient source). A checkpoint with another mark is refused: continuing with other noise
+or another seed would void the accounting. Streams need no state here: a step's randomness follows from its number.
+After a resume a system-keyed stream starts with a new key, which is sound: the lost steps were never released.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def save(
     gradients: Mapping[str, Tensor],
     drawn_on: Sequence[Place] = (),
 ) -> None:
-    """An interrupted write leaves the previous checkpoint whole."""
+    """Write a checkpoint; an interrupted write leaves the previous one intact."""
     tensors = {f"net/{name}": value for name, value in net.state_dict().items()}
     tensors |= {f"averaged/{name}": value for name, value in averaged.items()}
     tensors |= {f"gradients/{name}": value for name, value in gradients.items()}
@@ -46,7 +46,7 @@ def save(
 
 
 def write(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file for its owner alone; written aside and then renamed, so that it is whole or not there."""
+    """Write a safetensors file readable by its owner alone, renamed when complete, so that it is never partial."""
     aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def write(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -
 
 
 def read(folder: Path) -> bytes | None:
-    """The checkpoint as it lies in the folder; None if there is none."""
+    """The bytes of the checkpoint in the folder; None if there is none."""
     try:
         return (folder / NAME).read_bytes()
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def read(folder: Path) -> bytes | None:
 
 
 def put(folder: Path, content: bytes) -> None:
-    """Lay a checkpoint that was read elsewhere into a folder, for its owner alone."""
+    """Write a checkpoint that was read elsewhere into a folder, readable by its owner alone."""
     aside = folder / f".{NAME}.{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def restore(
     optimiser: torch.optim.Optimizer,
     load_gradients: Callable[[Mapping[str, Tensor]], None],
 ) -> int:
-    """Put everything back in place and return the number of steps that were executed."""
+    """Restore everything and return the number of steps that were executed."""
     try:
         tensors = load(content)
         metadata = _metadata(content)
@@ -101,8 +101,8 @@ def restore(
         raise TrainingError(
             "a checkpoint of this very run",
             "one with other settings, another seed or another kind of noise",
-            "The budget spent so far would not be that of the run it becomes.",
-            "Use the config it was started with, or start without --resume.",
+            "The budget spent so far would not match the continued run.",
+            "Use the config that it was started with, or start without --resume.",
         )
     net.load_state_dict({key[4:]: value for key, value in tensors.items() if key.startswith("net/")})
     for name in averaged:
@@ -142,7 +142,7 @@ def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tens
 
 
 def remove(folder: Path) -> None:
-    """Forget the run; a finished one needs no checkpoint."""
+    """Remove the checkpoint; a finished run needs none."""
     (folder / NAME).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

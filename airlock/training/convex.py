@@ -1,26 +1,26 @@
-"""Multinomial logistic heads, solved so near to their exact minimiser that the distance is certified.
+"""Multinomial logistic heads, solved to within a certified distance of their exact minimiser.
 
 For output perturbation (Chaudhuri, Monteleoni and Sarwate 2011) the sensitivity is that of an exact minimiser, which no
-solver reaches. Here the solver has to prove how near it came, and what is left is part of the sensitivity.
+solver reaches. Here the solver has to prove how close it is, and the remaining distance is part of the sensitivity.
 
 The objective of a head W (classes × features) on records with features φ_i and labels y_i is
 
     F(W) = (1/n0) Σ_i ℓ(W; φ_i, y_i) + (λ/2) ‖W‖²,    ℓ = cross-entropy of softmax(W φ_i) against y_i,
 
-with a *public* n0: the real number of records is private, and a mean over it would move with one record. ‖φ_i‖ ≤ R is
-enforced here (`bounded`).
+with a *public* n0: the true number of records is private, and dividing by it would make the mean depend on it. ‖φ_i‖ ≤
+R is enforced here (`bounded`).
 
 Sensitivity. One record's gradient is (p − e_y) φᵀ, and ‖p − e_y‖² = (1 − p_y)² + Σ_{j≠y} p_j² ≤ 2(1 − p_y)² ≤ 2, so its
-norm is at most √2 R. Let W, W' minimise F on a data set and F' on the same with one record more. ∇F'(W) is that
-record's gradient over n0, because ∇F(W) = 0; F' is λ-strongly convex and ∇F'(W') = 0, so λ‖W − W'‖ ≤ ‖∇F'(W)‖ ≤
-√2 R/n0. Replacing one record is removing and adding one: twice that.
+norm is at most √2 R. Let W, W' minimise F on a data set and F' on the same data set with one record added. ∇F'(W) is
+that record's gradient over n0, because ∇F(W) = 0; F' is λ-strongly convex and ∇F'(W') = 0, so λ‖W − W'‖ ≤ ‖∇F'(W)‖ ≤ √2
+R/n0. Replacing one record is removing and adding one: twice that.
 
 The gap. Strong convexity also gives ‖Ŵ − W‖ ≤ ‖∇F(Ŵ)‖/λ for any Ŵ. What `solve` returns has a *certified* ‖∇F(Ŵ)‖ ≤ τ:
-two neighbours come at most 2τ/λ further apart than their minimisers. A head that cannot be certified is refused. That
-it was would be visible and depend on the records, so it must not happen, whoever they are. Iterations do not run out:
-where L-BFGS does not get there, `_descend` takes as many steps as a theorem says are enough. Floating point does not
-stand in the way: methods plan with a τ above twice `LogisticHead.sharpest` for ten times the declared number of
-records. Only more than ten times as many could end in a refusal.
+two neighbouring solutions are at most 2τ/λ further apart than their minimisers. A head that cannot be certified is
+refused. A refusal would be visible and depend on the records, so it must not happen, whatever they are. The solver
+cannot run out of iterations: if L-BFGS does not converge, `_descend` takes as many steps as a theorem says are enough.
+Floating point is not an obstacle either: methods plan with a τ above twice `LogisticHead.sharpest` for ten times the
+declared number of records. Only more records than that could lead to a refusal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from airlock.accounting.epsilon import Relation
 from airlock.errors import TrainingError
 
 _UNIT = 2.0**-53  # float64's unit roundoff
-_MEMORY = 12  # pairs that L-BFGS remembers
+_MEMORY = 12  # pairs kept by L-BFGS
 _MOST = 3000  # iterations
 _WIDEST = 4096  # features up to which curvature is factorised
 _INSIDE = 1.0 - 2.0**-30  # of R: above every error of a norm in float64
@@ -47,14 +47,14 @@ Shard = tuple[Tensor, Tensor]  # features (records, width) and labels
 
 @dataclass(frozen=True)
 class LogisticHead:
-    """The objective, by public figures alone, and what follows for neighbouring data sets.
+    """The objective, defined by public figures alone, and the resulting sensitivity.
 
     Args:
-        classes: How many.
+        classes: The number of classes.
         regularisation: λ.
         records: n0, the public number of records.
         tolerance: τ over √2 R/(2 n0): the gap's part of the sensitivity, as a fraction of the exact minimiser's.
-        bound: R; longer features are shortened to it.
+        bound: R; features with a larger norm are scaled down to it.
     """
 
     classes: int
@@ -65,30 +65,30 @@ class LogisticHead:
 
     @property
     def exact_sensitivity(self) -> float:
-        """Of the exact minimiser to one record more or less: √2 R/(λ n0)."""
+        """The exact minimiser's sensitivity to adding or removing one record: √2 R/(λ n0)."""
         return math.sqrt(2) * self.bound / (self.regularisation * self.records)
 
     @property
     def largest_gradient(self) -> float:
-        """τ: what `solve` certifies ‖∇F‖ to be at most."""
+        """τ: the bound on ‖∇F‖ that `solve` certifies."""
         return self.tolerance * self.exact_sensitivity * self.regularisation / 2
 
     def sensitivity(self, relation: Relation = "add-remove") -> float:
-        """Of what `solve` returns, in L2: the exact minimiser's, twice that if a record is replaced, plus 2τ/λ."""
+        """The L2 sensitivity of the result of `solve`: the exact minimiser's, doubled under replacement, plus 2τ/λ."""
         exact = self.exact_sensitivity * (1 if relation == "add-remove" else 2)
         return (exact + 2 * self.largest_gradient / self.regularisation) * (1 + 2**-40)
 
     def sharpest(self, width: int, records: int | None = None) -> float:
-        """The error bound of a computed gradient at the largest head there can be; τ has to be well above it.
+        """The error bound of a computed gradient at the largest possible head; τ has to be well above it.
 
-        It follows from sizes alone, as `largest_norm` does.
+        It depends only on sizes, as `largest_norm` does.
         """
         count = records or self.records
         norm = self.largest_norm(count)
         return self._error(width, count, norm, norm)
 
     def largest_norm(self, records: int) -> float:
-        """No head of so many records is longer.
+        """An upper bound on the norm of any head trained on this many records.
 
         The minimiser has λ‖W‖ ≤ √2 R n/n0, because its gradient is zero, and (λ/2)‖W‖² ≤ (n/n0) ln C, because F is no
         larger there than at zero.
@@ -97,14 +97,14 @@ class LogisticHead:
         return 1.1 * min(math.sqrt(2) * self.bound * share, math.sqrt(2 * math.log(self.classes) * share))
 
     def projected(self, head: Tensor, radius: float) -> Tensor:
-        """The head, or the nearest one of this norm: a projection, which brings no two further apart."""
+        """The head, or the nearest one of this norm: a projection, which moves no two further apart."""
         nearest: Tensor = head * (radius / head.norm().clamp_min(1e-300)).clamp_max(1.0)
         return nearest
 
     def logit_error(self, width: int, norm: float) -> float:
         """How far a computed logit of a head of at most this norm is from the true one, in any order of summation.
 
-        By the standard model of rounding (Higham 2002) γ(width) ‖w‖ R; a few units more for `projected`.
+        By the standard model of rounding (Higham 2002) it is γ(width) ‖w‖ R, plus a few units for `projected`.
         """
         return 1.01 * _gamma(width + 8) * norm * self.bound
 
@@ -122,7 +122,7 @@ class LogisticHead:
         return 1.01 * (summed + last)
 
     def bounded(self, features: Tensor) -> Tensor:
-        """Features in float64 of norm at most R, each record by itself; one that is not finite becomes zero."""
+        """Features in float64, each record scaled to norm at most R; one that is not finite becomes zero."""
         x = features.double()
         x = torch.where(x.isfinite().all(1, keepdim=True), x, torch.zeros_like(x))
         largest = x.abs().amax(1, keepdim=True).clamp_min(1e-300)
@@ -156,7 +156,7 @@ class _Heads:
         return (residual.mT @ self.x) / self.objective.records + self.objective.regularisation * heads
 
     def certified(self, heads: Tensor, gradient: Tensor) -> Tensor:
-        """For every head a number that its true ‖∇F‖ cannot exceed, whatever rounding did to the computed one."""
+        """For every head, an upper bound on its true ‖∇F‖ that includes rounding errors in the computed one."""
         norms = _norm(gradient) * (1 + 2 * _gamma(heads[0].numel() + 4))
         rows = heads.norm(dim=2).amax(1) * 1.01
         errors = [
@@ -166,11 +166,11 @@ class _Heads:
         return norms + torch.tensor(errors, dtype=torch.float64, device=norms.device)
 
     def uncertified(self, heads: Tensor) -> Tensor:
-        """Which heads are further from their minimiser than was promised, or might be."""
+        """Which heads are, or might be, further from their minimiser than promised."""
         return ~(self.certified(heads, self.gradient(heads)) <= self.objective.largest_gradient)
 
     def curvature(self) -> Tensor | None:
-        """Cholesky factors of (1/2)ΦᵀΦ/n0 + λ, above every Hessian of F (Böhning 1992); None where that is too wide."""
+        """Cholesky factors of (1/2)ΦᵀΦ/n0 + λ, a bound on every Hessian of F (Böhning 1992); None if too wide."""
         if self.width > _WIDEST:
             return None
         product = self.x.mT @ self.x / (2 * self.objective.records)
@@ -179,7 +179,7 @@ class _Heads:
         return factors
 
     def precondition(self, vector: Tensor, factors: Tensor | None) -> Tensor:
-        """The vector over the curvature."""
+        """The vector multiplied by the inverse curvature."""
         if factors is not None:
             return torch.cholesky_solve(vector.mT, factors).mT
         objective = self.objective
@@ -187,16 +187,16 @@ class _Heads:
 
 
 def solve(shards: Sequence[Shard], objective: LogisticHead, *, certify: bool = True) -> Tensor:
-    """One head a shard, (heads, classes, features) in float64, each with a certified ‖∇F‖ ≤ τ.
+    """One head per shard, (heads, classes, features) in float64, each with a certified ‖∇F‖ ≤ τ.
 
-    L-BFGS from zero with a bound on the curvature as its metric. Nothing but the objective's figures and the shard's
-    own records goes into a head, so heads of disjoint shards have the sensitivity of one.
+    L-BFGS from zero with a bound on the curvature as its metric. A head depends only on the objective's figures and on
+    its shard's own records, so heads of disjoint shards have the sensitivity of one.
 
     Args:
         shards: Features and labels of each.
         objective: What is minimised.
-        certify: Whether a guarantee rests on the distance. Where none does (votes, which one record moves by one
-            whatever its head becomes), the nearest head that was found is returned.
+        certify: Whether a guarantee depends on the distance. If none does (with votes, one record changes one vote,
+            whatever its head becomes), the best head found is returned.
 
     Raises:
         TrainingError: Some head could not be certified.
@@ -208,21 +208,21 @@ def solve(shards: Sequence[Shard], objective: LogisticHead, *, certify: bool = T
     if certify and bool(heads.uncertified(found).any()):
         raise TrainingError(
             "a head within the stated distance of the minimiser",
-            "one that floating point or the number of iterations kept away from it",
-            "Without the distance there is no sensitivity, and nothing may leave.",
+            "one that floating point or the number of iterations kept further away",
+            "Without that distance there is no bound on the sensitivity, and nothing may leave.",
             "Raise settings.tolerance or settings.regularisation.",
         )
     return found
 
 
 def _descend(heads: _Heads, w: Tensor) -> Tensor:
-    """Heads that are not certified yet from zero again, by steps of which enough are enough whatever the records are.
+    """Solve uncertified heads again from zero, with a number of steps that is sufficient whatever the records are.
 
-    B = ΦᵀΦ/(2 n0) + λ lies above every Hessian of F (Böhning 1992) and λ below it. With g = ∇F(w), the step
-    w − B⁻¹g gives F(w − B⁻¹g) ≤ F(w) − gᵀB⁻¹g/2, and strong convexity F(w) − F* ≤ ‖g‖²/(2λ). So a step brings F − F*
-    down by a factor of 1 − λ/β, β = R²n/(2 n0) + λ being above B's eigenvalues. It is at most (n/n0) ln C at zero, and
-    ‖g‖² ≤ 2β(F − F*) at the end: after (β/λ) ln(2β (n/n0) ln C/(τ/2)²) steps ‖g‖ ≤ τ/2, which is certified where
-    rounding takes no more than the other half.
+    B = ΦᵀΦ/(2 n0) + λ is an upper bound on every Hessian of F (Böhning 1992) and λ a lower one. With g = ∇F(w), the
+    step w − B⁻¹g gives F(w − B⁻¹g) ≤ F(w) − gᵀB⁻¹g/2, and strong convexity F(w) − F* ≤ ‖g‖²/(2λ). So a step reduces F −
+    F* by a factor of 1 − λ/β, where β = R²n/(2 n0) + λ exceeds B's eigenvalues. It is at most (n/n0) ln C at zero, and
+    ‖g‖² ≤ 2β(F − F*) at the end: after (β/λ) ln(2β (n/n0) ln C/(τ/2)²) steps ‖g‖ ≤ τ/2, which is certified if rounding
+    takes no more than the other half.
     """
     going = heads.uncertified(w)[:, None, None]
     if not bool(going.any()):
@@ -242,7 +242,7 @@ def _descend(heads: _Heads, w: Tensor) -> Tensor:
 
 
 def _minimise(heads: _Heads) -> Tensor:
-    """Go on until every head is certified or the iterations are used up."""
+    """Iterate until every head is certified or the iterations are used up."""
     factors, goal = heads.curvature(), heads.objective.largest_gradient
     w = heads.x.new_zeros(len(heads.counts), heads.objective.classes, heads.width)
     gradient, pairs = heads.gradient(w), _Pairs()
@@ -258,9 +258,9 @@ def _minimise(heads: _Heads) -> Tensor:
 
 
 def _along(heads: _Heads, w: Tensor, gradient: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """A step along the direction and the gradient there; shorter until the slope has not turned up by half.
+    """A step along the direction and the gradient there; shortened until the slope turns up by less than half.
 
-    By slopes alone: near the minimum the values of F no longer differ in float64, its slopes still do.
+    Only slopes are used: near the minimum the values of F no longer differ in float64, but its slopes do.
     """
     slope = _dot(gradient, direction)
     length = torch.ones_like(slope)
@@ -276,19 +276,19 @@ def _along(heads: _Heads, w: Tensor, gradient: Tensor, direction: Tensor) -> tup
 
 
 class _Pairs:
-    """L-BFGS's memory (Nocedal 1980), a set of heads at a time; a head that stands still has pairs of zeros."""
+    """L-BFGS's memory (Nocedal 1980) for a set of heads; a head that does not move has pairs of zeros."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, step: Tensor, change: Tensor) -> None:
-        """Remember how the gradient changed along a step."""
+        """Store how the gradient changed along a step."""
         product = _dot(step, change)
         inverse = torch.where(product > 0, 1 / product, torch.zeros_like(product))
         self.kept = [*self.kept, (step, change, inverse)][-_MEMORY:]
 
     def apply(self, gradient: Tensor, start: Callable[[Tensor], Tensor]) -> Tensor:
-        """The gradient times the inverse of the curvature that the pairs tell of."""
+        """The gradient times the inverse curvature estimated from the pairs."""
         vector, shares = gradient, []
         for step, change, inverse in reversed(self.kept):
             share = inverse * _dot(step, vector)

@@ -1,9 +1,9 @@
-"""What is computed where: the device, records that live on it, how much of its memory may be planned with, CUDA graphs.
+"""What is computed where: the device, records kept on it, how much of its memory work may use, CUDA graphs.
 
-Records live on the device once, in the form they came in; batches are cut out and scaled there.
+Records are copied to the device once, in their original type; batches are gathered and scaled there.
 
-Memory. Several processes may share a GPU. Sizes of chunks follow from the machine and from how many processes were said
-to share it, never from its load: a run that is resumed has the same chunks.
+Memory. Several processes may share a GPU. Chunk sizes depend on the machine and on the declared number of processes
+that share it, never on its load: a resumed run has the same chunks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airlock.errors import ConfigError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device with this name; "auto" takes the GPU if there is one."""
+    """The device with this name; "auto" uses the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -59,18 +59,18 @@ _sharers = 1
 
 
 def share_gpu(processes: int) -> None:
-    """From now on this process plans with one part of so many of a GPU's memory."""
+    """From now on, this process uses its share of a GPU's memory among this many processes."""
     global _sharers
     _sharers = processes
 
 
 def room(device: torch.device) -> int:
-    """Bytes of this GPU for one piece of work: a quarter of the memory; much cannot be planned."""
+    """Bytes of this GPU for one piece of work: a quarter of the memory, since much of the use is unpredictable."""
     return torch.cuda.get_device_properties(device).total_memory // 4 // _sharers
 
 
 def give_back() -> None:
-    """Hand what is kept on a GPU and not in use to other work; engines and their graphs, which know each other, too."""
+    """Free cached GPU memory for other work, including engines and their graphs, which reference each other."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         gc.collect()
         torch.cuda.empty_cache()
@@ -82,15 +82,15 @@ Found = TypeVar("Found")
 
 
 def capture(work: Callable[[], Found], *, before: Callable[[], None] = lambda: None) -> tuple[Any, Found] | None:
-    """The graph of `work` and what it gives; nothing where it cannot be captured.
+    """The graph of `work` and its result; nothing if it cannot be captured.
 
-    A capture that CUDA itself breaks off (a value is asked for in the middle of it, say) never tells the
-    generator of random numbers that it is over: every later draw of the process would fail. The generator is then
-    put onto a copy of its state, which has the same seed and goes on where the last finished draw ended.
+    A capture that CUDA itself aborts (because a value is read in the middle of it, say) never tells the random number
+    generator that it has ended, and every later draw in the process would fail. The generator is then given a copy of
+    its state, which has the same seed and continues after the last finished draw.
 
     Args:
         work: What to capture.
-        before: Done first, outside of the capture; if it fails, nothing is captured.
+        before: Done first, outside the capture; if it fails, nothing is captured.
     """
     graph = torch.cuda.CUDAGraph()
     try:

@@ -1,15 +1,15 @@
-"""Several processes that train one network together, started by `torchrun`; one alone needs nothing of this.
+"""Several processes that train one network together, started by `torchrun`; a single process needs none of this.
 
-Every process holds all records and draws the same lot, from a secret stream that the lead shares; each sums the clipped
-gradients of its part of it. The sums meet on the lead (process 0), which adds the noise and hands the noisy gradient to
-all.
+Every process holds all records and draws the same lot, from a secret stream shared by the lead; each sums the clipped
+gradients of its part of the lot. The sums are added up on the lead (process 0), which adds the noise and sends the
+noisy gradient to all.
 
-Why the guarantee is that of one process. The lot is one Poisson lot over the whole private set, its parts are disjoint,
-so the sum of the parts has the sensitivity of the whole; it gets noise once, from a key that never leaves the lead. All
-later steps are computed from the noisy gradients alone, in every process: even if two processes rounded differently and
-their weights drifted apart, that would be post-processing. That would not be one network any more, though, so weights
-are compared now and then and a difference is refused. Equal records and equal lots are what the argument needs; both
-are checked.
+Why the guarantee is that of one process. The lot is one Poisson lot over the whole private set and its parts are
+disjoint, so the sum of the parts has the sensitivity of the whole; noise is added once, from a key that never leaves
+the lead. Everything after that is computed from the noisy gradients alone, in every process: even if two processes
+rounded differently and their weights drifted apart, that would be post-processing. It would no longer be one network,
+though, so weights are compared periodically and a difference is refused. The argument needs equal records and equal
+lots; both are checked.
 
 The link between the processes carries the key of the lots and sums without noise: it must be private.
 """
@@ -38,7 +38,7 @@ ASSUMPTION = (
     "gradients without noise crossed it."
 )
 TIMEOUT = datetime.timedelta(minutes=10)
-_TAIL = 3  # numbers that travel behind a gradient: dropped records, wishes to stop, a fingerprint of the lot
+_TAIL = 3  # numbers appended to a gradient: dropped records, requests to stop, a fingerprint of the lot
 _LOT_BITS = 0xFFF  # so that the fingerprints of 4096 processes add up exactly in float32
 
 
@@ -46,10 +46,10 @@ class Group:
     """The processes that train together; without arguments, this process alone.
 
     Args:
-        rank: Which of them this one is; 0 is the lead.
-        world: How many there are.
-        device: Where this one computes; None leaves the choice to the config.
-        gradients: The torch group that gradients travel through (nccl); None for the one that all else uses (gloo).
+        rank: The number of this process; 0 is the lead.
+        world: The number of processes.
+        device: Where this process computes; None leaves the choice to the config.
+        gradients: The torch group for gradients (nccl); None for the one used for everything else (gloo).
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Group:
         return self.rank == 0
 
     def begin(self) -> None:
-        """A new run: nobody wishes to stop."""
+        """Start a new run: no process has requested to stop."""
         self._wish, self._stopping = 0, False
 
     def part(self, lot: Index) -> Index:
-        """This process' records of a lot; the parts are disjoint and together the lot. One may be empty."""
+        """This process' records of a lot; the parts are disjoint and make up the lot. A part may be empty."""
         if self.world == 1:
             return lot
         self._lot = zlib.crc32(lot.tobytes()) & _LOT_BITS
@@ -82,13 +82,13 @@ class Group:
     def once(self, values: Tensor, dropped: int, mechanism: Callable[[Tensor], Tensor]) -> tuple[Tensor, int]:
         """The mechanism on the sum of all processes' values, run once, on the lead; every process gets the same bits.
 
-        An empty part takes part with zeros. The counts of dropped records are added up on the way, wishes to stop are
-        heard (`agreed`), and it is checked that every process drew the same lot (`part`).
+        An empty part contributes zeros. The same message adds up the counts of dropped records, collects requests to
+        stop (`agreed`), and checks that every process drew the same lot (`part`).
 
         Args:
             values: This process' share of the sum; flat, of the same length everywhere.
             dropped: How many records it dropped.
-            mechanism: From the sum to a tensor like it.
+            mechanism: Maps the sum to a tensor of the same shape.
 
         Raises:
             TrainingError: The lots differ, or a process does not answer.
@@ -105,24 +105,24 @@ class Group:
         with _answers(self.world):
             dist.broadcast(message, 0, group=self._gradients)
         lost, wishes, lots = message[-_TAIL:].tolist()
-        if lots != self.world * self._lot:  # unless all are equal, at least two processes stop here, and so the run
+        if lots != self.world * self._lot:  # unless all are equal, at least two processes stop the run
             raise _different("lot", "A record could enter a step with another probability than was accounted for.")
         self._stopping = wishes > 0
         return message[:-_TAIL].to(values.device), int(lost)
 
     def agreed(self, wish: bool) -> bool:
-        """Whether all stop after this step. In a group a wish travels with the next gradient, so all stop together."""
+        """Whether all stop after this step. In a group, requests travel with the next gradient: all stop together."""
         if self.world == 1:
             return wish
         self._wish = int(wish)
         return self._stopping
 
     def share(self, stream: Stream) -> Stream:
-        """The lead's stream, in every process; what was passed in is used up."""
+        """The lead's stream, in every process; the stream passed in is used up."""
         return stream if self.world == 1 else Stream(self.send(stream.take_key()) or b"", stream.secure)
 
     def send(self, content: bytes | None) -> bytes | None:
-        """What the lead passed in, in every process."""
+        """The content passed in by the lead, in every process."""
         if self.world == 1:
             return content
         size = torch.tensor([-1 if content is None or not self.lead else len(content)])
@@ -146,12 +146,12 @@ class Group:
                 tensor.copy_(copy)
 
     def require_same(self, what: str, content: Callable[[], bytes], why: str) -> None:
-        """Refuse, in every process, unless all have the same content; it is not computed for one process alone."""
+        """Refuse, in every process, unless all have the same content; it is not computed for a single process."""
         if self.world > 1 and len(set(_gather(hashlib.sha256(content()).digest(), self.world))) > 1:
             raise _different(what, why)
 
     def leave(self) -> None:
-        """The work together is done; each process goes on alone."""
+        """The joint work is done; each process continues on its own."""
         if self.world > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -163,12 +163,12 @@ ALONE = Group()
 def joined(device: str, timeout: datetime.timedelta = TIMEOUT) -> Iterator[Group]:
     """The group that `torchrun` describes in the environment; without it, this process alone.
 
-    Gradients go through nccl where every process has a GPU of its own; everything else, and gradients elsewhere, goes
+    Gradients go through nccl if every process has a GPU of its own; otherwise they, and always everything else, go
     through gloo.
 
     Args:
         device: As in the config; "auto" and "cuda" give every process of a machine the next GPU.
-        timeout: A process that does not answer for so long is given up, and the run with it.
+        timeout: If a process does not answer within this time, the run is aborted.
 
     Raises:
         ConfigError: The environment is not complete.
@@ -188,7 +188,7 @@ def joined(device: str, timeout: datetime.timedelta = TIMEOUT) -> Iterator[Group
     try:
         yield group
     except BaseException:
-        if group._gradients is None:  # nccl would wait for processes that are gone
+        if group._gradients is None:  # nccl would wait for processes that have ended
             group.leave()
         raise
     group.leave()
@@ -213,7 +213,7 @@ def _own_device(name: str, local_rank: int) -> torch.device:
 
 
 def _nccl(device: torch.device, world: int, timeout: datetime.timedelta) -> dist.ProcessGroup | None:
-    """A group over nccl if every process has a GPU of its own; all processes come to the same answer."""
+    """A group over nccl if every process has a GPU of its own; all processes reach the same answer."""
     name = b""
     if device.type == "cuda" and dist.is_nccl_available():
         card = getattr(torch.cuda.get_device_properties(device), "uuid", device)
@@ -236,15 +236,15 @@ def _gather(content: bytes, world: int) -> list[bytes]:
 
 @contextlib.contextmanager
 def _answers(world: int) -> Iterator[None]:
-    """An error of torch's in a message between processes means that one of them is gone or cannot be reached."""
+    """An error from torch while communicating means that one of the processes has ended or cannot be reached."""
     try:
         yield
     except RuntimeError as error:
         raise TrainingError(
             f"an answer from each of the {world} processes",
             "none from at least one of them",
-            "A lot is whole only with all of its parts, so nothing was released.",
-            "See what the other processes say; then run the same command again, with --resume to go on.",
+            "A lot is complete only with all of its parts, so nothing was released.",
+            "Check the output of the other processes; then run the same command again, with --resume to continue.",
         ) from error
 
 
@@ -260,12 +260,16 @@ def _different(what: str, why: str) -> TrainingError:
 def _word(name: str, default: str = "") -> str:
     value = os.environ.get(name) or default
     if not value:
-        raise ConfigError(f"{name} in the environment beside WORLD_SIZE", "none", do="Start the processes by torchrun.")
+        raise ConfigError(
+            f"{name} in the environment along with WORLD_SIZE", "none", do="Start the processes with torchrun."
+        )
     return value
 
 
 def _number(name: str, default: str = "") -> int:
     value = _word(name, default)
     if not value.isdecimal():
-        raise ConfigError(f"a number in the environment's {name}", f"'{value}'", do="Start the processes by torchrun.")
+        raise ConfigError(
+            f"a number in the environment's {name}", f"'{value}'", do="Start the processes with torchrun."
+        )
     return int(value)

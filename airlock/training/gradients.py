@@ -8,8 +8,8 @@ a record's cross-entropy, n records and the L2 term on weight matrices alone (Eq
   every record are 1, so that it is (1/α) ln[(1/C) ((1/n) Σ exp(α ℓ) + C − 1)] + l2 ‖W‖². Close to a fit, its gradient
   is C times smaller, and L2 counts C times more.
 
-The paper takes the first for convex in the weights. It is not: exp(α ℓ) of a network with a hidden layer has as many
-minima as ℓ; a larger α only widens the region around each where it is convex.
+The paper assumes that the first is convex in the weights. It is not: exp(α ℓ) of a network with a hidden layer has as
+many minima as ℓ; a larger α only widens the region around each where it is convex.
 
 Both are sums of exponentials of losses that may be hundreds, so they are computed from logarithms.
 """
@@ -33,15 +33,15 @@ class Gradients(Protocol):
 
     @property
     def mark(self) -> dict[str, object]:
-        """What a checkpoint must agree on before a run goes on with this source."""
+        """What a checkpoint must match before a run continues with this source."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """What changes from step to step and the next one depends on; it goes into checkpoints."""
+        """The state that carries over from step to step; it is saved in checkpoints."""
         ...
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from the state of a checkpoint."""
+        """Continue from the state of a checkpoint."""
         ...
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
@@ -77,11 +77,11 @@ Over = Literal["records", "elements"]
 
 
 class Objective(Protocol):
-    """What several networks minimise side by side, each over its own batch."""
+    """What several networks minimise in parallel, each over its own batch."""
 
     @property
     def mark(self) -> dict[str, object]:
-        """What a checkpoint must agree on before a run goes on."""
+        """What a checkpoint must match before a run continues."""
         ...
 
     def __call__(self, logits: Tensor, y: Tensor, weights: Tensor, parameters: Named) -> Tensor:
@@ -90,8 +90,8 @@ class Objective(Protocol):
         Args:
             logits: (networks, records, classes), float32 or better.
             y: (networks, records).
-            weights: Every record's weight in its network's mean: they add up to 1; 0 for one that does not count.
-            parameters: By name, stacked along a first axis.
+            weights: Every record's weight in its network's mean: they add up to 1; 0 for a record that does not count.
+            parameters: Parameters by name, stacked along a first axis.
         """
         ...
 
@@ -101,7 +101,8 @@ class MeanLoss:
     """The mean cross-entropy with the L2 term of weight matrices: the paper's "original loss".
 
     Args:
-        l2: Times the squared weights; twice as much as torch's `weight_decay` of the same size, and without biases.
+        l2: The factor on the squared weights; twice as strong as torch's `weight_decay` of the same size, without
+            biases.
     """
 
     l2: float = 0.0
@@ -116,7 +117,7 @@ class MeanLoss:
         return (_each(logits, y) * weights).sum() + _penalty(self.l2, parameters)
 
 
-MEAN = MeanLoss()  # what is minimised unless something else is said
+MEAN = MeanLoss()  # the default objective
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Convexified:
     Args:
         alpha: α, above 0.
         over: Which mean is taken: over records (Eq. 22) or over records and classes (the authors' code).
-        l2: Times the squared weights.
+        l2: The factor on the squared weights.
     """
 
     alpha: float
@@ -154,19 +155,19 @@ def _each(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _penalty(l2: float, parameters: Named) -> Tensor | float:
-    """Of everything with two dimensions or more beside the stacked one: weights, not biases."""
+    """The penalty on everything with two or more dimensions besides the stacked one: weights, not biases."""
     return l2 * sum(value.square().sum() for value in parameters.values() if value.dim() > 2) if l2 else 0.0
 
 
 class ObjectiveGradients(PlainGradients):
-    """The gradient of an objective of one network: no privacy."""
+    """The gradient of an objective for one network: no privacy."""
 
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
 
     @property
     def mark(self) -> dict[str, object]:
-        """The objective's."""
+        """The objective's mark."""
         return {"gradients": "objective", **self.objective.mark}
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
@@ -179,7 +180,7 @@ class ObjectiveGradients(PlainGradients):
 
 
 def start_as_keras(net: nn.Module, seed: int) -> None:
-    """Dense layers anew, as Keras starts them: uniform by Glorot and Bengio (2010), biases of zero."""
+    """Reinitialise dense layers as Keras does: uniform by Glorot and Bengio (2010), with zero biases."""
     generator = torch.Generator().manual_seed(seed)
     for layer in net.modules():
         if isinstance(layer, nn.Linear):

@@ -1,12 +1,13 @@
-"""The one training loop: draw, compute a gradient, step, average; checkpoint now and then and on Ctrl-C.
+"""The one training loop: draw, compute a gradient, step, average; checkpoint periodically and on Ctrl-C.
 
-Plain and private training differ only in the sampler and in the source of gradients that are passed in. Every random
-choice of a step follows from the seed (or the stream) and the step's number, so that a resumed run on a CPU ends in the
-same bits as an uninterrupted one.
+Plain and private training differ only in the sampler and the gradient source that are passed in. Every random choice of
+a step follows from the seed (or the stream) and the step's number, so that a resumed run on a CPU ends in the same bits
+as an uninterrupted one.
 
-What chance does to a record (dropout, augmentation) goes by its place in the lot, and one record more moves the places
-of others. In private training it therefore comes from a secret stream: others then meet other changes, but equally
-likely ones, whoever was drawn. From a public seed one record could be seen in what all others met.
+The random treatment of a record (dropout, augmentation) depends on its position in the lot, and adding a record shifts
+the positions of others. In private training it is therefore drawn from a secret stream: the others are then treated
+differently, but with the same distribution, whoever was drawn. With a public seed, the presence of one record would
+show in the treatment of all others.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from airlock.training.distributed import ALONE, Group, digest
 from airlock.training.gradients import Gradients, Named
 from airlock.training.sampling import Sampler
 
-# How the learning rate moves: a linear rise, then constant, linear or cosine to zero.
+# Learning-rate schedules: a linear warm-up, then constant, or linear or cosine decay to zero.
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -65,19 +66,19 @@ Watch = Callable[[int, Callable[[], Named]], None]
 
 
 class Recipe(Frozen):
-    """How to descend.
+    """How to optimise.
 
     Args:
-        steps: How many optimiser steps.
+        steps: The number of optimiser steps.
         optimiser: SGD (with momentum) or Adam.
-        learning_rate: At its peak.
-        momentum: Of SGD.
+        learning_rate: The peak learning rate.
+        momentum: The momentum of SGD.
         weight_decay: L2 penalty through the optimiser.
-        schedule: How the learning rate moves from its peak to the end.
+        schedule: How the learning rate changes from its peak to the end.
         warmup: Fraction of the steps over which it rises linearly.
-        ema: Decay of the running average of the weights that is released in the end; 0 releases the last weights.
+        ema: Decay of the running average of the weights that is released at the end; 0 releases the last weights.
         precision: On a GPU: float32, TF32 matrix products, or bfloat16 autocast. On a CPU always float32.
-        channels_last: Memory format of images on a GPU.
+        channels_last: Whether images use the channels-last memory format on a GPU.
     """
 
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
@@ -94,17 +95,17 @@ class Recipe(Frozen):
 
 @dataclass(frozen=True)
 class Run:
-    """How this run is carried out; nothing here changes how its result is distributed.
+    """How this run is carried out; nothing here changes the distribution of its result.
 
     Args:
         device: Where to compute.
-        progress: Called with a label, the steps done, and the steps in all.
-        checkpoint: Folder for checkpoints; none are written without.
-        resume: Go on from the checkpoint if there is one.
-        checkpoint_seconds: At most this much work is lost by a crash.
+        progress: Called with a label, the steps done, and the total number of steps.
+        checkpoint: Folder for checkpoints; without it, none are written.
+        resume: Continue from the checkpoint if there is one.
+        checkpoint_seconds: The most work that a crash can lose.
         group: The processes that train together.
         workers: Processes that compute features; 0 computes them in this one.
-        engine: Who computes features: this machine, or a Ray cluster.
+        engine: Where features are computed: on this machine, or on a Ray cluster.
     """
 
     device: torch.device = _CPU
@@ -130,10 +131,10 @@ def fit(
     secret: Stream | None = None,
     watch: Watch | None = None,
 ) -> int:
-    """Train `net` in place and return the number of executed steps; `secret` decides dropout and augmentation.
+    """Train `net` in place and return the number of executed steps; `secret` drives dropout and augmentation.
 
-    `watch` is told after every step how many are done, and how to get the tensors that training would end with there.
-    A resumed run may tell it of some steps again.
+    `watch` is called after every step with the number of steps done and a function that returns the tensors that
+    training would end with at that point. A resumed run may call it for some steps again.
 
     Raises:
         Interrupted: Ctrl-C; the checkpoint (if there is a folder for one) holds all steps done so far.
@@ -164,17 +165,17 @@ def fit(
 
 
 def interruption(done: int, steps: int, kept: bool) -> Interrupted:
-    """Ctrl-C, as an error that says how far training came."""
+    """Ctrl-C, as an error that says how far training got."""
     return Interrupted(
         "to finish training",
         f"Ctrl-C after {done} of {steps} steps",
         "Nothing was released." if kept else "Nothing was released or kept.",
-        "Run the same command with --resume to go on." if kept else "",
+        "Run the same command with --resume to continue." if kept else "",
     )
 
 
 class _Session:
-    """One run: the network, its optimiser and its averaged weights, moved on step by step."""
+    """One run: the network, its optimiser and its averaged weights, advanced step by step."""
 
     def __init__(
         self,
@@ -202,9 +203,9 @@ class _Session:
         self.mark = {"recipe": recipe.model_dump(), "seed": seed, **gradients.mark}
 
     def restore(self) -> int:
-        """From the lead's checkpoint, if there is one; else every process starts from the lead's weights."""
+        """Restore the lead's checkpoint, if there is one; otherwise every process starts from the lead's weights."""
         group, folder = self.run.group, self.run.checkpoint if self.run.resume else None
-        group.require_same("training", self._task, "What they add up would not be one gradient.")
+        group.require_same("training", self._task, "Their sum would not be one gradient.")
         content = group.send(checkpoint.read(folder) if folder and group.lead else None)
         if content is None:
             group.spread(self._weights())
@@ -216,8 +217,8 @@ class _Session:
         return done
 
     def compare(self) -> None:
-        """Refuse to go on with weights that have drifted apart between processes."""
-        self.run.group.require_same("weights", lambda: digest(self._weights()), "It would not be one network any more.")
+        """Refuse to continue if the weights have drifted apart between processes."""
+        self.run.group.require_same("weights", lambda: digest(self._weights()), "It would no longer be one network.")
 
     def _task(self) -> bytes:
         shapes = {name: tuple(value.shape) for name, value in self.net.state_dict().items()}
@@ -260,7 +261,7 @@ class _Session:
                 value.lerp_(self.net.get_parameter(name), 1 - decay)
 
     def ended(self) -> Named:
-        """Parameters and buffers as they would be if this were the last step."""
+        """The parameters and buffers that would result if this were the last step."""
         own = {name: value.detach() for name, value in (*self.net.named_parameters(), *self.net.named_buffers())}
         return {**own, **self.averaged}
 
@@ -273,13 +274,13 @@ class _Session:
 
 
 def _join(gradients: Gradients, group: Group) -> None:
-    """Tell the source of gradients that its batches are parts of a lot; one that cannot add parts up is refused."""
+    """Tell the gradient source that its batches are parts of a lot; one that cannot add up parts is refused."""
     if hasattr(gradients, "group"):
         gradients.group = group
     elif group.world > 1:
         raise TrainingError(
-            "gradients that add up over several processes",
-            f"{type(gradients).__name__}, which do not",
+            "gradients that can be added up over several processes",
+            f"{type(gradients).__name__}, which cannot",
             "Each process would train on its own part of the records.",
             "Train in one process.",
         )
@@ -304,7 +305,7 @@ def _optimiser(net: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 @contextlib.contextmanager
 def precision(name: str, run: Run) -> Iterator[None]:
-    """TF32 or bfloat16 on a GPU for the time of the run; the global switches are put back."""
+    """TF32 or bfloat16 on a GPU for the duration of the run; the global switches are restored."""
     if run.device.type != "cuda":
         yield
         return
@@ -319,13 +320,13 @@ def precision(name: str, run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def forked_generator(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn meanwhile, torch's generators go on as before."""
+    """Restore torch's generators on exit, whatever is drawn in between."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
 
 
 class _Pressed:
-    """Handles Ctrl-C by remembering it; the second one stops at once."""
+    """Handles Ctrl-C by recording it; a second one stops at once."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -338,7 +339,7 @@ class _Pressed:
 
 @contextlib.contextmanager
 def watch_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is remembered until the step is whole; watches within each other share it."""
+    """Record the first Ctrl-C until the step is complete; nested watches share it."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return

@@ -1,9 +1,9 @@
-"""Steps that noise does not spoil: a network is shaken by the noise alone, before any private record moves it.
+"""A learning rate that tolerates the noise: the network is perturbed by noise alone, before any private training.
 
-In: a network that was trained on public records, those records, and the noise on the gradient of every step to come.
-Out: by how much the learning rate has to come down, so that the noise of all steps together costs the network next to
-nothing on the public records. Gradients would take some of that noise back: the answer is on the safe side. Nothing
-private enters.
+In: a network that was trained on public records, those records, and the noise on the gradient of every coming step.
+Out: the factor by which the learning rate must be reduced so that the accumulated noise of all steps costs the network
+almost nothing on the public records. Real gradients would correct some of that noise, so the answer is conservative.
+Nothing private is used.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, loss
     """The largest of 1, ½, ¼, ... by which the learning rate may be multiplied.
 
     Args:
-        net: Trained on public records; it is put back as it was.
-        public: The records, of which the first 2,000 are asked.
+        net: Trained on public records; it is restored afterwards.
+        public: The records, of which the first 2,000 are used.
         noise: The standard deviation on every number of a step's gradient.
-        recipe: How the steps to come descend.
-        loss: The share of these records that noise may cost.
+        recipe: How the coming steps optimise.
+        loss: The fraction of these records that noise may cost.
         seed: Public.
     """
     asked = Records(public.x[:_RECORDS], public.y[:_RECORDS])
@@ -44,7 +44,7 @@ def bearable(net: nn.Module, public: Records, noise: float, recipe: Recipe, loss
 
 
 def shaken(net: nn.Module, records: Records, wander: float, seed: int) -> float:
-    """The share of records still told apart when every trainable weight wanders so far; the mean of three draws."""
+    """The accuracy after every trainable weight is moved by noise of scale `wander`; the mean of three draws."""
     moved = [p for p in net.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in moved]
     right = 0
@@ -56,7 +56,7 @@ def shaken(net: nn.Module, records: Records, wander: float, seed: int) -> float:
 
 
 def wandering(noise: float, recipe: Recipe, seed: int) -> float:
-    """The standard deviation of a weight after all steps if its gradients are noise alone: tried on 4,096 weights."""
+    """The standard deviation of a weight after all steps if gradients are pure noise, simulated on 4,096 weights."""
     weights = nn.Linear(_WEIGHTS, 1, bias=False)
     nn.init.zeros_(weights.weight)
     nothing = Resident(Records(np.zeros((1, 1), np.float32), np.zeros(1, np.int64)), torch.device("cpu"))
@@ -65,7 +65,7 @@ def wandering(noise: float, recipe: Recipe, seed: int) -> float:
 
 
 class _NoiseAlone:
-    """Gradients of nothing."""
+    """Gradients that are pure noise."""
 
     def __init__(self, noise: float, seed: int) -> None:
         self.noise, self.seed = noise, seed

@@ -1,10 +1,10 @@
-"""What a trained network makes of records: outputs and accuracy, and what happened to every test record.
+"""A trained network's outputs and accuracy, and the prediction for every test record.
 
-Outputs are computed without gradients; each record's output is its own.
+Outputs are computed without gradients; each record's output depends on that record alone.
 
-`Outcomes` hold a record's label, what was said of it, and how sure that was; they stay inside. Each record's outcome
-follows from the release and that record alone, bit for bit, so one record more or less leaves all others as they are.
-That is what makes a table of outcomes a count in which one person moves one cell (`auditing.evaluation`).
+`Outcomes` hold each record's label, its prediction and a score; they stay inside. Each record's outcome depends only on
+the release and that record, bit for bit, so adding or removing a record does not change any other's. This makes a table
+of outcomes a histogram in which one person moves one cell (`auditing.evaluation`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, repr=False)
 class Outcomes:
-    """Of the test records, in their order; secret.
+    """The outcomes of the test records, in their order; secret.
 
     Args:
-        labels: What is true.
-        predicted: What was said.
-        scores: Of two classes the probability of class 1, of more that of the predicted class; None where only labels
-            are said. Which of both it is, is a fact about the method and never about records.
+        labels: The true classes.
+        predicted: The predicted classes.
+        scores: With two classes the probability of class 1, with more that of the predicted class; None if only labels
+            are returned. Whether there are scores is a property of the method, never of the records.
     """
 
     labels: Whole
@@ -42,15 +42,15 @@ class Outcomes:
 
     @classmethod
     def of_logits(cls, logits: ArrayLike, labels: Whole) -> Outcomes:
-        """From a network's outputs, a row a record.
+        """From a network's outputs, one row per record.
 
-        Rows go through one buffer, one after the other: numpy may round an exponential differently at the end of an
-        array, so that a neighbour who is there or not could move a record from one bin to the next.
+        Rows go through one buffer, one at a time: numpy may round an exponential differently at the end of an array, so
+        the presence of another record could move a record from one bin to the next.
         """
         rows = np.asarray(logits, np.float64)
         scores, one = np.empty(len(rows)), np.empty(rows.shape[1])
         predicted = rows.argmax(1).astype(np.int64)
-        with np.errstate(all="ignore"):  # outputs that are no numbers give a score of 0, and nobody is told
+        with np.errstate(all="ignore"):  # outputs that are not numbers silently give a score of 0
             for place, row in enumerate(rows):
                 one[:] = row
                 one -= one.max()
@@ -60,7 +60,7 @@ class Outcomes:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Outcomes:
-        """What `arrays` gave."""
+        """The inverse of `arrays`."""
         scores = arrays.get("scores")
         return cls(
             np.asarray(arrays["labels"], np.int64),
@@ -69,7 +69,7 @@ class Outcomes:
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """For the vault."""
+        """Arrays to be stored in the vault."""
         known: dict[str, NDArray[Any]] = {"labels": self.labels, "predicted": self.predicted}
         return known if self.scores is None else {**known, "scores": self.scores}
 
@@ -85,19 +85,19 @@ class Outcomes:
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """The number of records."""
         return len(self.labels)
 
     @property
     def accuracy(self) -> float:
-        """The fraction classified correctly; 0 where there are none."""
+        """The fraction classified correctly; 0 if there are no records."""
         return self.correct / max(1, self.records)
 
     def __repr__(self) -> str:
         return "Outcomes(not shown)"
 
 
-# Of a network.
+# Evaluating a network.
 
 _BATCH = 1024
 
@@ -106,7 +106,7 @@ def predict(net: nn.Module, records: Records) -> Tensor:
     """Logits of every record, on the CPU; there may be none."""
     device = next(net.parameters()).device
     net.eval()
-    if not len(records):  # one blank record says how wide an answer is
+    if not len(records):  # one blank record shows the number of logits
         blank = Records(np.zeros((1, *records.x.shape[1:]), records.x.dtype), np.zeros(1, np.int64))
         return predict(net, blank)[:0]
     found = []
@@ -122,5 +122,5 @@ def count_correct(net: nn.Module, records: Records) -> int:
 
 
 def outcomes_of(net: nn.Module, records: Records) -> Outcomes:
-    """What becomes of every record; it stays inside."""
+    """The outcome of every record; it stays inside."""
     return Outcomes.of_logits(predict(net, records).numpy(), records.y)

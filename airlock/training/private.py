@@ -26,20 +26,20 @@ class PrivateGradients:
     Guarantee: with a lot drawn by `Poisson(q)`, one call is `PoissonSampledDpEvent(q, GaussianDpEvent(z))` under
     add-remove: in units of the clip's scale the sum has sensitivity `clip.norm` and gets N(0, (z · clip.norm)²) on
     every coordinate. Multiplying by the scale and dividing by the public divisor is post-processing. With a moving
-    bound the event is the same: the sum gets more noise, and the noisy count of records within the bound takes up the
-    difference (proof in `QuantileBound`). A step's bound follows from the start and the earlier noisy counts alone.
+    bound the event is the same: the sum gets more noise, and the noisy count of records within the bound uses the
+    difference (proof in `QuantileBound`). A step's bound depends only on the start and the earlier noisy counts.
 
-    What chance decides about a record (dropout, augmentation) must be drawn from a generator that stays secret, or in a
-    way that one record more changes for no other one.
+    The random treatment of a record (dropout, augmentation) must be drawn from a generator that stays secret, or in a
+    way that does not change for the others when a record is added.
 
     Args:
-        clip: The bound on one record's gradient, at the start where it moves; a plain number is a flat clip.
-        noise_multiplier: z, the noise's standard deviation over the clip norm; of sum and count together where the
-            bound moves.
+        clip: The bound on one record's gradient (the initial one if it moves); a plain number is a flat clip.
+        noise_multiplier: z, the noise's standard deviation over the clip norm; if the bound moves, of sum and count
+            together.
         expected_lot: The public constant to divide by: sampling probability × public number of records.
         stream: The secret stream; a step's noise is used once.
-        moving: How the bound moves from step to step; left out, it stays.
-        sampled: Whether lots vary around the expected one; without, every record is in every lot.
+        moving: How the bound moves from step to step; when left out, it is constant.
+        sampled: Whether lots are sampled; otherwise every record is in every lot.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class PrivateGradients:
         clip = clip if isinstance(clip, Clip) else Clip(clip)
         if moving and clip.by_layer:
             raise TrainingError(
-                "one clip norm for the whole gradient where it moves",
-                "one for every layer",
-                "One count says how many records are within one bound, not within many.",
+                "one clip norm for the whole gradient if it is adaptive",
+                "one per layer",
+                "One count says how many records are within one bound, not within several.",
                 "Use a flat clip.",
             )
         self.clip = replace(clip, counting=True) if moving else clip
@@ -64,12 +64,12 @@ class PrivateGradients:
         self.expected_lot, self._stream, self.sampled = expected_lot, stream, sampled
         self.noise_multiplier = noise_multiplier
         self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
-        self.group: Group = ALONE  # set by the loop: whose batches are parts of one lot
+        self.group: Group = ALONE  # set by the loop: the processes whose batches are parts of one lot
         self.dropped = 0
 
     @property
     def event(self) -> dpa.DpEvent:
-        """What one call costs on the records it is given, by the noise that it adds."""
+        """What one call costs on the records it is given, according to the noise it adds."""
         if not self.moving:
             return self.noise.event
         if self.moving.together(self.noise.noise_multiplier) < self.noise_multiplier * (1 - 1e-9):
@@ -78,12 +78,12 @@ class PrivateGradients:
 
     @property
     def stream(self) -> Stream:
-        """Where its noise comes from; it knows where that was computed."""
+        """The source of its noise, which also records where noise was computed."""
         return self._stream
 
     @property
     def mark(self) -> dict[str, object]:
-        """Clipping, noise, and whether the noise is the operating system's."""
+        """Clipping, noise, and whether the noise comes from the operating system."""
         moving = {"moving": asdict(self.moving)} if self.moving else {}
         return {
             "gradients": "private",
@@ -97,11 +97,11 @@ class PrivateGradients:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """The bound, where it moves."""
+        """The bound, if it moves."""
         return {"clip_norm": torch.tensor(self.clip.norm, dtype=torch.float64)} if self.moving else {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with the bound of a checkpoint."""
+        """Continue with the bound of a checkpoint."""
         if self.moving:
             self._bound(float(state["clip_norm"]))
 
@@ -118,7 +118,7 @@ class PrivateGradients:
             self._bound(self.moving.following(self.clip.norm, self.start, share))
 
     def _noisy(self, total: Tensor, step: int) -> Tensor:
-        """The noisy mean; where the bound moves, the count in the last place becomes a noisy share of the lot."""
+        """The noisy mean; if the bound moves, the count in the last entry becomes a noisy fraction of the lot."""
         whole, lot = len(total) - (1 if self.moving else 0), self.expected_lot
         noisy = self.noise.add_and_divide(total[:whole], lot, self._stream.child("noise", step))
         if not self.moving:
@@ -133,7 +133,7 @@ class PrivateGradients:
 
 
 def put_gradient(net: nn.Module, flat: Tensor, clip: Clip | None = None) -> None:
-    """Put a flat gradient into the trainable parameters, in units of the clip's scale where there is one."""
+    """Put a flat gradient into the trainable parameters, in units of the clip's scale if there is one."""
     trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
     pieces = torch.split(flat, [p.numel() for p in trainable.values()])
     for (name, parameter), piece in zip(trainable.items(), pieces, strict=True):

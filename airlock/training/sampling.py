@@ -31,7 +31,7 @@ class Sampler(Protocol):
 class Poisson:
     """Every record enters independently with the same probability; a lot may be empty.
 
-    The draw is privacy randomness: amplification by sampling holds only while nobody knows who was drawn.
+    The draw is privacy randomness: amplification by sampling holds only as long as nobody knows who was drawn.
 
     Args:
         sampling_probability: In (0, 1].
@@ -62,12 +62,12 @@ def sampled(sampling_probability: float, mechanism: dpa.DpEvent) -> dpa.DpEvent:
 class Shuffled:
     """Batches of fixed size from a new permutation every epoch, for training without privacy.
 
-    It has no `event`: no accountant of this house bounds it.
+    It has no `event`: no accountant in this package bounds it.
 
     Args:
         batch_size: Records in a batch.
-        seed: Of the permutations.
-        whole: Leave out what remains of an epoch when it does not fill a batch.
+        seed: The seed of the permutations.
+        whole: Drop the remainder of an epoch that does not fill a batch.
     """
 
     batch_size: int
@@ -75,9 +75,9 @@ class Shuffled:
     whole: bool = False
 
     def draw(self, step: int, records: int) -> Index:
-        """The positions of one batch; the last of an epoch may be smaller unless batches are to be whole.
+        """The positions of one batch; the last of an epoch may be smaller unless `whole` is set.
 
-        Empty where there are no records, or too few for one whole batch.
+        Empty if there are no records, or too few for one whole batch.
         """
         batches = records // self.batch_size if self.whole else -(-records // self.batch_size)
         if not batches:
@@ -88,5 +88,5 @@ class Shuffled:
 
 @lru_cache(maxsize=4)
 def order(seed: int, epoch: int, records: int) -> Index:
-    """The permutation of an epoch; it is kept for the steps to come, so nobody may write to it."""
+    """The permutation of an epoch; it is cached for later steps, so it must not be modified."""
     return np.random.default_rng([seed, epoch]).permutation(records).astype(np.int64)

@@ -1,8 +1,9 @@
-"""Trainings that follow each other, as one run: a finished one lies in the checkpoint's folder until all are done.
+"""Several trainings in sequence, as one run: a finished one is kept in the checkpoint's folder until all are done.
 
-`fit` keeps the checkpoint of one training and forgets it at the end. Where a release takes several (teachers, then a
-student), an interrupted run has to find the finished ones again: each leaves its weights beside its checkpoint, with a
-mark of what it was made from. None of it is private; it stays in the vault and goes when the release is made.
+`fit` keeps the checkpoint of one training and removes it at the end. If a release needs several (teachers, then a
+student), an interrupted run has to find the finished ones again: each saves its weights next to its checkpoint, with a
+mark of its inputs. None of this is protected by a guarantee; it stays in the vault and is removed when the release is
+made.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Stages:
 
     Args:
         run: Device, progress, and the folder; without one, nothing is kept.
-        settings: What a training must agree on beside its inputs, to be taken up again.
+        settings: What a training must match, besides its inputs, to be resumed.
     """
 
     run: Run
@@ -36,17 +37,17 @@ class Stages:
     def train(
         self, name: str, net: nn.Module, inputs: list[Tensor], fit: Callable[[Run], object], mark: str = ""
     ) -> None:
-        """Train `net` in place by `fit`, or take it as an earlier, interrupted run left it.
+        """Train `net` in place with `fit`, or load what an earlier, interrupted run left.
 
         Args:
-            name: Of this training, for its files.
-            net: The network before this training; afterwards it is where the run computes.
+            name: The name of this training, for its files.
+            net: The network before this training; afterwards it is on the run's device.
             inputs: What it learns from: records, targets.
             fit: Trains it, with a run whose checkpoints are its own.
-            mark: What it learns from beside them, in words or as a digest.
+            mark: What else it learns from, in words or as a digest.
 
         Raises:
-            TrainingError: What was left is that of other settings, another start or other inputs.
+            TrainingError: What was left belongs to other settings, another start or other inputs.
         """
         folder = self.run.checkpoint
         net.to(self.run.device)
@@ -64,7 +65,7 @@ class Stages:
                 value.copy_(kept[key])
 
     def forget(self, *names: str) -> None:
-        """The release is made: remove what these trainings left."""
+        """The release is finished: remove what these trainings left."""
         folder = self.run.checkpoint
         if folder is None or not folder.is_dir():
             return

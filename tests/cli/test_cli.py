@@ -61,7 +61,7 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     assert json.loads(run("show", out, "--json").stdout) == json.loads((out / "card.json").read_text())
     inside = run("show", out, "--dossier").stdout
     assert "STAYS INSIDE" in inside
-    assert "exactly" in inside
+    assert "exact count" in inside
     kept = json.loads(Path(summary["dossier"]).read_text())
     assert json.loads(run("show", out, "--dossier", "--json").stdout) == kept
     missing = run("show", out, "--dossier", "--vault", tmp_path / "elsewhere")
@@ -69,7 +69,7 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
 
     result = run("gate", out, "--sacro", tmp_path / "sacro")
     assert result.exit_code == 0
-    assert result.stdout.startswith("Open: nothing here speaks against the release.")
+    assert result.stdout.startswith("Open: nothing here is a reason against the release.")
     for title in ("Reasons to reject (0)", "Reasons for caution", "Reasons to release"):
         assert title in result.stdout
     assert json.loads((tmp_path / "sacro/report.json").read_text())

@@ -93,7 +93,7 @@ def test_advise_writes_a_config_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     told = runner.invoke(app, [*words, "--write", str(place)])
     assert told.exit_code == 0
     assert load(place).method == "gaussian"
-    assert "Not for this: answers/per-query: Its model stays inside" in told.stdout
+    assert "Not suitable: answers/per-query: Its model stays inside" in told.stdout
     again = runner.invoke(app, [*words, "--write", str(place)])
     assert again.exit_code == 2
     assert "--force" in again.stderr

@@ -109,4 +109,4 @@ def test_mistakes_are_named(measured: Path, tmp_path: Path) -> None:
     assert private.exit_code == 2
     assert "Private records may not choose it" in " ".join(private.output.split())
     odd = run("features", "characterise", measured / "config.toml", "--out", tmp_path / "x.json", "--layers", "a")
-    assert (odd.exit_code, "numbers with commas" in odd.output) == (2, True)
+    assert (odd.exit_code, "numbers separated by commas" in odd.output) == (2, True)

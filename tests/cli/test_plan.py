@@ -162,7 +162,7 @@ def test_a_claim_is_not_drawn(digits_config: Path, tmp_path: Path) -> None:
     assert json.loads(run("plan", digits_config, *change, "--json").stdout)["curve"] is None
     refused = run("plan", digits_config, *change, "--figure", tmp_path / "x.svg")
     assert refused.exit_code == 1
-    assert "promise" in refused.stderr
+    assert "guarantee" in refused.stderr
     assert not (tmp_path / "x.svg").exists()
 
 

@@ -85,7 +85,7 @@ def test_verify_and_what_it_says_of_a_forged_entry(place: str) -> None:
     found = run("ledger", "verify", "--json")
     assert found.exit_code == 1
     assert json.loads(found.stdout)["broken_entry"] == 4
-    assert "NOT whole" in run("ledger", "verify").stdout
+    assert "NOT intact" in run("ledger", "verify").stdout
 
 
 def test_verify_says_that_a_budget_was_rewound(place: str, tmp_path: Path) -> None:

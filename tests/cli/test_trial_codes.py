@@ -138,7 +138,7 @@ def attacked(apart: float, records: int) -> Audit:
     ("found", "code", "word"),
     [
         (attacked(0.0, 2000), 0, "Dossier, which stays inside"),
-        (attacked(0.0, 60), 0, "So few records could show"),
+        (attacked(0.0, 60), 0, "With this few records"),
         (attacked(9.0, 2000), 1, "Dossier, which stays inside"),
         (attacked(9.0, 2), 2, "Not tried"),
         (Audit((), ("Membership inference.",)), 2, "Not tried"),

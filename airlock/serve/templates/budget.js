@@ -13,9 +13,9 @@ async function look() {
       const [old, now] = [document.getElementById(part), fresh.getElementById(part)];
       if (old.innerHTML !== now.innerHTML) old.innerHTML = now.innerHTML;
     }
-    told.textContent = "Live: asked for again every 5 seconds.";
+    told.textContent = "Live: refreshed every 5 seconds.";
   } catch {
-    told.textContent = "Not live: the service does not answer, these are older figures.";
+    told.textContent = "Not live: the service does not respond; these figures are older.";
   }
 }
 

@@ -1,15 +1,15 @@
 """Distillation: a student learns from answers about public inputs, from hints, and from public labels.
 
-In: public inputs, and for each of them a target. Targets are *answers*, looked up by a record's place (`Cached`) or
-computed by a teacher when they are needed (`Asked`): whoever has paid for noisy answers passes an array of them, and
-every epoch after that is free. Out: the student, trained in place by the one loop, resumable as everything there.
+In: public inputs, with a target for each. Targets are *answers*, looked up by a record's index (`Cached`) or computed
+by a teacher on demand (`Asked`): a caller that has paid for noisy answers passes an array of them, and every epoch
+after that is free. Out: the student, trained in place by the one loop and resumable like any other training.
 
-    learn_hints    ½‖r(g(x)) − z‖² a record: the student up to its guided layer, with its adapter (nets.hints.Guided)
+    learn_hints    ½‖r(g(x)) − z‖² per record: the student up to its guided layer, with its adapter (nets.hints.Guided)
     distil         the cross-entropy of softened outputs, softmax(z/τ) of the answers and of the student
-    MatchLoss      the squared distance of logits instead, which also tells classes apart that are never first
+    MatchLoss      the squared distance of logits instead, which also separates classes that are never ranked first
     learn_labels   cross-entropy with public labels
 
-There is no privacy here: what the student becomes is as private as its targets.
+There is no privacy mechanism here: the student is as private as its targets.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class TeacherAnswers(Protocol):
 
     @property
     def mark(self) -> str:
-        """What a checkpoint must agree on: a digest of where the answers come from."""
+        """What a checkpoint must match: a digest of the source of the answers."""
         ...
 
     def __call__(self, x: Tensor, place: Tensor) -> Tensor:
-        """The targets of these inputs, which stand at these places of the public records."""
+        """The targets of these inputs, which are at these indices of the public records."""
         ...
 
 
@@ -57,25 +57,25 @@ class Cached:
 
     @property
     def mark(self) -> str:
-        """Of all rows."""
+        """A digest of all rows."""
         return digest([self.rows]).hex()
 
     def __call__(self, x: Tensor, place: Tensor) -> Tensor:
-        """The rows at these places, where the inputs are."""
+        """The rows at these indices, on the inputs' device."""
         if self.rows.device != x.device and self.rows.numel() < 1 << 28:
             self.rows = self.rows.to(x.device)
         return self.rows.index_select(0, place.to(self.rows.device)).to(x.device)
 
 
 class Asked:
-    """A teacher's answers when they are needed: its logits, or what one of its layers gives."""
+    """A teacher's answers on demand: its logits, or the output of one of its layers."""
 
     def __init__(self, net: nn.Module, layer: str | None = None) -> None:
         self.net, self.layer = net.eval(), layer
 
     @property
     def mark(self) -> str:
-        """Of the teacher's weights, and which layer is asked."""
+        """A digest of the teacher's weights, and the layer that is used."""
         return digest(list(self.net.state_dict().values())).hex() + f"/{self.layer}"
 
     @torch.no_grad()
@@ -90,11 +90,11 @@ class DistillationObjective(Protocol):
 
     @property
     def mark(self) -> dict[str, object]:
-        """What a checkpoint must agree on."""
+        """What a checkpoint must match."""
         ...
 
     def __call__(self, outputs: Tensor, x: Tensor, place: Tensor) -> Tensor:
-        """The loss of outputs for these inputs, which stand at these places."""
+        """The loss of outputs for these inputs, which are at these indices."""
         ...
 
 
@@ -132,7 +132,7 @@ class SoftLoss:
 
 
 class MatchLoss:
-    """½(output − answer)², the mean over classes and records; both taken to mean 0 over the classes."""
+    """½(output − answer)², the mean over classes and records; both centred over the classes."""
 
     def __init__(self, answers: TeacherAnswers) -> None:
         self.answers = answers
@@ -165,31 +165,31 @@ class LabelLoss:
 
 
 class Change(Protocol):
-    """What is done to a batch's loss before its gradient is taken; it may have a state and draw noise."""
+    """A change to a batch's loss before its gradient is taken; it may have a state and draw noise."""
 
     stream: Stream
 
     def state(self) -> dict[str, Tensor]:
-        """What the next step depends on."""
+        """The state that the next step depends on."""
         ...
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Continue from this state."""
         ...
 
     def __call__(self, loss: Tensor, outputs: Tensor, x: Tensor, place: Tensor, step: int) -> Tensor:
-        """The changed loss; `outputs` come without a gradient. A constant leaves the student as it is."""
+        """The changed loss; `outputs` have no gradient. A constant loss leaves the student unchanged."""
         ...
 
 
 class LossGradients:
-    """The gradient of an objective, for the loop; the records' labels are their places.
+    """The gradient of an objective, for the loop; the records' labels are their indices.
 
     Args:
         objective: The loss.
         change: Applied to the loss of every batch.
-        vary: Changes the inputs of a batch; answers are those to the changed ones.
-        seed: Of that; public.
+        vary: Changes the inputs of a batch; the answers are for the changed inputs.
+        seed: The seed of these changes; public.
     """
 
     def __init__(
@@ -200,24 +200,24 @@ class LossGradients:
 
     @property
     def mark(self) -> dict[str, object]:
-        """Of the objective, and whether it is changed."""
+        """The mark of the objective, and whether it is changed."""
         varied = {"varied": self.seed} if self.vary else {}
         return {"gradients": "distil", **self.objective.mark, "changed": self.change is not None, **varied}
 
     def state(self) -> dict[str, Tensor]:
-        """That of the change."""
+        """The state of the change."""
         return self.change.state() if self.change else {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Hand it on."""
+        """Pass the state on to the change."""
         if self.change:
             self.change.load_state(state)
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
-        """Backward through the loss; a layer that it does not depend on gets no gradient and stays as it is.
+        """Backward through the loss; a layer that it does not depend on gets no gradient and does not change.
 
-        So does the whole student where the changed loss does not depend on it: an optimiser with momentum would go on
-        by itself otherwise, and no loss would hold it back.
+        Neither does the whole student if the changed loss does not depend on it: otherwise an optimiser with momentum
+        would keep moving with no loss to hold it back.
         """
         net.zero_grad(set_to_none=True)
         if self.vary:
@@ -239,10 +239,10 @@ class Stage:
 
     Args:
         sampler: Which inputs enter a step.
-        recipe: How to descend.
+        recipe: How to optimise.
         seed: Public.
         run: Device, progress, checkpoints.
-        augment: Changes to the inputs; answers that are computed when they are needed see the changed ones.
+        augment: Changes to the inputs; answers computed on demand see the changed inputs.
         change: Applied to the loss of every batch.
     """
 
@@ -255,31 +255,31 @@ class Stage:
 
 
 def at_places(x: Array, device: torch.device) -> Resident:
-    """Public inputs on the device, each with its place for a label."""
+    """Public inputs on the device, each with its index as its label."""
     return Resident(Records(x, np.arange(len(x), dtype=np.int64)), device)
 
 
 def learn_hints(net: Guided, inputs: Resident, hints: Targets, stage: Stage) -> int:
-    """Train a student up to its guided layer, with its adapter, towards hints; gives the number of steps."""
+    """Train a student up to its guided layer, with its adapter, towards hints; returns the number of steps."""
     return learn(net, inputs, HintLoss(answers(hints, inputs)), stage, "learning from hints")
 
 
 def learn_labels(net: nn.Module, inputs: Resident, labels: Targets, stage: Stage) -> int:
-    """Train a student on public labels; gives the number of steps."""
+    """Train a student on public labels; returns the number of steps."""
     return learn(net, inputs, LabelLoss(answers(labels, inputs)), stage, "learning by itself")
 
 
 def learn(net: nn.Module, inputs: Resident, objective: DistillationObjective, stage: Stage, label: str) -> int:
-    """Train a student on any objective; gives the number of steps."""
+    """Train a student on any objective; returns the number of steps."""
     gradients = LossGradients(objective, stage.change)
     return fit(net, inputs, stage.sampler, gradients, stage.recipe, stage.seed, stage.run, stage.augment, label)
 
 
 def answers(targets: Targets, inputs: Resident) -> TeacherAnswers:
-    """Arrays as answers; one row an input.
+    """Arrays as answers; one row per input.
 
     Raises:
-        TrainingError: Another number of rows.
+        TrainingError: The number of rows is wrong.
     """
     if not isinstance(targets, Tensor | np.ndarray):
         return targets
@@ -287,7 +287,7 @@ def answers(targets: Targets, inputs: Resident) -> TeacherAnswers:
         raise TrainingError(
             f"one target for each of {len(inputs)} public inputs",
             f"{len(targets)}",
-            "A student would learn the answers of other inputs.",
-            "Give the targets in the order of the inputs.",
+            "The student would learn the answers of other inputs.",
+            "Pass the targets in the order of the inputs.",
         )
     return Cached(targets)

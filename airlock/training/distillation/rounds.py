@@ -1,8 +1,8 @@
-"""Rounds of learning by oneself and from a teacher (Wang et al. 2019, Algorithm 1, lines 8 to 20), as one training.
+"""Rounds of self learning and distillation (Wang et al. 2019, Algorithm 1, lines 8 to 20), as one training.
 
 Each of R rounds: T_s epochs over all public inputs with their labels, then T_d epochs over query samples with softened
-answers. Before every epoch of the second kind the query samples are chosen anew by what the student is then. One
-optimiser goes through all of it, and so do progress and checkpoints: the choice of an unfinished epoch is in them.
+answers. Before every epoch of the second kind the query samples are chosen again, based on the current student. One
+optimiser is used throughout, and so are progress and checkpoints, which include the choice of an unfinished epoch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _BATCH = 1000
 
 @dataclass(frozen=True)
 class Timetable:
-    """When what is learnt.
+    """The schedule of the rounds.
 
     Args:
         rounds: R.
         self_epochs: T_s.
         distil_epochs: T_d.
         inputs: The number of public inputs.
-        queries: The number of query samples of an epoch.
+        queries: The number of query samples per epoch.
         self_batch: S'.
         query_batch: S.
     """
@@ -48,21 +48,21 @@ class Timetable:
 
     @property
     def self_batches(self) -> int:
-        """In an epoch; the last may be smaller."""
+        """Batches per epoch of self learning; the last may be smaller."""
         return -(-self.inputs // self.self_batch)
 
     @property
     def query_batches(self) -> int:
-        """In an epoch; the last may be smaller."""
+        """Batches per epoch of queries; the last may be smaller."""
         return -(-self.queries // self.query_batch)
 
     @property
     def steps(self) -> int:
-        """Of all rounds."""
+        """The number of steps in all rounds."""
         return self.rounds * (self.self_epochs * self.self_batches + self.distil_epochs * self.query_batches)
 
     def at(self, step: int) -> tuple[bool, int, int]:
-        """Whether a step asks the teacher, its epoch among all of its kind, and its batch in that epoch."""
+        """Whether a step queries the teacher, its epoch among all of its kind, and its batch in that epoch."""
         alone = self.self_epochs * self.self_batches
         turn, inside = divmod(step, alone + self.distil_epochs * self.query_batches)
         if inside < alone:
@@ -76,14 +76,14 @@ class Rounds:
     """Sampler and gradients of all rounds, for the loop.
 
     Args:
-        net: The student, which is asked before query samples are chosen.
-        table: When what is learnt.
-        choose: Gives the query samples of an epoch, by the student and the number of the epoch; public.
-        labels: The loss of learning by oneself.
+        net: The student, which is evaluated before query samples are chosen.
+        table: The schedule.
+        choose: Returns the query samples of an epoch, from the student and the number of the epoch; public.
+        labels: The loss of self learning.
         answers: The loss of learning from the teacher.
-        seed: Of the order of the inputs; public.
+        seed: The seed of the order of the inputs; public.
         change: Applied to the second loss.
-        vary: Changes the inputs of steps of the second kind; of both kinds where the first loss is not of labels.
+        vary: Changes the inputs of steps of the second kind; of both kinds if the first loss does not use labels.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Rounds:
         self.chosen = np.zeros(0, np.int64)
 
     def draw(self, step: int, records: int) -> Index:
-        """The inputs of this step; at the beginning of an epoch of queries, they are chosen."""
+        """The inputs of this step; query samples are chosen at the beginning of their epoch."""
         asks, epoch, batch = self.table.at(step)
         if not asks:
             size = self.table.self_batch
@@ -118,7 +118,7 @@ class Rounds:
 
     @property
     def mark(self) -> dict[str, object]:
-        """Of both losses and the timetable."""
+        """The marks of both losses and the timetable."""
         return {"rounds": repr(self.table), "alone": self.alone.mark, "taught": self.taught.mark}
 
     def state(self) -> dict[str, Tensor]:
@@ -127,22 +127,22 @@ class Rounds:
         return {"chosen": torch.from_numpy(self.chosen), **own}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on in the middle of an epoch."""
+        """Continue in the middle of an epoch."""
         self.chosen = state["chosen"].cpu().numpy()
         self.taught.load_state({k.removeprefix("change/"): v for k, v in state.items() if k.startswith("change/")})
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
-        """By the labels or by the answers, as the timetable says."""
+        """The gradient for labels or for answers, according to the timetable."""
         (self.taught if self.table.at(step)[0] else self.alone)(net, x, y, step)
 
 
 @dataclass(frozen=True)
 class RandomQueries:
-    """A sampler: other inputs in every epoch, chosen at random without repetition (line 2 of Algorithm 1).
+    """A sampler: new inputs in every epoch, chosen at random without replacement (line 2 of Algorithm 1).
 
     Args:
-        queries: In an epoch.
-        batch_size: In a step.
+        queries: Inputs per epoch.
+        batch_size: Inputs per step.
         seed: Public.
     """
 
@@ -157,7 +157,7 @@ class RandomQueries:
 
 
 def outputs(net: nn.Module, inputs: Resident) -> Tensor:
-    """The student's logits for all inputs, where they are; the network goes on training afterwards."""
+    """The student's logits for all inputs, on their device; the network is put back into training mode."""
     training = net.training
     net.eval()
     with torch.no_grad():

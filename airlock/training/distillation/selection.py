@@ -1,12 +1,13 @@
-"""Which public inputs to ask about, by what the student makes of them so far; nothing private enters.
+"""Which public inputs to query, based on the student's current outputs; nothing private is used.
 
-`k_centre` is Algorithm 3 of Wang et al. 2019: from a first sample on, always the sample whose nearest chosen one is
-farthest, where the distance from i to a chosen j is KL(p_i ‖ p_j) of the student's outputs. A step is one product of a
-(samples × classes) matrix with a vector, because KL(p_i ‖ p_j) = Σ p_i log p_i − Σ p_i log p_j; on a GPU nothing waits
-for the host until the end. The other selections are those that the paper compares with.
+`k_centre` is Algorithm 3 of Wang et al. 2019: starting from a first sample, it repeatedly picks the sample whose
+nearest chosen one is farthest, where the distance from i to a chosen j is KL(p_i ‖ p_j) of the student's outputs. A
+step is one product of a (samples × classes) matrix with a vector, because KL(p_i ‖ p_j) = Σ p_i log p_i − Σ p_i log
+p_j; on a GPU nothing waits for the host until the end. The other selections are those that the paper compares with.
 
-Ties go to the sample that stands first; distances that are closer than rounding (about 1e-6 in float32) may fall either
-way, and logits in float64 are kept in it. All take logits, (samples, classes), and give positions in order of choice.
+Ties go to the earlier sample; distances that differ by less than rounding (about 1e-6 in float32) may fall either way,
+and float64 logits stay in float64. All functions take logits, (samples, classes), and return positions in order of
+choice.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from airlock.threads import one_thread
 from airlock.training.sampling import Index
 
 Name = Literal["k-centre", "random", "margin", "diverse"]
-_REFERENCE, _BLOCK = 4096, 256  # samples that stand for all; so many columns of a kernel matrix at a time
+_REFERENCE, _BLOCK = 4096, 256  # samples that represent all; columns of a kernel matrix at a time
 
 
 def select(name: Name, logits: Tensor, count: int, seed: int) -> Index:
-    """`count` samples by the named selection; `seed` is public and decides what is left to chance.
+    """`count` samples by the named selection; `seed` is public and determines all random choices.
 
     Raises:
         ConfigError: There are fewer samples, or no such selection.
@@ -45,17 +46,17 @@ def select(name: Name, logits: Tensor, count: int, seed: int) -> Index:
 
 
 def choose_random(samples: int, count: int, seed: int) -> Index:
-    """Without repetition."""
+    """Random samples without replacement."""
     return np.random.default_rng(seed).permutation(samples)[:count].astype(np.int64)
 
 
 def k_centre(logits: Tensor, count: int, first: int) -> Index:
-    """Algorithm 3 with `first` as the sample it begins with: argmax over the rest of the least KL to a chosen one."""
+    """Algorithm 3 starting from the sample `first`: argmax over the rest of the least KL to a chosen one."""
     _check(logits, count)
     log_p = torch.log_softmax(logits.detach() if logits.dtype == torch.float64 else logits.detach().float(), 1)
     p = log_p.exp()
     own = (p * log_p).sum(1)
-    columns = p.t().contiguous()  # a class a row: the product runs through memory in order
+    columns = p.t().contiguous()  # one row per class: the product reads memory in order
     nearest = torch.full_like(own, torch.inf)
     chosen = torch.empty(count, dtype=torch.int64, device=own.device)
     chosen[0] = first
@@ -76,11 +77,11 @@ def smallest_margin(logits: Tensor, count: int) -> Index:
 
 
 def diverse(logits: Tensor, count: int) -> Index:
-    """Samples that are uncertain and stand for all others, one by one; after Wang and Ye 2013, without their solver.
+    """Samples that are uncertain and representative, chosen one by one; after Wang and Ye 2013, without their solver.
 
-    A sample's worth is its mean similarity to all samples (to 4,096 evenly spaced ones, where there are more), less
-    that to the chosen ones, plus its uncertainty (1 − its margin); similarity is exp(−‖p − q‖²). The first two terms
-    are the greedy descent of the maximum mean discrepancy between the chosen samples and all.
+    A sample's score is its mean similarity to all samples (to 4,096 evenly spaced ones, if there are more), minus that
+    to the chosen ones, plus its uncertainty (1 − its margin); similarity is exp(−‖p − q‖²). The first two terms are the
+    greedy descent of the maximum mean discrepancy between the chosen samples and all.
     """
     _check(logits, count)
     p = torch.softmax(logits.detach().float(), 1)
@@ -124,6 +125,6 @@ def _check(logits: Tensor, count: int) -> None:
         raise TrainingError(
             "finite outputs of the student to select by",
             "NaN or infinity",
-            "No distance can be taken between them.",
+            "The distance between them is undefined.",
             "Lower the learning rate.",
         )

@@ -1,9 +1,9 @@
-"""Variations of public images, for a teacher whose answers are free: what it says about them teaches more than a class.
+"""Variations of public images, for a teacher whose answers are free: its outputs on them carry more than a class label.
 
-A quarter of a batch each: the image; the image turned, stretched, sheared and moved a little; one side of it joined to
-the other side of another image, then moved; its mirror image or the image upside down, then moved. A teacher that knows
-classes of which no public image exists finds their parts in these. They need not look like records, and a label that
-belonged to the image does not belong to its variation: only answers that are computed for the variation itself will do.
+Each of these makes up a quarter of a batch: the image; the image slightly rotated, stretched, sheared and shifted; one
+side of it joined to the other side of another image, then shifted; the image mirrored or upside down, then shifted. A
+teacher that knows classes without public images recognises parts of them in these. They need not look like records, and
+the label of an image does not apply to its variation: only answers computed for the variation itself are valid.
 
 Not for private records: a variation of one depends on another.
 """
@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Vary = Callable[[Tensor, torch.Generator], Tensor]
-_TURN, _STRETCH, _SHEAR, _MOVE = math.pi / 6, 0.2, 0.3, 0.1  # at most; in radians, of the size, of half a side
-_FIRST, _LAST = 0.3, 0.75  # of a side: where a cut may be
+_TURN, _STRETCH, _SHEAR, _MOVE = math.pi / 6, 0.2, 0.3, 0.1  # maxima; in radians, of the size, of half a side
+_FIRST, _LAST = 0.3, 0.75  # as fractions of a side: where a cut may be
 
 
 def vary(x: Tensor, generator: torch.Generator) -> Tensor:
-    """A batch of images, each varied in one of four ways by its place in the batch."""
+    """A batch of images, each varied in one of four ways according to its position in the batch."""
     plain, moved, joined, mirrored = (x[start::4] for start in range(4))
     found = [plain, _moved(moved, generator), _moved(_joined(joined, generator), generator)]
     found.append(_moved(_mirrored(mirrored, generator), generator))
@@ -34,15 +34,15 @@ def vary(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 class Balanced:
-    """Variations of which a teacher names every class about equally often.
+    """Variations for which a teacher predicts every class about equally often.
 
-    Classes without public images are seldom named by chance. Several variations of every image are made, and as many as
-    there were images are drawn, each with a weight of one over how often its class was named. It costs nothing where
-    the teacher's answers do not.
+    Classes without public images are rarely predicted by chance. Several variations of every image are made, and as
+    many as there were images are drawn, each weighted by the inverse frequency of its predicted class. This is free if
+    the teacher's answers are.
 
     Args:
-        teacher: Where the images are.
-        times: How many variations of each image there are to choose from.
+        teacher: The teacher, on the images' device.
+        times: How many variations of each image to choose from.
     """
 
     def __init__(self, teacher: nn.Module, times: int = 4) -> None:
@@ -58,12 +58,12 @@ class Balanced:
 
 
 def _even(count: int, most: float, x: Tensor, generator: torch.Generator) -> Tensor:
-    """Evenly between −most and most."""
+    """Uniform between −most and most."""
     return (2 * torch.rand(count, generator=generator, device=x.device) - 1) * most
 
 
 def _moved(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned, stretched in both directions, sheared and moved, each by chance."""
+    """Rotated, stretched in both directions, sheared and shifted, each at random."""
     count = len(x)
     turn, shear = _even(count, _TURN, x, generator), _even(count, _SHEAR, x, generator)
     wide, high = (1 + _even(count, _STRETCH, x, generator) for _ in range(2))
@@ -79,7 +79,7 @@ def _moved(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _joined(x: Tensor, generator: torch.Generator) -> Tensor:
-    """One side of every image beside the other side of another one."""
+    """One side of every image joined to the other side of another."""
     other = x[torch.randperm(len(x), generator=generator, device=x.device)]
     cut = _FIRST + (_LAST - _FIRST) * torch.rand(len(x), 1, 1, 1, generator=generator, device=x.device)
     across = torch.rand(len(x), 1, 1, 1, generator=generator, device=x.device) < 0.5

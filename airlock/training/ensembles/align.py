@@ -1,20 +1,21 @@
-"""Permutation alignment: units of many models brought into one order, so that a coordinate means the same in each.
+"""Permutation alignment: the units of many models in one common order, so that a coordinate means the same in each.
 
-Models with starts of their own learn the same features in different places, and an average over such models computes
-nothing. Here the units of every model are exchanged, layer by layer, so that it comes closest to a reference (weight
-matching: Ainsworth, Hayase and Srinivasa 2022); what a model computes stays the same. The reference is one of the
-models, and by default then the mean of the others, again and again, which lowers the variance of every coordinate.
+Models with different initialisations learn the same features in different units, and the average of such models is
+useless. Here the units of every model are permuted, layer by layer, to bring it as close as possible to a reference
+(weight matching: Ainsworth, Hayase and Srinivasa 2022); the function that a model computes does not change. The
+reference is one of the models and then, by default, repeatedly the mean of the others, which lowers the variance of
+every coordinate.
 
-For each layer the inner products of all pairs of units are one product of matrices for all models, and the best
-exchange is a linear assignment. The layers depend on each other, so they take turns until none changes; the inner
-product with the reference grows with every change, so that this ends.
+For each layer the inner products of all pairs of units are one matrix product for all models, and the best permutation
+is a linear assignment. The layers depend on each other, so they take turns until none changes; the inner product with
+the reference grows with every change, so this terminates.
 
-There is no privacy here: models, reference and orders all depend on the records, and none of them may be released.
+There is no privacy mechanism here: models, reference and orders all depend on the records, and none may be released.
 
-Which units may be exchanged without changing what a network computes (`find_units`)? The units of a hidden layer have
-no order of their own: permute the rows of its weights, its biases and the per-channel parameters of its normalisation,
-and the columns of the layer behind it in the same way, and the function is the same. `find_units` reads this off an
-`nn.Sequential` of dense and convolutional layers and refuses any other network.
+Which units may be permuted without changing what a network computes (`find_units`)? The units of a hidden layer have no
+inherent order: permute the rows of its weights, its biases and the per-channel parameters of its normalisation, and the
+columns of the next layer in the same way, and the function is the same. `find_units` reads this off an `nn.Sequential`
+of dense and convolutional layers and refuses any other network.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @dataclass(frozen=True)
 class UnitAxis:
-    """One axis of one tensor along which units lie: unit u owns the places u · each to (u + 1) · each.
+    """One axis of one tensor along which units lie: unit u owns the entries u · each to (u + 1) · each.
 
     Args:
-        name: Of the parameter or buffer.
-        axis: Of the tensor of a single network.
-        each: Places a unit owns; a channel behind a `Flatten` owns height · width columns.
-        incoming: Whether the tensor makes the units (their weights and biases), rather than reading them.
+        name: The name of the parameter or buffer.
+        axis: The axis in the tensor of a single network.
+        each: Entries per unit; a channel after a `Flatten` owns height · width columns.
+        incoming: Whether the tensor computes the units (their weights and biases) rather than reading them.
     """
 
     name: str
@@ -76,15 +77,15 @@ class UnitAxis:
 
 @dataclass(frozen=True)
 class Units:
-    """Units that may be exchanged with each other.
+    """Units that may be permuted among each other.
 
     Args:
-        size: How many.
+        size: The number of units.
         axes: Where their parameters are.
-        blocks: Units that a normalisation computes over together: sizes, each a multiple of the next. Blocks of one
-            size may be exchanged as a whole, and units within the smallest ones.
+        blocks: Sizes of the groups that a normalisation computes over, each a multiple of the next. Blocks of one size
+            may be permuted as a whole, and units within the smallest blocks.
         signed: Whether a unit may also change its sign, as between odd functions (tanh).
-        site: The module whose output is these units' activations; empty where the user gave the units.
+        site: The module whose output is these units' activations; empty if the user specified the units.
     """
 
     size: int
@@ -95,19 +96,19 @@ class Units:
 
 
 def by_unit(stacked: Tensor, axis: UnitAxis, size: int) -> Tensor:
-    """The tensor of all models as (models, units, what a unit owns of it); a copy if need be."""
+    """The tensor of all models as (models, units, entries per unit); a copy if necessary."""
     value = stacked.movedim(axis.axis + 1, 1)
     return value.reshape(len(value), size, axis.each, -1).movedim(2, -1).reshape(len(value), size, -1)
 
 
 def exchange(values: Named, units: Units, order: Order, signs: NDArray[np.float32] | None = None) -> None:
-    """Unit `order[m, u]` of model m takes place u, times its sign, in all tensors; in place.
+    """Move unit `order[m, u]` of model m to position u, times its sign, in all tensors; in place.
 
     Args:
-        values: Stacked along the first axis.
-        units: Which.
-        order: A permutation a model: (models, units).
-        signs: 1 or -1, of the new places.
+        values: Tensors stacked along the first axis.
+        units: The units to permute.
+        order: One permutation per model: (models, units).
+        signs: 1 or -1, for the new positions.
     """
     for axis in units.axes:
         whole = values[axis.name]
@@ -123,10 +124,10 @@ def exchange(values: Named, units: Units, order: Order, signs: NDArray[np.float3
 
 
 def find_units(net: nn.Module) -> list[Units]:
-    """The exchangeable units of an `nn.Sequential`, first layer first; none where there is no hidden layer.
+    """The permutable units of an `nn.Sequential`, first layer first; none if there is no hidden layer.
 
     Raises:
-        NetError: It is not a chain of layers that are known here.
+        NetError: It is not a chain of supported layers.
     """
     walk = _Walk()
     for path, layer in _chain(net, ""):
@@ -145,20 +146,20 @@ def _chain(net: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
 
 def _refuse(path: str, found: str) -> NetError:
     return NetError(
-        "a network whose exchangeable units can be told: an nn.Sequential of dense and convolutional layers",
+        "a network whose permutable units can be determined: an nn.Sequential of dense and convolutional layers",
         f"{found} at '{path or 'the network itself'}'",
-        "Cannot tell which units may be exchanged, and exchanging others would change what the network computes.",
-        "Use such a network, or start all models alike so that they need no alignment.",
+        "Permuting the wrong units would change what the network computes.",
+        "Use such a network, or start all models from the same weights so that they need no alignment.",
     )
 
 
 class _Walk:
-    """Goes through the layers and keeps the units that were made last and not yet read."""
+    """Walks through the layers and keeps the units that were computed last and not yet read."""
 
     def __init__(self) -> None:
         self.done: list[Units] = []
         self._seen: set[int] = set()
-        self._size, self._each, self._flat = 0, 1, False  # size 0: the inputs, which cannot be exchanged
+        self._size, self._each, self._flat = 0, 1, False  # size 0: the inputs, which cannot be permuted
         self._axes: list[UnitAxis] = []
         self._blocks: set[int] = set()
         self._odd, self._site = True, ""
@@ -177,7 +178,7 @@ class _Walk:
             raise _refuse(path, kind.__name__)
 
     def _weights(self, path: str, layer: nn.Module, dense: bool) -> None:
-        """Close the units that this layer reads, open those that it makes."""
+        """Close the units that this layer reads, open those that it computes."""
         weight = layer.weight
         assert isinstance(weight, Tensor)
         if id(weight) in self._seen or "weight" not in layer._parameters:
@@ -205,11 +206,11 @@ class _Walk:
         if not isinstance(layer, nn.Flatten) or (layer.start_dim, layer.end_dim) != (1, -1):
             raise _refuse(path, "a Flatten of other axes than all of a record's")
         if self._size and not self._flat:
-            self._each = 0  # as many as the next dense layer has columns a channel
+            self._each = 0  # as many as the next dense layer has columns per channel
         self._flat = True
 
     def _norm(self, path: str, layer: nn.Module) -> None:
-        """Per-channel parameters travel with the channel; what is computed over several channels ties them."""
+        """Per-channel parameters move with their channel; statistics over several channels tie these together."""
         if not self._size:
             return
         if self._flat and self._each != 1:
@@ -236,21 +237,22 @@ class _Walk:
 
 # Alignment.
 
-_SWEEPS = 100  # far more than are ever taken; the objective grows with each
-_GAIN = 1e-7  # of the objective: less is rounding
+
+_SWEEPS = 100  # far more than are ever needed; the objective grows with each
+_GAIN = 1e-7  # relative to the objective: less is rounding
 _PARTS = 8  # of the models; each part is aligned to the mean of the others
 _CLOSER = 1e-4  # a round that gains less is the last
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Aligned models, and how it went.
+    """Aligned models, and how the alignment went.
 
     Args:
-        ensemble: The models in a common order of their units; each computes what it did.
-        orders: For every set of units (models, units): where each place's unit came from.
+        ensemble: The models with a common order of their units; each computes the same function as before.
+        orders: For every set of units (models, units): where the unit at each position came from.
         closeness: The mean cosine between a model and the mean of all, before and after.
-        rounds: How often the reference was the mean of the others.
+        rounds: How many times the reference was the mean of the others.
     """
 
     ensemble: Ensemble
@@ -266,17 +268,17 @@ def align(
     rounds: int = 10,
     device: torch.device | None = None,
 ) -> Aligned:
-    """Bring the units of all models into one order.
+    """Put the units of all models in a common order.
 
     Args:
-        ensemble: The models; left as they are.
-        reference: The model that stays as it is and that all are aligned to; without one, the first is where it starts,
-            and then all take turns to be aligned to the mean of the others.
-        rounds: At most how many turns; it ends before if the models come no closer.
-        device: Where the products of matrices are computed; the assignments are always on the CPU.
+        ensemble: The models; they are not modified.
+        reference: The model that all others are aligned to; without one, alignment starts with the first, and then all
+            are aligned in turn to the mean of the others.
+        rounds: The most turns; it ends earlier if the models get no closer.
+        device: Where the matrix products are computed; the assignments are always on the CPU.
 
     Raises:
-        NetError: The network's exchangeable units cannot be told.
+        NetError: The network's permutable units cannot be determined.
         TrainingError: A parameter is not finite, or there is no such model.
     """
     units = find_units(ensemble.net)
@@ -301,7 +303,7 @@ def _check_finite(values: Named) -> None:
             raise TrainingError(
                 "finite parameters in every model",
                 f"NaN or infinity in '{name}'",
-                "Units with such weights have no distance to others.",
+                "The distance of units with such weights to others is undefined.",
                 "Leave out models whose training diverged, or lower the learning rate.",
             )
 
@@ -317,7 +319,7 @@ def closeness(values: Named) -> float:
 
 
 class _Trail:
-    """Models that are brought into order, in place, and where their units came from."""
+    """Models that are being aligned, in place, and where their units came from."""
 
     def __init__(self, values: Named, units: list[Units]) -> None:
         self.values, self.units = values, units
@@ -325,10 +327,10 @@ class _Trail:
         self.orders = [np.tile(np.arange(own.size), (self.count, 1)) for own in units]
 
     def greedily(self, reference: Named) -> None:
-        """Layer after layer by what makes the units alone, whose inputs are in order by then; then in turns.
+        """Align layer by layer by incoming weights alone, whose inputs are already aligned; then in turns.
 
-        A model that is the reference with its units exchanged is found exactly: by Cauchy–Schwarz no assignment of the
-        first layer gains more than the true one, and then so on.
+        A permuted copy of the reference is recovered exactly: by Cauchy–Schwarz no assignment of the first layer gains
+        more than the true one, and likewise for each later layer.
         """
         everyone = slice(0, self.count)
         for place in range(len(self.units)):
@@ -338,7 +340,7 @@ class _Trail:
                 break
 
     def round(self) -> bool:
-        """Every part of the models once to the mean of those outside it; whether any changed."""
+        """Align every part of the models once to the mean of those outside it; whether any changed."""
         parts, changed = min(self.count, _PARTS), False
         total = {name: value.float().sum(0) for name, value in self.values.items()}
         for start, stop in pairwise(self.count * part // parts for part in range(parts + 1)):
@@ -351,12 +353,12 @@ class _Trail:
         return changed
 
     def _sweep(self, reference: Named, part: slice) -> bool:
-        """All layers in turn, once; whether any changed."""
+        """Align all layers in turn, once; whether any changed."""
         turns = [self._turn(place, reference, part) for place in range(len(self.units))]
         return any(turns)
 
     def _turn(self, place: int, reference: Named, part: slice, incoming: bool = False) -> bool:
-        """The best exchange of one layer's units, given all others; whether it is worth anything for some model."""
+        """Apply the best permutation of one layer's units, given all others; whether it improves any model."""
         own, values = self.units[place], {name: value[part] for name, value in self.values.items()}
         gains = inner_products(values, reference, own, incoming)
         order, signs = assign(gains, own)
@@ -372,7 +374,7 @@ class _Trail:
 
 
 def inner_products(values: Named, reference: Named, units: Units, incoming: bool = False) -> NDArray[np.float64]:
-    """For every model, what unit j is worth in place i: (models, places, units)."""
+    """For every model, the gain from unit j at position i: (models, positions, units)."""
     found: Tensor | None = None
     for axis in units.axes:
         if incoming and not axis.incoming:
@@ -387,7 +389,7 @@ def inner_products(values: Named, reference: Named, units: Units, incoming: bool
 
 
 def assign(gains: NDArray[np.float64], units: Units) -> tuple[Order, NDArray[np.float32]]:
-    """The best exchange of each model, and the signs of the units where they may change."""
+    """The best permutation of each model, and the signs of the units if they may change."""
     worth = np.abs(gains) if units.signed else gains
     order = np.stack([_assign(own, units.blocks)[0] for own in worth])
     taken = np.take_along_axis(gains, order[:, :, None], 2)[:, :, 0]
@@ -396,7 +398,7 @@ def assign(gains: NDArray[np.float64], units: Units) -> tuple[Order, NDArray[np.
 
 
 def _assign(gains: NDArray[np.float64], blocks: tuple[int, ...]) -> tuple[Order, float]:
-    """The best order and its worth; blocks of units stay together, and blocks within them."""
+    """The best order and its gain; blocks of units stay together, and so do blocks within them."""
     if not blocks:
         rows, order = linear_sum_assignment(gains, maximize=True)
         return order.astype(np.int64), float(gains[rows, order].sum())

@@ -1,11 +1,11 @@
 """A collection of parameters: M models of one network on disk, at several stages of training, read slice by slice.
 
-In: how to make a model and the records. Out: a `Collection`; at each of its stages M models lie stacked in safetensors
-shards, one a chunk of models that were trained together. `Slices` reads them by columns: a block is (M, some
+In: how to make a model and the records. Out: a `Collection`; at each of its stages M models are stacked in safetensors
+shards, one per chunk of models that were trained together. `Slices` reads them by columns: a block is (M, some
 parameters), so that neither the models nor the stages have to fit into memory. Parameters come in the order of
-`named_parameters`, each flattened, in float32. Buffers are no parameters: they have to be the same in all models.
+`named_parameters`, each flattened, in float32. Buffers are not parameters: they have to be the same in all models.
 
-There is no privacy here, as in `ensemble`: a collection says everything about its records and stays in the vault.
+As in `ensemble`, there is no privacy mechanism here: a collection may reveal its records and stays in the vault.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from airlock.training.ensembles.stacked import tensors
 from airlock.training.gradients import Named
 from airlock.training.loop import Augment, Recipe, Run, Watch
 
-COLUMNS = 16_384  # parameters of a block, unless told
+COLUMNS = 16_384  # parameters per block, by default
 _ROWS, _BUFFER = "parameters", "buffer/"
 _FILE = re.compile(r"models-(\d+)-(\d+)\.safetensors")
 
@@ -53,26 +53,27 @@ def collect(
     batch_size: int = 128,
     chunk_bytes: int | None = None,
 ) -> Collection:
-    """Train `count` models, each on all records in an order of its own, and keep them as they are after some steps.
+    """Train `count` models, each on all records in an order of its own, and save them after given numbers of steps.
 
-    Model i is what `train_together` makes of it; with `run.resume`, what already lies in the folder is not made again.
+    Model i is the same as from `train_together`; with `run.resume`, models already in the folder are not trained again.
 
     Args:
-        make: Gives model i before training; the same weights for all, or weights of its own.
+        make: Returns model i before training; with the same weights for all, or weights of its own.
         count: M, at least 2.
         data: All records.
-        recipe: How to descend.
+        recipe: How to optimise.
         seed: Public.
         run: Device, progress, checkpoints.
-        folder: Where the models go; in the vault. What lay there before is removed unless the run is resumed.
-        stages: After how many steps to keep the models; the last step is always one.
+        folder: Where the models are saved; in the vault. Its previous content is removed unless the run is resumed.
+        stages: After how many steps to save the models; the last step is always included.
         augment: Random changes to the records of a batch.
         batch_size: Records of one model in a step.
-        chunk_bytes: How much memory models that are trained at once may take.
+        chunk_bytes: How much memory models that are trained together may take.
 
     Raises:
-        TrainingError: Fewer than two models, a stage that is no step of the recipe, or a folder of another run.
-        NetError: Models of different shapes.
+        TrainingError: There are fewer than two models, a stage is not a step of the recipe, or the folder belongs to
+            another run.
+        NetError: The models have different shapes.
     """
     _check(count, stages, recipe.steps)
     net = make(0)
@@ -102,7 +103,7 @@ def _check(count: int, stages: Sequence[int], steps: int) -> None:
 def _mark(
     first: nn.Module, last: nn.Module, data: Resident, recipe: Recipe, seed: int, count: int, batch_size: int
 ) -> str:
-    """A digest of what the models depend on; in the vault alone."""
+    """A digest of what the models depend on; kept only in the vault."""
     found = hashlib.sha256(digest([data.x, data.y, *tensors(first).values(), *tensors(last).values()]))
     found.update(json.dumps([recipe.model_dump(), seed, count, batch_size], sort_keys=True).encode())
     return found.hexdigest()
@@ -140,11 +141,11 @@ class Collection:
     """M models of one network at several stages, on disk.
 
     Args:
-        folder: Where they lie.
+        folder: Where they are.
         net: A network of their shape.
         count: M.
         stages: After how many steps of training, in order.
-        mark: Of the run that made them.
+        mark: The mark of the run that made them.
     """
 
     folder: Path
@@ -155,7 +156,7 @@ class Collection:
 
     @property
     def whole(self) -> bool:
-        """Whether every model of this very run is there at every stage."""
+        """Whether every model of this very run is present at every stage."""
         return all(self._covers(_stage(self.folder, step)) for step in self.stages)
 
     def _covers(self, stage: Path) -> bool:
@@ -164,24 +165,24 @@ class Collection:
         return [start for start, _ in chunks] == ends[:-1] and ends[-1] == self.count
 
     def at(self, stage: int | None = None) -> Slices:
-        """The models after so many steps; by default, in the end.
+        """The models after `stage` steps; by default, the final ones.
 
         Raises:
-            TrainingError: No such stage, or models of another run.
+            TrainingError: There is no such stage, or the models belong to another run.
         """
         step = self.stages[-1] if stage is None else stage
         place = _stage(self.folder, step)
         if step not in self.stages or not self._covers(place):
             raise TrainingError(
                 f"all {self.count} models after {step} steps",
-                "some, or of other chunks",
+                "only some, or other chunks",
                 "A slice needs the parameter of every model.",
                 "Train the collection without --resume.",
             )
         return Slices.open(self.net, sorted(_files(place), key=_chunk), self.mark)
 
     def remove(self) -> None:
-        """Forget all models."""
+        """Remove all models."""
         if self.folder.is_dir():
             shutil.rmtree(self.folder)
 
@@ -201,11 +202,11 @@ class Slices:
 
     Args:
         net: A network of their shape.
-        parts: Rows of models, as anything that gives a tensor for [:, start:stop].
+        parts: Rows of models, as anything that returns a tensor for [:, start:stop].
         buffers: Buffers by name, stacked; part by part.
 
     Raises:
-        NetError: Models of another shape than the network, or buffers that differ between models.
+        NetError: The models' shape is not the network's, or buffers differ between models.
     """
 
     def __init__(self, net: nn.Module, parts: Sequence[Any], buffers: Sequence[Named] = ()) -> None:
@@ -215,7 +216,7 @@ class Slices:
         if any(len(shape) != 2 or shape[1] != self.parameters for shape in shapes):
             raise NetError(
                 f"models of {self.parameters} parameters each",
-                f"others of {sorted({shape[-1] for shape in shapes})}",
+                f"models of {sorted({shape[-1] for shape in shapes})}",
                 "Models of different shapes have no common slices.",
                 "Collect models of one network.",
             )
@@ -244,7 +245,7 @@ class Slices:
         """Blocks of slices, (models, at most `columns`), each with the position of its first parameter.
 
         Raises:
-            TrainingError: A parameter that is not a finite number.
+            TrainingError: A parameter is not a finite number.
         """
         for start in range(0, self.parameters, columns):
             block = torch.cat([part[:, start : min(start + columns, self.parameters)] for part in self._parts])
@@ -252,7 +253,7 @@ class Slices:
                 raise TrainingError(
                     "models with finite parameters",
                     "some that are not",
-                    "Such a slice has no density.",
+                    "The density of such a slice is undefined.",
                     "Training diverged: lower settings.learning_rate.",
                 )
             yield start, block
@@ -293,7 +294,7 @@ def _shape(part: Any) -> list[int]:
 
 
 def _fixed(net: nn.Module, buffers: Sequence[Named]) -> Named:
-    """The buffers that all models share; those that training moves are refused."""
+    """The buffers that all models share; those that training changes are refused."""
     found: Named = {}
     for name, _ in net.named_buffers():
         values = torch.cat([own[name] for own in buffers if name in own]) if buffers else None
@@ -302,9 +303,9 @@ def _fixed(net: nn.Module, buffers: Sequence[Named]) -> Named:
         if not (values == values[:1]).all():
             raise NetError(
                 "buffers that are the same in all models",
-                f"'{name}', which training moved",
-                "It follows from the records and is no parameter, so nothing would be sampled in its place.",
-                "Take a network without batch normalisation.",
+                f"'{name}', which training changed",
+                "It depends on the records and is not a parameter, so it would be released without being sampled.",
+                "Use a network without batch normalisation.",
             )
         found[name] = values[0]
     return found

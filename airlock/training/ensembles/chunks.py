@@ -1,9 +1,9 @@
-"""The chunks of an ensemble: which models are trained at once, and how; what is kept of them; who trains them.
+"""The chunks of an ensemble: which models are trained together, and how; what is saved; which engine trains them.
 
-A `Job` is all the models of one call. An `Engine` trains the chunks that the job still lacks, wherever it likes, and
-hands every finished one to `Job.keep`, which puts it into the ensemble and, with a checkpoint folder, on disk. A file
-of finished models says which models they are, and what they depend on: a run may be resumed by another engine or with
-other chunks. What was done of a chunk when a run was interrupted helps only the same chunk.
+A `Job` is all the models of one call. An `Engine` trains the chunks that are still missing, wherever it runs, and
+passes every finished one to `Job.keep`, which puts it into the ensemble and, with a checkpoint folder, on disk. A file
+of finished models records which models they are and what they depend on: a run may be resumed by another engine or with
+other chunks. The steps done for an unfinished chunk can only be used for the same chunk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from airlock.training.sampling import Index, order
 Make = Callable[[int], nn.Module]
 Watches = Callable[[range], Watch]
 
-_CPU_BYTES = 1 << 26  # a CPU is fastest in its cache, and large networks gain nothing there from company
+_CPU_BYTES = 1 << 26  # a CPU is fastest within its cache, and stacking does not speed up large networks there
 _NAME = re.compile(r"models-(\d+)-(\d+)\.safetensors")
 
 
@@ -44,20 +44,20 @@ def model_seed(seed: int, model: int) -> int:
 
 
 def budget(device: torch.device) -> int:
-    """Bytes for the models of a chunk; by the machine, not by its load, so that a resumed run has the same chunks."""
+    """Bytes for the models of a chunk; depends on the machine, not its load, so a resumed run has the same chunks."""
     return room(device) if device.type == "cuda" else _CPU_BYTES
 
 
 class Together:
-    """The batches of several models side by side, each from its model's own permutations of its own records.
+    """The batches of several models in parallel, each from its model's own permutations of its own records.
 
-    A batch that is shorter than the longest of its step is filled up with its own first record; `sizes` says how many
+    A batch that is shorter than the longest of its step is padded with its own first record; `sizes` says how many
     count.
 
     Args:
-        members: Every model's positions.
-        batch_size: Of one model.
-        seeds: One a model.
+        members: The positions of every model's records.
+        batch_size: The batch size of one model.
+        seeds: One per model.
     """
 
     def __init__(self, members: Sequence[Index], batch_size: int, seeds: Sequence[int]) -> None:
@@ -99,14 +99,14 @@ class TogetherGradients:
         return {"gradients": "together", "task": self.task}
 
     def state(self) -> dict[str, Tensor]:
-        """None: a step's batches follow from its number."""
+        """Empty: a step's batches follow from its number."""
         return {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Nothing to restore."""
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
-        """One gradient a model into the stacked parameters."""
+        """Put one gradient per model into the stacked parameters."""
         sizes = self.batches.sizes(step)
         chances = [mix(seed, step) for seed in self.batches.seeds]
         x, y = x.view(len(sizes), -1, *x.shape[1:]), y.view(len(sizes), -1)
@@ -117,18 +117,18 @@ class TogetherGradients:
 
 
 class EnsembleTask:
-    """All that the chunks have in common; one chunk is one run of the loop.
+    """What all chunks have in common; one chunk is one run of the loop.
 
     Args:
-        make: Gives model i.
-        data: All records, where they are trained on.
-        members: The positions of every model's records; at least of the models that are trained by this one.
-        recipe: How to descend.
-        seed: Of all models.
+        make: Returns model i.
+        data: All records, on the training device.
+        members: The positions of every model's records; at least for the models trained here.
+        recipe: How to optimise.
+        seed: The seed of all models.
         augment: Changes a batch.
-        batch_size: Of one model.
-        fingerprint: Of the records; computed where it is left out.
-        watches: Gives what watches a chunk in training.
+        batch_size: The batch size of one model.
+        fingerprint: A digest of the records; computed if left out.
+        watches: Returns the callback that watches a chunk in training.
         objective: What each model minimises.
     """
 
@@ -155,18 +155,18 @@ class EnsembleTask:
 
         Args:
             chunk: Which models.
-            run: Its checkpoint is the folder of this chunk alone; without one the mark is empty.
-            wanted: The mark that they have to have.
+            run: Its checkpoint is the folder of this chunk alone; without one, the mark is empty.
+            wanted: The mark that they must have.
         """
         nets = [self.make(i).to(run.device) for i in chunk]
         held = stack(nets)
         mark = self.mark(chunk, held) if run.checkpoint else ""
         if wanted is not None and mark != wanted:
             raise TrainingError(
-                "the same first weights of a model wherever it is made",
+                "the same initial weights of a model wherever it is created",
                 "others",
-                "Which models come out would depend on who trains them.",
-                "Let the network be initialised by nothing but its number, under one version of torch.",
+                "The result would depend on which worker trains the models.",
+                "Initialise the network from its number alone, under one version of torch.",
             )
         if self._engine is None:
             with forked_generator(run.device):
@@ -180,7 +180,7 @@ class EnsembleTask:
         return {name: value.cpu() for name, value in tensors(held).items()}, mark
 
     def mark(self, chunk: range, held: nn.Module | None = None) -> str:
-        """A digest of what these models depend on, their first weights included."""
+        """A digest of what these models depend on, including their initial weights."""
         first = tensors(held or stack([self.make(i) for i in chunk]))
         found = hashlib.sha256(self.fingerprint + digest(first.values()))
         settings = [self.recipe.model_dump(), self.seed, self.batch_size, chunk.start, chunk.stop, self.augment is None]
@@ -192,7 +192,7 @@ class EnsembleTask:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Of all records."""
+        """A digest of all records."""
         return self._given or digest([self.data.x, self.data.y])
 
 
@@ -201,12 +201,12 @@ class Job:
 
     Args:
         task: How to train them.
-        count: How many.
+        count: The number of models.
         run: Device, progress, checkpoints.
         label: For the progress bar.
-        per_model: About how many bytes one takes in training.
-        chunk_bytes: How many those that are trained at once may take; None for what suits the device.
-        put: Takes finished models.
+        per_model: Roughly how many bytes one model takes in training.
+        chunk_bytes: How many bytes models that are trained together may take; None for a default by device.
+        put: Receives finished models.
         interrupted: Whether Ctrl-C was pressed.
     """
 
@@ -230,7 +230,7 @@ class Job:
             self.forget()
 
     def chunks(self, room: int, workers: int = 1) -> list[range]:
-        """The missing models in chunks of about the same size, of `room` bytes at most and as many as workers."""
+        """The missing models in chunks of about equal size, of at most `room` bytes and at least one per worker."""
         parts = max(-(-self.count // max(1, room // self.per_model)), min(workers, self.count))
         step = -(-self.count // parts)
         cells = [range(start, min(start + step, self.count)) for start in range(0, self.count, step)]
@@ -241,7 +241,7 @@ class Job:
         return self.run.checkpoint and self.run.checkpoint / f"models-{chunk.start}-{chunk.stop}"
 
     def keep(self, chunk: range, values: Named, mark: str) -> None:
-        """These models are finished."""
+        """Store finished models."""
         folder = self.folder(chunk)
         if folder:
             checkpoint.write(folder.with_name(f"{folder.name}.safetensors"), values, {"mark": mark})
@@ -250,7 +250,7 @@ class Job:
         self.missing -= set(chunk)
 
     def report(self, under_way: Mapping[range, int]) -> None:
-        """Show how far all are, from the steps done of chunks that are under way."""
+        """Show overall progress, from the steps done in chunks that are in progress."""
         if self.run.progress:
             self.run.progress(self.label, self._done(under_way), self.count * self.task.recipe.steps)
 
@@ -273,7 +273,7 @@ class Job:
                 self.missing -= set(chunk)
 
     def forget(self) -> None:
-        """Remove the job's files; a finished one needs none."""
+        """Remove the job's files; a finished job needs none."""
         folder = self.run.checkpoint
         if folder and folder.is_dir():
             for place in folder.glob("models-*-*"):
@@ -297,13 +297,13 @@ def _runs(numbers: Iterable[int]) -> list[range]:
 
 
 class EnsembleEngine(Protocol):
-    """Who trains the models."""
+    """Trains the models."""
 
     def __call__(self, job: Job) -> None:
-        """Train the models that are missing and hand every chunk to `job.keep`.
+        """Train the missing models and pass every chunk to `job.keep`.
 
         Raises:
-            Interrupted: Ctrl-C; what was finished is kept.
+            Interrupted: Ctrl-C; finished models are kept.
         """
 
 
@@ -321,7 +321,7 @@ def _reporting(job: Job, chunk: range) -> Progress | None:
 
 
 def read(file: Path, mark: str | None = None) -> Named:
-    """Models in a safetensors file; if a mark is given, they must have it."""
+    """The models in a safetensors file; if a mark is given, they must have it."""
     content = open_models(file, mark)
     return {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
 
@@ -336,8 +336,8 @@ def open_models(file: Path, mark: str | None = None) -> Any:
     if mark is not None and metadata.get("mark") != mark:
         raise TrainingError(
             "finished models of this very run",
-            "some of other settings, another seed or other records",
-            "They would be taken for models that they are not.",
-            "Use the settings they were trained with, or start without --resume.",
+            "models of other settings, another seed or other records",
+            "They would be mistaken for the models of this run.",
+            "Use the settings that they were trained with, or start without --resume.",
         )
     return content

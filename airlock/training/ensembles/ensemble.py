@@ -1,18 +1,18 @@
 """Many models trained together: shadow models of an attack, a collection of parameters, disjoint teachers.
 
-In: how to make a model, the records (on the device once), and which of them each model learns from. Out: an `Ensemble`.
+In: how to make a model, the records (once on the device), and which of them each model learns from. Out: an `Ensemble`.
 Model i is what `fit` would make of `make(i)` with `Shuffled(batch_size, model_seed(seed, i))` over its own records, up
-to rounding: its batches, its dropout and its augmentation follow from its own seed, so that neither the number of
-models nor which of them share a chunk changes it. All models take `recipe.steps` steps; one with fewer records goes
+to rounding: its batches, its dropout and its augmentation follow from its own seed, so that it depends neither on the
+number of models nor on which of them share a chunk. All models take `recipe.steps` steps; one with fewer records goes
 through more epochs.
 
-There is no privacy here. Every model of an ensemble remembers its records: an ensemble is made to attack or to be
-computed on, it belongs in the vault, and nothing of it may be released.
+There is no privacy mechanism here. Every model of an ensemble may memorise its records: an ensemble is used for attacks
+or as input to a mechanism, it belongs in the vault, and no part of it may be released.
 
-A common start (`common_start`): one network trained on all records for a while, from which the others go apart. Models
-that start from the same random weights leave each other's basin when they learn fast; models that go apart after some
-epochs stay in one (Frankle, Dziugaite, Roy and Carbin 2020). There is no privacy here, either: the start says
-something about its records and stays in the vault.
+A common start (`common_start`) is one network trained on all records for a while, from which the others diverge. Models
+that start from the same random weights leave each other's basin when they learn fast; models that diverge after some
+epochs stay in one basin (Frankle, Dziugaite, Roy and Carbin 2020). There is no privacy mechanism here, either: the
+start depends on its records and stays in the vault.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NO_VMAP = (RuntimeError, TypeError, ValueError, NotImplementedError)
 
 
 def makes(name: str, shape: tuple[int, ...], classes: int, seed: int, shared: bool = False) -> Make:
-    """A built-in or the user's own network for every model, each initialised by its own seed or all alike."""
+    """A built-in or the user's own network for every model, initialised from its own seed or all from the same one."""
     return lambda model: create(name, shape, classes, seed if shared else model_seed(seed, model))
 
 
@@ -75,26 +75,26 @@ def train_together(
     """Train `count` models at once, in chunks that fit into memory.
 
     Neither the engine nor the chunks change a model, up to rounding; with the same chunks, on a CPU with the same
-    number of threads, not by a bit.
+    number of threads, the result is bit-identical.
 
     Args:
-        make: Gives model i; all have the same parameters.
-        count: How many models.
+        make: Returns model i; all have the same parameter shapes.
+        count: The number of models.
         data: All records, once.
         membership: Which records each model learns from: a mask (models, records), or positions for every model.
-        recipe: How to descend; its `channels_last` is left aside.
+        recipe: How to optimise; its `channels_last` is ignored.
         seed: Public; every model's own seed follows from it and the model's number.
         run: Device, progress, checkpoints. Finished chunks are kept in the checkpoint's folder until the last is done.
-        augment: Applied to every model's batch with the model's own generator; it must keep the number of records.
+        augment: Applied to every model's batch with the model's own generator; it must preserve the number of records.
         label: For the progress bar, which counts steps of models.
         batch_size: Records of one model in a step; the last batch of an epoch may be smaller, as with `Shuffled`.
-        chunk_bytes: How much memory models that are trained at once may take; by default, what suits the device.
-        engine: Who trains the chunks: "local", this process; "ray", the workers of a Ray cluster (`ray_engine.Ray`
-            has its settings).
-        objective: What each model minimises; the mean cross-entropy unless it is said.
+        chunk_bytes: How much memory models that are trained together may take; the default depends on the device.
+        engine: What trains the chunks: "local", this process; "ray", the workers of a Ray cluster (`ray_engine.Ray` has
+            its settings).
+        objective: What each model minimises; the mean cross-entropy by default.
 
     Raises:
-        Interrupted: Ctrl-C; with a checkpoint folder, the same call goes on from there if `run.resume`.
+        Interrupted: Ctrl-C; with a checkpoint folder, the same call continues from there if `run.resume`.
     """
     ensemble = Ensemble.empty(make(0), count)
     train_chunks(
@@ -122,11 +122,11 @@ def train_chunks(
     watches: Watches | None = None,
     objective: Objective = MEAN,
 ) -> None:
-    """What `train_together` does, by the same arguments, with no more models in memory than are trained at once.
+    """Like `train_together`, with the same arguments, but with no more models in memory than are trained together.
 
-    `put` gets every chunk as it is finished: the numbers of its models and their tensors, stacked. `watches` gives what
-    watches a chunk in training (`loop.fit`), in this process alone; a chunk that was finished before a resume is not
-    watched again.
+    `put` receives every finished chunk: the numbers of its models and their tensors, stacked. `watches` returns the
+    callback that watches a chunk in training (`loop.fit`), in this process only; a chunk that was finished before a
+    resume is not watched again.
     """
     if watches and engine != "local":
         raise ConfigError("the engine 'local' for models that are watched in training", f"'{engine}'")
@@ -142,7 +142,7 @@ def train_chunks(
 
 
 def open_engine(engine: str | EnsembleEngine) -> EnsembleEngine:
-    """The engine of this name; Ray is imported only where it is asked for."""
+    """The engine of this name; Ray is imported only on request."""
     if engine == "local":
         return train_here
     if engine == "ray":
@@ -160,25 +160,25 @@ def _members(membership: Membership, count: int, records: int) -> list[Index]:
             raise TrainingError(
                 f"a mask of {count} models × {records} records",
                 f"one of shape {membership.shape}",
-                do="Give one row a model.",
+                do="Pass one row per model.",
             )
         found = [np.flatnonzero(row).astype(np.int64) for row in membership]
     else:
         found = [np.asarray(row, dtype=np.int64) for row in membership]
     if len(found) != count:
-        raise TrainingError(f"the records of {count} models", f"those of {len(found)}", do="Give positions for each.")
+        raise TrainingError(f"the records of {count} models", f"those of {len(found)}", do="Pass positions for each.")
     for model, row in enumerate(found):
         if not len(row) or row.min() < 0 or row.max() >= records:
             raise TrainingError(
                 f"at least one record of positions 0 to {records - 1} for every model",
-                f"none or others for model {model}",
+                f"none or invalid ones for model {model}",
                 "A model without records cannot be trained.",
             )
     return found
 
 
 def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Recipe) -> int:
-    """About what one model takes in training: its weights, gradients, optimiser state, and activations of a batch."""
+    """Roughly what one model needs in training: weights, gradients, optimiser state, and activations of a batch."""
     weights = sum(p.numel() * p.element_size() for p in net.parameters())
     copies = 3 + (recipe.optimiser == "adam" or recipe.momentum > 0) + (recipe.optimiser == "adam") + (recipe.ema > 0)
     outputs = [data.x[:1].numel()]
@@ -196,7 +196,7 @@ def bytes_per_model(net: nn.Module, data: Resident, batch_size: int, recipe: Rec
 
 
 class Ensemble:
-    """Trained models, stacked. None of them is private: they stay where the records are.
+    """Trained models, stacked. They carry no privacy guarantee and stay where the records are.
 
     Args:
         net: One network of their shape.
@@ -207,13 +207,13 @@ class Ensemble:
         wanted = {name: tuple(value.shape) for name, value in tensors(net).items()}
         if {name: tuple(value.shape[1:]) for name, value in values.items()} != wanted:
             raise NetError(
-                "models with the parameters of this network", "others", do="Give the network they were made of."
+                "models with the parameters of this network", "others", do="Pass the network that they were made from."
             )
         self.net, self.values = copy.deepcopy(net).cpu().eval(), values
 
     @classmethod
     def empty(cls, net: nn.Module, count: int) -> Ensemble:
-        """Room for so many models."""
+        """Space for this many models."""
         return cls(net, {name: value.new_zeros((count, *value.shape)).cpu() for name, value in tensors(net).items()})
 
     def put(self, models: range, values: Named) -> None:
@@ -244,7 +244,7 @@ class Ensemble:
         return np.concatenate([(part.argmax(2) == data.y).cpu().numpy() for part in self._logits(data)])
 
     def _logits(self, data: Resident) -> Iterator[Tensor]:
-        """Logits of one block of models after another, where the records are."""
+        """Logits block by block of models, on the records' device."""
         device, net = data.x.device, copy.deepcopy(self.net).to(data.x.device)
         per_model = bytes_per_model(self.net, data, min(_BLOCK, len(data)), Recipe(steps=1, learning_rate=1.0))
         step = max(1, budget(device) // per_model)
@@ -264,7 +264,7 @@ class Ensemble:
 
     @classmethod
     def load(cls, file: Path, net: nn.Module) -> Ensemble:
-        """What `save` wrote; `net` is any network of the same shape."""
+        """Read what `save` wrote; `net` is any network of the same shape."""
         return cls(net, read(file))
 
 
@@ -279,28 +279,28 @@ def _cross_entropy(logits: Tensor, y: Tensor) -> NDArray[np.float64]:
     return np.stack(found).astype(np.float64)
 
 
-# A start that models have in common.
+# A common start for models.
 
 _NAME = "start.safetensors"
-_NUMBER = 1 << 31  # beyond every model of a collection, so that its batches are nobody else's
+_NUMBER = 1 << 31  # larger than any model's number, so that it shares its batches with none
 
 
 def common_start(
     make: Make, data: Resident, recipe: Recipe, seed: int, run: Run, folder: Path, *, batch_size: int = 128
 ) -> Make:
-    """Train one network, keep it in the folder, and give copies of it.
+    """Train one network, save it in the folder, and return a factory of copies.
 
     Args:
-        make: Gives the network before training.
+        make: Returns the network before training.
         data: All records.
-        recipe: How to descend.
+        recipe: How to optimise.
         seed: Public.
-        run: Device, progress; with `resume`, a start that lies in the folder is taken as it is.
-        folder: In the vault.
+        run: Device, progress; with `resume`, a start found in the folder is reused.
+        folder: A folder in the vault.
         batch_size: Records in a step.
 
     Raises:
-        TrainingError: The start in the folder is that of other settings, another seed or other records.
+        TrainingError: The start in the folder belongs to other settings, another seed or other records.
     """
     net, file = make(0), folder / _NAME
     own = model_seed(seed, _NUMBER)

@@ -1,9 +1,9 @@
-"""The Ray cluster that an ensemble is trained on: one to join, or one of our own for the time of the call.
+"""The Ray cluster that an ensemble is trained on: an existing one, or one started for the duration of the call.
 
-A cluster of our own is on this machine. Whoever wants in must know a secret that is drawn for it and kept in its
-processes' environment; its files lie in a folder for their owner alone and are removed; it has no dashboard and sends
-nobody usage statistics. Between machines nothing is encrypted unless Ray's TLS is set up: records and code cross the
-network in the clear.
+A cluster started here runs on this machine. Connecting to it requires a secret that is drawn for it and kept in its
+processes' environment; its files are in a folder readable by their owner alone and are removed afterwards; it has no
+dashboard and sends no usage statistics. Between machines nothing is encrypted unless Ray's TLS is set up: records and
+code cross the network in plain text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 from airlock.errors import ConfigError, TrainingError
 
-_STORE_BYTES = 150 << 20  # of the object store, beside records and models; Ray's least is 75 MB
-_LONGEST_FOLDER = 30  # of a temporary folder's name: the name of a socket below it must not exceed 107 characters
+_STORE_BYTES = 150 << 20  # of the object store, in addition to records and models; Ray's minimum is 75 MB
+_LONGEST_FOLDER = 30  # characters in a temporary folder's path: that of a socket below it must not exceed 107
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -34,23 +34,23 @@ def import_ray() -> Any:
     except ImportError as error:
         raise ConfigError(
             "Ray, for the engine 'ray'",
-            "none that can be imported",
+            "that it cannot be imported",
             do="Run: pip install 'airlock-ml[ray]', or use the engine 'local'.",
         ) from error
 
 
 @contextlib.contextmanager
 def connected(ray: Any, address: str | None, workers: int | None, size: int) -> Iterator[None]:
-    """A cluster for the time of the call.
+    """A cluster for the duration of the call.
 
     Args:
         ray: The module.
-        address: Of a cluster to join; else RAY_ADDRESS in the environment; else one is started here.
-        workers: Of one that is started here.
+        address: The address of a cluster to join; else RAY_ADDRESS in the environment; else one is started here.
+        workers: The number of workers of one that is started here.
         size: Bytes of records and models that will be sent.
 
     Raises:
-        TrainingError: There is none, or it cannot be started.
+        TrainingError: There is no cluster, or it cannot be started.
     """
     if ray.is_initialized():
         yield
@@ -77,7 +77,7 @@ def connected(ray: Any, address: str | None, workers: int | None, size: int) -> 
 
 @contextlib.contextmanager
 def _own(workers: int | None, size: int) -> Iterator[dict[str, object]]:
-    """What a cluster of our own is started with: no reports, no dashboard, a secret, and a folder that goes away."""
+    """The options of a cluster started here: no reports, no dashboard, a secret, and a temporary folder."""
     root = tempfile.gettempdir() if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
     secret = {} if any(name in os.environ for name in _AUTH) else {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with (
@@ -89,13 +89,13 @@ def _own(workers: int | None, size: int) -> Iterator[dict[str, object]]:
             "num_cpus": workers or _cores(),
             "object_store_memory": _STORE_BYTES + size + size // 10,
             "include_dashboard": False,
-            "_temp_dir": str(Path(folder) / "r"),  # Ray opens it to all; the folder around it stays closed
+            "_temp_dir": str(Path(folder) / "r"),  # Ray makes it world-readable; its parent folder is not
         }
     _forget_secret()
 
 
 def _forget_secret() -> None:
-    """Ray reads its token once a process; the next cluster has another."""
+    """Ray reads its token once per process; the next cluster has another."""
     with contextlib.suppress(ImportError, AttributeError):
         importlib.import_module("ray._raylet").AuthenticationTokenLoader.instance().reset_cache()
 
@@ -115,7 +115,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handler_kept(number: signal.Signals) -> Iterator[None]:
-    """Ray puts a handler of its own in place."""
+    """Restore the signal handler, which Ray replaces by its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -142,5 +142,5 @@ def _cores() -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """What kind of error, and the first line of what it says."""
+    """The type of an error, and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]

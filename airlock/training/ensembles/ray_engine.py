@@ -1,17 +1,17 @@
 """The engine "ray": chunks of models trained by the workers of a Ray cluster, on this machine or on many.
 
-Every chunk is one Ray task. The records are put into Ray's object store once, so that a machine holds them once; a task
-gets its models' positions, trains as the engine "local" does, and sends the weights back. A chunk whose worker or
-machine dies is trained again elsewhere, with a warning; one that fails for a reason of its own stops the run. On Ctrl-C
-the workers stop after their step and send back what they have, so that with a checkpoint folder nothing is lost.
+Every chunk is one Ray task. The records are put into Ray's object store once, so that each machine holds one copy; a
+task receives its models' positions, trains like the engine "local", and sends the weights back. A chunk whose worker or
+machine dies is trained again elsewhere, with a warning; any other error stops the run. On Ctrl-C the workers stop after
+their step and send back what they have, so that with a checkpoint folder nothing is lost.
 
-Ray carries code and data by pickle and in the clear: every machine of the cluster and the network between them see the
-private records and can run code in this process. A cluster must be one's own (`ray_cluster`).
+Ray sends code and data as pickles in plain text: every machine of the cluster and the network between them see the
+private records and can run code in this process. Use only a cluster of your own (`ray_cluster`).
 
-Ray is imported when models are trained by it, and not before.
+Ray is imported only when it trains models.
 
-A worker (`train`) trains one chunk, says how far it is, and stops when asked. In: the chunk, its models' positions, the
-records in the object store. Out: an `Outcome`.
+A worker (`train`) trains one chunk, reports its progress, and stops on request. In: the chunk, its models' positions,
+the records in the object store. Out: an `Outcome`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from airlock.training.gradients import Objective
 from airlock.training.loop import Augment, Recipe, Run
 from airlock.training.sampling import Index
 
-# What a worker does.
+# The worker.
 
-POLL = 0.5  # seconds between two looks at the bar and at the wish to stop
-PATIENCE = 60.0  # seconds that somebody is waited for
+POLL = 0.5  # seconds between two updates of the progress bar and checks for a request to stop
+PATIENCE = 60.0  # seconds to wait for an answer
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What all tasks have in common, records apart."""
+    """What all tasks have in common, except the records."""
 
     make: Make
     recipe: Recipe
@@ -67,7 +67,7 @@ class Spec:
 class TaskOutcome:
     """What a task sends back: its models, or its steps so far when it was stopped, or why it failed.
 
-    Failures travel as text: not every exception can be sent.
+    Failures are sent as text: not every exception can be serialised.
     """
 
     models: bytes | None = None
@@ -79,7 +79,7 @@ class TaskOutcome:
 
 
 def versions() -> tuple[str, str]:
-    """Of what decides which models come out; a build for a CPU or for a GPU is the same version."""
+    """The versions that determine the resulting models; builds for CPU and GPU count as the same."""
     return VERSION, torch.__version__.split("+")[0]
 
 
@@ -100,7 +100,7 @@ def train(
             raise TrainingError(
                 "the same versions of Airlock and torch on every machine",
                 f"{' and '.join(versions())} on a worker, {' and '.join(asked)} where it was started",
-                "Which models come out would depend on who trains them.",
+                "The result would depend on which worker trains the models.",
             )
         if listening.stop(checkpoint.steps_done(steps) if steps else 0):
             return TaskOutcome(steps=steps)
@@ -114,7 +114,7 @@ def train(
 def _unpacked(packed: bytes) -> Spec:
     try:
         spec: Spec = import_ray().cloudpickle.loads(packed)
-    except Exception as error:  # importing runs code of the user's
+    except Exception as error:  # importing runs user code
         raise NetError(
             "a network and an augmentation that every machine of the cluster can import",
             f"an error there ({first_line(error)})",
@@ -134,7 +134,7 @@ def _train_chunk(
 ) -> TaskOutcome:
     device = choose_device("cuda" if spec.cuda else "cpu")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the store's arrays cannot be written to, and nobody does
+        warnings.simplefilter("ignore")  # the store's arrays are read-only, which is fine
         data = Resident(Records(*arrays), device)
     task = EnsembleTask(
         spec.make, data, members, spec.recipe, spec.seed, spec.augment, spec.batch_size, spec.fingerprint,
@@ -153,7 +153,7 @@ def _train_chunk(
 
 
 class _Listening(Group):
-    """This process alone, which tells the board how far it is and asks whether to stop, once in a while."""
+    """This process alone, which periodically reports its progress to the board and asks whether to stop."""
 
     def __init__(self, ray: Any, board: Any, start: int) -> None:
         super().__init__()
@@ -162,18 +162,18 @@ class _Listening(Group):
         self.answer: Any = None
 
     def progress(self, label: str, done: int, steps: int) -> None:
-        """Remember the step."""
+        """Record the step."""
         self.done = done
 
     def stop(self, done: int) -> bool:
-        """Ask and wait for the answer; without a board there is nobody who could ask to stop."""
+        """Ask and wait for the answer; without a board, nothing can request a stop."""
         try:
             return bool(self.ray.get(self.board.note.remote(self.start, done), timeout=PATIENCE))
         except self.ray.exceptions.RayError:
             return False
 
     def agreed(self, wish: bool) -> bool:
-        """Whether to stop after this step, by the answer to the last note."""
+        """Whether to stop after this step, according to the answer to the last report."""
         if wish or time.monotonic() - self.noted < POLL:
             return wish
         self.noted = time.monotonic()
@@ -187,9 +187,10 @@ class _Listening(Group):
         return wish
 
 
-# What the driver does.
+# The driver.
 
-_GPU_BYTES = 4 << 30  # for models on GPUs that cannot be asked from here
+
+_GPU_BYTES = 4 << 30  # for models on GPUs that cannot be queried from here
 
 
 @dataclass(frozen=True)
@@ -197,11 +198,12 @@ class Ray:
     """The engine with its settings: `train_together(..., engine=Ray(address="10.0.0.5:6379"))`.
 
     Args:
-        address: Of the cluster to join; else the environment's RAY_ADDRESS; else one of its own is started on this
-            machine for the time of the call. A cluster that this process is connected to already goes before all.
-        workers: How many processes train in a cluster of its own; one a core when left out.
-        gpus: For every chunk, also part of one; when left out, 1 if `run.device` is a GPU, else none.
-        attempts: How often a chunk is begun whose workers die.
+        address: The address of the cluster to join; else the environment's RAY_ADDRESS; else a cluster is started on
+            this machine for the duration of the call. If this process is already connected to a cluster, that one is
+            used.
+        workers: How many processes train in a cluster started here; one per core by default.
+        gpus: GPUs per chunk, possibly a fraction; by default 1 if `run.device` is a GPU, else none.
+        attempts: How many times a chunk is started if its workers die.
     """
 
     address: str | None = None
@@ -210,7 +212,7 @@ class Ray:
     attempts: int = 4
 
     def __call__(self, job: Job) -> None:
-        """Train what is missing.
+        """Train the missing models.
 
         Raises:
             ConfigError: Ray is not installed.
@@ -220,7 +222,7 @@ class Ray:
         ray = import_ray()
         if job.run.group.world > 1:
             raise TrainingError(
-                "one process that starts Ray", f"{job.run.group.world}", do="Start it without torchrun."
+                "a single process with the engine 'ray'", f"{job.run.group.world}", do="Start it without torchrun."
             )
         if job.missing:
             gpus = (1.0 if job.run.device.type == "cuda" else 0.0) if self.gpus is None else self.gpus
@@ -230,13 +232,13 @@ class Ray:
 
 
 def _bytes_sent(job: Job) -> int:
-    """Records, and models with the state of their optimiser."""
+    """The size of the records, and of models with their optimiser state."""
     models = job.count * sum(value.nbytes for value in tensors(job.task.make(0)).values())
     return job.task.data.x.nbytes + job.task.data.y.nbytes + 4 * models
 
 
 class _Driver:
-    """Hands out chunks, takes their results, and begins anew what was lost."""
+    """Distributes chunks, collects their results, and restarts what was lost."""
 
     def __init__(self, ray: Any, job: Job, gpus: float, attempts: int) -> None:
         self.ray, self.job, self.attempts = ray, job, attempts
@@ -267,7 +269,7 @@ class _Driver:
             raise TrainingError(
                 f"a Ray cluster with a core{f' and {gpus:g} GPUs' if gpus else ''} for every chunk",
                 f"one with {there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs",
-                "The chunks would wait for ever.",
+                "The chunks would wait forever.",
             )
         return slots
 
@@ -284,16 +286,16 @@ class _Driver:
         )
         try:
             packed: bytes = self.ray.cloudpickle.dumps(spec)
-        except Exception as error:  # pickling runs code of whatever it meets
+        except Exception as error:  # pickling runs code of the objects it meets
             raise NetError(
                 "a network and an augmentation that can be sent to other processes",
                 f"an error ({first_line(error)})",
-                do="Make them by functions that hold no open files, locks or devices.",
+                do="Create them with functions that hold no open files, locks or devices.",
             ) from error
         return packed
 
     def run(self) -> None:
-        """Until all chunks are done, or those that are under way have stopped."""
+        """Run until all chunks are done, or those in progress have stopped."""
         try:
             for chunk in self.chunks:
                 self._begin(chunk)
@@ -353,13 +355,13 @@ class _Driver:
         why = first_line(error) if error else "it was stopped"
         if self.begun[chunk] >= self.attempts:
             raise TrainingError(
-                f"a worker that lives until {_named(chunk)} can be used",
-                f"{self.begun[chunk]} that did not, the last by {why}",
-                "Something there ends them: often memory.",
-                "See Ray's logs on that machine; a smaller chunk_bytes takes less memory.",
+                f"a worker that survives until {_named(chunk)} can be used",
+                f"{self.begun[chunk]} that did not, the last because of {why}",
+                "Something there kills them, often a lack of memory.",
+                "See Ray's logs on that machine; a smaller chunk_bytes needs less memory.",
             ) from error
         warnings.warn(
-            f"The worker that trained {_named(chunk)} is gone ({why}); it begins again elsewhere.",
+            f"The worker that trained {_named(chunk)} is gone ({why}); its chunk is restarted elsewhere.",
             AirlockWarning,
             stacklevel=2,
         )
@@ -371,7 +373,7 @@ class _Driver:
             checkpoint.put(folder, steps)
 
     def _report(self) -> None:
-        """Ask the board now and then, and never wait for it."""
+        """Query the board periodically, without ever waiting for it."""
         with contextlib.suppress(self.ray.exceptions.RayError):
             if self.asked is None:
                 self.asked = self.board.read.remote()
@@ -385,9 +387,9 @@ class _Driver:
 
 
 def _put_up_board(ray: Any) -> Any:
-    """An actor beside the driver: workers note how far they are and read whether to stop.
+    """An actor next to the driver: workers report their progress and read whether to stop.
 
-    The class is made here so that it travels by value: a process that counts need not import torch.
+    The class is defined here so that it is sent by value: a process that only counts need not import torch.
     """
 
     class Board:
@@ -415,14 +417,14 @@ def _named(chunk: range) -> str:
 
 
 def _failure(chunk: range, outcome: TaskOutcome) -> AirlockError:
-    """What went wrong in a worker, as it would have been said here."""
+    """A worker's error, as it would have been raised here."""
     if outcome.said is not None:
         kind: type[AirlockError] = getattr(errors, outcome.error, TrainingError)
         return kind(*outcome.said)
     found = TrainingError(
         f"{_named(chunk)} to be trained",
         f"an error in a worker ({outcome.error})",
-        "It would come again, so the models were not tried again.",
+        "It would happen again, so the models were not retried.",
     )
     found.__cause__ = RuntimeError(outcome.trace)
     return found

@@ -1,14 +1,14 @@
 """Many networks of one shape as one: parameters stacked along a new first axis, one gradient step for all of them.
 
-Every network meets its own batch and its own dropout. The masks are drawn network by network from its own seed, exactly
-as the network by itself would draw them, so that what one meets does not depend on which others are computed with it.
-Batches of different sizes stand side by side: filled up with records of weight zero where records do not mix in the
-network, in groups of equal size where they do (BatchNorm). What torch.func's vmap does not take is computed one network
-after another, with the same result.
+Every network has its own batch and its own dropout. The masks are drawn network by network from its own seed, exactly
+as the network would draw them when trained alone, so they do not depend on which others are computed with it. Batches
+of different sizes are combined: padded with records of weight zero if the network does not mix records, in groups of
+equal size if it does (BatchNorm). What torch.func's vmap does not support is computed one network after another, with
+the same result.
 
-A step of many networks may run as one CUDA graph (`Replays`): one launch instead of hundreds, and thousands of Python
-calls less. A graph is captured when the same shapes come up for the third time; whatever cannot be captured, or is not
-on a GPU, stays with ordinary launches.
+A step of many networks may run as one CUDA graph (`Replays`): one launch instead of hundreds, and thousands fewer
+Python calls. A graph is captured when the same shapes occur for the third time; whatever cannot be captured, or is not
+on a GPU, uses ordinary launches.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from airlock.training.gradients import MEAN, Named, Objective
 
 # A step as one CUDA graph.
 
-_PATIENCE = 2  # ordinary steps before one is captured: libraries choose their kernels in them
+_PATIENCE = 2  # ordinary steps before one is captured, in which libraries choose their kernels
 
 
 @dataclass
 class StackedBatch:
-    """What networks of one step meet: records, labels, every record's weight in the loss, and masks of dropouts."""
+    """The inputs of networks in one step: records, labels, every record's weight in the loss, and dropout masks."""
 
     where: Any  # which of the networks: a slice or positions
     x: Tensor
@@ -50,7 +50,7 @@ class StackedBatch:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """All that changes from step to step."""
+        """Everything that changes from step to step."""
         return [self.x, self.y, self.weights, *self.masks]
 
 
@@ -71,10 +71,10 @@ class _Graph:
 
 
 class Replays:
-    """Does `work` on parts of all networks, from a graph where there is one; its results are written over by the next.
+    """Does `work` on parts of all networks, by a graph if there is one; the next call overwrites its results.
 
     Args:
-        work: Gives the gradients of the stacked networks; reads nothing but them and the part, and changes nothing.
+        work: Returns the gradients of the stacked networks; reads only them and the part, and changes nothing.
     """
 
     def __init__(self, work: Work) -> None:
@@ -85,8 +85,8 @@ class Replays:
         self._broken = False
 
     def __call__(self, held: nn.Module, part: StackedBatch) -> list[Tensor | None]:
-        """As `work(held, [part])`."""
-        if held is not self._held:  # a graph knows parameters by their place in memory
+        """Equivalent to `work(held, [part])`."""
+        if held is not self._held:  # a graph identifies parameters by their address
             self._held = held
             self._graphs.clear()
             self._seen.clear()
@@ -111,7 +111,8 @@ class Replays:
 
 # Stacked networks.
 
-_AGREE = 1e-2  # of the gradient's norm: a wrong gradient is further off, TF32 is not
+
+_AGREE = 1e-2  # relative to the gradient's norm: a wrong gradient differs by more, TF32 by less
 _DROPOUTS: dict[type, Callable[[Tensor, float, bool], Tensor]] = {
     nn.Dropout: F.dropout,
     nn.Dropout1d: F.dropout1d,
@@ -128,7 +129,7 @@ def tensors(net: nn.Module) -> Named:
 
 
 def stack(nets: Sequence[nn.Module]) -> nn.Module:
-    """A module with the names of one network whose tensors hold those of all; it holds them and cannot be called.
+    """A module with the names of one network whose tensors are the stacked ones of all; it cannot be called.
 
     Raises:
         NetError: The networks do not have the same parameters.
@@ -159,8 +160,8 @@ def _check_alike(nets: Sequence[nn.Module]) -> None:
         if form(net) != form(nets[0]):
             raise NetError(
                 "networks with the same parameters, to be trained together",
-                f"network {place} of {len(nets)} with others than the first",
-                do="Train networks of different shapes in calls of their own.",
+                f"network {place} of {len(nets)}, which differs from the first",
+                do="Train networks of different shapes in separate calls.",
             )
 
 
@@ -177,7 +178,7 @@ def forward_one_by_one(net: nn.Module, values: Named, x: Tensor) -> Tensor:
 
 
 class _Masked(nn.Module):
-    """Stands where a dropout stood and takes the next mask from the tape."""
+    """Replaces a dropout and takes the next mask from the tape."""
 
     def __init__(self, tape: list[Tensor]) -> None:
         super().__init__()
@@ -188,7 +189,7 @@ class _Masked(nn.Module):
 
 
 class _Linear(nn.Linear):
-    """A dense layer whose stacked gradient lies in memory as the weights do; vmap's own comes out transposed."""
+    """A dense layer whose stacked gradient has the memory layout of the weights; vmap's own is transposed."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 2:
@@ -198,7 +199,7 @@ class _Linear(nn.Linear):
 
 
 class Dropouts:
-    """The masks that a network by itself would draw from a seed, in the order in which it would."""
+    """The masks that a network trained alone would draw from a seed, in the same order."""
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...], device: torch.device) -> None:
         self.net, self.shape, self.device = copy.deepcopy(net).to(device).train(), shape, device
@@ -207,7 +208,7 @@ class Dropouts:
         self._ones: dict[torch.Size, Tensor] = {}
 
     def masks(self, chance: int, records: int) -> list[Tensor]:
-        """Zeros and 1 / (1 - p), one mask for every call of a dropout."""
+        """Zeros and 1 / (1 - p), one mask per call of a dropout."""
         if not self.any:
             return []
         calls = self.calls(records)
@@ -237,7 +238,7 @@ class Dropouts:
 
 
 def _mean_weights(sizes: Sequence[int], width: int, device: torch.device) -> Tensor:
-    """Every record's weight in its network's mean loss; what fills a batch up has weight zero."""
+    """Every record's weight in its network's mean loss; padding has weight zero."""
     size = np.asarray(sizes)[:, None]
     return torch.from_numpy(((np.arange(width) < size) / size).astype(np.float32)).to(device)
 
@@ -247,11 +248,11 @@ def _trainable(held: nn.Module) -> list[nn.Parameter]:
 
 
 class Looped:
-    """Gradients one network after another: for whatever vmap does not take, and the reference for what it does.
+    """Gradients one network after another: for whatever vmap does not support, and the reference for what it does.
 
     Args:
         net: One of the networks.
-        dropouts: Where the masks come from; left out, its dropouts draw for themselves.
+        dropouts: The source of the masks; if left out, its dropouts draw their own.
         objective: What each network minimises.
     """
 
@@ -261,7 +262,7 @@ class Looped:
         self.net = (_masked(copy.deepcopy(net), self.tape) if dropouts else copy.deepcopy(net)).train()
 
     def __call__(self, held: nn.Module, x: Tensor, y: Tensor, sizes: Sequence[int], chances: Sequence[int]) -> None:
-        """Put every network's gradient into the stacked parameters; buffers move on."""
+        """Put every network's gradient into the stacked parameters; buffers are updated."""
         self.net.to(x.device)
         held.zero_grad(set_to_none=True)
         trainable = [name for name, p in held.named_parameters() if p.requires_grad]
@@ -289,7 +290,7 @@ def _put(parameter: Tensor, place: int, gradient: Tensor | None) -> None:
 
 
 def _move_buffers(held: nn.Module, whole: Named, state: Named, rows: Sequence[int], one: bool = False) -> None:
-    """Write back what a forward pass made of the buffers."""
+    """Write back the buffers that a forward pass updated."""
     for name, _ in held.named_buffers():
         new = state[name].detach()[None] if one else state[name].detach()
         if new.data_ptr() != whole[name][rows[0]].data_ptr():
@@ -297,13 +298,13 @@ def _move_buffers(held: nn.Module, whole: Named, state: Named, rows: Sequence[in
 
 
 class Vmapped:
-    """Gradients of all networks in one pass: products of matrices in batches, convolutions in groups.
+    """Gradients of all networks in one pass: batched matrix products, grouped convolutions.
 
     Args:
         net: One of the networks.
-        dropouts: Where the masks come from.
-        fills: Whether a short batch may be filled up: only where one record's output depends on it alone.
-        fused: Put the GPU's own kernels where they fit.
+        dropouts: The source of the masks.
+        fills: Whether a short batch may be padded: only if a record's output depends on that record alone.
+        fused: Use the GPU's own kernels where they apply.
         objective: What each network minimises.
     """
 
@@ -317,7 +318,7 @@ class Vmapped:
         self.replays = Replays(self._gradients) if fills and not any(True for _ in net.buffers()) else None
 
     def __call__(self, held: nn.Module, x: Tensor, y: Tensor, sizes: Sequence[int], chances: Sequence[int]) -> None:
-        """Put every network's gradient into the stacked parameters; buffers move on."""
+        """Put every network's gradient into the stacked parameters; buffers are updated."""
         self.net.to(x.device)
         held.zero_grad(set_to_none=True)
         parts = [self._part(x, y, sizes, chances, rows, width) for rows, width in self._groups(sizes)]
@@ -375,7 +376,7 @@ def _filled(mask: Tensor, width: int) -> Tensor:
 
 
 def _masked(net: nn.Module, tape: list[Tensor]) -> nn.Module:
-    """The network with masks for dropouts, and dense layers as they are fastest when stacked."""
+    """The network with masks instead of dropouts, and dense layers that are fast when stacked."""
     for module in list(net.modules()):
         for name, layer in list(module._modules.items()):
             if type(layer) in _DROPOUTS:
@@ -388,24 +389,24 @@ def _masked(net: nn.Module, tape: list[Tensor]) -> nn.Module:
 def choose(
     nets: Sequence[nn.Module], shape: tuple[int, ...], device: torch.device, objective: Objective = MEAN
 ) -> Looped | Vmapped:
-    """Through vmap if that gives what a loop gives on random records and is not slower, else the loop.
+    """The vmap engine if it agrees with a loop on random records and is not slower, else the loop.
 
-    Which of the two, and why, is logged where it is the loop. It depends on the network and the device alone, so that a
-    resumed run computes as before.
+    If it is the loop, the reason is logged. The choice depends only on the network and the device, so that a resumed
+    run computes as before.
     """
     if _loops_faster(nets[0], device):
-        _log.info("Networks are trained one after another: on a CPU, convolutions are slower in groups.")
+        _log.info("Networks are trained one after another: on a CPU, grouped convolutions are slower.")
         return Looped(nets[0], objective=objective)
     why = ""
     for fused in (True, False) if stacked_layers.available(device) else (False,):
         try:
             engine = _try_vmap(nets, shape, device, fused, objective)
         except _NO_VMAP as error:
-            why = f"vmap does not take them ({_first_line(error)})"
+            why = f"vmap does not support them ({_first_line(error)})"
         else:
             if engine is not None:
                 return engine
-            why = "under vmap their gradients come out otherwise"
+            why = "their gradients differ under vmap"
         if fused:
             _log.info("Kernels for many networks at once are not used: %s.", why)
     _log.warning("Networks are trained one after another: %s.", why)
@@ -413,9 +414,9 @@ def choose(
 
 
 def _loops_faster(net: nn.Module, device: torch.device) -> bool:
-    """Whether a CPU computes this network more quickly one after another (figures: docs/results/audit.md).
+    """Whether a CPU computes such networks faster one after another (figures: docs/results/audit.md).
 
-    Stacked convolutions become grouped ones. Those over several channels lose by it, those over one do not.
+    Stacked convolutions become grouped ones. That slows down convolutions over several channels, but not over one.
     """
     convolutions = [layer for layer in net.modules() if isinstance(layer, nn.modules.conv._ConvNd)]
     return device.type == "cpu" and any(layer.in_channels > layer.groups for layer in convolutions)

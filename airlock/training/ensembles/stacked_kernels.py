@@ -1,9 +1,8 @@
-"""Convolutions and pools of many networks at once as Triton kernels; imported only where Triton is.
+"""Convolutions and poolings of many networks at once as Triton kernels; imported only if Triton is installed.
 
-cuDNN computes convolutions in groups slowly, above all the weights' gradients, and one call a network leaves most of a
-GPU idle. Here a program belongs to one network; channels lie last in memory, and patches are never written down: the
-entry (position, k) of the matrix of patches lies at base(position) + offset(k), where k = (kernel row, kernel column,
-channel).
+cuDNN is slow at grouped convolutions, above all at the weights' gradients, and one call per network leaves most of a
+GPU idle. Here a program belongs to one network; channels are last in memory, and patches are never stored: the entry
+(position, k) of the matrix of patches is at base(position) + offset(k), where k = (kernel row, kernel column, channel).
 """
 # mypy: ignore-errors
 
@@ -60,7 +59,7 @@ def _convolve_kernel(
     if HAS_BIAS:
         sums += tl.load(bias + model * OUTOF + o, mask=o < OUTOF, other=0.0)[None, :]
     if RELU:
-        sums = tl.where(sums <= 0, 0.0, sums)  # what is not a number stays so
+        sums = tl.where(sums <= 0, 0.0, sums)  # NaN stays NaN
     where = model * positions * OUTOF + t[:, None] * OUTOF + o[None, :]
     tl.store(out + where, sums, mask=fits)
 
@@ -166,8 +165,8 @@ def convolve(
         weights: (networks, kernel rows · kernel columns · channels, out).
         bias: (networks, out).
         kernel: Rows and columns.
-        padding: Above and below, before and behind.
-        relu: Set what is negative to zero.
+        padding: Rows above and below, columns left and right.
+        relu: Set negative outputs to zero.
     """
     models, records, high, wide, into = x.shape
     rows, columns = high + 2 * padding[0] - kernel[0] + 1, wide + 2 * padding[1] - kernel[1] + 1
@@ -177,7 +176,7 @@ def convolve(
     tile = min(64, max(16, triton.next_power_of_2(outof)))
     step = min(32, max(16, triton.next_power_of_2(weights.shape[1])))
     at_once = 128 if into < 16 else 512
-    stages = 1 if weights.shape[1] <= step else 3  # a loop that is not pipelined came out wrong for a 5 × 5 kernel
+    stages = 1 if weights.shape[1] <= step else 3  # without pipelining, the loop gave wrong results for a 5 × 5 kernel
     grid = (triton.cdiv(positions, at_once), models, triton.cdiv(outof, tile))
     _convolve_kernel[grid](
         x, weights, weights if bias is None else bias, out, positions,
@@ -192,9 +191,9 @@ def convolve(
 def weight_gradients(
     x: Tensor, back: Tensor, kernel: tuple[int, int], padding: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Of `convolve` with respect to weights and bias, given that with respect to its output.
+    """The gradients of `convolve` with respect to weights and bias, given the gradient of its output.
 
-    Positions are shared out among programs, whose sums are then added in a fixed order. Tile sizes, here and in
+    Positions are divided among programs, whose sums are then added in a fixed order. Tile sizes, here and in
     `convolve`, are those that were fastest on an H200 for 1 to 64 channels.
     """
     models, records, high, wide, into = x.shape
@@ -219,7 +218,7 @@ def weight_gradients(
 
 
 def relu_pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """ReLU, then the largest of 2 × 2, and which it was (4 if none was positive); channels lie last."""
+    """ReLU, then the maximum of 2 × 2, and its position (4 if none was positive); channels are last."""
     records, high, wide, channels = x.shape
     out = torch.empty((records, high // 2, wide // 2, channels), dtype=x.dtype, device=x.device)
     chosen = torch.empty(out.shape, dtype=torch.uint8, device=x.device)
@@ -230,7 +229,7 @@ def relu_pool(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def relu_pool_back(back: Tensor, chosen: Tensor, high: int, wide: int) -> Tensor:
-    """The gradient of `relu_pool`; `back` is (records, channels, rows, columns), in whatever order it lies."""
+    """The gradient of `relu_pool`; `back` is (records, channels, rows, columns), in any memory layout."""
     records, rows, columns, channels = chosen.shape
     out = torch.empty((records, high, wide, channels), dtype=back.dtype, device=back.device)
     _unpool_kernel[(triton.cdiv(out.numel(), 1024),)](

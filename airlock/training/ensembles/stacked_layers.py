@@ -1,9 +1,9 @@
-"""Layers that stand in for convolutions and pools when many networks are computed at once on a GPU.
+"""Layers that replace convolutions and poolings when many networks are computed at once on a GPU.
 
-`fuse` puts them into a network that will be called under vmap, where they run the kernels of `stacked_kernels`; called
-otherwise they do what the layers did that they stand for. A ReLU behind a convolution, and a 2 × 2 pool behind that,
-are computed along with it. That is right only if a Sequential is run as a whole, so whoever fuses compares the
-gradients with those of the network as it was (`stacked.choose`).
+`fuse` puts them into a network that will be called under vmap, where they run the kernels of `stacked_kernels`;
+otherwise they behave like the layers that they replace. A ReLU after a convolution, and a 2 × 2 pooling after that, are
+computed along with it. That is correct only if a Sequential is run as a whole, so the caller compares the gradients
+with those of the original network (`stacked.choose`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def available(device: torch.device) -> bool:
 
 
 def fuse(net: nn.Module) -> bool:
-    """Put stand-ins into the network, in place; parameters keep their names. Says whether there was anything to do."""
+    """Put replacements into the network, in place; parameters keep their names. Returns whether anything changed."""
     found = False
     for module in list(net.modules()):
         names = list(module._modules)
@@ -51,7 +51,7 @@ def _takes(layer: nn.Module) -> bool:
 
 
 def _join(run: nn.Sequential, names: list[str]) -> None:
-    """Take what follows a convolution along with it."""
+    """Fuse what follows a convolution into it."""
     conv, *behind = (run._modules[name] for name in names)
     if not behind or type(behind[0]) is not nn.ReLU or not isinstance(conv, Conv):
         return
@@ -74,21 +74,21 @@ def _halves(layer: nn.Module | None) -> bool:
 
 
 class Conv(nn.Conv2d):
-    """A convolution of stride 1, with the ReLU behind it if `relu`."""
+    """A convolution of stride 1, followed by a ReLU if `relu`."""
 
     relu: bool
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of one network's records."""
+        """The output for one network's records."""
         found: Tensor = _Conv.apply(x.float(), self.weight, self.bias, self.padding, self.relu)  # type: ignore[no-untyped-call]
         return found
 
 
 class ReluPool(nn.Module):
-    """ReLU and the largest of 2 × 2."""
+    """ReLU and the maximum of 2 × 2."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of one network's records."""
+        """The output for one network's records."""
         found: Tensor = _ReluPool.apply(x)  # type: ignore[no-untyped-call]
         return found
 
@@ -101,7 +101,7 @@ def _first(value: Any, dim: int | None, models: int) -> Any:
 
 
 class _Conv(torch.autograd.Function):
-    """One network's; what counts is its rule under vmap."""
+    """For one network; what matters is its rule under vmap."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, relu: bool) -> Tensor:
@@ -114,7 +114,7 @@ class _Conv(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *back: Any) -> Any:
-        raise NotImplementedError("a stand-in is for networks under vmap")
+        raise NotImplementedError("a replacement layer is for networks under vmap")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Any, weight: Any, bias: Any, padding: Pair, relu: bool) -> tuple[Tensor, int]:
@@ -123,7 +123,7 @@ class _Conv(torch.autograd.Function):
 
 
 class _StackedConv(torch.autograd.Function):
-    """(networks, records, channels, rows, columns), its own weights for each network; channels lie last in memory."""
+    """(networks, records, channels, rows, columns), with separate weights per network; channels are last in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, relu: bool) -> Tensor:
@@ -156,7 +156,7 @@ class _StackedConv(torch.autograd.Function):
 
 
 class _ReluPool(torch.autograd.Function):
-    """One network's; what counts is its rule under vmap."""
+    """For one network; what matters is its rule under vmap."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class _ReluPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *back: Any) -> Any:
-        raise NotImplementedError("a stand-in is for networks under vmap")
+        raise NotImplementedError("a replacement layer is for networks under vmap")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Any) -> tuple[Tensor, int]:
@@ -176,7 +176,7 @@ class _ReluPool(torch.autograd.Function):
 
 
 class _StackedReluPool(torch.autograd.Function):
-    """Networks and records alike, side by side."""
+    """Networks and records are both treated as a batch."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

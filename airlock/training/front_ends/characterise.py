@@ -1,11 +1,11 @@
-"""What features give away and what they are good for, measured on public data for many front ends at once.
+"""What features reveal and how useful they are, measured on public data for many front ends at once.
 
 A point is a prefix of m layers, some of its output channels, and a seed. Its utility is the test accuracy of the
 paper's classifier trained on the features, its privacy loss the mean PSNR of the paper's reconstructor on test images
 (`training.front_ends.probe_networks`).
 
-Every result is a cell that is kept by the hash of all that determines it, so that an interrupted run goes on and a
-second one costs nothing. A PSNR against one trained network is a lower bound on what leaks.
+Every result is a cell cached under the hash of everything that determines it, so that an interrupted run can continue
+and a second one costs nothing. The PSNR of one trained reconstructor is a lower bound on what leaks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VERSION = 1  # of networks and training: a change must change every key
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured at a point; None where it was not asked for."""
+    """What was measured at a point; None if it was not requested."""
 
     point: Point
     utility: float | None = None
@@ -46,12 +46,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Characterisation:
-    """All that was measured of one front end on one public set.
+    """Everything that was measured for one front end on one public set.
 
     Args:
         front: Its name.
-        public: What the public set is called.
-        widths: How many channels there are after m layers.
+        public: The name of the public set.
+        widths: The number of channels after m layers.
         cells: The results.
     """
 
@@ -94,10 +94,10 @@ class Characterisation:
 
     @classmethod
     def from_dict(cls, table: Mapping[str, object]) -> Characterisation:
-        """Read back what `to_dict` gave.
+        """Read back the output of `to_dict`.
 
         Raises:
-            DataError: It is no characterisation.
+            DataError: It is not a characterisation.
         """
         try:
             cells = tuple(
@@ -113,7 +113,7 @@ class Characterisation:
 
 
 def grid(widths: Mapping[int, int], depths: Sequence[int], draws: int = 1, seed: int = 0) -> tuple[Point, ...]:
-    """Random channel subsets: `draws` of them for every m and every D' that there is."""
+    """Random channel subsets: `draws` of them for every m and every possible D'."""
     points = []
     for m, width in widths.items():
         for depth in depths:
@@ -127,7 +127,7 @@ def grid(widths: Mapping[int, int], depths: Sequence[int], draws: int = 1, seed:
 
 
 def singles(layers: int, width: int, seed: int = 0) -> tuple[Point, ...]:
-    """Every channel by itself."""
+    """Every single channel."""
     return tuple(Point(layers, (channel,), seed) for channel in range(width))
 
 
@@ -145,18 +145,18 @@ def characterise(
     """Measure the points on public records.
 
     Args:
-        fronts: The prefix of m layers, whole, for every m that a point names.
-        public: Records that need no protection; the last `effort.test_records` of a shuffle are measured on.
-        classes: How many.
-        points: What to measure.
-        run: Where; its progress counts cells.
-        effort: How carefully.
-        kinds: What to measure.
-        name: What the public set is called.
-        cache: Where results are kept; the user's cache folder when left out.
+        fronts: The complete prefix of m layers, for every m that a point names.
+        public: Records that need no protection; the last `effort.test_records` of a shuffle are the test set.
+        classes: The number of classes.
+        points: The points to measure.
+        run: Where to compute; its progress counts cells.
+        effort: How thoroughly to measure.
+        kinds: Which quantities to measure.
+        name: The name of the public set.
+        cache: Where results are cached; the user's cache folder when left out.
 
     Raises:
-        NetError: A point names a prefix or channels that are not there.
+        NetError: A point names a prefix or channels that do not exist.
         DataError: There are too few public records.
         Interrupted: Ctrl-C; what was measured so far is kept.
     """
@@ -194,20 +194,20 @@ def _check(fronts: Mapping[int, Prefix], points: Sequence[Point]) -> None:
             raise NetError(f"a prefix of {point.layers} layers", "none")
         if not point.channels or not set(point.channels) <= set(range(front.channels)):
             raise NetError(
-                f"channels among the {front.channels} there are after {point.layers} layers",
+                f"channels among the {front.channels} after {point.layers} layers",
                 f"{len(point.channels)} channels up to {max(point.channels, default=-1)}",
             )
 
 
 def _chunks(points: Sequence[Point], m: int, at_once: int) -> Iterator[list[Point]]:
-    """Points of one m that are trained together: those of like width first, so that few zeros are computed."""
+    """Points of one m that are trained together: grouped by similar width, so that little padding is computed."""
     own = sorted({p for p in points if p.layers == m}, key=lambda p: (len(p.channels), p.seed, p.channels))
     for start in range(0, len(own), at_once):
         yield own[start : start + at_once]
 
 
 class _Store:
-    """Results on disk, a small file each, by the hash of all that determines them."""
+    """Results on disk, one small file each, keyed by the hash of everything that determines them."""
 
     def __init__(
         self, folder: Path | None, fronts: Mapping[int, Prefix], data: str, classes: int, effort: Effort

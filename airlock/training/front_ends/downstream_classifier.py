@@ -1,9 +1,9 @@
 """The receiver's side: a classifier from released features alone.
 
-In: features and labels as they lie in a bundle. Out: a network from features to logits. Maps are classified by
-PrivyNet's network (`nets.privynet`) or the user's own, with every channel brought to mean 0 and spread 1 first. Vectors
-with noise are classified by the nearest class mean: under noise that is many times the signal, all that can be learnt
-are these means. All of it is post-processing of what was released.
+In: features and labels from a bundle. Out: a network from features to logits. Maps are classified by PrivyNet's network
+(`nets.privynet`) or the user's own, with every channel first standardised to mean 0 and standard deviation 1. Noisy
+vectors are classified by the nearest class mean: with noise many times the signal, these means are all that can be
+learned. All of this is post-processing of what was released.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from airlock.training.loop import Recipe, Run, fit
 from airlock.training.sampling import Shuffled
 
 LABEL = "classifier on features"
-_BATCH, _RATE = 128, 1e-3  # Adam: by SGD at the paper's 0.05 the network may not learn at all
-_LEAST = 0.01  # of the means' own size: what the variance around them is at least
+_BATCH, _RATE = 128, 1e-3  # Adam: with SGD at the paper's 0.05, the network may not learn at all
+_LEAST = 0.01  # the least variance around the means, relative to their own size
 _BLOCK = 10_000
 
 
 class Standard(nn.Module):
-    """Every channel (or number) to mean 0 and spread 1 of the features it was made from."""
+    """Standardises every channel (or number) by the mean and standard deviation of the training features."""
 
     mean: Tensor
     spread: Tensor
@@ -50,11 +50,11 @@ def learn(
     """A classifier of features, in eval mode, on the CPU.
 
     Args:
-        features: As they were released, float32.
-        classes: How many.
+        features: The released features, float32.
+        classes: The number of classes.
         noise: The standard deviation of the noise on every number; None if there is none.
-        epochs: Of training, where there is any.
-        seed: Of training.
+        epochs: The epochs of training, if there is any.
+        seed: The seed of training.
         run: Device, progress.
         net: The user's own network as `package.module:function`; chosen by the shape if left out.
     """
@@ -89,11 +89,11 @@ def _standard(features: Records) -> Standard:
 
 
 def nearest_mean(features: Records, classes: int, noise: float) -> nn.Module:
-    """A linear discriminant for records without noise, from records with it: whose class mean is nearest.
+    """A linear discriminant for noise-free records, learned from noisy ones: the nearest class mean.
 
-    Class means are means of noisy features. All directions count alike, as they do after
-    `training.front_ends.features`: under so much noise their covariance cannot be learnt. How much a class's share
-    counts follows from the variance around the means, less that of the noise.
+    Class means are means of noisy features. All directions are weighted equally, as after
+    `training.front_ends.features`: under this much noise their covariance cannot be learned. The weight of the class
+    frequencies follows from the variance around the means, minus that of the noise.
     """
     x, y = torch.from_numpy(features.x).flatten(1).double(), torch.from_numpy(features.y)
     member = nn.functional.one_hot(y, classes).double()

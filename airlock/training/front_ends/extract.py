@@ -1,13 +1,13 @@
-"""Records through a front end into shards of features, while others are being written; memory stays bounded.
+"""Extracts features from records into shards, computing and writing concurrently; memory stays bounded.
 
-In: a front end, a `Source` of records, what is to be done to their features before they are written (`Protect`). Out:
-finished shards. Features are computed here, by processes of this machine (`workers`) or by Ray; whoever computes them,
-they are clipped and get their noise in this process, in one thread, right before they are written, so no feature
-without noise is ever on a disk. At most `QUEUE` blocks wait for the writer.
+In: a front end, a `Source` of records, and what is done to their features before they are written (`Protect`). Out:
+finished shards. Features are computed here, by processes on this machine (`workers`) or by Ray; in any case they are
+clipped and get their noise in this process, in one thread, right before they are written, so no feature without noise
+is ever on disk. At most `QUEUE` blocks wait for the writer.
 
-An interrupted run goes on with the shards that are missing. Finished ones are kept as they are, so that a record has
-one noisy version and no second one; a shard that was not finished is thrown away, never left the folder, and gets fresh
-noise. A folder knows by its mark which records, front end and settings it is for, and refuses all others.
+An interrupted run continues with the missing shards. Finished ones are kept unchanged, so that a record has only one
+noisy version; an unfinished shard, which never left the folder, is discarded and gets fresh noise. A folder's mark
+records which records, front end and settings it belongs to, and all others are refused.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from airlock.training.per_sample import outputs
 EngineName = Literal["local", "ray"]
 Labels = NDArray[np.int64]
 
-NOBODY = -1  # in the place of a record, and of its label
+NOBODY = -1  # in place of a record, and of its label
 QUEUE = 4  # blocks that wait for the writer
 AHEAD = 2  # blocks that wait for each worker
 MARK = "features.mark"
 _BLOCK, _BLOCK_GPU = 256, 1024  # records at a time
 _BLOCK_BYTES = 16 << 20
-_PATIENCE = 0.2  # seconds between two looks at the other thread
+_PATIENCE = 0.2  # seconds between two checks of the other thread
 
 
 class RecordSource(Protocol):
-    """Where records come from: an array in memory or on the disk, or made on the way."""
+    """Where records come from: an array in memory or on disk, or generated on the fly."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of records."""
 
     def block(self, where: slice) -> Records:
         """Some of them, in order."""
@@ -65,9 +65,9 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True)
 class Ordered:
-    """Records in another order; only those that are asked for are read.
+    """Records in another order; only those requested are read.
 
-    Where the order says NOBODY there is no record: a blank one stands there, and its label is NOBODY.
+    Where the order says NOBODY there is no record: it is replaced by a blank one whose label is NOBODY.
     """
 
     records: Records
@@ -86,20 +86,20 @@ class Ordered:
 
 
 class Protect(Protocol):
-    """What is done to a block before it is written; whatever it gives may leave."""
+    """What is done to a block before it is written; its output may leave."""
 
     def __call__(self, features: Tensor, labels: Labels, stream: Stream) -> tuple[NDArray[np.floating[Any]], Labels]:
-        """Features on the CPU and labels to what is written, with fresh randomness for this block alone."""
+        """Map features (on the CPU) and labels to what is written, with fresh randomness for this block alone."""
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """How features are computed and written; nothing here changes what is written, or how its noise is distributed.
+    """How features are computed and written; nothing here changes what is written or the distribution of its noise.
 
     Args:
         workers: Processes that compute features; 0 computes them in this one.
         engine: "local", or "ray" for the workers of a Ray cluster.
-        queue: Blocks that wait for the writer at most.
+        queue: The most blocks that wait for the writer.
     """
 
     workers: int = 0
@@ -109,7 +109,7 @@ class Extraction:
 
 @dataclass
 class _Block:
-    """Some records of one shard on their way."""
+    """Some records of one shard, being processed."""
 
     shard: int
     number: int
@@ -119,7 +119,7 @@ class _Block:
 
 
 def feature_shape(front: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of one record's features."""
+    """The shape of one record's features."""
     device = next((p.device for p in (*front.parameters(), *front.buffers())), torch.device("cpu"))
     with torch.no_grad():
         return tuple(front(torch.zeros(1, *shape, device=device)).shape[1:])
@@ -140,18 +140,18 @@ def extract(
     """Write the features of all records.
 
     Args:
-        front: From records to features; each from its own record alone.
+        front: Maps records to features, each from its own record alone.
         source: The records.
-        layout: Of the files.
-        folder: Theirs alone, where nobody else reads.
-        run: Device, progress, whether to go on with what is there.
-        mark: Names records, front end and settings: a run that goes on must have the same.
-        protect: Clipping and noise; None writes features as they are.
+        layout: The layout of the files.
+        folder: A folder for these files alone, private to this user.
+        run: Device, progress, whether to continue with what is there.
+        mark: Identifies records, front end and settings: a resumed run must have the same.
+        protect: Clipping and noise; None writes features unchanged.
         stream: Fresh randomness for `protect`.
-        how: Who computes.
+        how: How features are computed.
 
     Raises:
-        TrainingError: The folder is that of another extraction, or a worker died.
+        TrainingError: The folder belongs to another extraction, or a worker died.
         Interrupted: Ctrl-C; finished shards are kept.
     """
     how, parts = how or Extraction(), layout.shards(len(source))
@@ -163,7 +163,7 @@ def extract(
         if number not in missing
     }
     if found and protect is not None and stream is not None:
-        stream.note_drawn("cpu")  # by the run that made them
+        stream.note_drawn("cpu")  # by the earlier run that computed them
     writer = _Writer(folder, layout, protect, stream, how.queue)
     done = sum(shard.records for shard in found.values())
     with watch_interrupt() as interrupted, writer:
@@ -177,17 +177,17 @@ def extract(
                     "to finish the features",
                     f"Ctrl-C after {done:,} of {len(source):,} records",
                     "Nothing was released.",
-                    "Run the same command with --resume to go on." if run.checkpoint else "",
+                    "Run the same command with --resume to continue." if run.checkpoint else "",
                 )
     found |= writer.made
     return [found[number] for number in sorted(found)]
 
 
 def prepare(folder: Path, mark: str, resume: bool) -> None:
-    """Make the folder ready: empty, or with the finished shards of this very extraction.
+    """Prepare the folder: empty, or with the finished shards of this very extraction.
 
     Raises:
-        TrainingError: Its shards are those of another one.
+        TrainingError: Its shards belong to another one.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / MARK
@@ -196,8 +196,8 @@ def prepare(folder: Path, mark: str, resume: bool) -> None:
             raise TrainingError(
                 "shards of this very extraction",
                 "some of other records, another front end or other settings",
-                "A record would have two versions, or its noise would not be the one that is accounted for.",
-                "Use the settings it was started with, or start without --resume.",
+                "A record would have two noisy versions, or its noise would not be the accounted one.",
+                "Use the settings that it was started with, or start without --resume.",
             )
         remove_unfinished(folder)
         return
@@ -209,7 +209,7 @@ def prepare(folder: Path, mark: str, resume: bool) -> None:
 def _cut(
     parts: list[range], missing: list[int], layout: Layout, device: torch.device
 ) -> Iterator[tuple[int, int, bool, slice]]:
-    """Blocks of the missing shards: shard, number within it, whether it is the last there, place."""
+    """Blocks of the missing shards: shard, number within it, whether it is the last one, and its slice."""
     size = _at_once(layout.shape, device)
     for shard in missing:
         starts = range(parts[shard].start, max(parts[shard].stop, parts[shard].start + 1), size)
@@ -219,13 +219,13 @@ def _cut(
 
 
 def _at_once(shape: tuple[int, ...], device: torch.device) -> int:
-    """How many records to take at a time whose features have this shape."""
+    """How many records to process at a time if features have this shape."""
     most = _BLOCK_GPU if device.type == "cuda" else _BLOCK
     return max(1, min(most, _BLOCK_BYTES // (4 * math.prod(shape))))
 
 
 class _Front:
-    """A front end where it computes."""
+    """A front end on its device."""
 
     def __init__(self, front: nn.Module, device: torch.device) -> None:
         self.device = device
@@ -270,7 +270,7 @@ def _ended(waiting: tuple[_Block, Any], end: Callable[[Any], Tensor]) -> _Block:
 def _hands(
     front: nn.Module, device: torch.device, how: Extraction, stack: contextlib.ExitStack
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Tensor], int]:
-    """How a block is begun, how its features are waited for, and how many may be under way."""
+    """How to start a block, how to wait for its features, and how many may be in progress."""
     if how.engine == "ray":
         return _by_ray(front, how.workers, stack)
     if how.workers > 0:
@@ -305,9 +305,9 @@ def _by_processes(
             return torch.from_numpy(work.result())
         except BrokenProcessPool as error:
             raise TrainingError(
-                "workers that live until the features are computed",
+                "workers that survive until the features are computed",
                 "one that did not",
-                "Something ended it: often memory, or a front end that another process cannot import.",
+                "Often it ran out of memory, or the front end cannot be imported in another process.",
                 "Run again with --resume and fewer --workers.",
             ) from error
 
@@ -317,7 +317,7 @@ def _by_processes(
 def _by_ray(
     front: nn.Module, workers: int, stack: contextlib.ExitStack
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Tensor], int]:
-    """Tasks of a Ray cluster; a task whose worker dies is begun again by Ray."""
+    """Tasks on a Ray cluster; Ray restarts a task whose worker dies."""
     ray = import_ray()
     stack.enter_context(contextlib.redirect_stdout(sys.stderr))
     size = sum(t.nbytes for t in (*front.parameters(), *front.buffers())) + (64 << 20)
@@ -344,7 +344,7 @@ def _by_ray(
 
 
 class _Writer:
-    """The thread that protects and writes blocks; what goes wrong there is raised where blocks are put."""
+    """The thread that protects and writes blocks; its errors are raised where blocks are put."""
 
     def __init__(
         self, folder: Path, layout: Layout, protect: Protect | None, stream: Stream | None, waiting: int
@@ -361,7 +361,7 @@ class _Writer:
         return self
 
     def put(self, block: _Block) -> None:
-        """Hand over a block; waits while too many are waiting."""
+        """Pass on a block; blocks while the queue is full."""
         self._offer(block)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -396,7 +396,7 @@ class _Writer:
             self._error = error
 
     def _shard(self, block: _Block) -> None:
-        """A whole shard, from its first block on."""
+        """Write a whole shard, starting with its first block."""
         with ShardWriter(self.folder, block.shard, self.layout) as writer:
             writer.add(*self._protected(block))
             while not block.last:

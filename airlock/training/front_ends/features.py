@@ -1,11 +1,11 @@
-"""Records as features, by a frozen public front end: each from its own record and public tensors alone.
+"""Records as features, by a frozen public front end: each depends only on its own record and public tensors.
 
-A projection turns a stack of maps into a few numbers: averages over each map, then public directions. Noise on every
-number that leaves grows with how many there are, so few must carry what tells classes apart. Directions are those in
-which the means of the public set's classes lie apart, measured against the spread within a class (Fisher 1936), the
-strongest first; where there are more directions wanted than classes tell, the largest variances follow. Along each
-direction the spread within a class is brought to 1, so that the ball that features are clipped to is filled evenly. No
-private record is involved.
+A projection turns a stack of maps into a few numbers: averages over each map, then public directions. The noise on
+every released number grows with how many there are, so a few numbers must carry what separates the classes. Directions
+are those in which the class means of the public set are far apart relative to the variance within a class (Fisher
+1936), strongest first; if more directions are requested than the classes determine, those of largest variance follow.
+Along each direction the within-class standard deviation is scaled to 1, so that the ball to which features are clipped
+is filled evenly. No private record is involved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLOCK = 256  # records at a time
 
 
 def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterator[tuple[slice, Tensor]]:
-    """Features of all records in blocks, on the run's device, each with its place."""
+    """Features of all records in blocks, on the run's device, each with its slice."""
     form = torch.channels_last if run.device.type == "cuda" else torch.contiguous_format
     front.to(device=run.device, memory_format=form)  # type: ignore[call-overload]
     for start in range(0, len(records), BLOCK):
@@ -40,11 +40,12 @@ def compute(front: nn.Module, records: Records, run: Run, label: str) -> Iterato
 
 # From a stack of maps to a few numbers.
 
-_RIDGE = 0.1  # of the mean variance within classes, added: directions that hardly vary are not blown up
+
+_RIDGE = 0.1  # relative to the mean variance within classes: directions that hardly vary are not amplified
 
 
 class Average(nn.Module):
-    """Each map's mean; numbers without a place stay as they are."""
+    """Each map's mean; inputs without spatial dimensions are unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, D, ...) to (n, D)."""
@@ -52,16 +53,16 @@ class Average(nn.Module):
 
 
 def fit_projection(front: nn.Module, public: Public, dimensions: int, run: Run) -> tuple[nn.Module, Tensor]:
-    """The front end with averages and a projection behind it, and the norms of the public records' numbers.
+    """The front end followed by averages and a projection, and the norms of the public records' features.
 
     Args:
-        front: From records to maps.
-        public: What the directions are learnt on.
-        dimensions: How many numbers are wanted.
+        front: Maps records to feature maps.
+        public: The records that the directions are learned from.
+        dimensions: The number of output features.
         run: Device, progress.
 
     Raises:
-        ConfigError: The front end has fewer maps than numbers are wanted.
+        ConfigError: The front end has fewer maps than the requested features.
     """
     body = nn.Sequential(front, Average())
     averages = torch.cat([x.double() for _, x in compute(body, public.records, run, "features of public records")])

@@ -1,8 +1,8 @@
-"""Frozen public front ends by name: sized for a plan, and made ready with public tensors for a release.
+"""Frozen public front ends by name: sized for a plan, and filled with public tensors for a release.
 
 A front end's tensors come from a seed, from a wheel, or from public images: a trunk trained on them, and a whitening by
-their features' covariance. Nothing here sees a private record. A user's own front end is tried: it must give finite
-vectors, and one record's must not change with its neighbours in a batch.
+their features' covariance. Nothing here sees a private record. A user's own front end is tested: it must return finite
+vectors, and one record's must not change with the others in its batch.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class FrontEnd:
 
     Args:
         features: scattering, pixels, trained, efficientnet-lite0 or `package.module:function`.
-        shape: Of one record.
-        classes: How many.
-        seed: Of the random projection and the synthetic images; public.
+        shape: The shape of one record.
+        classes: The number of classes.
+        seed: The seed of the random projection and the synthetic images; public.
         settings: What public images are used for.
     """
 
@@ -54,7 +54,7 @@ class FrontEnd:
 
     @property
     def name(self) -> str:
-        """Of the whole network."""
+        """The name of the whole network."""
         if ":" in self.features:
             return self.features
         front = trained_name(self.settings.width, self.mirror) if self.features == TRAINED else self.features
@@ -62,19 +62,19 @@ class FrontEnd:
 
     @property
     def mirror(self) -> bool:
-        """Whether features are averaged over a picture and its mirror image."""
+        """Whether features are averaged over an image and its mirror image."""
         learnt = self.features in (PRETRAINED, TRAINED)
         return learnt if self.settings.mirror is None else self.settings.mirror
 
     @property
     def tuned(self) -> bool:
-        """Whether a pre-trained front end is trained on with the public images."""
+        """Whether a pre-trained front end is fine-tuned on the public images."""
         public = self.settings.public
         useful = self.features == PRETRAINED and public is not None and public.source != SYNTHETIC
         return useful if self.settings.tune is None else self.settings.tune
 
     def sized(self) -> Framed:
-        """The network before anything public was computed for it."""
+        """The network before any public tensors are computed for it."""
         net = self._plain()
         return whitened(net) if self.white else net
 
@@ -104,7 +104,7 @@ class FrontEnd:
         return build_front(f"{front}-linear", self.shape, self.classes)
 
     def _train(self, net: Framed, public: Public, run: Run) -> None:
-        """Put a trunk that was trained on public images into the network."""
+        """Train the network's trunk on public images."""
         width, seed = self.settings.width, self.settings.front_seed
         how = TRAIN_ON if self.tuned else FROM_SCRATCH
         how = how.model_copy(update={"mirror": self.mirror, "epochs": self.settings.epochs or how.epochs})
@@ -118,10 +118,10 @@ class FrontEnd:
 
 
 def front_end(features: str, shape: Shape, classes: int, seed: int, settings: FrontSettings) -> FrontEnd:
-    """The front end of this name; "auto" goes by the shape of a record.
+    """The front end of this name; "auto" chooses by the shape of a record.
 
     Raises:
-        NetError: There is none of this name.
+        NetError: There is no front end of this name.
     """
     if features == "auto":
         features = "scattering" if len(shape) == 3 and min(shape[1:]) >= SMALLEST else "pixels"
@@ -134,7 +134,7 @@ def front_end(features: str, shape: Shape, classes: int, seed: int, settings: Fr
 
 
 def _user(features: str, shape: Shape, classes: int) -> Framed:
-    """The user's module, flattened and brought to norm 1, with a head."""
+    """The user's module, flattened and scaled to norm 1, with a head."""
     body = open_user_net(features, shape, classes).requires_grad_(False).eval()
     front = nn.Sequential(body, nn.Flatten(), Unit())
     return Framed(front, alone(body, features, shape).numel(), classes)

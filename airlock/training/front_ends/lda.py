@@ -1,11 +1,11 @@
-"""Fisher's linear discriminability of every channel by itself: how well one map tells the classes apart.
+"""Fisher's linear discriminability of every single channel: how well one map separates the classes.
 
-J of a channel is the largest eigenvalue of S_w⁻¹ S_b (Fisher 1936), as PrivyNet has it: with z the flattened map of one
+J of a channel is the largest eigenvalue of S_w⁻¹ S_b (Fisher 1936), as in PrivyNet: with z the flattened map of one
 record, S_w the sum over records of (z - mean of its class)(...)ᵀ and S_b the sum over classes of (mean of the class -
-mean of all)(...)ᵀ. S_b = BᵀB with one row a class, so that J is the largest eigenvalue of the small B S_w⁻¹ Bᵀ.
+mean of all)(...)ᵀ. S_b = BᵀB with one row per class, so that J is the largest eigenvalue of the small B S_w⁻¹ Bᵀ.
 
-One pass over the records, sums alone are kept. Nothing here is private: J of private records is a function of them that
-no noise protects, and whoever chooses channels by it has to say so.
+This takes one pass over the records and keeps only sums. There is no privacy mechanism here: J of private records
+depends on them without any noise, and a release whose channels are chosen by it has to say so.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from airlock.nets.prefix import Prefix
 from airlock.training.devices import Resident
 from airlock.training.loop import Run
 
-RECORDS, _BATCH = 6400, 128  # as PrivyNet has it
-RIDGE = 1e-3  # of the mean variance, where S_w has no inverse
-_SINGULAR = 1e-9  # the smallest pivot over the largest, squared roots of S_w's scale
+RECORDS, _BATCH = 6400, 128  # as in PrivyNet
+RIDGE = 1e-3  # relative to the mean variance, if S_w has no inverse
+_SINGULAR = 1e-9  # the smallest pivot over the largest, on the scale of square roots of S_w
 LIMIT = 1 << 30  # bytes of sums at a time
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
@@ -35,9 +35,9 @@ class Scatter:
     """Sums over records from which every channel's J follows.
 
     Args:
-        channels: How many.
+        channels: The number of channels.
         places: Entries of one flattened map.
-        classes: How many.
+        classes: The number of classes.
         device: Where the sums are kept.
     """
 
@@ -47,7 +47,7 @@ class Scatter:
         self.products = torch.zeros(channels, places, places, dtype=torch.float64, device=device)
 
     def add(self, maps: Tensor, labels: Tensor) -> None:
-        """Records (n, channels, height, width) with their labels."""
+        """Add records (n, channels, height, width) with their labels."""
         z = maps.flatten(2).double()
         member = F.one_hot(labels.long(), len(self.counts)).double()
         self.counts += member.sum(0)
@@ -74,7 +74,7 @@ class Scatter:
 
 
 def _largest(within: Tensor, between: Tensor, ridge: float) -> Tensor:
-    """The largest eigenvalue of B S⁻¹ Bᵀ, channel by channel in one batch; a ridge where S has no inverse."""
+    """The largest eigenvalue of B S⁻¹ Bᵀ, for all channels in one batch; with a ridge where S has no inverse."""
     places = within.shape[1]
     size = within.diagonal(dim1=1, dim2=2).mean(1)  # the mean variance
     dead = size <= torch.finfo(torch.float64).tiny
@@ -95,10 +95,11 @@ def discriminability(batches: Batches, shape: tuple[int, ...], classes: int, lim
     """J of every channel of maps of `shape`, on the CPU.
 
     Args:
-        batches: Gives maps and labels, from the start each time it is called.
+        batches: Returns maps and labels, from the start each time it is called.
         shape: Channels, height, width.
-        classes: How many.
-        limit: Bytes of sums at a time; beyond it channels go in groups, with a pass over the records each.
+        classes: The number of classes.
+        limit: Bytes of sums at a time; beyond that, channels are processed in groups, with one pass over the records
+            each.
     """
     channels, places = shape[0], shape[1] * shape[2]
     at_once = max(1, limit // (8 * places * (places + classes)))
@@ -116,9 +117,9 @@ def discriminability(batches: Batches, shape: tuple[int, ...], classes: int, lim
 
 
 def usefulness(front: Prefix, records: Records, classes: int, run: Run, count: int = RECORDS) -> dict[int, float]:
-    """J of every channel of a front end, by its first `count` records.
+    """J of every channel of a front end, from the first `count` records.
 
-    Of private records it is a function that no noise protects: a release whose channels it chose has to say so.
+    On private records this is not protected by noise: a release whose channels are chosen by it has to say so.
     """
     count = min(count, len(records))
     data = Resident(Records(records.x[:count], records.y[:count]), run.device)

@@ -1,8 +1,8 @@
-"""Training a trunk on public images, once: the result is kept in the user's cache folder by all that determines it.
+"""Training a trunk on public images, once: the result is cached in the user's cache folder by all that determines it.
 
 In: a function that makes the trunk, a public set, a recipe. Out: the trunk, trained as part of a classifier of the
-public set's own classes that is then dropped (with a hidden layer in it, the features before it carry over better to
-other classes). No private record comes near this: what it costs is time.
+public set's own classes that is then dropped (with a hidden layer in it, the features before it transfer better to
+other classes). No private record is involved: the only cost is time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from airlock.training.loop import Recipe, Run, fit, mix
 from airlock.training.sampling import Shuffled
 
 LABEL = "pre-training on public images"
-_VERSION = 1  # of trunk and training: a change of either must change the key of what is kept
+_VERSION = 1  # of trunk and training: a change to either must change the cache key
 
 
 class Pretraining(Frozen):
@@ -44,9 +44,9 @@ class Pretraining(Frozen):
 
     Args:
         epochs: Passes over the public images.
-        batch_size: Images in a step.
-        learning_rate: At its peak, after a rise over the first tenth; then a cosine to zero.
-        head_rate: How many times faster the classifier learns that is dropped in the end.
+        batch_size: Images per step.
+        learning_rate: The peak learning rate, after a warm-up over the first tenth; then a cosine decay to zero.
+        head_rate: How many times faster the classifier, which is dropped at the end, learns.
         projector: Whether the classifier has a hidden layer.
         weight_decay: L2 penalty.
         mixing: The fraction of steps in which a part of every image comes from another (CutMix).
@@ -69,7 +69,7 @@ TRAIN_ON = Pretraining(
 )
 
 
-FRONT = Pretraining(epochs=40)  # for the first layers of a network: the last ones are not used
+FRONT = Pretraining(epochs=40)  # for front ends that use only the first layers of a network
 
 
 class _Classifier(nn.Module):
@@ -79,7 +79,7 @@ class _Classifier(nn.Module):
         super().__init__()
         self.trunk = trunk
         self.learnt: int = trunk.learnt  # type: ignore[assignment]
-        self.gain = how.head_rate**0.5  # a weight behind a factor g learns g² times as fast
+        self.gain = how.head_rate**0.5  # a weight scaled by a factor g learns g² times as fast
         wide = 2 * self.learnt
         hidden = [nn.Linear(self.learnt, wide), nn.BatchNorm1d(wide), nn.ReLU()] if how.projector else []
         last = nn.Linear(wide if how.projector else self.learnt, classes)
@@ -95,15 +95,16 @@ class _Classifier(nn.Module):
 def pretrained(
     name: str, make: Callable[[], nn.Module], public: Public, how: Pretraining, seed: int, run: Run
 ) -> nn.Module:
-    """A trunk trained on public images; from the cache if this very one was trained before.
+    """A trunk trained on public images; from the cache if the same one was trained before.
 
     Args:
-        name: Names the architecture; with `public`, `how` and `seed` it determines the result.
-        make: A new trunk, initialised from torch's generator; a classifier sees the first `learnt` of its features.
-        public: What it learns to classify.
+        name: Identifies the architecture; together with `public`, `how` and `seed` it determines the result.
+        make: Returns a new trunk, initialised from torch's generator; a classifier sees the first `learnt` of its
+            features.
+        public: The set that it learns to classify.
         how: The recipe.
-        seed: Of initial weights, order and augmentation.
-        run: An unfinished run is kept in the folder `public` of its checkpoints.
+        seed: The seed of initial weights, order and augmentation.
+        run: An unfinished run is saved in the folder `public` of its checkpoints.
     """
     key = json.dumps([_VERSION, name, public.digest, public.classes, how.model_dump(), seed], sort_keys=True)
     with torch.random.fork_rng(devices=[]):
@@ -123,20 +124,21 @@ def pretrained(
 def front_weights(
     front: str, public: Public, how: Pretraining, seed: int, run: Run, layers: int | None = None
 ) -> dict[str, Tensor]:
-    """A front end trained on public images, as the state dict that `nets.prefix.open_prefix` takes.
+    """A front end trained on public images, as the state dict that `nets.prefix.open_prefix` accepts.
 
     A VGG is trained with BatchNorm, which is folded into its convolutions afterwards: the layout is the usual one.
 
     Args:
         front: vgg16, vgg19, resnet18 or residual.
-        public: What it learns to classify.
+        public: The set that it learns to classify.
         how: The recipe; `FRONT` is enough for the first ten layers.
-        seed: Of initial weights, order and augmentation.
-        run: Where; an unfinished run is kept in its checkpoints, or in the cache, and goes on by itself.
+        seed: The seed of initial weights, order and augmentation.
+        run: Where to compute; an unfinished run is saved in its checkpoints, or in the cache, and resumed
+            automatically.
         layers: How many layers of a VGG to train; all when left out.
 
     Raises:
-        NetError: The front end is not trained here, or does not take these images.
+        NetError: The front end cannot be trained here, or does not accept these images.
     """
     shape = public.records.x.shape[1:]
     open_prefix(front, layers or 1, shape)
@@ -174,7 +176,7 @@ def _augment(mirror: bool) -> Callable[[Tensor, torch.Generator], Tensor]:
 
 @dataclass(frozen=True)
 class PublicGradients(PlainGradients):
-    """The gradient of the mean loss on public images, with images mixed in some of the steps: no privacy."""
+    """The gradient of the mean loss on public images, with images mixed in some of the steps; no privacy mechanism."""
 
     public: Public
     how: Pretraining
@@ -186,7 +188,7 @@ class PublicGradients(PlainGradients):
         return {"gradients": "public", "digest": self.public.digest, "how": self.how.model_dump()}
 
     def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
-        """Backward through the mean cross-entropy; where images are mixed, so are their labels."""
+        """Backward through the mean cross-entropy; if images are mixed, so are their labels."""
         net.zero_grad(set_to_none=True)
         chance = torch.Generator().manual_seed(mix(self.seed, step) ^ 2)
         targets = F.one_hot(y, self.public.classes).float()
@@ -196,7 +198,7 @@ class PublicGradients(PlainGradients):
 
 
 def cut_and_mix(x: Tensor, targets: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Put one rectangle of every image's successor in its place, and mix the labels by area (Yun et al. 2019)."""
+    """Replace one rectangle of every image by that of the next image, and mix the labels by area (Yun et al. 2019)."""
     height, width = x.shape[2:]
     side, above, left = torch.rand(3, generator=chance).tolist()
     rows, columns = round(height * side**0.5), round(width * side**0.5)
@@ -213,7 +215,7 @@ def _file(key: str) -> Path:
 
 
 def _recall(key: str, like: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-    """What was kept under this key, if it is whole and fits."""
+    """What is cached under this key, if it is complete and fits."""
     try:
         with safe_open(_file(key), "pt", device="cpu") as file:
             if (file.metadata() or {}).get("key") != key:
@@ -237,10 +239,10 @@ def _remember(key: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write a state dict as .safetensors, whole or not at all, and give the file's SHA-256.
+    """Write a state dict as .safetensors atomically, and return the file's SHA-256.
 
     Raises:
-        OutputError: The name ends otherwise, or the file cannot be written.
+        OutputError: The name has another ending, or the file cannot be written.
     """
     if path.suffix != ".safetensors":
         raise OutputError("a file whose name ends in .safetensors", f"'{path.name}'")
@@ -251,5 +253,7 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
         os.replace(aside, path)
     except (OSError, SafetensorError) as error:
         aside.unlink(missing_ok=True)
-        raise OutputError(f"a place to write {path.name}", "none", do="Check the folder and its rights.") from error
+        raise OutputError(
+            f"a place to write {path.name}", "none", do="Check the folder and its permissions."
+        ) from error
     return found

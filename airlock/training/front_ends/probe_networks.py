@@ -1,9 +1,9 @@
-"""The networks that judge front ends: the paper's classifier and its reconstructor, many of them trained as one.
+"""The networks that evaluate front ends: the paper's classifier and its reconstructor, many of them trained as one.
 
-In: a prefix, points (which of its channels, which seed) and public records. Out: of every point the test accuracy of a
+In: a prefix, points (which of its channels, which seed) and public records. Out: for every point the test accuracy of a
 classifier (`nets.privynet`) on its maps, or the mean PSNR of a reconstructor (`nets.privynet`). Points of one prefix
-are one ensemble: every network meets the same images and takes its own channels of the maps; where a point has fewer
-channels than others, the rest are zeros.
+are one ensemble: every network sees the same images and its own channels of the maps; if a point has fewer channels
+than others, the rest are zeros.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from airlock.training.sampling import Shuffled
 
 Kind = Literal["utility", "privacy"]
 _TEST_BATCH = 250
-_RISE = 0.05  # of the training, over which Adam's rate rises
-_LARGE = 1024  # places of a map from which one network fills a GPU by itself
-_FEW = 4000  # steps of single networks, up to which it is not worth while to compile kernels for many
+_RISE = 0.05  # fraction of the training over which Adam's rate rises
+_LARGE = 1024  # positions of a map from which a single network fills a GPU
+_FEW = 4000  # steps of single networks up to which compiling kernels for many does not pay off
 _LEAST_ERROR = 1e-10  # 100 dB
 _log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ class Learning(Frozen):
     Args:
         records: Public records to train on.
         epochs: Passes over them.
-        batch_size: Images a step.
+        batch_size: Images per step.
         optimiser: Adam by default; `sgd` with 0.05 and 250 epochs is the paper's classifier.
-        learning_rate: At its peak; SGD has a tenth of it from two fifths on and a hundredth from four fifths on, as in
-            the paper, Adam a cosine.
+        learning_rate: The peak rate; SGD drops to a tenth of it after two fifths and to a hundredth after four fifths
+            of the training, as in the paper; Adam uses a cosine.
         width: Channels in the reconstructor's blocks.
-        blocks: In each of its two clusters.
+        blocks: Blocks in each of its two clusters.
     """
 
     records: Annotated[int, Field(ge=2)]
@@ -66,14 +66,14 @@ class Learning(Frozen):
 
 
 class Effort(Frozen):
-    """How carefully to measure.
+    """How thoroughly to measure.
 
     Args:
         utility: Training of the classifiers.
         privacy: Training of the reconstructors; fewer than 1000 records with augmentation are enough.
-        test_records: To measure on.
-        at_once: Networks trained as one, at most.
-        seed: Of the choice and order of records and of augmentation.
+        test_records: The number of test records.
+        at_once: The most networks trained as one.
+        seed: The seed of the choice and order of records and of augmentation.
     """
 
     utility: Learning = Learning(records=8000, epochs=12)
@@ -97,7 +97,7 @@ QUICK = Effort(
 
 @dataclass(frozen=True)
 class Point:
-    """One front end: how many layers, which of the output channels, and the seed of the networks that judge it."""
+    """One front end: how many layers, which of the output channels, and the seed of the networks that evaluate it."""
 
     layers: int
     channels: tuple[int, ...]
@@ -105,7 +105,7 @@ class Point:
 
 
 class Sets:
-    """The public records in one fixed shuffle: the last ones are measured on."""
+    """The public records in one fixed shuffle: the last ones are the test set."""
 
     def __init__(self, public: Records, effort: Effort) -> None:
         order = np.random.default_rng([effort.seed, 17]).permutation(len(public))
@@ -115,18 +115,18 @@ class Sets:
             raise DataError(
                 f"at least {needed + effort.test_records:,} public records to characterise a front end on",
                 f"{len(public):,}",
-                do="Take a larger public set, or a smaller effort.",
+                do="Use a larger public set, or a smaller effort.",
             )
         self.public, self.train, self.test = public, order[:left], np.sort(order[left:])
 
     def training(self, count: int) -> Records:
-        """The first `count` of those to train on, or as many as there are."""
+        """The first `count` training records, or as many as there are."""
         own = np.sort(self.train[:count])
         return Records(self.public.x[own], self.public.y[own])
 
     @property
     def testing(self) -> Records:
-        """Those that are measured on."""
+        """The test records."""
         return Records(self.public.x[self.test], self.public.y[self.test])
 
 
@@ -162,7 +162,7 @@ class Judges:
         self.middle, self.spread = self._scale()
 
     def _net(self, point: Point, classes: int) -> nn.Module:
-        """A new network, by its own seed; its first convolution gets zeros for the channels that it has not."""
+        """A new network, from its own seed; its first convolution gets zeros for the channels that are missing."""
         depth, (_, *size) = len(point.channels), self.front.shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mix(point.seed, 1 if self.kind == "utility" else 2))
@@ -202,7 +202,7 @@ class Judges:
                     "to finish characterising",
                     f"Ctrl-C with {len(self.points)} points half done",
                     "All others are kept.",
-                    "Run the same command again to go on.",
+                    "Run the same command again to continue.",
                 )
 
     @property
@@ -214,30 +214,30 @@ class Judges:
         engine(held, x, y, [y.shape[1]] * len(self.points), [0] * len(self.points))
 
     def _rate(self, done: float) -> float:
-        """The paper's drops for SGD; a cosine after a short rise for Adam, which is done sooner."""
+        """The paper's schedule for SGD; a cosine after a short warm-up for Adam, which needs fewer epochs."""
         if self.how.optimiser == "sgd":
             return 1.0 if done < 0.4 else 0.1 if done < 0.8 else 0.01
         return min(1.0, done / _RISE + 0.01) * 0.5 * (1 + math.cos(math.pi * done))
 
     @property
     def _alone(self) -> bool:
-        """Whether a GPU computes one network after another: each has much to do, or all have little in all."""
+        """Whether a GPU trains one network after another: each is large, or the total work is small."""
         large = self.front.shape[1] * self.front.shape[2] >= _LARGE
         return self.run.device.type == "cuda" and (large or len(self.points) * self._steps <= _FEW)
 
     def _engine(self) -> Looped | Vmapped:
-        """All networks as one where that gives the same gradients, else one after another."""
+        """All networks as one if that gives the same gradients, else one after another."""
         if self._alone or len(self.nets) == 1:
             return self._looped()
         trial = [_shaken(net) for net in (self.nets[0], self.nets[-1])]
         try:
             return choose(trial, (self.deepest, *self.front.shape[1:]), self.run.device, self._objective)
-        except Exception as error:  # noqa: BLE001 - kernels' compilers raise errors of their own
+        except Exception as error:  # noqa: BLE001 - kernel compilers raise their own kinds of errors
             _log.warning("Networks are trained one after another: %s.", type(error).__name__)
             return self._looped()
 
     def _tried(self, held: nn.Module, engine: Looped | Vmapped) -> Looped | Vmapped:
-        """The engine if it can do a whole step, which may take other kernels and more memory than a trial."""
+        """The engine if it can do a whole step, which may need other kernels and more memory than a test."""
         if isinstance(engine, Looped):
             return engine
         try:
@@ -270,7 +270,7 @@ class Judges:
         return x, images.expand(count, *images.shape)
 
     def _maps(self, images: Tensor) -> Tensor:
-        """(points, records, channels, height, width): each point's own channels, scaled, zeros behind them."""
+        """(points, records, channels, height, width): each point's own channels, scaled, then zeros."""
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             maps = (self.front(images).float() - self.middle) / self.spread
             maps = torch.cat([maps, maps.new_zeros(len(maps), 1, *maps.shape[2:])], 1)
@@ -278,7 +278,7 @@ class Judges:
             return picked.permute(3, 0, 1, 2, 4).contiguous().permute(0, 1, 4, 2, 3)  # channels last in memory
 
     def _scale(self) -> tuple[Tensor, Tensor]:
-        """Mean and spread of every channel over some public records; scaling gives away and hides nothing."""
+        """Mean and standard deviation of every channel over some public records; scaling adds and hides nothing."""
         with torch.no_grad():
             maps = self.front(self.data.batch(np.arange(min(500, len(self.data))))[0]).float()
         middle, spread = maps.mean((0, 2, 3), keepdim=True), maps.std((0, 2, 3), keepdim=True)
@@ -300,7 +300,7 @@ class Judges:
 
 
 def _shaken(net: nn.Module) -> nn.Module:
-    """A copy without weights that are all zero, behind which every gradient would be."""
+    """A copy without weights that are all zero, which would make every gradient behind them zero."""
     made, chance = copy.deepcopy(net), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -321,16 +321,16 @@ def vary(images: Tensor, chance: torch.Generator) -> Tensor:
 
 
 def error(first: Tensor, second: Tensor) -> Tensor:
-    """The mean square difference of each pair of pictures.
+    """The mean squared error of each pair of images.
 
     Raises:
-        DataError: They are not as many, or not of one shape.
+        DataError: Their numbers or shapes differ.
     """
     if first.shape != second.shape or first.dim() < 2:
-        raise DataError("two batches of pictures of one shape", f"{tuple(first.shape)} and {tuple(second.shape)}")
+        raise DataError("two batches of images of one shape", f"{tuple(first.shape)} and {tuple(second.shape)}")
     return (first - second).square().flatten(1).mean(1)
 
 
 def psnr(first: Tensor, second: Tensor) -> Tensor:
-    """Peak signal to noise ratio of each pair, in dB: −10 log10 of the mean square difference, at most 100 dB."""
+    """Peak signal-to-noise ratio of each pair, in dB: −10 log10 of the mean squared error, at most 100 dB."""
     return -10.0 * error(first, second).clamp_min(_LEAST_ERROR).log10()

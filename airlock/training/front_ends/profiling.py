@@ -1,6 +1,7 @@
 """What a front end costs on this machine: time through torch and through ONNX Runtime on one thread, and storage.
 
-In: prefixes. Out: a `Profile` each. Times are the medians of several runs; they are this machine's and this moment's.
+In: prefixes. Out: one `Profile` each. Times are medians of several runs; they depend on this machine and its current
+load.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Profile:
         layers: m.
         channels: D'.
         torch_ms: Milliseconds for one record by torch, on one thread of the CPU.
-        torch_batch_ms: The same a record in a batch.
-        onnx_ms: For one record by ONNX Runtime, on one thread; None where it was not measured.
-        onnx_batch_ms: The same a record in a batch.
-        parameter_bytes: Of its weights, in float32.
-        feature_bytes: Of one record's features, in float32.
-        multiply_adds: Of one record.
+        torch_batch_ms: The same per record in a batch.
+        onnx_ms: Milliseconds for one record by ONNX Runtime, on one thread; None if not measured.
+        onnx_batch_ms: The same per record in a batch.
+        parameter_bytes: The size of its weights, in float32.
+        feature_bytes: The size of one record's features, in float32.
+        multiply_adds: Multiply-adds for one record.
     """
 
     layers: int
@@ -63,7 +64,7 @@ class Profile:
 def profile_all(
     fronts: Mapping[int, Prefix], depths: Sequence[int], batch: int = 16, repeats: int = 5, onnx: bool = True
 ) -> tuple[Profile, ...]:
-    """Every prefix with every number of channels that it has; which channels does not matter."""
+    """Profile every prefix with every possible number of channels; which channels does not matter."""
     wanted = [(m, depth) for m in sorted(fronts) for depth in depths if depth <= fronts[m].channels]
     return tuple(profile(narrow(fronts[m], range(depth)), m, batch, repeats, onnx) for m, depth in wanted)
 
@@ -76,7 +77,7 @@ def profile(prefix: Prefix, layers: int, batch: int = 16, repeats: int = 5, onnx
         layers: m, for the record.
         batch: Records in the batch.
         repeats: Runs to take the median of.
-        onnx: Whether to measure ONNX Runtime too; left out where it does not take the front end.
+        onnx: Whether to measure ONNX Runtime too; skipped if it does not support the front end.
     """
     prefix = copy.deepcopy(prefix).cpu()
     one, many = torch.rand(1, *prefix.image_shape), torch.rand(batch, *prefix.image_shape)
@@ -100,7 +101,7 @@ def profile(prefix: Prefix, layers: int, batch: int = 16, repeats: int = 5, onnx
 
 
 def _time(work: Callable[[], object], repeats: int) -> float:
-    """The median in milliseconds, after one run that does not count."""
+    """The median in milliseconds, after one warm-up run."""
     work()
     found = []
     for _ in range(repeats):
@@ -111,7 +112,7 @@ def _time(work: Callable[[], object], repeats: int) -> float:
 
 
 def _session(prefix: Prefix) -> Callable[[np.ndarray], object] | None:
-    """The front end in ONNX Runtime on one thread, or None where it cannot be exported."""
+    """The front end in ONNX Runtime on one thread, or None if it cannot be exported."""
     try:
         import onnxruntime as ort
 

@@ -1,4 +1,4 @@
-"""What front ends take from public images: settings, where the images come from, and their features' covariance."""
+"""Public images for front ends: settings, where the images come from, and their features' covariance."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ class FrontSettings(Frozen):
 
     Args:
         public: A named source, a path or a table as under `data`; "split" for the public part of the split, "synthetic"
-            for random shapes that are drawn from the seed.
+            for random shapes generated from the seed.
         whitening: Whiten features by the covariance of public features around their class's mean (within), around the
             mean of all (total), or not at all (none).
         whitening_power: The covariance is raised to minus this power; 1/2 whitens fully.
         whitening_damping: Added to the covariance's eigenvalues, as a multiple of their mean.
-        mirror: Average features over a picture and its mirror image; true for trained and efficientnet-lite0 when left
-            out.
-        tune: Train efficientnet-lite0 on with the public images before it is frozen; true when left out and `public`
-            is a data set.
-        width: Of the network behind features "trained".
-        epochs: Of the training on public images; when left out 80 for trained, 6 to tune.
-        front_seed: Of that training; apart from `seed`, so that several releases can share one front end.
+        mirror: Average features over an image and its mirror image; by default true for trained and efficientnet-lite0.
+        tune: Fine-tune efficientnet-lite0 on the public images before it is frozen; by default true if `public` is a
+            data set.
+        width: The width of the network for features "trained".
+        epochs: Epochs of training on public images; by default 80 for trained, 6 for tuning.
+        front_seed: The seed of that training; separate from `seed`, so that several releases can share one front end.
     """
 
     public: Annotated[DataConfig, BeforeValidator(_source)] | None = None
@@ -60,7 +59,7 @@ def check_public(settings: FrontSettings, features: str, facts: Facts, public_sh
     """Refuse settings of public images that contradict each other or the data.
 
     Raises:
-        ConfigError: It says which.
+        ConfigError: They do; the message says which.
     """
     _check_used(settings, features)
     source = settings.public.source if settings.public else None
@@ -79,12 +78,12 @@ def check_public(settings: FrontSettings, features: str, facts: Facts, public_sh
         raise ConfigError(
             'grey or colour images with settings.public = "synthetic"',
             f"records of shape {' × '.join(map(str, facts.shape))}",
-            "Synthetic public records are pictures.",
+            "Synthetic public records are images.",
         )
 
 
 def _check_used(settings: FrontSettings, features: str) -> None:
-    """A setting that would be ignored hides a mistake."""
+    """Refuse settings that would be ignored, which hides mistakes."""
     tuned = features == "efficientnet-lite0"
     needs = {
         "settings.public": (settings.public is not None, ("whitening", "whitening_power", "whitening_damping", "tune")),
@@ -98,7 +97,11 @@ def _check_used(settings: FrontSettings, features: str) -> None:
     for needed, (there, keys) in needs.items():
         for key in keys:
             if not there and key in settings.model_fields_set:
-                raise ConfigError(f"{needed} beside settings.{key}", "none", "A key that is ignored hides a mistake.")
+                raise ConfigError(
+                    f"{needed} along with settings.{key}",
+                    "none",
+                    "A key that was silently ignored would hide a mistake.",
+                )
 
 
 def _images(shape: tuple[int, ...]) -> bool:
@@ -115,7 +118,7 @@ def public_records(settings: FrontSettings, split: Split, seed: int) -> Public |
     """The public images of a release.
 
     Raises:
-        DataError: There are none; it says nothing of records that are not public.
+        DataError: There are none; the message says nothing about records that are not public.
     """
     if settings.public is None:
         return None
@@ -124,8 +127,8 @@ def public_records(settings: FrontSettings, split: Split, seed: int) -> Public |
         raise DataError(
             "at least one public record",
             "none",
-            "What is public of a front end has nothing to be learnt from.",
-            "Raise split.public, or take another public set.",
+            "The public part of a front end has nothing to learn from.",
+            "Raise split.public, or use another public set.",
         )
     return found
 
@@ -141,7 +144,7 @@ def _public_records(public: DataConfig, split: Split, seed: int) -> Public:
         )
     if split.beside is None:
         raise ConfigError(
-            "the public set beside the split",
+            "a public set alongside the split",
             "none",
             do="Call data.add_public(split, channel.public) before a release.",
         )
@@ -167,8 +170,8 @@ def planned_sentence(settings: FrontSettings) -> tuple[str, ...]:
 def moments(front: nn.Module, public: Public, within: bool, run: Run) -> tuple[Tensor, Tensor]:
     """Mean and covariance of public features, in float64 on the run's device; around class means if `within`.
 
-    One pass, nothing kept but sums: with n_c records and sum s_c in class c the covariance around class means is
-    (sum of x x' - sum of s_c s_c' / n_c) / n.
+    One pass that keeps only sums: with n_c records and sum s_c in class c, the covariance around class means is (sum of
+    x x' - sum of s_c s_c' / n_c) / n.
     """
     records, classes = public.records, public.classes if within else 1
     labels = torch.from_numpy(records.y if within else np.zeros(len(records), np.int64)).to(run.device)

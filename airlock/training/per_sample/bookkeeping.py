@@ -1,18 +1,18 @@
 """Clipped per-record gradient sums with one forward and one backward pass (book-keeping, Bu et al. 2023).
 
-The backward pass stops at activations: parameters take no part in it. What went into every layer with trainable
-parameters and what came back is kept for the time of the call; per-record norms and the weighted sum follow from these
-by the layer's rule (`layers`). A parameter that is used more than once (tied weights, a layer called several times) has
-its per-record gradients added up before they are measured.
+The backward pass stops at activations: parameters take no part in it. The inputs of every layer with trainable
+parameters and its output gradients are kept for the duration of the call; per-record norms and the weighted sum follow
+from these by the layer's rule (`layers`). A parameter that is used more than once (tied weights, a layer called several
+times) has its per-record gradients added up before their norm is taken.
 
-Guarantee: what is summed is Σ f_i g_i, where g_i is what the rules make of record i's shares of the layers' inputs and
-output gradients, and f_i follows from the norm of that same g_i. `RecordAxis` shows that these shares depend on record
-i alone, so that g_i does. Were a gradient missing, the sum would be another one, and as private. That g_i is the
-gradient is tried by `self_check`, against ordinary backward passes over single records.
+Guarantee: the sum is Σ f_i g_i, where g_i is computed by the rules from record i's slices of the layers' inputs and
+output gradients, and f_i follows from the norm of that same g_i. `RecordAxis` shows that these slices depend on record
+i alone, and hence so does g_i. If a gradient were missing, the sum would be wrong but just as private. That g_i is the
+gradient is tested by `self_check`, against ordinary backward passes over single records.
 
-A pass is followed (`RecordAxis`) the first time, and every time unless the network is known to be steady: to do the
-same operations on every batch of one size and mode. A pass that is not followed must call the same layers in the same
-order.
+A pass is tracked (`RecordAxis`) the first time, and every time unless the network is known to be steady, that is, to
+perform the same operations on every batch of one size and mode. A pass that is not tracked must call the same layers in
+the same order.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from airlock.training.per_sample.layers import AnyRule, LayerCall, Rule, apart, 
 from airlock.training.per_sample.operator_rules import CONSTANT, PLACES, Axis, Unshown
 from airlock.training.per_sample.record_axis import RecordAxis
 
-# Layers that use their children's parameters behind the children's backs.
+# Layers that use their children's parameters without calling the children.
 _WHOLE = (nn.MultiheadAttention,)
 
 
 @dataclass
 class _Kept:
-    """One call of a layer as it happened: what went in, how, and the tensors that came out."""
+    """One recorded call of a layer: its inputs, how they were passed, and the output tensors."""
 
     layer: nn.Module
     leaves: list[Any]
@@ -48,14 +48,14 @@ class _Kept:
     spread: tuple[_Spread, ...]
 
 
-# An output that depends on no record has to be laid out for every record before it can have a gradient for each:
-# it may be one that has a row for everybody to begin with, one row for all, or no row.
+# An output that depends on no record has to be expanded to every record before it can have a gradient for each: it may
+# already have a row per record, one row for all, or no row.
 _Spread = Literal["own", "row", "no row"]
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the records lay in the tensors of one call of a layer."""
+    """Where the records are in the tensors of one call of a layer."""
 
     layer: nn.Module
     inputs: tuple[Axis | None, ...]
@@ -64,12 +64,12 @@ class _Layout:
 
 
 class BookKeeper:
-    """Takes a network's per-record gradients apart layer by layer.
+    """Computes a network's per-record gradients layer by layer.
 
     Args:
-        net: The network, in the mode that it is used in.
-        constants: Tensors beyond parameters and buffers that the network holds and no record has touched.
-        steady: Whether it is enough to follow one pass of each kind.
+        net: The network, in the mode in which it is used.
+        constants: Tensors other than parameters and buffers that the network holds and no record has touched.
+        steady: Whether it is enough to track one pass of each kind.
     """
 
     def __init__(self, net: nn.Module, constants: Sequence[Tensor] = (), steady: bool = False) -> None:
@@ -80,12 +80,12 @@ class BookKeeper:
             self._full(layer, name): (rule, name) for layer, rule in self.rules.items() for name in rule.names
         }
         self._layouts: dict[tuple[Any, ...], tuple[_Layout, ...]] = {}
-        self.decisions: tuple[bool, ...] | None = None  # of the network on made-up records
+        self.decisions: tuple[bool, ...] | None = None  # the network's decisions on made-up records
         self.bytes_per_record, self.places = 1, 1
         self._recording = False
 
     def forget(self) -> tuple[bool, ...] | None:
-        """Follow the next pass as if it were the first; gives the decisions of the passes so far."""
+        """Track the next pass as if it were the first; returns the decisions of the passes so far."""
         self._layouts.clear()
         before, self.decisions = self.decisions, None
         return before
@@ -93,14 +93,14 @@ class BookKeeper:
     def masked_sum(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are fit to be summed; waits for nothing.
+        """The sum over the records with mask 1 in float64, and which records are usable; does not synchronise.
 
-        If one with mask 1 is not fit, the sum may be NaN and has to be taken again without it.
+        If a record with mask 1 is not usable, the sum may be NaN and has to be computed again without it.
 
         Args:
-            x: The rows; a label is a record, and where there are more rows than labels, as many belong to each.
+            x: The rows; a label is a record, and if there are more rows than labels, each label has equally many.
             y: The labels.
-            mask: 1 for a record that counts, 0 for one that fills a place.
+            mask: 1 for a record that counts, 0 for padding.
             clip: How gradients are bounded.
             norm: The clip's norm as a tensor, for a CUDA graph.
         """
@@ -127,7 +127,7 @@ class BookKeeper:
         return {name: found.get(name, zeros) for name in self.names.values()}
 
     def traces(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        """Everything that the rules take from a pass, record by record, as raw bits: for comparing two passes."""
+        """Everything that the rules use from a pass, record by record, as raw bits: for comparing two passes."""
         calls = self._run(x, y)
         return [part.flatten(1) for _, call in calls for part in (call.a, call.back)]
 
@@ -160,7 +160,7 @@ class BookKeeper:
     def _pass(
         self, x: Tensor, labels: Tensor, share: Tensor, how: RecordAxis | Sequence[tuple[_Spread, ...]]
     ) -> tuple[list[_Kept], Tensor, list[Tensor | None]]:
-        """The two passes, followed by `how`, or with outputs spread as they were before."""
+        """The two passes, tracked by `how`, or with outputs expanded as before."""
         kept: list[_Kept] = []
 
         def keep(layer: nn.Module, inputs: Any, keywords: Any, output: Any) -> Any:
@@ -190,14 +190,14 @@ class BookKeeper:
         return kept, losses, backs
 
     def _look(self, kept: Sequence[_Kept], backs: Sequence[Tensor | None], watch: RecordAxis) -> tuple[_Layout, ...]:
-        """Where the records lie in everything that the rules will use."""
+        """Where the records are in everything that the rules will use."""
         found, rest = [], iter(backs)
         for one in kept:
             name = type(one.layer).__name__
             inputs = [watch.axis(t, f"what goes into {name}") if isinstance(t, Tensor) else None for t in one.leaves]
             own = [next(rest) for _ in one.outputs]
             after = [Axis(0) if back is None else _of(watch.axis(back, f"what comes back to {name}")) for back in own]
-            if one.spread[:1] == ("own",) and inputs and inputs[0] is None:  # a row for everybody, and they are alike
+            if one.spread[:1] == ("own",) and inputs and inputs[0] is None:  # one row per record, all equal
                 inputs[0] = after[0]
             found.append(_Layout(one.layer, tuple(inputs), tuple(after), one.spread))
         return tuple(found)
@@ -229,14 +229,14 @@ class BookKeeper:
         yield from self.constants
 
     def _note_size(self, calls: Sequence[tuple[nn.Module, LayerCall]], formed: Sequence[Named], records: int) -> None:
-        """About what a call holds, for choosing a size: activations there and back, and the rows that were formed."""
+        """Roughly what a call holds in memory, for choosing a size: activations, their gradients, and rows formed."""
         numbers = sum(call.numbers for _, call in calls) + sum(g.numel() for rows in formed for g in rows.values())
         self.bytes_per_record = max(1, 4 * numbers // records)
         self.places = max((self.rules[layer].places(call) for layer, call in calls), default=1)
 
     @contextlib.contextmanager
     def _prepared(self, keep: Any) -> Iterator[None]:
-        """Hooks in place, parameters out of the backward pass, nothing overwritten in place; all put back."""
+        """Install hooks, exclude parameters from the backward pass and disable in-place operations; undone on exit."""
         hooks = [layer.register_forward_hook(keep, with_kwargs=True) for layer in self.rules]
         trainable = [p for p in self.net.parameters() if p.requires_grad]
         overwriting = [m for m in self.net.modules() if getattr(m, "inplace", False) is True]
@@ -315,7 +315,7 @@ class BookKeeper:
         factors: Named,
         scaled: bool,
     ) -> Named:
-        """By parameter; zero for one that took no part."""
+        """The sum by parameter; zero for one that was not used."""
         total = weighted_rows(shared, factors)
         for place, (layer, call) in enumerate(calls):
             full = {name: self._full(layer, name) for name in self.rules[layer].names}
@@ -331,7 +331,7 @@ class BookKeeper:
 
 
 def _rules(net: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
-    """A rule for every layer with trainable parameters of its own; some layers answer for their children too."""
+    """A rule for every layer with trainable parameters of its own; some layers handle their children too."""
     covered: set[nn.Module] = set()
     for layer in net.modules():
         if layer in covered:
@@ -344,10 +344,10 @@ def _rules(net: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
 
 
 def _spread_of(part: Tensor, watch: RecordAxis, rows: int, copies: int) -> _Spread:
-    """How an output has to be laid out for every record.
+    """How an output has to be expanded to every record.
 
     Raises:
-        Unshown: It depends on several records, or differs from place to place.
+        Unshown: It depends on several records, or differs between positions.
     """
     if part.requires_grad or watch.axis(part, "a layer's output") is not None:
         return "own"
@@ -359,7 +359,7 @@ def _spread_of(part: Tensor, watch: RecordAxis, rows: int, copies: int) -> _Spre
 
 
 def _led(part: Tensor, kind: _Spread, rows: int, how: object) -> Tensor:
-    """A layer's output as the backward pass needs it: with a place for every record, and a leaf if it is the first."""
+    """A layer's output as the backward pass needs it: with a row for every record, and a leaf if it is the first."""
     if kind != "own":
         part = (part if kind == "row" else part[None]).expand(rows, *part.shape[kind == "row" :]).clone()
     if not part.requires_grad:

@@ -1,8 +1,8 @@
-"""Every record's own gradient of a Conv2d weight as one Triton kernel; imported only where Triton is.
+"""Every record's own gradient of a Conv2d weight as one Triton kernel; imported only if Triton is installed.
 
-An implicit matrix product: a program takes one record, up to three neighbouring places of one kernel row and one tile
-of (out, in) channels, and walks over the output's positions. What came back is read once for the three places, and no
-patches are ever written to memory.
+An implicit matrix product: a program handles one record, up to three neighbouring positions of one kernel row and one
+tile of (out, in) channels, and iterates over the output's positions. The output gradient is read once for the three
+positions, and no patches are ever written to memory.
 """
 # mypy: ignore-errors
 

@@ -1,15 +1,14 @@
-"""The sum of clipped per-record gradients of a lot, in chunks of one size, by the quickest engine that may be trusted.
+"""The sum of clipped per-record gradients of a lot, in chunks of one size, by the fastest engine that can be trusted.
 
 Every chunk has the same size, which follows from public figures: how many records a network sees at a time, and so what
-it computes for one of them, does not depend on how many were drawn. The last chunk is filled up with made-up records
-that count for nothing. A lot is the sum over its chunks, so that it may be larger than memory and is exactly what was
-drawn.
+it computes for each, does not depend on how many were drawn. The last chunk is padded with made-up records that do not
+count. A lot is the sum over its chunks, so it may be larger than memory and is exactly what was drawn.
 
 Guarantee of `clipped_sum`: adding or removing one record moves the sum, measured in units of the clip's scale, by at
 most `clip.norm` in L2 over all parameters together, rounding included. Each record's gradient g_i is a function of that
-record, bit for bit (`self_check`); what is summed for it has norm at most (1 − 2^-10) of the bound; and what float64
-adds to that is bounded in `sums`. A record whose gradient is not finite, or on which the network fails, contributes
-zero. A counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
+record alone, bit for bit (`self_check`); its summand has norm at most (1 − 2^-10) of the bound; and the rounding of
+float64 is bounded in `sums`. A record whose gradient is not finite, or on which the network fails, contributes zero. A
+counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from airlock.training.per_sample.operator_rules import Unshown
 from airlock.training.per_sample.sealed import USES, Sealed, Uses
 from airlock.training.per_sample.sums import MULTIPLE, Total, largest_chunk
 
-# A chunk is as large as this, or _LEAST records if they need no more than that: a CPU is fastest in its cache.
+# A chunk has this many bytes, or at least _LEAST records: a CPU is fastest within its cache.
 _CHUNK_BYTES = {"cpu": (1 << 26, 1 << 30), "cuda": (1 << 33, 1 << 33)}
 _LEAST = 64
-_SPREAD = 2.0  # standard deviations by which a lot may exceed its expected size before it takes a chunk more
-_KEPT = 8  # kinds of use of one network that are remembered
+_SPREAD = 2.0  # standard deviations by which a lot may exceed its expected size before it needs another chunk
+_KEPT = 8  # uses of one network that are cached
 
 
 class Use:
-    """A network as it is used: one mode, precision, shape and size of chunk, and the engine that was chosen for it."""
+    """One use of a network: a mode, precision, shape and chunk size, and the engine chosen for it."""
 
     def __init__(self, net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampled: bool) -> None:
         self.net, self.copies, self.lot = net, copies, expected_lot
@@ -57,7 +56,7 @@ class Use:
                 self.graphs = Graphs(self.engine)
 
     def filled(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """A chunk of full size, in one memory format: made-up records stand in the places that are left."""
+        """A chunk of full size, in one memory format, padded with made-up records."""
         if len(y) == self.size and x.stride() == self.filling.stride():
             return x, y
         whole = self.filling.clone(memory_format=torch.preserve_format)
@@ -75,17 +74,17 @@ class Use:
         rows, labels = self.filled(x, y)
         try:
             part, finite = self._sum(rows, labels, mask, clip)
-        except Unshown as reason:  # it does something else than on made-up records
+        except Unshown as reason:  # it behaves differently than on made-up records
             self._settle_for_slow(str(reason))
             return self.chunk_sum(x, y, clip)
-        except FAILURES:  # one of the records provoked it: whoever did is found and left out
+        except FAILURES:  # one of the records caused it: it is found and left out
             finite = self._works(rows, labels, mask)
-        if bool(finite.all()):  # asked last: on a GPU the answer has to be waited for
+        if bool(finite.all()):  # checked last: on a GPU this synchronises
             return part, 0
         return self._without(rows, labels, mask, clip, finite)
 
     def _mask(self, count: int) -> Tensor:
-        """1 for so many records, 0 for the rest; kept, because lots of one size come often."""
+        """1 for the first `count` records, 0 for the rest; cached, because the same sizes recur."""
         if self._masked is None or self._masked[0] != count:
             mask = torch.zeros(self.size, device=self.filling.device)
             mask[:count] = 1
@@ -93,10 +92,10 @@ class Use:
         return self._masked[1]
 
     def close(self) -> None:
-        """After a lot: whatever the network kept for itself is put back."""
+        """After a lot: restore whatever state the network changed."""
         if isinstance(self.engine, BookKeeper) and self.engine.steady:
-            return  # it keeps nothing
-        if not isinstance(self.engine, OneByOne):  # which does so after every record
+            return  # it has no state
+        if not isinstance(self.engine, OneByOne):  # which restores it after every record
             self.sealed.restore(tensors=not isinstance(self.engine, BookKeeper))
 
     def _sum(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
@@ -104,21 +103,21 @@ class Use:
             return (self.graphs or self.engine).masked_sum(x, y, mask, clip)
 
     def _works(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Which records the network takes by themselves; one of them fails, or it would not have come to this."""
+        """Which records the network accepts individually; at least one of them must fail."""
         single = OneByOne(self.net, self.sealed)
         shares = x.reshape(-1, self.copies, *x.shape[1:])
         works = [not counts or single.gradient(shares[i], y[i]) is not None for i, counts in enumerate(mask.tolist())]
         if all(works):
             raise TrainingError(
                 "a network that computes gradients of a chunk of records",
-                "an error from it that no single record provokes",
-                "Nothing can be trained so.",
-                'Set device = "cpu" or a smaller settings.lot_size to see where it comes from.',
+                "an error from it that no single record causes",
+                "Training is impossible this way.",
+                'Set device = "cpu" or a smaller settings.lot_size to find the cause.',
             )
         return torch.tensor(works, device=x.device)
 
     def _without(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, finite: Tensor) -> tuple[Named, int]:
-        """Once more, with one that is fit in the places of those that are not and of those that fill up."""
+        """Sum again, with a usable record in place of the unusable ones and of the padding."""
         fit, lost = finite & (mask > 0), int((~finite).sum())
         if bool(fit.any()):
             places = torch.where(fit, torch.arange(len(y), device=x.device), int(fit.nonzero()[0]))
@@ -147,10 +146,10 @@ class Use:
             is None
         ):
             raise TrainingError(
-                "a network that has a gradient for a made-up record",
+                "a network that can compute a gradient for a made-up record",
                 f"an error from it ({reason})",
                 "It could not learn from any record.",
-                "Try it on one record by itself, in training mode and on this device.",
+                "Try it on a single record, in training mode and on this device.",
             )
         self_check.tell_slow(self.engine, reason, self.filling, self.copies, self.lot)
 
@@ -161,14 +160,14 @@ def clipped_sum(
     """The sum of the clipped per-record gradients by parameter name in float64, and how many records were dropped.
 
     Args:
-        net: In the mode that it is to be used in.
-        x: The rows. A label is a record: where x has more rows than y, a record is so many of them side by side, and
-            its gradient is their mean (augmentation multiplicity, De et al. 2022).
+        net: The network, in the mode in which it is to be used.
+        x: The rows. A label is a record: if x has more rows than y, a record is several adjacent rows, and its gradient
+            is their mean (augmentation multiplicity, De et al. 2022).
         y: The labels.
         clip: How gradients are bounded.
-        expected_lot: The public number of records that a lot is expected to have; it decides the size of a chunk. Left
-            out, the number of records that are given: for experiments, because it may depend on private records.
-        sampled: Whether a lot varies around that number, as Poisson lots do.
+        expected_lot: The public expected number of records in a lot; it determines the chunk size. Defaults to the
+            number of records given, which is for experiments only because it may depend on private records.
+        sampled: Whether the lot size varies around that number, as with Poisson sampling.
     """
     copies = copies_in(x, y)
     varies = sampled and expected_lot is not None
@@ -188,7 +187,7 @@ def clipped_sum(
 
 
 def use_of(net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampled: bool = True) -> Use:
-    """How this network is to be used here: chosen on made-up records, and remembered."""
+    """How this network is used here: chosen on made-up records, and cached."""
     names = tuple(name for name, p in net.named_parameters() if p.requires_grad)
     modes = tuple(module.training for module in net.modules())
     shape = (copies, like.shape[1:], like.dtype, like.device, like.stride()[1:])
@@ -206,7 +205,7 @@ def use_of(net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampl
 
 
 def _size(bytes_per_record: int, places: int, lot: float, sampled: bool, device: torch.device) -> int:
-    """Records in a chunk: as few chunks as fit, for a lot that is somewhat larger than expected."""
+    """Records per chunk: as few chunks as possible, for a lot somewhat larger than expected."""
     limits = _CHUNK_BYTES[device.type]
     if device.type == "cuda":
         limits = (min(limits[0], room(device) // 2),) * 2
@@ -218,7 +217,7 @@ def _size(bytes_per_record: int, places: int, lot: float, sampled: bool, device:
 
 
 def copies_in(x: Tensor, y: Tensor) -> int:
-    """How many rows of x are one record: a label is a record, and its copies stand side by side."""
+    """How many rows of x are one record: a label is a record, and its copies are adjacent."""
     copies = len(x) // max(1, len(y))
     if copies * len(y) != len(x) or (len(y) and not copies):
         raise ValueError(f"{len(x)} rows cannot be equally many copies of {len(y)} records")

@@ -1,9 +1,9 @@
-"""What a network says of every record, each by itself: for features that leave and for whatever is counted of outputs.
+"""A network's output for every record independently: for features that leave and for statistics of outputs.
 
 Noise for one record covers one record's features, and one count of a table. That holds only if a record's output
-depends on that record alone. As in training, batches have one size, which is shown on made-up records to keep records
-apart (`record_axis`) and to give the same bits at every place; whatever cannot be shown so is asked one record at a
-time.
+depends on that record alone. As in training, batches have one size, for which it is shown on made-up records that
+records are kept apart (`record_axis`) and get the same bits at every position; if this cannot be shown, the network is
+run on one record at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE = {"cpu": 256, "cuda": 1024}
 
 
 class Forward:
-    """A network in the mode that it is in, asked about records of one shape."""
+    """A network in its current mode, applied to records of one shape."""
 
     def __init__(self, net: nn.Module, like: Tensor, size: int) -> None:
         self.net, self.size = net, size
@@ -37,8 +37,7 @@ class Forward:
             self.by_one = not self._shown()
         if self.by_one:
             warnings.warn(
-                f"The network is asked about one record at a time, which is slow: {self.reason}. What it says is the "
-                "same.",
+                f"The network is run on one record at a time, which is slow: {self.reason}. Its output is the same.",
                 AirlockWarning,
                 stacklevel=4,
             )
@@ -51,10 +50,10 @@ class Forward:
 
     @torch.no_grad()
     def _batch(self, x: Tensor) -> Tensor:
-        """Of at most one batch; a record on which the network fails gets zeros."""
+        """The outputs of at most one batch; a record on which the network fails gets zeros."""
         try:
             return self._asked(x)
-        except Unshown as reason:  # it does something else than on made-up records
+        except Unshown as reason:  # it behaves differently than on made-up records
             self.by_one, self.reason = True, str(reason)
             return torch.cat([self._batch(row[None]) for row in x])
         except FAILURES:
@@ -102,7 +101,7 @@ class Forward:
         return self._checked(out, len(x))
 
     def _fix_decisions(self, x: Tensor, again: Tensor) -> None:
-        """Decisions are those of made-up records, and must be the same for all of them."""
+        """Fix decisions to those on made-up records, which must be the same for all of them."""
         self.decisions = None
         self._followed(x)
         first, self.decisions = self.decisions, None
@@ -135,16 +134,16 @@ class Forward:
     def _checked(self, out: object, rows: int) -> Tensor:
         if isinstance(out, Tensor) and len(out) == rows:
             return out
-        raise NetError("one output for each record from the network", "something else")
+        raise NetError("one output per record from the network", "something else")
 
 
 def outputs(net: nn.Module, x: Tensor, at_once: int | None = None) -> Tensor:
-    """What a network says of every row of `x`, each by itself, in the mode that it is in; without gradients.
+    """A network's output for every row of `x` independently, in its current mode; without gradients.
 
     Args:
         net: The network.
-        x: One row for each record.
-        at_once: How many of them it can take, if that is not many; a public figure.
+        x: One row per record.
+        at_once: How many rows it can process at once, if that is limited; a public figure.
     """
     size = min(SIZE[x.device.type], -(-(at_once or SIZE[x.device.type]) // MULTIPLE) * MULTIPLE)
     modes = tuple(module.training for module in net.modules())

@@ -1,8 +1,8 @@
 """Per-record gradients of a whole network by torch.func's vmap: every record's gradient is formed.
 
-Guarantee: vmap gives what the network would give for each record by itself, by its own semantics: inside it the network
-sees one record, and values of records can neither meet nor decide what Python does. So g_i depends on record i alone.
-It takes what vmap takes: no operator without a batching rule that writes in place, no decisions by data.
+Guarantee: by its semantics, vmap gives what the network would give for each record individually: inside it the network
+sees one record, and values of records can neither mix nor affect Python's control flow. So g_i depends on record i
+alone. Its limits are vmap's: no in-place operator without a batching rule, no data-dependent control flow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airlock.training.per_sample.layers import weighted_rows
 
 
 class FunctionalGradients:
-    """One gradient for each record, formed and kept for the time of the call."""
+    """One gradient per record, formed and kept for the duration of the call."""
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
@@ -30,7 +30,7 @@ class FunctionalGradients:
     def masked_sum(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are fit to be summed."""
+        """The sum over the records with mask 1 in float64, and which records are usable."""
         rows = self.rows(x, y)
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             squares = {name: clip.squares(name, g) for name, g in rows.items()}
@@ -48,7 +48,7 @@ class FunctionalGradients:
         return [g.flatten(1) for g in self.rows(x, y).values()]
 
     def rows(self, x: Tensor, y: Tensor) -> Named:
-        """Every record's gradient, by parameter name; the mean over its copies where x has more rows than y."""
+        """Every record's gradient, by parameter name; the mean over its copies if x has more rows than y."""
         trainable = {name: p.detach() for name, p in self.net.named_parameters() if p.requires_grad}
         rest = {name: p.detach() for name, p in self.net.named_parameters() if not p.requires_grad}
         rest |= dict(self.net.named_buffers())

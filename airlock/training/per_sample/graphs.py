@@ -1,10 +1,10 @@
 """Book-keeping on a GPU as one CUDA graph: a step is one launch instead of hundreds.
 
-A graph has fixed shapes, and so have the chunks of a lot (`engine`). What the network computes was followed before the
-graph was made; the graph repeats exactly those operations. The clip norm is one of the tensors that a graph reads,
-because it may move from step to step. A graph is made when a kind of sum comes up for the third time, and its first
-replay is compared with the ordinary sum of the same chunk; where a graph cannot be made (a network that waits for
-values, say), or gives something else, the sums stay with ordinary launches.
+A graph has fixed shapes, and so have the chunks of a lot (`engine`). The network's computation was tracked before the
+graph was captured; the graph repeats exactly those operations. The clip norm is one of the tensors that a graph reads,
+because it may change from step to step. A graph is captured when the same kind of sum is needed for the third time, and
+its first replay is compared with the ordinary sum of the same chunk; if a graph cannot be captured (because the network
+synchronises, say), or gives another result, ordinary launches are used.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from airlock.training.gradients import Named
 from airlock.training.per_sample.bookkeeping import BookKeeper
 
 _KEPT = 4  # graphs at a time
-_PATIENCE = 2  # uses before a graph is made
-_AGREE = 1e-5  # how far a replay may lie from the ordinary sum, as a share of its norm
+_PATIENCE = 2  # uses before a graph is captured
+_AGREE = 1e-5  # how far a replay may be from the ordinary sum, as a fraction of its norm
 
 
 @dataclass
@@ -38,8 +38,8 @@ class _Graph:
     norm: Tensor
     total: Named
     finite: Tensor
-    clip: Clip  # kept alive: its scale is known by identity, which must not pass to another one
-    given: Tensor | None = None  # the mask that was copied last; nobody writes to it
+    clip: Clip  # kept alive: its scale is identified by id, which must not be reused
+    given: Tensor | None = None  # the mask that was copied last; it is never modified
 
     def replay(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
         if clip.norm != self.clip.norm:
@@ -55,7 +55,7 @@ class _Graph:
 
 
 class Graphs:
-    """Captures and replays one network's sums; the sums' tensors are written over by the next call."""
+    """Captures and replays one network's sums; the next call overwrites the sums' tensors."""
 
     def __init__(self, keeper: BookKeeper) -> None:
         self.keeper = keeper
@@ -64,7 +64,7 @@ class Graphs:
         self.broken = False
 
     def masked_sum(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
-        """As `BookKeeper.masked_sum`."""
+        """See `BookKeeper.masked_sum`."""
         key = (clip.by_layer, clip.counting, id(clip.scale))
         self._seen[key] += 1
         graph = self._graphs.get(key)
@@ -76,7 +76,7 @@ class Graphs:
         return graph.replay(x, y, mask, clip)
 
     def _first(self, key: Hashable, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
-        """Make the graph, and see whether it gives what ordinary launches give for this chunk and the same chance."""
+        """Capture the graph, and check that it agrees with ordinary launches for this chunk and the same randomness."""
         chance = torch.cuda.get_rng_state(x.device)
         total, finite = self.keeper.masked_sum(x, y, mask, clip)
         total = {name: value.clone() for name, value in total.items()}
@@ -108,7 +108,7 @@ class Graphs:
         return self._graphs[key]
 
     def _warm_up(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor) -> None:
-        """Libraries choose their kernels and allocate their workspaces outside of the capture."""
+        """Let libraries choose their kernels and allocate their workspaces outside the capture."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -118,7 +118,7 @@ class Graphs:
 
 
 def _same(got: Named, wanted: Named, finite: Tensor) -> bool:
-    """Whether two sums agree; where a record was not fit they may both be NaN, which says nothing."""
+    """Whether two sums agree; if a record was not usable, both may be NaN, which is inconclusive."""
     if not bool(finite.all()):
         return True
     size = torch.stack([value.norm() for value in wanted.values()]).norm()

@@ -1,14 +1,14 @@
-"""Per-record gradients of one layer, from what went in (a) and what came back (b).
+"""Per-record gradients of one layer, from its inputs (a) and its output gradients (b).
 
-Every rule answers three questions about one call of a layer: the squared norm of every record's gradient, the gradients
-themselves (`rows`), and their weighted sum. For a layer that is a matrix product at T places, a record's gradient is
+Every rule gives three things for one call of a layer: the squared norm of every record's gradient, the gradients
+themselves (`rows`), and their weighted sum. For a layer that is a matrix product at T positions, a record's gradient is
 Σ_t b_t a_tᵀ: its norm follows from the two Gram matrices without forming it ("ghost norm", Goodfellow 2015, Li et al.
-2022), which is cheaper where 2T(in + out) < in · out; elsewhere the rows are formed. Norms and sums are those of
-`sums`, in float64 and outside of any autocast.
+2022), which is cheaper if 2T(in + out) < in · out; otherwise the rows are formed. Norms and sums are those of `sums`,
+in float64 and outside any autocast.
 
-What belongs to which record is not guessed from shapes: every tensor of a call comes with its `Axis` (`record_axis`).
-A rule sees it as (records, *shape of one record's share): one share may hold several rows of the batch (copies of the
-record, views of it) or several places of a sequence, which are all terms of the same sum.
+What belongs to which record is not guessed from shapes: every tensor of a call comes with its `Axis` (`record_axis`). A
+rule sees it as (records, *shape of one record's slice): one slice may hold several rows of the batch (copies of the
+record, views of it) or several positions of a sequence, which are all terms of the same sum.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airlock.training.per_sample.sums import (
 )
 
 Scales = Mapping[str, Tensor | None]  # by parameter name
-_MANY_PLACES = 192  # from so many on it is cheaper on a GPU to keep a gradient than to form it twice
+_MANY_PLACES = 192  # from this many on, it is cheaper on a GPU to keep a gradient than to form it twice
 
 
 @dataclass
@@ -47,11 +47,11 @@ class LayerCall:
 
     Args:
         records: R.
-        leaves: Everything that was passed in, tensors detached.
-        structure: How it was passed.
-        axes: Where the records lie in each of the leaves; None where there are none.
-        backs: The gradients of the losses with respect to each tensor that came out, as shares of the records, that is
-            (records, *shape of one record's share); None where there is none.
+        leaves: All inputs, with tensors detached.
+        structure: How they were passed.
+        axes: Where the records are in each of the leaves; None if there are none.
+        backs: The gradients of the losses with respect to each output tensor, as slices of the records, that is
+            (records, *shape of one record's slice); None if there is none.
     """
 
     records: int
@@ -59,28 +59,28 @@ class LayerCall:
     structure: TreeSpec
     axes: list[Axis | None]
     backs: list[Tensor | None]
-    kept: dict[str, Tensor] = field(default_factory=dict)  # what was computed to be measured, to be summed
+    kept: dict[str, Tensor] = field(default_factory=dict)  # computed for the norms and reused for the sum
 
     @property
     def a(self) -> Tensor:
-        """The first input, as shares of the records."""
+        """The first input, as slices of the records."""
         return apart(self.leaves[0], self.axes[0], self.records)
 
     @property
     def back(self) -> Tensor:
-        """What came back."""
+        """The output gradient."""
         assert self.backs[0] is not None
         return self.backs[0]
 
     @property
     def numbers(self) -> int:
-        """About how many numbers the call holds."""
+        """Roughly how many numbers the call holds."""
         inputs = self.leaves[0].numel() if self.leaves and isinstance(self.leaves[0], Tensor) else 0
         return inputs + 2 * sum(back.numel() for back in self.backs if back is not None)
 
 
 def apart(value: Tensor, axis: Axis | None, records: int) -> Tensor:
-    """(records, *shape of one record's share); a tensor without records is everybody's."""
+    """(records, *shape of one record's slice); a tensor without records is shared by all."""
     if axis is None:
         return value[None].expand(records, *value.shape)
     before, after = value.shape[: axis.dim], value.shape[axis.dim + 1 :]
@@ -89,7 +89,7 @@ def apart(value: Tensor, axis: Axis | None, records: int) -> Tensor:
 
 
 class Rule(ABC):
-    """How one kind of layer is taken apart; `names` are its trainable parameters."""
+    """Per-record gradients for one kind of layer; `names` are its trainable parameters."""
 
     def __init__(self, layer: nn.Module, names: tuple[str, ...]) -> None:
         self.layer: Any = layer
@@ -100,14 +100,14 @@ class Rule(ABC):
         """Every record's gradient: (records, *shape of the parameter)."""
 
     def squares(self, call: LayerCall, scales: Scales | None, exact: bool = False) -> Named | None:
-        """Every record's squared norm without forming rows, in units of the scales; None where rows are cheaper.
+        """Every record's squared norm without forming rows, in units of the scales; None if rows are cheaper.
 
-        With `exact`, the norm alone; else with what rounding asks for (`sums`).
+        With `exact`, the norm alone; otherwise with the margin for rounding (`sums`).
         """
         return None
 
     def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
-        """Σ factor · gradient over the records, in float64, by the numbers that `squares` measured."""
+        """Σ factor · gradient over the records, in float64, of the same numbers that `squares` measured."""
         return weighted_rows(self.rows(call), factors)
 
     def restore(self, name: str, value: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class Rule(ABC):
         return value
 
     def places(self, call: LayerCall) -> int:
-        """T, where rows are not formed."""
+        """T, if rows are not formed."""
         return 1
 
 
@@ -125,7 +125,7 @@ def weighted_rows(rows: Named, factors: Named) -> Named:
 
 
 class Product(Rule):
-    """A layer that multiplies a matrix at T places: (records, T, in) to (records, T, out)."""
+    """A layer that multiplies by a matrix at T positions: (records, T, in) to (records, T, out)."""
 
     @abstractmethod
     def sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
@@ -136,12 +136,12 @@ class Product(Rule):
         """T, in and out."""
 
     def ghost(self, call: LayerCall) -> bool:
-        """Whether norms are found without forming rows."""
+        """Whether norms are computed without forming rows."""
         positions, into, out = self.sizes(call)
         return positions == 1 or 2 * positions * (into + out) < into * out
 
     def places(self, call: LayerCall) -> int:
-        """T, where rows are not formed."""
+        """T, if rows are not formed."""
         return self.sizes(call)[0] if self.ghost(call) else 1
 
     def rows(self, call: LayerCall) -> Named:
@@ -155,7 +155,7 @@ class Product(Rule):
         return found
 
     def squares(self, call: LayerCall, scales: Scales | None, exact: bool = False) -> Named | None:
-        """From the Gram matrices; with one place simply ‖a‖² ‖b‖²."""
+        """From the Gram matrices; with one position simply ‖a‖² ‖b‖²."""
         if not self.ghost(call):
             return None
         a, b = self.sides(call)
@@ -169,7 +169,7 @@ class Product(Rule):
         return found
 
     def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
-        """One matrix product over records and places together."""
+        """One matrix product over records and positions together."""
         a, b = self.sides(call)
         found = {}
         if "weight" in self.names:
@@ -184,41 +184,41 @@ def _over_places(b: Tensor) -> Tensor:
 
 
 def _over(b: Tensor, scale: Tensor | None) -> Tensor:
-    """B in units of a scale that is one number, or one number for each output."""
+    """B in units of a scale that is one number, or one number per output."""
     return b if scale is None else b / scale.flatten()
 
 
 class LinearRule(Product):
-    """nn.Linear at any number of places; records may lie along any dimension but the last."""
+    """nn.Linear at any number of positions; records may be along any dimension but the last."""
 
     def sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
-        """All dimensions of a share but the last are places."""
+        """All dimensions of a slice but the last are positions."""
         a, b = call.a, call.back
         return a.flatten(1, -2).float(), b.flatten(1, -2).float()
 
     def ghost(self, call: LayerCall) -> bool:
-        """On a GPU kernels form gradients twice rather than keep them, unless there are many places."""
+        """On a GPU, kernels form gradients twice rather than keep them, unless there are many positions."""
         positions = self.sizes(call)[0]
         return super().ghost(call) or (formed_in_kernels(call.back.device.type, positions) and positions < _MANY_PLACES)
 
     def sizes(self, call: LayerCall) -> tuple[int, int, int]:
-        """From the shape of a share."""
+        """From the shape of a slice."""
         a, b = call.a, call.back
         return a[0, ..., 0].numel(), a.shape[-1], b.shape[-1]
 
 
 class ConvRule(Product):
-    """nn.Conv1d and nn.Conv2d with one group: a matrix product on patches; records lie in front."""
+    """nn.Conv1d and nn.Conv2d with one group: a matrix product on patches; records are the first dimension."""
 
     def sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
-        """Patches as places."""
+        """Patches as positions."""
         a, back, rows = self._batches(call)
         patches, given = self._patches(a).transpose(1, 2), back.flatten(2).transpose(1, 2)
         one, other = (t.reshape(call.records, rows * t.shape[1], t.shape[2]) for t in (patches, given))
         return one, other
 
     def _batches(self, call: LayerCall) -> tuple[Tensor, Tensor, int]:
-        """A and b as batches of images, those of a record one after the other, and how many a record has."""
+        """A and b as batches of images, those of one record adjacent, and the number per record."""
         a, back = call.a, call.back
         return a.flatten(0, 1).float(), back.flatten(0, 1).float(), back.shape[1]
 
@@ -228,7 +228,7 @@ class ConvRule(Product):
         return back.shape[1] * back[0, 0, 0].numel(), weight[0].numel(), weight.shape[0]
 
     def rows(self, call: LayerCall) -> Named:
-        """Every record's own weight gradient, and the sum over places for the bias."""
+        """Every record's own weight gradient, and the sum over positions for the bias."""
         a, back, rows = self._batches(call)
         found = {}
         if "weight" in self.names:
@@ -238,7 +238,7 @@ class ConvRule(Product):
         return found
 
     def _weight_rows(self, a: Tensor, back: Tensor, records: int, rows: int) -> Tensor:
-        """By a kernel on a GPU, or from patches there without Triton; on a CPU as one convolution of many groups."""
+        """On a GPU by a kernel, or from patches without Triton; on a CPU as one convolution with many groups."""
         weight = self.layer.weight
         if not self._last(a):
             a, back = (_side_by_side(value, rows) for value in (a, back))
@@ -257,15 +257,15 @@ class ConvRule(Product):
         return _added(g.view(len(a), out, *weight.shape[2:], weight.shape[1]), rows)
 
     def _last(self, a: Tensor) -> bool:
-        """Whether rows have the input channels last: on a GPU, where patches are then copied in whole runs."""
+        """Whether rows have the input channels last: on a GPU, where patches are then copied contiguously."""
         return a.is_cuda and self.layer.weight.dim() == 4 and tuple(self.layer.dilation) == (1, 1)
 
     def restore(self, name: str, value: Tensor) -> Tensor:
-        """Input channels before the kernel again."""
+        """Move the input channels back in front of the kernel."""
         return value.permute(0, 3, 1, 2) if name == "weight" and self._last(value) else value
 
     def _patches_last(self, a: Tensor) -> Tensor:
-        """(rows, places, kernel · in), by a strided view and one copy; F.unfold loops over rows on CUDA."""
+        """(rows, positions, kernel · in), by a strided view and one copy; F.unfold loops over rows on CUDA."""
         (high, wide), (down, right), padding = self.layer.kernel_size, self.layer.stride, _padding(self.layer)
         if any(padding):
             a = F.pad(a, (padding[1], padding[1], padding[0], padding[0]))
@@ -274,8 +274,8 @@ class ConvRule(Product):
         return view.reshape(len(a), view.shape[1] * view.shape[2], -1)
 
     def _weight_gradient(self, a: Tensor, b: Tensor, groups: int) -> Tensor:
-        """As many gradients of the weight on top of each other as there are groups."""
-        layer, own = self.layer, self.layer.weight.detach()  # its size is needed; with a graph the gradient had one too
+        """One gradient of the weight per group, stacked."""
+        layer, own = self.layer, self.layer.weight.detach()  # only its size is needed; else the gradient had a graph
         padding, weight = _padding(layer), own.new_empty(groups * len(own), *own[0].shape, dtype=torch.float32)
         gradient: Tensor = torch.ops.aten.convolution_backward(
             b, a, weight, None, layer.stride, padding, layer.dilation, False, [0] * len(padding), groups,
@@ -284,7 +284,7 @@ class ConvRule(Product):
         return gradient
 
     def _patches(self, a: Tensor) -> Tensor:
-        """(rows, in · kernel, places)."""
+        """(rows, in · kernel, positions)."""
         layer = self.layer
         kernel, stride, dilation, padding = layer.kernel_size, layer.stride, layer.dilation, _padding(layer)
         if a.dim() == 3:
@@ -294,12 +294,12 @@ class ConvRule(Product):
 
 
 def _added(rows: Tensor, each: int) -> Tensor:
-    """From one row of the batch to one row of a record, of which so many belong to it, one after the other."""
+    """Add up the rows of the batch that belong to one record, of which there are `each`, adjacent."""
     return rows if each == 1 else rows.reshape(-1, each, *rows.shape[1:]).sum(1)
 
 
 def _side_by_side(value: Tensor, each: int) -> Tensor:
-    """Records side by side as groups of channels, their rows as the batch: (each, records · channels, ...)."""
+    """Records as groups of channels, their rows as the batch: (each, records · channels, ...)."""
     by_record = value.reshape(-1, each, *value.shape[1:])
     return by_record.transpose(0, 1).flatten(1, 2)
 
@@ -311,7 +311,7 @@ def _padding(layer: Any) -> list[int]:
 
 
 class EmbeddingRule(Rule):
-    """nn.Embedding: place t adds b_t to row number a_t."""
+    """nn.Embedding: position t adds b_t to row number a_t."""
 
     def _sides(self, call: LayerCall) -> tuple[Tensor, Tensor]:
         ids = call.a.flatten(1)
@@ -325,13 +325,13 @@ class EmbeddingRule(Rule):
         return call.a[0].numel()
 
     def rows(self, call: LayerCall) -> Named:
-        """Every record's whole table; only where a table is shared or used twice."""
+        """Every record's whole table; only if a table is shared or used twice."""
         ids, b = self._sides(call)
         table = b.new_zeros(len(ids), *self.layer.weight.shape)
         return {"weight": table.scatter_add_(1, ids[:, :, None].expand_as(b), b)}
 
     def squares(self, call: LayerCall, scales: Scales | None, exact: bool = False) -> Named:
-        """Places with the same number add up, all others are orthogonal; cancellation is counted as in `sums`."""
+        """Positions with the same index add up, all others are orthogonal; cancellation is treated as in `sums`."""
         ids, b = self._sides(call)
         scale = None if scales is None else scales["weight"]
         if scale is not None:
@@ -353,7 +353,7 @@ class NormRule(Rule):
     """LayerNorm, GroupNorm and RMSNorm: the gradient of the gain is b times the normalised input."""
 
     def rows(self, call: LayerCall) -> Named:
-        """Small: one number for each gain."""
+        """Small: one number per gain."""
         a, b = call.a, call.back.float()
         found = {}
         if "weight" in self.names:
@@ -379,10 +379,10 @@ class NormRule(Rule):
 
 
 class AnyRule(Rule):
-    """Any other layer with parameters: torch.func on that layer alone, one record's share at a time."""
+    """Any other layer with parameters: torch.func on that layer alone, one record's slice at a time."""
 
     def rows(self, call: LayerCall) -> Named:
-        """One vector-Jacobian product for each record."""
+        """One vector-Jacobian product per record."""
         rest = {name: p.detach() for name, p in self.layer.named_parameters() if name not in self.names}
         rest |= dict(self.layer.named_buffers())
         own = {name: self.layer.get_parameter(name).detach() for name in self.names}
@@ -413,7 +413,7 @@ class AnyRule(Rule):
 
 
 def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
-    """The cheapest rule that is right for this layer."""
+    """The cheapest rule that is correct for this layer."""
     plain = set(names) <= {"weight", "bias"}
     if plain and _acts_as(layer, nn.Linear):
         return LinearRule(layer, names)
@@ -427,7 +427,7 @@ def rule_for(layer: nn.Module, names: tuple[str, ...]) -> Rule:
 
 
 def _acts_as(layer: Any, *kinds: Any) -> bool:
-    """Whether it is one of these, and computes what these compute."""
+    """Whether it is one of these, and does not override what they compute."""
     return any(isinstance(layer, kind) and type(layer).forward is kind.forward for kind in kinds)
 
 
@@ -440,20 +440,20 @@ def _one_group(layer: Any) -> bool:
 
 
 def check_axis(rule: Rule, dims: int, before: Axis | None, after: Axis, spread: str) -> None:
-    """Whether the records lie where this rule can take them apart.
+    """Check that the records are where this rule can separate them.
 
     Args:
-        rule: Of a layer with one input and one output.
-        dims: Of the output.
-        before: Where they lie in the input; None if there are none.
-        after: Where they lie in the output.
-        spread: "own" unless the output was the same for all records and was laid out for each.
+        rule: The rule of a layer with one input and one output.
+        dims: The number of dimensions of the output.
+        before: Where the records are in the input; None if there are none.
+        after: Where they are in the output.
+        spread: "own" unless the output was the same for all records and was expanded for each.
 
     Raises:
-        Unshown: They lie elsewhere.
+        Unshown: They are elsewhere.
     """
     front = dims - 1
     if isinstance(rule, ConvRule | NormRule):
         front = dims - len(getattr(rule.layer, "normalized_shape", range(dims - 1)))
     if after.dim >= front or (before != after and not (before is None and spread != "own")):
-        raise Unshown(f"the records do not lie in front of what {type(rule.layer).__name__} works on")
+        raise Unshown(f"the records are not in front of the dimensions that {type(rule.layer).__name__} works on")

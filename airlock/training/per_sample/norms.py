@@ -1,4 +1,4 @@
-"""Norms of single records' gradients, by the engine that clips them: nothing is added up, and nothing is private.
+"""Norms of single records' gradients, by the engine that clips them; without a sum, noise or any privacy.
 
 In: a network and records. Out: the squared L2 norm of every record's loss gradient, by parameter.
 """
@@ -21,8 +21,8 @@ def gradient_squares(net: nn.Module, records: Records) -> dict[str, NDArray[np.f
     """‖∂ℓ/∂p‖² of every record for every trainable parameter p, in evaluation mode; infinite where it is not finite.
 
     Args:
-        net: Stays where it is; its mode is put back.
-        records: In the order of the result.
+        net: The network; it stays on its device, and its mode is restored.
+        records: The records, in the order of the result.
     """
     device = next(net.parameters()).device
     modes = {module: module.training for module in net.modules()}

@@ -1,11 +1,11 @@
-"""Per-record gradients by ordinary backward passes, one record after another: slow, and right for every network.
+"""Per-record gradients by ordinary backward passes, one record at a time: slow, but correct for every network.
 
-It is the definition that the quicker engines are tried against, and what is left for a network whose records they
-cannot show to be kept apart (one with operators that have no rule, or that decides by its data, or recurrent layers).
+It is the reference that the faster engines are tested against, and the fallback for a network whose records they cannot
+show to be kept apart (because of operators without a rule, data-dependent control flow, or recurrent layers).
 
-Guarantee: the network sees one record at a time, in a batch of its own, and is put back as it was before the next one
-(`sealed`). So g_i depends on record i, the parameters and fresh random numbers alone, whatever the network does. A
-record for which it raises an error has no gradient, and is dropped like one whose gradient is not finite.
+Guarantee: the network sees one record at a time, in a batch of its own, and is restored before the next one (`sealed`).
+So g_i depends only on record i, the parameters and fresh random numbers, whatever the network does. A record for which
+it raises an error has no gradient, and is dropped like one whose gradient is not finite.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, Attribute
 
 
 class OneByOne:
-    """One backward pass for each record."""
+    """One backward pass per record."""
 
     def __init__(self, net: nn.Module, sealed: Sealed | None = None) -> None:
         self.net, self.sealed = net, sealed or Sealed(net)
@@ -30,7 +30,7 @@ class OneByOne:
         self.bytes_per_record, self.places = 1, 1
 
     def gradient(self, x: Tensor, label: Tensor) -> Named | None:
-        """Of the mean loss over one record's rows, by parameter name, in float32; None if the network fails on it."""
+        """The gradient of one record's mean loss over its rows, by name, in float32; None if the network fails."""
         try:
             with torch.enable_grad():
                 loss = F.cross_entropy(self.net(x.clone()).float(), label.expand(len(x)))
@@ -45,7 +45,7 @@ class OneByOne:
     def masked_sum(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64; all are fit to be summed, because others are left out."""
+        """The sum over the records with mask 1 in float64; all are usable, because others are left out."""
         copies, counted = len(x) // max(1, len(y)), mask.tolist()  # a Poisson lot may be empty
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in self.trainable.items()}
         balance = torch.zeros((), dtype=torch.float64, device=x.device)
@@ -65,7 +65,7 @@ class OneByOne:
         return total | ({BALANCE: balance} if clip.counting else {}), torch.ones(len(y), dtype=torch.bool)
 
     def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
-        """The squared norm of every record's gradient in float64, by parameter name; infinite where there is none."""
+        """The squared norm of every record's gradient in float64, by parameter name; infinite if it has no gradient."""
         copies = len(x) // len(y)
         rows = [self.gradient(x[i * copies : (i + 1) * copies], y[i]) for i in range(len(y))]
         endless = torch.full((1,), torch.inf, dtype=torch.float64, device=x.device)

@@ -1,11 +1,11 @@
-"""What every operator does to the records' axis: one rule for each kind of operator, each with its reason.
+"""What every operator does to the records' axis: one rule per kind of operator, each with its reason.
 
 In: an operator, its arguments, and what is known about them (`State`). Out: what is known about the results. A rule
-gives an `Axis` only where each place of a result is computed from the same record's places of the arguments and from
+gives an `Axis` only if each position of a result is computed from the same record's positions of the arguments and from
 what depends on no record. An operator without a rule, or used in a way that no rule covers, gives `Mixed`.
 
-Operators marked as pointwise by torch have one rule for all. Random numbers are independent from place to place, so
-that it does not matter which of them meets which record; any other constant must say the same to every record.
+Operators marked as pointwise by torch have one rule for all. Random numbers are independent between positions, so it
+does not matter which of them is combined with which record; any other constant must be the same for every record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Unshown(Exception):
 
 @dataclass(frozen=True)
 class Axis:
-    """Where the records lie: along `dim`, each at `inner` neighbouring places, all of it repeated."""
+    """Where the records are: along `dim`, each at `inner` adjacent positions, the whole pattern possibly repeated."""
 
     dim: int
     inner: int = 1
@@ -33,7 +33,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Nothing is known about who is in it, and why."""
+    """It may depend on several records; with the reason."""
 
     reason: str
 
@@ -48,27 +48,27 @@ class Kind:
 CONSTANT, RANDOM, EMPTY = Kind("constant"), Kind("random"), Kind("empty")
 State = Axis | Mixed | Kind
 
-PLACES = "a tensor that differs from place to place meets the records"
+PLACES = "a tensor that differs between positions is combined with the records"
 
 
 class _NoRule(Exception):
-    """With these arguments this operator keeps nobody apart."""
+    """With these arguments, this operator cannot be shown to keep records apart."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What is known of an operator before it is called: looked up once."""
+    """What is known about an operator before it is called: looked up once."""
 
     name: str
     rule: Rule | None
     pointwise: bool
-    places: dict[str, tuple[int | None, Any]]  # of its arguments by name, None for a keyword; and their defaults
+    places: dict[str, tuple[int | None, Any]]  # argument positions by name (None for a keyword), and defaults
     writes: tuple[str, ...]  # the arguments that it writes to
-    tells: bool  # the shape of a result, or a result that is no tensor, depends on values
+    tells: bool  # the shape of a result, or a result that is not a tensor, depends on values
 
     @classmethod
     def of(cls, func: Any) -> Operator:
-        """By its schema and its marks."""
+        """From its schema and its tags."""
         schema, marks = func._schema, set(func.tags)
         name = schema.name.removeprefix("aten::")
         is_pointwise = torch.Tag.pointwise in marks
@@ -86,7 +86,7 @@ _KNOWN: dict[Any, Operator] = {}
 
 
 class OperatorCall:
-    """One operator with its arguments, what is known about them, and what it gave.
+    """One operator with its arguments, what is known about them, and its result.
 
     Args:
         records: R.
@@ -94,7 +94,7 @@ class OperatorCall:
         func: The operator.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        out: What it gave.
+        out: Its result.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class OperatorCall:
         self.inputs = [t for value in args for t in tensors(value)]
         if kwargs:
             self.inputs += [t for value in kwargs.values() for t in tensors(value)]
-        if self.name in _OVERWRITES:  # what stood there before does not matter
+        if self.name in _OVERWRITES:  # the previous content does not matter
             self.inputs = self.inputs[1:]
         self.states = [state(t) for t in self.inputs]
 
@@ -117,17 +117,17 @@ class OperatorCall:
         return [t for name in self.operator.writes for t in tensors(self.named(name))]
 
     def infer(self) -> list[State]:
-        """What is known about every tensor that came out.
+        """What is known about every output tensor.
 
         Raises:
-            Unshown: Something that depends on records was handed to Python.
+            Unshown: Something that depends on records was passed to Python.
         """
         if self.name in _CREATED:
             return [_CREATED[self.name]] * len(self.results)
         mixed = next((state for state in self.states if isinstance(state, Mixed)), None)
         touched = mixed is not None or any(isinstance(state, Axis) for state in self.states)
         if touched and self._tells_python():
-            raise Unshown(f"what {self.name} gives Python depends on records")
+            raise Unshown(f"what {self.name} returns to Python depends on records")
         if mixed is not None:
             return [mixed] * len(self.results)
         if not touched:
@@ -141,7 +141,7 @@ class OperatorCall:
         return list(found) if isinstance(found, list) else [found] * len(self.results)
 
     def _tells_python(self) -> bool:
-        """Whether the shape of a result, or a result that is no tensor, depends on values."""
+        """Whether the shape of a result, or a result that is not a tensor, depends on values."""
         if self.operator.tells:
             return True
         if self.name == "index":
@@ -152,54 +152,54 @@ class OperatorCall:
         return plain and self.name not in _ATTENTIONS and self.name != "is_same_size"
 
     def _without_records(self) -> State:
-        """Of an operator that saw no record."""
+        """The state of the result of an operator that saw no record."""
         if EMPTY in self.states:
-            return EMPTY if self.name in _VIEWS else Mixed("memory that nothing was written to is read")
+            return EMPTY if self.name in _VIEWS else Mixed("uninitialised memory is read")
         if RANDOM in self.states and (self.operator.pointwise or self.name in _SPREADS):
             return RANDOM
         return RANDOM if self.name in _RANDOM else CONSTANT
 
     def named(self, name: str) -> Any:
-        """An argument by its name in the schema; None where it has none of that name."""
+        """An argument by its name in the schema; None if there is none of that name."""
         place, default = self.operator.places.get(name, (None, None))
         if place is not None and place < len(self.args):
             return self.args[place]
         return self.kwargs.get(name, default)
 
     def axis(self, tensor: Any) -> Axis | None:
-        """Where records lie in an argument; None where there are none."""
+        """Where records are in an argument; None if there are none."""
         found = self.state(tensor) if isinstance(tensor, Tensor) else None
         return found if isinstance(found, Axis) else None
 
     def only(self, tensor: Any) -> Axis:
-        """Where records lie in the one argument that may have some."""
+        """Where records are in the one argument that may have some."""
         found = self.axis(tensor)
         if found is None or sum(isinstance(state, Axis) for state in self.states) != 1:
             raise _NoRule("there are records on both sides")
         return found
 
     def same(self, *given: Any) -> Axis:
-        """Where records lie in all of these that have some."""
+        """Where records are in all of these that have some."""
         found = {axis for axis in map(self.axis, given) if axis is not None}
         if len(found) != 1:
             raise _NoRule("records lie in different ways")
         return found.pop()
 
     def agree(self, *given: Tensor) -> Axis:
-        """The same, with every other one of them uniform along that axis."""
+        """The same, with all others uniform along that axis."""
         own = self.same(*given)
         if not all(self.axis(t) is not None or self.uniform(t, own) for t in given):
             raise _NoRule(PLACES)
         return own
 
     def uniform(self, tensor: Tensor, axis: Axis) -> bool:
-        """Whether something that depends on no record says the same to every record along this axis."""
+        """Whether something that depends on no record is the same for every record along this axis."""
         if not 0 <= axis.dim < tensor.dim():
             return True
         return self.state(tensor) == RANDOM or is_uniform(tensor, axis, self.records)
 
     def lifted(self, tensor: Tensor, dims: int) -> Axis | None:
-        """Its axis as counted in a tensor of so many dimensions that it is broadcast to."""
+        """Its axis after broadcasting to this many dimensions."""
         found = self.axis(tensor)
         return Axis(found.dim + dims - tensor.dim(), found.inner) if found else None
 
@@ -209,7 +209,7 @@ _RULES: dict[str, Rule] = {}
 
 
 def is_uniform(tensor: Tensor, axis: Axis, records: int) -> bool:
-    """Whether its numbers are the same at the places of every record."""
+    """Whether its numbers are the same at the positions of every record."""
     size = tensor.shape[axis.dim]
     if size == 1 or tensor.stride(axis.dim) == 0:
         return True
@@ -266,7 +266,7 @@ _ATTENTIONS = frozenset(
 
 
 def pointwise(call: OperatorCall) -> State:
-    """out[…, p, …] is computed from the arguments at p: all records lie in the same way."""
+    """out[…, p, …] is computed from the arguments at p: records are at the same positions."""
     dims = max(t.dim() for t in call.inputs)
     found = {call.lifted(t, dims) for t in call.inputs} - {None}
     if len(found) != 1:
@@ -280,13 +280,13 @@ def pointwise(call: OperatorCall) -> State:
 
 
 def _flat(shape: Sequence[int], axis: Axis) -> int:
-    """How many neighbouring numbers of the whole tensor, row after row, belong to one record at a time."""
+    """How many adjacent numbers of the flattened tensor belong to one record at a time."""
     return axis.inner * math.prod(shape[axis.dim + 1 :])
 
 
 @_rule("view", "_unsafe_view", "_reshape_alias", "reshape")
 def _reshaped(call: OperatorCall) -> State:
-    """Row after row the numbers stay where they are: number i belongs to record (i // w) % R before and after."""
+    """The flattened order does not change: number i belongs to record (i // w) % R before and after."""
     source = call.args[0]
     if not isinstance(call.out, Tensor) or source.numel() != call.out.numel():
         raise _NoRule("it changes the type")
@@ -342,7 +342,7 @@ def _selected(call: OperatorCall) -> State:
 
 
 def _cut(call: OperatorCall, own: Axis, start: int, length: int, step: int = 1) -> Axis:
-    """Some places along the records' axis: whole rounds of all records, or one and the same place of every record."""
+    """Some positions along the records' axis: whole rounds of all records, or the same position of every record."""
     whole = call.records * own.inner
     if step == 1 and start % whole == 0 and length % whole == 0 and length:
         return own
@@ -390,7 +390,7 @@ def _windows(call: OperatorCall) -> State:
 
 @_rule("cat")
 def _joined(call: OperatorCall) -> State:
-    """Along another dimension, or whole rounds of all records after each other."""
+    """Along another dimension, or whole rounds of all records in sequence."""
     given = [t for t in call.args[0] if t.numel()]
     own = call.agree(*given)
     whole = call.records * own.inner
@@ -441,7 +441,7 @@ _ALONG = _words(
 
 @_rule(*_ALONG)
 def _along(call: OperatorCall) -> State:
-    """Works along some dimensions, each of which must not be the records'."""
+    """Works along some dimensions, none of which may be the records'."""
     source, own = call.args[0], call.only(call.args[0])
     dims = next((call.named(key) for key in ("dim", "dims") if call.named(key) is not None), None)
     if dims is None or dims == []:
@@ -469,7 +469,7 @@ def _triangle(call: OperatorCall) -> State:
 
 @_rule("slice_backward", "select_backward")
 def _placed_back(call: OperatorCall) -> State:
-    """The gradient of a cut along another dimension: zeros around it."""
+    """The gradient of a slice along another dimension: zeros around it."""
     gradient, sizes, dim = call.args[0], call.args[1], call.args[2]
     own, dim = call.only(gradient), dim % len(sizes)
     place = own.dim + (call.name == "select_backward" and dim <= own.dim)
@@ -549,7 +549,7 @@ def _convolved(call: OperatorCall) -> State:
 
 
 def _of_input(call: OperatorCall, own: Axis) -> list[State]:
-    """Of several gradients that of the input; those of parameters are sums over the records."""
+    """Of several gradients, only the input's has an axis; those of parameters are sums over the records."""
     mixed = Mixed(f"{call.name}: it sums over the records")
     return [own if place == 0 else mixed for place, t in enumerate(call.out) if isinstance(t, Tensor)]
 
@@ -593,7 +593,7 @@ def _group_norm_back(call: OperatorCall) -> list[State]:
 
 @_rule("native_batch_norm", "_native_batch_norm_legit_no_training")
 def _batch_norm(call: OperatorCall) -> list[State]:
-    """With fixed statistics every channel is scaled; those of the batch mix records, unless they lie along channels."""
+    """With fixed statistics every channel is scaled; batch statistics mix records, unless these are along channels."""
     own = call.only(call.args[0])
     if own.dim == 1 and call.named("running_mean") is None and _along_channels(call, own):
         return [own, *[Axis(0, own.inner)] * (len(call.results) - 1)]
@@ -603,7 +603,7 @@ def _batch_norm(call: OperatorCall) -> list[State]:
 
 
 def _along_channels(call: OperatorCall, own: Axis) -> bool:
-    """Whether everything that is given for each channel says the same to every record."""
+    """Whether every per-channel argument is the same for every record."""
     given = [t for t in (call.named("weight"), call.named("bias")) if t is not None]
     return all(call.uniform(t, Axis(0, own.inner)) for t in given)
 
@@ -618,7 +618,7 @@ def _batch_norm_back(call: OperatorCall) -> list[State]:
     return _of_input(call, own)
 
 
-# By how many last dimensions they work along.
+# By the number of last dimensions that they work along.
 _POOLS = {
     "max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3, "avg_pool2d": 2, "avg_pool3d": 3,
     "_adaptive_avg_pool2d": 2, "_adaptive_avg_pool3d": 3, "adaptive_max_pool2d": 2, "adaptive_max_pool3d": 3,
@@ -638,7 +638,7 @@ def _pooled(call: OperatorCall) -> State:
 
 @_rule(*(f"{name}_backward" for name in _POOLS))
 def _pooled_back(call: OperatorCall) -> State:
-    """Gradient, input and the places that were taken lie alike, with the records in front of channels and sides."""
+    """Gradient, input and selected positions have the same layout, with records before channels and spatial sides."""
     own = call.agree(*call.inputs)
     if own.dim != 0 or call.out.dim() < 3:
         raise _NoRule("it goes along the records")
@@ -664,7 +664,7 @@ def _sampled(call: OperatorCall) -> State:
 
 @_rule(*_ATTENTIONS)
 def _attention(call: OperatorCall) -> list[State]:
-    """Each of the first dimension attends to itself alone; a mask is uniform or lies the same way."""
+    """Each entry of the first dimension attends only to itself; a mask is uniform or has the same layout."""
     own = call.same(*(t for t in call.inputs if t.dim() > 2))
     if own.dim != 0:
         raise _NoRule("records attend to each other")
@@ -686,7 +686,7 @@ def _looked_up(call: OperatorCall) -> State:
 
 @_rule("gather", "scatter", "scatter_add", "scatter_", "scatter_add_")
 def _gathered(call: OperatorCall) -> State:
-    """out[i][j] = self[i][index[i][j]]: everything lies the same way, and the work is along another dimension."""
+    """out[i][j] = self[i][index[i][j]]: everything has the same layout, and the work is along another dimension."""
     given = [t for t in call.inputs if t.dim()]
     own = call.agree(*given)
     if call.args[1] % call.args[0].dim() == own.dim or len({t.shape[own.dim] for t in given}) > 1:
@@ -707,9 +707,9 @@ def _picked(call: OperatorCall) -> State:
 
 @_rule("index")
 def _indexed(call: OperatorCall) -> State:
-    """x[i, j, …] by tensors: the records' axis is left alone, kept in order by a constant, or only in the places.
+    """x[i, j, …] by tensors: the records' axis is untouched, kept in order by a constant, or only in the indices.
 
-    Results have the places' common shape where the first of them stood, or in front where others stand between them.
+    Results have the indices' common shape at the position of the first one, or in front if others stand between them.
     """
     source, given = call.args[0], [(dim, place) for dim, place in enumerate(call.args[1]) if place is not None]
     shape = _common_shape([place for _, place in given])
@@ -722,7 +722,7 @@ def _indexed(call: OperatorCall) -> State:
         found.add(_in_order(call, source.shape[own.dim] if own else 0, along, shape))
     if len(found) > 1 or (own is not None and along is None and found):
         raise _NoRule("records are looked up among each other")
-    if not found:  # the records' axis moves with those that stay
+    if not found:  # the records' axis moves with the remaining dimensions
         assert own is not None
         before = sum(dim < own.dim for dim, _ in given)
         return Axis(own.dim - before + (len(shape) if not together or front < own.dim else 0), own.inner)
@@ -743,7 +743,7 @@ def _common_shape(places: Sequence[Tensor]) -> Sequence[int]:
 
 
 def _in_order(call: OperatorCall, size: int, along: Tensor, shape: Sequence[int]) -> Axis:
-    """Where records lie among the places that a constant picks along their axis: 0, 1, … R − 1 along one dimension."""
+    """Where records are in the result of indexing their axis by a constant: 0, 1, … R − 1 along one dimension."""
     if call.axis(along) is not None or size != call.records:
         raise _NoRule("records are looked up among each other")
     picked = along.expand(shape)

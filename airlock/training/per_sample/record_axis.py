@@ -1,26 +1,26 @@
-"""Follows the records' axis through every operator that a network runs: are the records of a batch kept apart?
+"""Tracks the records' axis through every operator that a network runs: are the records of a batch kept apart?
 
 Clipping bounds one record's effect only if what is measured and summed for a record depends on that record alone. Here
-this is shown, not tried: a dispatch mode sees every operator of a forward and a backward pass and knows, for every
+this is proved, not tested: a dispatch mode sees every operator of a forward and a backward pass and knows, for every
 tensor, one of four things:
 
-* `Axis(dim, inner)`: along `dim`, which has outer · R · inner places, place p belongs to record (p // inner) % R, and
-  what stands there depends on that record alone (and on parameters and constants). So (B, T, E), (T, B, E),
-  (B · T, E) and several views of a record one after the other are all the same thing;
+* `Axis(dim, inner)`: along `dim`, which has outer · R · inner positions, position p belongs to record (p // inner) % R,
+and its content depends on that record alone (and on parameters and constants). So (B, T, E), (T, B, E), (B · T, E) and
+several adjacent views of a record are all covered;
 * `CONSTANT`: it depends on no record;
-* `RANDOM`: fresh random numbers, one for each place, independent of everything else;
+* `RANDOM`: fresh random numbers, one per position, independent of everything else;
 * `Mixed(reason)`: nothing is known.
 
-An operator without a rule gives Mixed. A constant that differs from place to place along the records' axis gives Mixed
-when it meets records (a record's place depends on who else was drawn). Whatever leaves torch as a Python value (`item`,
-`tolist`, `numpy`) ends the claim, with one exception: a *decision*, a single boolean, is answered by a public value
-that was fixed on made-up records, so that no record decides what is computed for another.
+An operator without a rule gives Mixed. A constant that differs between positions along the records' axis gives Mixed
+when it is combined with records (a record's position depends on who else was drawn). Whatever leaves torch as a Python
+value (`item`, `tolist`, `numpy`) invalidates the proof, with one exception: a *decision*, a single boolean, is answered
+by a public value that was fixed on made-up records, so that no record affects what is computed for another.
 
 Guarantee: if a pass ends with every layer's input, every layer's output gradient and the losses having an Axis, then
-each of them depends, at the places of record i, on record i, parameters, constants, fixed decisions and fresh random
-numbers alone. The rules below are the proof, one operator at a time. What is trusted: that torch's operators compute
-what they are documented to compute, and that the network's Python code keeps no records in global variables (what it
-keeps in its own attributes is put back after every lot: `sealed`).
+each of them depends, at the positions of record i, only on record i, parameters, constants, fixed decisions and fresh
+random numbers. The rules below are the proof, one operator at a time. It relies on torch's operators computing what
+they are documented to compute, and on the network's Python code keeping no records in global variables (its own
+attributes are restored after every lot: `sealed`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from airlock.training.per_sample.operator_rules import (
     is_uniform,
 )
 
-# Methods that hand a tensor's numbers to something other than torch, and functions that make a tensor of such numbers.
+# Methods that pass a tensor's numbers to something other than torch, and functions that make a tensor of such numbers.
 _TAKEN_OUT = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "__reduce_ex__"}
 _MADE_ANEW = {"tensor", "as_tensor", "asarray", "new_tensor", "sparse_coo_tensor", "from_numpy"}
 
@@ -54,9 +54,9 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         records: R, at least 2.
-        constants: Tensors that are there before the pass and depend on no record: parameters, buffers and the like.
-        decisions: The fixed answers to the network's decisions, in order; None records what made-up records answer.
-        light: Only answer decisions; for a pass of which the rest was shown before (inside a CUDA graph, say).
+        constants: Tensors that exist before the pass and depend on no record: parameters, buffers and the like.
+        decisions: The fixed answers to the network's decisions, in order; None records the answers on made-up records.
+        light: Only answer decisions; for a pass whose other properties were shown before (inside a CUDA graph, say).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fixed = None if decisions is None else list(decisions)
         self.decided: list[bool] = []
         self._states: dict[int, dict[tuple[Any, ...], State]] = {}
-        self._outside: set[int] = set()  # storages that this pass may read and not write
+        self._outside: set[int] = set()  # storages that this pass may read but not write
         self._python = _Python(self)
         for tensor in constants:
             self.note(tensor, CONSTANT)
@@ -88,12 +88,12 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._python.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def note(self, tensor: Tensor, state: State) -> None:
-        """Something that was there before the pass: what is known about it. It may not be written to."""
+        """State what is known about a tensor from before the pass. It may not be written to."""
         self._states.setdefault(storage_of(tensor), {})[_geometry(tensor)] = state
         self._outside.add(storage_of(tensor))
 
     def state(self, tensor: Tensor) -> State:
-        """What is known about it; Mixed for one that came from elsewhere, such as a memory of earlier records."""
+        """What is known about it; Mixed for one of unknown origin, such as a cache of earlier records."""
         with torch._C.DisableTorchFunction():
             return self._state(tensor)
 
@@ -101,24 +101,24 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known = self._states.get(storage_of(tensor))
         found = known.get(_geometry(tensor)) if known else None
         if found is None:
-            return Mixed("a tensor that came from outside of this pass") if tensor.numel() else CONSTANT
+            return Mixed("a tensor that came from outside this pass") if tensor.numel() else CONSTANT
         return found
 
     def place(self, tensor: Tensor, axis: Axis) -> None:
-        """Say where records lie in a tensor of this pass that is the same for all of them."""
+        """Declare where records are in a tensor of this pass that is the same for all of them."""
         with torch._C.DisableTorchFunction():
             self._states[storage_of(tensor)] = {_geometry(tensor): axis}
 
     def uniform(self, tensor: Tensor, axis: Axis) -> bool:
-        """Whether a tensor that depends on no record says the same to every record along this axis."""
+        """Whether a tensor that depends on no record is the same for every record along this axis."""
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
             return is_uniform(tensor, axis, self.records)
 
     def axis(self, tensor: Tensor, what: str) -> Axis | None:
-        """Where its records lie; None if it depends on none.
+        """Where its records are; None if it depends on none.
 
         Raises:
-            Unshown: They cannot be told apart in it.
+            Unshown: It depends on several records.
         """
         found = self.state(tensor)
         if isinstance(found, Mixed):
@@ -136,7 +136,7 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
 
     def _follow(self, call: OperatorCall) -> None:
-        """Keep what is known about everything that came out or was written to."""
+        """Store what is known about every output and everything written to."""
         states, written = call.infer(), call.written() if call.operator.writes else []
         for target in written:
             self._write(target, states[0] if states else Mixed(f"{call.name} writes to it"))
@@ -146,7 +146,7 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._settle(result, state, shared)
 
     def _read(self, func: Any, tensor: Tensor) -> Any:
-        """A value that Python sees: free for constants, fixed for decisions, refused for all else."""
+        """A value that Python sees: allowed for constants, fixed for decisions, refused otherwise."""
         if self.light:
             return self._decision(None) if tensor.dtype == torch.bool else func(tensor)
         if isinstance(self._state(tensor), Kind):
@@ -164,25 +164,25 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return bool(found)
 
     def _settle(self, tensor: Tensor, state: State, shared: set[int]) -> None:
-        """An operator gave this tensor, in a storage of its own unless it is one of these."""
+        """Record a tensor returned by an operator, in a new storage unless it is one of `shared`."""
         place = storage_of(tensor)
         if place not in shared:
-            self._states[place] = {}  # whatever lay at this address before is gone
+            self._states[place] = {}  # whatever was at this address before is gone
             self._outside.discard(place)
         self._states.setdefault(place, {})[_geometry(tensor)] = state
 
     def _write(self, tensor: Tensor, state: State) -> None:
-        """An operator wrote this to the tensor.
+        """Record that an operator wrote to the tensor.
 
         Raises:
-            Unshown: It was there before the pass: what is written would be met by other records, or leave.
+            Unshown: It existed before the pass: what is written would be seen by other records, or leave.
         """
         place, before = storage_of(tensor), self._state(tensor)
         if place in self._outside:
             raise Unshown("a parameter, a buffer or another tensor from before the pass is written to")
         known = self._states.setdefault(place, {})
         if isinstance(before, Axis) and isinstance(state, Kind):
-            return  # the rest is as it was, and what is new depends on no record
+            return  # the rest is unchanged, and what is new depends on no record
         if before != state and len(known) > 1:
             state = Mixed("a part of a tensor is written to")
             known.update(dict.fromkeys(known, state))
@@ -190,7 +190,7 @@ class RecordAxis(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Python(TorchFunctionMode):
-    """Notices what would carry records out of torch, and back into it, unseen."""
+    """Detects what would carry records out of torch, and back into it, untracked."""
 
     def __init__(self, watch: RecordAxis) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ def _nested(value: Any) -> Iterable[Tensor]:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Which memory it lies in."""
+    """The address of its storage."""
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -1,12 +1,12 @@
-"""A network as it was before a record went through it: what a forward pass leaves behind is put back.
+"""Restores a network to its state before a record went through it.
 
-A network may count, cache or remember: in buffers, in frozen parameters that it writes to, in its attributes. What it
-remembers of one record would be met by the next, and would leave without noise. `Sealed` keeps every tensor of the
-state and every attribute of every module, and puts back what has changed.
+A network may count, cache or remember things: in buffers, in frozen parameters that it writes to, in its attributes.
+What it remembers of one record would be seen by the next, and would leave without noise. `Sealed` keeps every tensor of
+the state and every attribute of every module, and restores what has changed.
 
 Guarantee: after `restore`, parameters, buffers, attributes, and the lists, dicts and sets among the attributes are
-those of the moment when the seal was set (for trainable parameters: of the last `accept`). What a network keeps in
-global variables, in files or deeper inside of foreign objects is not seen; that is an assumption about its code.
+those at the time the seal was set (for trainable parameters: at the last `accept`). What a network keeps in global
+variables, in files or deeper inside other objects is not covered; that is an assumption about its code.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-USES = "_airlock_uses"  # the attribute in which a network's engines are remembered
+USES = "_airlock_uses"  # the attribute in which a network's engines are cached
 _OWN = frozenset({"_parameters", "_buffers", "_modules", USES})
 _CONTAINERS = (list, dict, set, deque)
 
 
 class Uses(dict[tuple[object, ...], object]):
-    """How a network is used; lives with it, and is not copied with it."""
+    """How a network is used; attached to it, but not copied with it."""
 
     def __deepcopy__(self, memo: object) -> Uses:
         return Uses()
@@ -34,7 +34,7 @@ class Uses(dict[tuple[object, ...], object]):
 
 
 class Sealed:
-    """Everything that a network holds, to be put back."""
+    """Everything that a network holds, to be restored."""
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
@@ -46,18 +46,18 @@ class Sealed:
 
     @property
     def constants(self) -> list[Tensor]:
-        """Tensors among the attributes: they were there before any record."""
+        """Tensors among the attributes, which existed before any record was seen."""
         found = [value for _, kept in self._attributes for value in kept.values()]
         return [t for value in found for t in _inside(value) if isinstance(t, Tensor)]
 
     def accept(self) -> None:
-        """Trainable parameters were changed by an optimiser, and that is meant to stay."""
+        """Keep the trainable parameters that an optimiser has changed."""
         with torch.no_grad():
             for tensor, kept in self._trained:
                 kept.copy_(tensor)
 
     def restore(self, tensors: bool = True) -> None:
-        """Put everything back, or all but the numbers in parameters and buffers."""
+        """Restore everything, or everything but the numbers in parameters and buffers."""
         for table, kept in self._places:
             if table.keys() != kept.keys() or any(table[name] is not value for name, value in kept.items()):
                 table.clear()
@@ -80,13 +80,13 @@ def _trains(tensor: Tensor) -> bool:
 
 
 def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The attributes, with copies of the containers among them kept beside the containers themselves."""
+    """The attributes, with copies of the containers among them kept along with the containers themselves."""
     kept = {name: value for name, value in attributes.items() if name not in _OWN}
     return {name: (value, value.copy()) if isinstance(value, _CONTAINERS) else value for name, value in kept.items()}
 
 
 def _inside(value: Any) -> list[Any]:
-    """An attribute, or what is in it if it is a container."""
+    """An attribute, or its contents if it is a container."""
     if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], _CONTAINERS)):
         return [value]
     return list(value[1].values()) if isinstance(value[1], dict) else list(value[1])

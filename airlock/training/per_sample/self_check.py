@@ -1,17 +1,17 @@
-"""Which engine may be trusted with a network: shown and tried on made-up records, before any record is seen.
+"""Which engine can be trusted with a network: shown and tested on made-up records, before any record is seen.
 
-For one network in one mode and precision, on one device and for chunks of one size, an engine is taken if
+For one network in one mode and precision, on one device and for chunks of one size, an engine is used if
 
 1. records are *shown* to be kept apart: by `RecordAxis` for book-keeping, by vmap's semantics for `functional`;
-2. a record's gradient has the same bits *wherever it stands* and whoever stands beside it. Chunks have one size, and
-   which operations a kernel does in which order depends on shapes and not on numbers; so a batch of random records that
-   is moved on by one place must give the same bits moved on by one place, or the order depends on the place;
-3. gradients are *right*: squared norms, parameter by parameter, and clipped gradients of some records are compared with
-   ordinary backward passes over single records, in the very mode, precision, device and size that will be used, and
-   once more in plain float32; and what is summed for a record is no longer than what was measured of it allows.
+2. a record's gradient has the same bits *at every position* and whichever records are next to it. Chunks have one size,
+and the order of a kernel's operations depends on shapes and not on numbers; so a batch of random records that is
+shifted by one position must give the same bits shifted by one position, or the order depends on the position;
+3. gradients are *correct*: squared norms, parameter by parameter, and clipped gradients of some records are compared
+with ordinary backward passes over single records, in exactly the mode, precision, device and size that will be used,
+and again in plain float32; and the norm of what is summed for a record is within its measured bound.
 
-The first two carry the guarantee; the third finds a network, or a rule, that was misunderstood. Dropout and other
-random numbers are held still for two and three. What no engine passes is left to `one_by_one`, which needs no check.
+The first two carry the guarantee; the third detects a network, or a rule, that was misunderstood. Dropout and other
+random numbers are held fixed for the second and third. If no engine passes, `one_by_one` is used, which needs no check.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
 from airlock.training.per_sample.sealed import Sealed
 
-PLACE = "a record's gradient changes with its place in the batch"
+PLACE = "a record's gradient changes with its position in the batch"
 _TRIED = 4  # records that are compared with ordinary backward passes
-# How far a gradient may lie from the ordinary one, as a share of its norm: kernels differ between batch sizes, and for
-# one batch size a GPU may take a kernel that rounds its factors and for another one that does not. In plain float32
-# every record must agree; in a coarser precision half of them, because rounding that tips one ReLU or one maximum over
-# moves a gradient by any share (0.09 was seen of MNIST-Net in TF32).
+# How far a gradient may be from the ordinary one, as a fraction of its norm: kernels differ between batch sizes, and
+# for one batch size a GPU may use a kernel that rounds its factors and for another one that does not. In plain float32
+# every record must agree; in a coarser precision half of them, because rounding that flips one ReLU or one maximum can
+# move a gradient by any amount (0.09 was seen with MNIST-Net in TF32).
 _AGREE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
-_TRIED_PLAIN = 64  # records at most in the batch that is tried in plain float32, which may need more memory
+_TRIED_PLAIN = 64  # the most records in the batch that is tested in plain float32, which may need more memory
 
 
 class Engine(Protocol):
-    """Gives clipped sums of per-record gradients."""
+    """Computes clipped sums of per-record gradients."""
 
     bytes_per_record: int
     places: int
@@ -57,7 +57,7 @@ class Engine(Protocol):
     def masked_sum(
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are fit to be summed."""
+        """The sum over the records with mask 1 in float64, and which records are usable."""
         ...
 
     def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
@@ -66,12 +66,12 @@ class Engine(Protocol):
 
 
 def choose(net: nn.Module, like: Tensor, copies: int, size: int) -> tuple[Engine, str, bool]:
-    """The quickest engine that passes, why quicker ones did not, and whether it has to be run `carefully`.
+    """The fastest engine that passes, why faster ones did not, and whether it has to be run `carefully`.
 
     Args:
-        net: In the mode that it will be used in, on its device, within the autocast that it will be used in.
-        like: One row, or more, of what will go into it; only its shape, type and device are looked at.
-        copies: Rows for each record.
+        net: The network, in the mode, on the device and within the autocast in which it will be used.
+        like: One or more rows of its input; only shape, type and device are used.
+        copies: Rows per record.
         size: Records in a chunk.
     """
     sealed = Sealed(net)
@@ -99,10 +99,10 @@ def choose(net: nn.Module, like: Tensor, copies: int, size: int) -> tuple[Engine
 
 
 def is_steady(net: nn.Module) -> bool:
-    """Whether a network does the same operations on every batch of one size and mode, so that following one is enough.
+    """Whether a network performs the same operations on every batch of one size and mode, so tracking one is enough.
 
-    Python code may decide by chance, by the clock or by a counter; then one pass says little about the next. Layers of
-    torch and of this house do not, and a network that is made of them alone does not either.
+    Python code may branch on random numbers, the clock or a counter; then one pass says little about the next. Layers
+    of torch and of this package do not, and neither does a network made of them alone.
     """
     known = ("torch.nn.modules.", "airlock.")
     return all(
@@ -115,9 +115,10 @@ def is_steady(net: nn.Module) -> bool:
 
 @contextmanager
 def carefully(wanted: bool = True) -> Iterator[None]:
-    """Compute so that it matters less where a record stands: on one thread, and without atomic additions in cuDNN.
+    """Compute so that a record's position matters less: on one thread, and without atomic additions in cuDNN.
 
-    How a CPU divides its work among threads, and how cuDNN adds up in some convolutions, may treat places differently.
+    How a CPU divides its work among threads, and how cuDNN adds up in some convolutions, may treat positions
+    differently.
     """
     before = torch.backends.cudnn.deterministic
     with one_thread() if wanted else nullcontext():
@@ -141,7 +142,7 @@ def plainly(device: torch.device) -> Iterator[None]:
 
 
 def measure(net: nn.Module, like: Tensor, copies: int) -> tuple[int, int]:
-    """About how many bytes and places a record takes; found on two made-up records, by whatever takes them."""
+    """Roughly how many bytes and positions a record needs; measured on two made-up records, by an engine that works."""
     sealed = Sealed(net)
     x, y = made_up(like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
     for engine in (BookKeeper(net, sealed.constants), FunctionalGradients(net)):
@@ -156,7 +157,7 @@ def measure(net: nn.Module, like: Tensor, copies: int) -> tuple[int, int]:
 
 
 def made_up(like: Tensor, records: int, copies: int, seed: int) -> Tensor:
-    """Random records: numbers from 0 to 1, or whole numbers that are 0 or 1, which every table of embeddings has."""
+    """Random records: numbers from 0 to 1, or the integers 0 and 1, which are valid indices of every embedding."""
     chance, shape = np.random.default_rng(seed), (records * copies, *like.shape[1:])
     numbers = chance.random(shape, np.float32) if like.is_floating_point() else chance.integers(0, 2, shape)
     x = torch.from_numpy(numbers).to(like.device, like.dtype)
@@ -165,7 +166,7 @@ def made_up(like: Tensor, records: int, copies: int, seed: int) -> Tensor:
 
 
 def _try(engine: BookKeeper | FunctionalGradients, reference: OneByOne, like: Tensor, copies: int, size: int) -> None:
-    """Raise whatever speaks against this engine."""
+    """Raise if anything rules out this engine."""
     x, y, _ = _batch(like, copies, size)
     again = made_up(like, size, copies, 2)
     if isinstance(engine, BookKeeper):
@@ -183,7 +184,7 @@ def _batch(like: Tensor, copies: int, size: int) -> tuple[Tensor, Tensor, int]:
 
 
 def _fix_decisions(engine: BookKeeper, x: Tensor, again: Tensor, y: Tensor) -> None:
-    """Decisions are those of made-up records, and must be the same for all of them."""
+    """Fix decisions to those on made-up records, which must be the same for all of them."""
     engine.squares(x, y)
     first = engine.forget()
     engine.squares(again, y)
@@ -204,7 +205,7 @@ def _check_right(
     squares, used = engine.squares(x, y), precision(x.device)
     total = torch.stack(list(squares.values())).sum(0)
     tried = sorted({round(i * (len(y) - 1) / (_TRIED - 1)) for i in range(_TRIED)})
-    clip = Clip(max(2.0**-40, 0.5 * float(total.sqrt().min())))  # below the smallest norm: every factor is at work
+    clip = Clip(max(2.0**-40, 0.5 * float(total.sqrt().min())))  # below the smallest norm: every record is clipped
     against = []
     for i in tried:
         wanted = reference.gradient(x[i * copies : (i + 1) * copies], y[i])
@@ -214,7 +215,7 @@ def _check_right(
         mask[i] = 1
         got, _ = engine.masked_sum(x, y, mask, clip)
         if not float(torch.stack([g.norm() for g in got.values()]).norm()) <= (1.0 - SLACK) * clip.norm:
-            raise Unshown("a clipped gradient is longer than its bound")
+            raise Unshown("a clipped gradient exceeds its bound")
         norms = {name: squares[name][i].sqrt() for name in wanted}
         against += _disagreement(wanted, norms, got, clip.norm, _AGREE[used])
     if against and (used == "fp32" or 2 * len(against) > len(tried)):
@@ -222,7 +223,7 @@ def _check_right(
 
 
 def _disagreement(wanted: Named, norms: Named, got: Named, bound: float, near: float) -> list[str]:
-    """What speaks against the norms and the clipped gradient of a record, beside its ordinary gradient: one or none."""
+    """A reason against the norms and the clipped gradient of a record, compared with its ordinary gradient, if any."""
     whole = float(torch.stack([g.double().norm() for g in wanted.values()]).norm())
     for name, g in wanted.items():
         if not abs(float(norms[name] - g.double().norm())) <= near * whole:
@@ -234,7 +235,7 @@ def _disagreement(wanted: Named, norms: Named, got: Named, bound: float, near: f
 
 
 def precision(device: torch.device) -> str:
-    """What torch computes in now."""
+    """The precision that torch currently computes in."""
     if torch.is_autocast_enabled(device.type):
         return "bf16"
     quick = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
@@ -242,15 +243,15 @@ def precision(device: torch.device) -> str:
 
 
 def tell_slow(engine: OneByOne, reason: str, like: Tensor, copies: int, expected_lot: float) -> None:
-    """Warn that a network is trained record by record, and how slow that is."""
+    """Warn that a network is trained one record at a time, and how slow that is."""
     x, label = like[:copies], torch.zeros((), dtype=torch.int64, device=like.device)
     engine.gradient(x, label)
     begin = time.monotonic()
     engine.gradient(x, label)
     each = time.monotonic() - begin
     warnings.warn(
-        f"The network is trained one record at a time, about {1000 * each:.2g} ms each: some "
-        f"{each * expected_lot:.2g} s for a step of {expected_lot:,.0f} records. Quicker ways could not be shown to "
+        f"The network is trained one record at a time, about {1000 * each:.2g} ms each: roughly "
+        f"{each * expected_lot:.2g} s for a step of {expected_lot:,.0f} records. Faster ways could not be shown to "
         f"keep records apart: {reason}. "
         "The guarantee is the same.",
         AirlockWarning,
@@ -259,7 +260,7 @@ def tell_slow(engine: OneByOne, reason: str, like: Tensor, copies: int, expected
 
 
 class _Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Random numbers are all the same: what is computed can be compared between batches of different sizes."""
+    """Makes all random numbers equal, so that results can be compared between batches of different sizes."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -304,6 +305,6 @@ def _without_dropout(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 @contextmanager
 def still() -> Iterator[None]:
-    """Nothing is left to chance meanwhile."""
+    """Random numbers are held fixed in this context."""
     with _Still():  # type: ignore[no-untyped-call]
         yield

@@ -1,10 +1,10 @@
-"""Sums over records on a GPU as Triton kernels; imported only where Triton is.
+"""Sums over records on a GPU as Triton kernels; imported only if Triton is installed.
 
 `weighted_sum`: Σ factor · row in float64, in one pass over the rows. `product_squares` and `product_sum`: norms and
 sums of gradients Σ_t b_t a_tᵀ that are never written to memory. The sum forms a record's gradient tile by tile in
-float32 (or TF32) and adds it up over the records in float64: what a record adds is a row of numbers that depends on it
-alone. Its norm follows from Gram matrices of the same rounded numbers where there are few places: these are off by at
-most 2^-20 A², A = ‖a‖ ‖b‖, and 2^-16 A² is added; where there are many places, from forming it once more.
+float32 (or TF32) and adds it up over the records in float64: a record's contribution is a row of numbers that depends
+on it alone. With few positions, its norm follows from Gram matrices of the same rounded numbers: these are off by at
+most 2^-20 A², A = ‖a‖ ‖b‖, and 2^-16 A² is added; with many positions, the gradient is formed a second time.
 """
 # mypy: ignore-errors
 
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_TILE, _MOST_PLACES = 64, 64  # of a tile of a gradient, and places that are taken at a time
+_TILE, _MOST_PLACES = 64, 64  # side of a gradient tile, and positions processed at a time
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _weighted_sum_kernel(
 
 
 def weighted_sum(factors: Tensor, rows: Tensor) -> Tensor:
-    """Σ factor · row, float64 (columns,); rows are (records, columns) float32 in one piece."""
+    """Σ factor · row, float64 (columns,); rows are (records, columns) float32, contiguous."""
     records, columns = rows.shape
     wide, at_once, most = (512, 8, 16) if columns >= 8192 else (128, 16, 32)
     splits = max(1, min(most, records // at_once))
@@ -49,7 +49,7 @@ def weighted_sum(factors: Tensor, rows: Tensor) -> Tensor:
 
 @triton.jit
 def _taken(value, record, t, column, T, WIDTH):
-    """Some places of one record, as (places, columns)."""
+    """Some positions of one record, as (positions, columns)."""
     where = value + (record * T + t)[:, None] * WIDTH + column[None, :]
     return tl.load(where, mask=(t < T)[:, None] & (column < WIDTH)[None, :], other=0.0)
 
@@ -59,7 +59,7 @@ def _row_tile(
     a, b, record, o, i, T, INTO, OUTOF, OUT: tl.constexpr, IN: tl.constexpr, AT: tl.constexpr, ROUNDS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one record's gradient: the only place where it is formed."""
+    """One tile of one record's gradient; it is formed nowhere else."""
     tile = tl.zeros((OUT, IN), dtype=tl.float32)
     for number in tl.static_range(ROUNDS):
         t = number * AT + tl.arange(0, AT)
@@ -89,7 +89,7 @@ def _norm_kernel(
 
 @triton.jit
 def _gram(value, record, t, T, WIDTH, PLACES: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr):
-    """The products of all pairs of places of one record, and the sum of its squares."""
+    """The products of all pairs of positions of one record, and the sum of its squares."""
     products, squares = tl.zeros((PLACES, PLACES), dtype=tl.float32), tl.zeros((WIDE,), dtype=tl.float32)
     for start in range(0, WIDTH, WIDE):
         part = _taken(value, record, t, start + tl.arange(0, WIDE), T, WIDTH)
@@ -126,7 +126,7 @@ def _sum_kernel(
 
 
 def _sizes(a: Tensor, b: Tensor) -> tuple[tuple[int, int, int], int, dict[str, object]]:
-    """T, in and out; how many tiles a gradient has; and how both kernels take it apart."""
+    """T, in and out; how many tiles a gradient has; and how both kernels split it."""
     places, into, outof = a.shape[1], a.shape[2], b.shape[2]
     out_tile, in_tile = (min(_TILE, max(16, triton.next_power_of_2(n))) for n in (outof, into))
     at = min(_MOST_PLACES, max(16, triton.next_power_of_2(places)))
@@ -137,17 +137,17 @@ def _sizes(a: Tensor, b: Tensor) -> tuple[tuple[int, int, int], int, dict[str, o
 
 
 def _splits(records: int, tiles: int) -> int:
-    """How many programs share the records, so that a GPU has enough of them to do."""
+    """How many programs share the records, so that a GPU is fully used."""
     return max(1, min(records // 8, triton.cdiv(1056, tiles)))
 
 
 def product_squares(a: Tensor, b: Tensor, floor: float) -> Tensor:
-    """‖Σ_t b_t a_tᵀ‖² of every record as `product_sum` forms it, in float64; no less than that, and `floor` · A² more.
+    """‖Σ_t b_t a_tᵀ‖² of every record as `product_sum` forms it, in float64; never less than that, plus `floor` · A².
 
     Args:
         a: (records, T, in).
         b: (records, T, out).
-        floor: What is added where Gram matrices are used; nothing where the gradient is formed.
+        floor: What is added if Gram matrices are used; nothing is added if the gradient is formed.
     """
     a, b = a.contiguous(), b.contiguous()
     sizes, tiles, shape = _sizes(a, b)

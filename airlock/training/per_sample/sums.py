@@ -1,26 +1,26 @@
-"""Norms and sums of single records' gradients, in one place and of known precision, whatever the network runs in.
+"""Norms and sums of single records' gradients, with known precision, whatever precision the network uses.
 
-A network may compute in float32, TF32 or bfloat16: what it computes for a record is that record's gradient, and its
-rounding belongs to it. What must not round freely is what is done with several records at once. There are two ways a
-record's gradient g comes here:
+A network may compute in float32, TF32 or bfloat16: what it computes for a record is that record's gradient, rounding
+included. Only the arithmetic over several records at once needs a bound on its rounding. A record's gradient g arrives
+here in one of two ways:
 
 * as a row of numbers. Its norm is that of these numbers (`row_squares`), and they are summed in float64;
-* as Σ_t b_t a_tᵀ over T places, never formed. Its norm follows from two Gram matrices in float64, and the sum over
-  records and places is one matrix product in float64. Terms may cancel, so that g is far smaller than what goes into
-  the sum, A = ‖a‖ ‖b‖ ≥ Σ_t ‖a_t‖ ‖b_t‖. A is therefore counted too: ‖g‖² + (A/2^8)² takes the place of ‖g‖².
-  On a GPU with Triton kernels form g tile by tile while they sum it (`sum_kernels`): then it is a row of numbers,
-  though nobody keeps it.
+* as Σ_t b_t a_tᵀ over T positions, never formed. Its norm follows from two Gram matrices in float64, and the sum over
+records and positions is one matrix product in float64. Terms may cancel, so that g is far smaller than the terms of the
+sum, A = ‖a‖ ‖b‖ ≥ Σ_t ‖a_t‖ ‖b_t‖. A is therefore included: ‖g‖² + (A/2^8)² takes the place of ‖g‖². On a GPU with
+Triton, kernels form g tile by tile while they sum it (`sum_kernels`): then it is a row of numbers, though it is never
+stored.
 
-Guarantee, for a lot of n records in chunks of at most B with T places each (1 for rows): with factors f_i from
+Guarantee, for a lot of n records in chunks of at most B with T positions each (1 for rows): with factors f_i from
 `Clip.factors`, ‖f_i g_i‖ ≤ (1 − 2^-10) C and f_i A_i ≤ 2^8 C. A float64 sum of k terms is off by at most k · 2^-53
-times the sum of their sizes, so a chunk's sum is off by at most BT · 2^-53 · Σ f_i A_i; chunks are added up with what
-rounding took off kept apart (`Total`), which adds next to nothing. Two lots that differ in one record therefore differ
-by at most
+times the sum of their sizes, so a chunk's sum is off by at most BT · 2^-53 · Σ f_i A_i; chunks are added up with
+compensated summation (`Total`), which adds almost nothing. Two lots that differ in one record therefore differ by at
+most
 
     (1 − 2^-10) C + 2 BT · 2^-53 · 2^8 n C + …  ≤  C        as long as BT · n ≤ 2^33.
 
-`largest_chunk` keeps B that small. (A Gram matrix in float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which
-(A/2^8)² exceeds by far.) All of this holds for numbers as they are: nothing is assumed about their distribution.
+`largest_chunk` keeps B that small. (A Gram matrix in float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which is
+far below (A/2^8)².) All of this holds for arbitrary numbers: nothing is assumed about their distribution.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from torch import Tensor
 from airlock.mechanisms.clipping import row_squares
 
 TRITON = importlib.util.find_spec("triton") is not None
-_SMALL = 1 << 16  # numbers below which a kernel of its own does not pay
-# A CPU computes the last few numbers of an array by other instructions than the rest, and the last bit may differ: with
-# so many records in a chunk there are none left over, and every record is treated alike.
+_SMALL = 1 << 16  # below this many numbers, a separate kernel does not pay off
+# A CPU computes the last few numbers of an array with other instructions than the rest, and the last bit may differ:
+# with a multiple of this many records in a chunk there is no remainder, and every record is treated alike.
 MULTIPLE = 32
-_FLOOR = 2.0**-16  # of A², added to a square
+_FLOOR = 2.0**-16  # times A², added to a square
 _TERMS = 2.0**33
-_BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: in the cache of a CPU, in the memory of a GPU
+_BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: limited by a CPU's cache and a GPU's memory
 
 
 def largest_chunk(lot: float, places: int) -> int:
-    """How many records a chunk may have, for lots of up to four times the expected size."""
+    """The most records that a chunk may have, for lots of up to four times the expected size."""
     return max(1, int(_TERMS / (4 * max(lot, 1.0) * places)))
 
 
@@ -69,18 +69,18 @@ def _on_gpu(factors: Tensor, flat: Tensor) -> Tensor:
 
 
 def formed_in_kernels(device: str, places: int) -> bool:
-    """Whether gradients at several places are formed by kernels that keep nothing."""
+    """Whether gradients over several positions are formed by kernels that do not store them."""
     return TRITON and device == "cuda" and places > 1
 
 
 def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = False) -> Tensor:
-    """‖Σ_t b_t a_tᵀ‖² of every record in float64, with what cancellation could hide unless the norm alone is wanted.
+    """‖Σ_t b_t a_tᵀ‖² of every record in float64, plus the margin for cancellation unless only the norm is wanted.
 
     Args:
         a: (records, T, in).
         b: (records, T, out), in units of the clip's scale.
-        plain: Whether that scale is 1, so that this very b is summed too.
-        exact: For comparing, not for clipping.
+        plain: Whether that scale is 1, so that the same b is also summed.
+        exact: Without the margin: for comparisons, not for clipping.
     """
     if plain and formed_in_kernels(a.device.type, a.shape[1]):
         from airlock.training.per_sample import sum_kernels
@@ -93,7 +93,7 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:
-    """A few records at a time."""
+    """The squared norms from Gram matrices, a few records at a time."""
     step = at_once(a, 2 * a[0].numel() + 2 * b[0].numel())
     parts = zip(torch.split(a, step), torch.split(b, step), strict=True)
     return torch.cat([_gram_at_once(one.double(), other.double()) for one, other in parts])
@@ -116,19 +116,19 @@ def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True) 
 
 
 def at_once(like: Tensor, numbers: int) -> int:
-    """How many records to take at a time if each needs this many float32 numbers of memory."""
+    """How many records to process at a time if each needs this many float32 numbers of memory."""
     return max(1, _BYTES_AT_ONCE[like.device.type] // (4 * numbers))
 
 
 class Total:
-    """A running sum of chunks in float64, with what rounding takes off kept apart (Knuth's two-sum)."""
+    """A running sum of chunks in float64, with the rounding errors kept separately (Knuth's two-sum)."""
 
     def __init__(self) -> None:
         self._sum: dict[str, Tensor] = {}
         self._rest: dict[str, Tensor] = {}
 
     def add(self, part: dict[str, Tensor]) -> None:
-        """One chunk more; the tensors are not kept."""
+        """Add one chunk; the tensors are not kept."""
         if not self._sum:
             self._sum = {name: value.clone() for name, value in part.items()}
             return
@@ -141,5 +141,5 @@ class Total:
             self._sum[name] = after
 
     def settle(self) -> dict[str, Tensor]:
-        """All chunks together."""
+        """The sum of all chunks."""
         return {name: value + self._rest[name] if name in self._rest else value for name, value in self._sum.items()}

@@ -204,7 +204,7 @@ def test_a_release_without_the_public_set_says_how_to_add_it() -> None:
     ("settings", "words"),
     [
         ({"features": "trained"}, 'public images for features "trained"'),
-        ({"features": "pixels", "whitening": "total"}, r"settings\.public beside settings\.whitening"),
+        ({"features": "pixels", "whitening": "total"}, r"settings\.public along with settings\.whitening"),
         ({"features": "pixels", "whitening_power": 0.5}, r"settings\.whitening_power"),
         ({"features": "pixels", "public": "split"}, r"split\.public"),
         ({"features": "scattering", "public": "synthetic", "tune": True}, "efficientnet-lite0"),

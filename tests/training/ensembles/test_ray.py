@@ -217,7 +217,7 @@ def test_a_killed_workers_models_are_trained_again(ray: Any, tmp_path: Path) -> 
             killed.append(int(victim.read_text()))
             os.kill(killed[0], signal.SIGKILL)
 
-    with pytest.warns(AirlockWarning, match=r"The worker that trained models \d to \d is gone .*begins again"):
+    with pytest.warns(AirlockWarning, match=r"The worker that trained models \d to \d is gone .*restarted"):
         found = ensemble(dropping(), "ray", Run(progress=kill), augment=hang)
     assert killed
     assert not alive(killed[0])
@@ -243,7 +243,7 @@ def test_models_that_end_every_worker_are_given_up(ray: Any, tmp_path: Path) -> 
 
     with (
         pytest.warns(AirlockWarning, match="model 0 is gone"),
-        pytest.raises(TrainingError, match="a worker that lives until model 0 can be used, found 2 that did not"),
+        pytest.raises(TrainingError, match="a worker that survives until model 0 can be used, found 2 that did not"),
     ):
         ensemble(make, Ray(attempts=2), count=1)
     assert len(list(tmp_path.iterdir())) == 2
@@ -305,7 +305,7 @@ def test_models_that_would_differ_from_worker_to_worker_are_refused(ray: Any) ->
     def make(model: int) -> nn.Module:
         return create("mlp", (1, 8, 8), 10, os.getpid())
 
-    with pytest.raises(TrainingError, match="same first weights"):
+    with pytest.raises(TrainingError, match="same initial weights"):
         ensemble(make, "ray", count=1)
 
 
