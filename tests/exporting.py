@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from airlock.training.per_sample.sealed import USES
+
 OURS = ("torch.nn.", "airlock.nets.")
 PLAIN = (bool, int, float, str, type(None))
 # Tensors and modules are compared for themselves; the last are the notes of the engine.

@@ -1,6 +1,6 @@
 """The service over HTTP: its routes and what each does, in order.
 
-For an answer: authentication, the body within its limits, validation, then the answer_handler (`answer_handler`). Problems are
+For an answer: authentication, the body within its limits, validation, then the answer (`answer_handler`). Problems are
 described in `problems`; requests are counted and logged in `middleware`.
 """
 
