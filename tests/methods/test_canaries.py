@@ -83,19 +83,19 @@ def test_canaries_have_orthogonal_gradients_at_the_clip_norm_in_their_own_direct
 
 
 def test_a_run_depends_on_the_coins_and_the_stream_alone() -> None:
-    coins = np.arange(COUNT) % 2 == 0
+    coins = np.arange(40) % 2 == 0
     first, again, other = (
-        opened("weights/published").run(found, Stream.from_seed(3)) for found in (coins, coins, ~coins)
+        opened("weights/published", 40).run(found, Stream.from_seed(3)) for found in (coins, coins, ~coins)
     )
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_without_noise_every_guess_is_right(monkeypatch: Patch) -> None:
-    opened("weights/gaussian")
+    opened("weights/gaussian", 100)
     no_noise(monkeypatch)
-    coins = Stream.from_seed(7).uniform(COUNT) < 0.5
-    scores = opened("weights/gaussian").run(coins, Stream.from_seed(8))
+    coins = Stream.from_seed(7).uniform(100) < 0.5
+    scores = opened("weights/gaussian", 100).run(coins, Stream.from_seed(8))
     assert scores[coins].min() > scores[~coins].max()
 
 

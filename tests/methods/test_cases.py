@@ -70,9 +70,10 @@ def test_the_curve_of_a_proven_method_is_that_of_its_events(name: str) -> None:
     assert all(a[1] > b[1] > 1e-5 for a, b in pairwise(curve))
 
 
-@pytest.mark.parametrize("pairs", [500, pytest.param(1200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pairs", [200, pytest.param(1200, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_method_stands(name: str, pairs: int) -> None:
+    """A quarter of the noise falls within 170 pairs; the faults that are planted in tests/faults get more."""
     verdict = tried(name, pairs)
     assert not verdict.refuted, verdict.to_dict()
     assert verdict.epsilon_lower_bound < verdict.case.claim.epsilon < float(verdict.would_show or 0)
@@ -149,6 +150,7 @@ def test_the_record_turns_one_teacher_round_in_all_its_answers() -> None:
 
 
 FITTED_ONCE = ("answers/votes",)  # its first run fits what all others use
+SAMPLED = ("weights/gaussian", "weights/shaped")  # the record is drawn only in some runs, and shows less
 
 
 LESS_NOISE = {
@@ -176,7 +178,8 @@ def test_a_case_shows_what_its_power_is_computed_from(name: str, monkeypatch: Pa
     case = methods.open_case(name, 1.0, 1e-5) if name in FITTED_ONCE else opened(name)
     assert case.family is not None
     LESS_NOISE[name](monkeypatch)
-    one, other = (case.run(known, 500, Stream.from_seed(int(known)))[:, 0] for known in (True, False))
+    runs = 500 if name in SAMPLED else 250  # as many as tell a quarter of the noise from a half and from an eighth
+    one, other = (case.run(known, runs, Stream.from_seed(int(known)))[:, 0] for known in (True, False))
     seen, low, high = auc_interval(one, other, 0.999)
     expected = case.family.at(4.0)
     curve = (np.concatenate([[0.0], side, [1.0]]) for side in (expected.other, expected.one))

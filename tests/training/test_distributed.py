@@ -67,7 +67,7 @@ class Pair:
     def __init__(self) -> None:
         port = free_port()
         context = mp.get_context("forkserver")  # torch and Airlock are imported once, not by every process
-        context.set_forkserver_preload(["tests.training.test_distributed"])
+        context.set_forkserver_preload(["tests.training.test_distributed", "torch._dynamo"])
         self.processes, self.links, self.broken = [], [], False
         for rank in range(2):
             here, there = context.Pipe()
@@ -325,9 +325,12 @@ def test_a_damaged_checkpoint_is_refused_by_all(pair: Pair, tmp_path: Path) -> N
 # The whole release --------------------------------------------------------------------------------------------------
 
 
+SETTINGS, SHARES = {"steps": 2, "lot_size": 40}, {"test": 0.1, "holdout": 0.7}  # small lots of few records
+
+
 def config(**changes: Any) -> ReleaseConfig:
-    table = {"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4, "settings": {"steps": 3}}
-    return from_table({**table, **changes})
+    table = {"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4, "settings": SETTINGS}
+    return from_table({**table, "split": SHARES, **changes})
 
 
 def released(group: Group, method: str) -> Tensor:
@@ -347,7 +350,7 @@ def test_every_method_that_may_be_shared_gives_what_one_process_gives(pair: Pair
 
 def with_public_images(group: Group, folder: Path) -> str | None:
     settings = {
-        "steps": 2,
+        **SETTINGS,
         "features": "pixels",
         "public": {"source": str(folder / "public.npz"), "classes": ["0", "1"]},
     }
@@ -414,6 +417,8 @@ def test_without_torchrun_there_is_nobody_else(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_release_by_torchrun_is_sound(digits_config: Path, tmp_path: Path) -> None:
+    with digits_config.open("a") as file:
+        file.write("lot_size = 40\n[split]\ntest = 0.1\nholdout = 0.7\n")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "airlock"]
     command = ["release", str(digits_config), "--out", str(tmp_path / "bundle"), "--json"]
     done = subprocess.run([*launch, *command], capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -139,8 +139,8 @@ def test_torchs_own_generator_is_left_alone() -> None:
 
 def test_features_tell_new_images_apart_better_than_before() -> None:
     """Nearest class mean on images of the same classes that were not seen."""
-    public = shapes(1600, classes=8)
-    seen, new = public.records.take(range(1200)), public.records.take(range(1200, 1600))
+    public = shapes(1200, classes=8)
+    seen, new = public.records.take(range(800)), public.records.take(range(800, 1200))
     taught = Public("seen", seen, 8, digest(seen))
 
     def score(net: nn.Module) -> float:
@@ -152,9 +152,9 @@ def test_features_tell_new_images_apart_better_than_before() -> None:
 
     torch.manual_seed(0)
     before = score(trunk())
-    how = Pretraining(epochs=12, batch_size=64, learning_rate=0.05, mixing=0.0, mirror=False)
+    how = Pretraining(epochs=10, batch_size=64, learning_rate=0.1, mixing=0.0, mirror=False)
     after = score(pretrained("residual-16", trunk, taught, how, 0, Run()))
-    assert after > before + 0.05  # 0.80 and 0.68
+    assert after > before + 0.05  # 0.73 and 0.64
 
 
 def test_mixed_labels_follow_the_area() -> None:
