@@ -17,6 +17,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee
+    from airlock.api import audit, compare, release
     from airlock.auditing import Audit
     from airlock.bundle import Bundle, Card
     from airlock.bundle.verify import verify as verify_bundle
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from airlock.data import Split
     from airlock.errors import AirlockError
     from airlock.methods import Plan, Release
-    from airlock.notebook import audit, compare, release
     from airlock.pipeline import audit_bundle, make_release, plan_release
 
 _WHERE = {
@@ -41,14 +41,14 @@ _WHERE = {
     "Release": "airlock.methods:Release",
     "ReleaseConfig": "airlock.config:ReleaseConfig",
     "Split": "airlock.data:Split",
-    "audit": "airlock.notebook:audit",
+    "audit": "airlock.api:audit",
     "audit_bundle": "airlock.pipeline:audit_bundle",
-    "compare": "airlock.notebook:compare",
+    "compare": "airlock.api:compare",
     "load_config": "airlock.config:load",
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
     "plan_release": "airlock.pipeline:plan_release",
-    "release": "airlock.notebook:release",
+    "release": "airlock.api:release",
     "verify_bundle": "airlock.bundle.verify:verify",
 }
 

@@ -24,7 +24,7 @@ FLOORS = [
     ["bundle"],
     ["pipeline", "serve"],
     ["comparison"],
-    ["notebook"],
+    ["api"],
     ["cli", "testing"],
     ["__main__"],
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import airlock
-from airlock import notebook
+from airlock import api
 from airlock.bundle.rendering.page import in_notebook
 from airlock.errors import ConfigError
 from tests.comparison.example import comparison
@@ -40,7 +40,7 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_the_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = doctest.testmod(notebook)
+    found = doctest.testmod(api)
     assert found.attempted >= 5
     assert found.failed == 0
 
@@ -48,7 +48,7 @@ def test_the_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("name", ["release", "audit", "compare"])
 def test_the_verbs_are_functions(name: str) -> None:
     """And no package has the name of one: whatever is imported first, it stays one."""
-    assert getattr(airlock, name) is getattr(notebook, name)
+    assert getattr(airlock, name) is getattr(api, name)
     assert not (Path(airlock.__file__).parent / name / "__init__.py").exists()
     importlib.import_module("airlock.cli")
     assert inspect.isfunction(getattr(airlock, name))
@@ -63,7 +63,7 @@ def test_a_config_may_be_a_file_a_table_or_keys(tmp_path: Path) -> None:
     def made(given: object, keys: Mapping[str, object]) -> airlock.ReleaseConfig:
         from airlock import config
 
-        return notebook._config(airlock.ReleaseConfig, given, keys, config.load, config.from_table)  # type: ignore
+        return api._config(airlock.ReleaseConfig, given, keys, config.load, config.from_table)  # type: ignore
 
     for given, keys in ((table, {}), (str(path), {}), (path, {}), (whole, {}), (None, table)):
         assert made(given, keys) == whole

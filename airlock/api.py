@@ -1,4 +1,4 @@
-"""Three verbs for a notebook: `airlock.release`, `airlock.audit`, `airlock.compare`.
+"""The verbs in Python, for scripts and notebooks: `airlock.release`, `airlock.audit`, `airlock.compare`.
 
 A config may be a file, a table or single keys, and is the same as on the command line. What comes back shows itself:
 in a notebook as the card or the page, elsewhere as one line.
