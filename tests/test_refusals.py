@@ -102,7 +102,8 @@ def shown(keys: Counter[Key]) -> str:
 
 def test_every_raise_is_on_the_list_with_a_reason() -> None:
     known, reasons = listed()
-    new, gone = found() - known, known - found()
+    there = found()
+    new, gone = there - known, known - there
     assert not new, (
         "New ways to fail in rooms that see records. Does a record decide about it? Then leave the record out, tell "
         f"the holder (data/remarks.py) and go on. If not, add the line to {TABLE.name} below its reason:\n{shown(new)}"
