@@ -160,6 +160,7 @@ class Boasting(Gaussian):
 def test_a_method_may_not_call_itself_proven_without_a_case() -> None:
     with pytest.raises(ConfigError, match="a `case` for the court from 'weights/boasting'"):
         methods.register(Boasting)
+    assert "boasting" not in methods.METHODS["weights"]  # what is refused leaves no trace
 
 
 def test_the_door_is_shut_to_other_forms_and_to_names_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,11 +77,12 @@ def register(method: type[Channel]) -> type[Channel]:
     Raises:
         ConfigError: It does not keep the form of a method, or another one has its name.
     """
-    where = f"{method.__module__}:{method.__qualname__}"
+    name, where = f"{method.channel}/{method.method}", f"{method.__module__}:{method.__qualname__}"
     own = _pick(METHODS, method.channel, "channel")
+    checked = _checked(method, name)  # first: what is refused leaves no trace
     if own.setdefault(method.method, where) != where:
-        raise ConfigError("a name that no other method has", f"'{method.channel}/{method.method}'")
-    _LOADED[where] = _checked(method, f"{method.channel}/{method.method}")
+        raise ConfigError("a name that no other method has", f"'{name}'")
+    _LOADED[where] = checked
     return method
 
 

@@ -147,7 +147,7 @@ def attacked(apart: float, records: int) -> Audit:
 def test_an_audit_says_what_it_found(
     found: Audit, code: int, word: str, released: tuple[Path, Path], monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(auditing, "attack", lambda *_: (found, {}))
+    monkeypatch.setattr(auditing, "attack_artefact", lambda *_: (found, {}))
     result = run("audit", released[0], "--vault", released[1])
     assert result.exit_code == code, result.output
     assert word in result.stdout

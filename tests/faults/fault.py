@@ -78,11 +78,11 @@ def noticed(catcher: Catcher, folder: Path, fault: Fault | None = None) -> str:
 @contextlib.contextmanager
 def _nothing_remembered(folder: Path) -> Iterator[None]:
     """No ε of before hides a fault, and none that a fault made up is left behind, in this process or on the disk."""
-    spent = importlib.import_module("airlock.accounting.epsilon")._spent
+    bounded = importlib.import_module("airlock.accounting.epsilon")._bounded
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        spent.cache_clear()
+        bounded.cache_clear()
         try:
             yield
         finally:
-            spent.cache_clear()
+            bounded.cache_clear()
