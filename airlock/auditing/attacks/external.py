@@ -99,8 +99,8 @@ def score(name: str, target: Target, attack_set: AttackSet, known: Records, seed
         raise ConfigError(
             f"one finite score for each record from the {OTHERS.whose(name)}",
             "something else",
-            "A record without a score is neither in nor out.",
-            "Tell whoever wrote it, or leave it out.",
+            "A record without a score cannot be classified as member or non-member.",
+            "Report this to its author, or leave it out.",
         )
     scores = np.empty(len(pool))
     scores[order] = found
