@@ -148,8 +148,7 @@ def _short_court(
         raise Refused(
             "a configuration that stands in court",
             found.sentence(name).rstrip("."),
-            "Made-up records show more of one of them than the promise allows, so no bundle may state it. No record "
-            "was read.",
+            "One synthetic record shows more than the guarantee allows, so no bundle may state it. No record was read.",
             "Check what your network does outside its layers; for details run: airlock court --config FILE",
         )
     return (dossier.court_finding(name, found),)

@@ -199,7 +199,7 @@ class Registry(Generic[T]):
         """
         where = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', name)}"
         if not _NAME.fullmatch(name):
-            raise self._error(f"small letters, digits, '.', '_' and '-' as the name of a {self.kind}", f"'{name}'")
+            raise self._error(f"lower-case letters, digits, '.', '_' and '-' as the name of a {self.kind}", f"'{name}'")
         taken = name in self._own or (name in self._table and self._table[name].where != where)
         if taken:
             raise self._error(f"a name that no other {self.kind} has", f"'{name}'", do="Take another name.")

@@ -260,7 +260,7 @@ def _of_class(scores: Floats, labels: Ints, label: int, count: int) -> Floats:
 def _checked(scores: Floats) -> Floats:
     scores = np.asarray(scores, float)
     if scores.ndim != 1 or not len(scores):
-        raise DataError("one score a record, of at least one record", f"an array of shape {scores.shape}")
+        raise DataError("one score per record, for at least one record", f"an array of shape {scores.shape}")
     if np.isnan(scores).any():
         raise DataError("scores that are numbers", "NaN", "A record without a score cannot be ranked.")
     return scores

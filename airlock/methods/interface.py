@@ -67,7 +67,7 @@ class Interface:
         """
         if x.shape[1:] != self.input_shape or x.dtype != np.float32:
             wanted = " × ".join(map(str, self.input_shape))
-            raise DataError(f"float32 queries of shape {wanted}, one a row", f"{x.dtype} of shape {x.shape}")
+            raise DataError(f"float32 queries of shape {wanted}, one per row", f"{x.dtype} of shape {x.shape}")
         if not np.isfinite(x).all():
             raise DataError("finite numbers in a query", "NaN or infinity")
         return np.ascontiguousarray(x, np.float32)

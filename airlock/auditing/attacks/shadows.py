@@ -118,7 +118,7 @@ def subsets(models: int, records: int, size: int, seed: int) -> Mask:
     """`size` of the records for each model, at random: some records are then in more models than others."""
     if not 0 < size < records:
         raise ConfigError(
-            f"between 1 and {records - 1} records a shadow model",
+            f"between 1 and {records - 1} records per shadow model",
             str(size),
             "A shadow model needs records that it was not trained on.",
         )
@@ -333,8 +333,8 @@ def train_attack(shadows: Shadows, seed: int, run: Run, settings: ShadowSettings
     if any(not {True, False} <= set(inside[places].tolist()) for places in each):
         raise DataError(
             "answers about members and about others of every class from the shadow models",
-            "a class without",
-            "There is one attack network a class.",
+            "a class without such answers",
+            "There is one attack network per class.",
             "Train more shadow models, or give them a larger pool.",
         )
     typical = float(np.mean([len(places) for places in each]))
