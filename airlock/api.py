@@ -1,7 +1,7 @@
-"""The verbs in Python, for scripts and notebooks: `airlock.release`, `airlock.audit`, `airlock.compare`.
+"""The Python API for scripts and notebooks: `airlock.release`, `airlock.audit`, `airlock.compare`.
 
-A config may be a file, a table or single keys, and is the same as on the command line. What comes back shows itself:
-in a notebook as the card or the page, elsewhere as one line.
+A config may be a file, a mapping or keyword arguments, with the same keys as on the command line. Results display
+themselves: in a notebook as the card or the page, elsewhere as one line.
 
 >>> import airlock
 >>> airlock.release(data="digits", epsilon=3.0, delta=1e-4)
@@ -62,14 +62,14 @@ def release(
     weights/gaussian on digits: Proven, moderate: ... are right. In .../one.
 
     Args:
-        config: A TOML file, a table or a config; none where `keys` say it all.
+        config: A TOML file, a mapping or a config; may be left out if `keys` are complete.
         out: The folder that becomes the bundle.
-        data_dir: Where named data sets lie.
+        data_dir: Where named data sets are stored.
         accept_unproven: Release by a method whose privacy is not proven.
         force: Replace an existing bundle.
-        resume: Go on from the checkpoint of an interrupted run of the same config.
+        resume: Continue from the checkpoint of an interrupted run of the same config.
         composes_with: Bundles of earlier releases from the same data; the card gives the total.
-        insecure_seed: Seed the privacy noise; for tests, and the card says so.
+        insecure_seed: Seed the privacy noise; for tests only, and the card says so.
         vault: Where what must not leave is kept.
         keys: Keys of the config, which replace those of `config`: `epsilon=1.0`, `settings={"steps": 50}`.
 
@@ -104,20 +104,20 @@ def audit(
     vault: Place | None = None,
     **how: object,
 ) -> Audited:
-    """Attack what a bundle holds with everything that fits it. The same as `airlock audit`.
+    """Run every applicable attack on a bundle. The same as `airlock audit`.
 
-    What was found is in the dossier, which stays in the vault; the bundle stays as it is.
+    The findings are in the dossier, which stays in the vault; the bundle is unchanged.
 
     Args:
         bundle: What was released, or its folder.
-        data: The records that it came from, where they are your own or another package's source: a bundle never says
-            where they lie.
-        data_dir: Where named data sets lie.
+        data: The records that it came from, if they are your own or another package's source: a bundle never says where
+            they are stored.
+        data_dir: Where named data sets are stored.
         net: The network's `package.module:function` if it is your own, or its name if it is another package's; it is
             imported.
         seed: Of the attacks.
         device: Where to compute.
-        resume: Go on with an interrupted audit.
+        resume: Continue an interrupted audit.
         vault: Where the dossier, the scores of single records and unfinished work are kept.
         how: How hard to attack, as in `AuditSettings`: `shadows=8`, `epochs=5`, `attacks=["NAME"]`.
 
@@ -149,18 +149,18 @@ def compare(
     minutes: float | None = None,
     **keys: object,
 ) -> Comparison:
-    """Run every method that fits on the same records and say which way out is best. The same as `airlock compare`.
+    """Run every applicable method on the same records and recommend one. The same as `airlock compare`.
 
-    It is your own look at the records, which no ε covers: keep it inside. A second call with the same settings takes up
-    what the first has finished.
+    The result is computed from the records and not covered by any ε: keep it inside. A second call with the same
+    settings reuses what the first has finished.
 
     Args:
-        config: A TOML file, a table or a config; none where `keys` say it all.
+        config: A TOML file, a mapping or a config; may be left out if `keys` are complete.
         out: Where finished cells, results and the page are kept.
-        data_dir: Where named data sets lie.
+        data_dir: Where named data sets are stored.
         quick: One seed and a short court.
-        jobs: How many cells at once; above 1 each has a process of its own.
-        minutes: How long it may take; what is last in line is dropped and named.
+        jobs: How many cells to run at once; above 1, each in its own process.
+        minutes: Time limit; the cells last in line are dropped and listed.
         keys: Keys of the config: `data="digits"`, `epsilons=[1.0, 3.0]`, `delta=1e-4`, `methods=["weights"]`.
     """
     asked = _config(CompareConfig, config, keys, settings.load, settings.from_table)
@@ -182,7 +182,7 @@ def _config(
     load: Callable[[Path, Mapping[str, object]], M],
     from_table: Callable[[Mapping[str, object], Mapping[str, object]], M],
 ) -> M:
-    """A config from whatever it was given as; single keys replace those of it."""
+    """A config from any accepted form; keyword arguments replace its keys."""
     if isinstance(given, kind):
         return from_table(given.model_dump(exclude_none=True), keys) if keys else given
     if isinstance(given, (str, Path)):
@@ -197,7 +197,7 @@ def _folder(bundle: Outcome | Audited | Bundle | Place) -> Path:
 
 
 def _placed(data: Place) -> str:
-    """A path as it is found from anywhere; the name of a source as it is."""
+    """An existing path made absolute; the name of a source unchanged."""
     return str(Path(data).absolute() if Path(data).exists() else data)
 
 
@@ -207,7 +207,7 @@ def _path(place: Place | None) -> Path | None:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar in a notebook or on a terminal; none where nobody watches."""
+    """A progress bar in a notebook or on a terminal; otherwise none."""
     console = Console(stderr=True)
     if not (console.is_jupyter or console.is_terminal):
         yield None

@@ -1,6 +1,6 @@
-"""The whole flow in two verbs: `plan_release` before any record is read, `make_release` from config to bundle.
+"""The whole pipeline: `plan_release` before any record is read, `make_release` from config to bundle.
 
-The command line and a notebook call the same functions; each step is one value of the house handed to the next room.
+The command line and notebooks call the same functions; each step passes one value to the next package.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from airlock.training.distributed import ALONE, ASSUMPTION, Group
 from airlock.training.loop import Progress
 from airlock.training.outcomes import Outcomes
 
-CARD, ATTACKS = "card", "attacks"  # streams of the noise on what a card says
-COURT_SECONDS = 10.0  # of the short trial in every release of a network of the user's own
-_SHORT_PAIRS, _SHORT_CONFIDENCE = 200, 0.999  # a true promise is refused once in a thousand releases
+CARD, ATTACKS = "card", "attacks"  # streams of the noise on the card's figures
+COURT_SECONDS = 10.0  # of the short court trial before every release with a user-supplied network
+_SHORT_PAIRS, _SHORT_CONFIDENCE = 200, 0.999  # a true guarantee is refused at most once in a thousand releases
 NOT_ATTACKED = "All attacks: they could not be made here."
 
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """A finished release: the bundle on disk, which may leave, and what stays.
+    """A finished release: the bundle on disk, which may leave, and what stays inside.
 
     Args:
         bundle: With its card.
         release: The values it was made from.
         dossier: What the reviewer inside reads.
-        dossier_page: Where its page lies in the vault.
+        dossier_page: The path of its page in the vault.
     """
 
     bundle: Bundle
@@ -70,7 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Preview:
-    """A release that was made to be looked at, with the card and the dossier it would have."""
+    """A trial release, with the card and the dossier that it would have."""
 
     card: Card
     dossier: Dossier
@@ -92,7 +92,7 @@ def try_config(
     data_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[str, auditing.Verdict]:
-    """Try to refute what this configuration promises, on made-up records in the declared shape; reads no record.
+    """Try to refute this configuration's guarantee on synthetic records of the declared shape; reads no record.
 
     Args:
         config: What would be released.
@@ -100,14 +100,14 @@ def try_config(
         pairs: How many pairs of runs at most.
         confidence: Of the verdict.
         seconds: How long to run pairs at most.
-        data_dir: Where named data sets lie.
+        data_dir: Where named data sets are stored.
         progress: Called with a label, the pairs done and the pairs in all.
 
     Returns:
         CHANNEL/METHOD, and the verdict.
 
     Raises:
-        Refused: Releases of this method cannot be made small enough to be tried so.
+        Refused: Releases of this method cannot be made small enough for the court.
     """
     channel, facts = _open(config, data_dir)
     return _named(channel), _judged(config, facts, stream, pairs, confidence, seconds, progress)
@@ -129,10 +129,10 @@ def _judged(
 def _short_court(
     config: ReleaseConfig, channel: Channel, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
 ) -> tuple[dossier.CourtFinding, ...]:
-    """A short trial of a configuration with the user's own network, before a record is read; none for built-in ones.
+    """A short trial of a configuration with a user-supplied network, before a record is read; none for built-in ones.
 
     Raises:
-        Refused: The court refutes what the configuration promises.
+        Refused: The court refutes the configuration's guarantee.
     """
     if not (own_networks(config) and seconds > 0):
         return ()
@@ -148,15 +148,14 @@ def _short_court(
         raise Refused(
             "a configuration that stands in court",
             found.sentence(name).rstrip("."),
-            "Made-up records show more of one of them than the promise allows, so no bundle may state it. No record "
-            "was read.",
-            "Look for what your network does beside its layers, and see more with: airlock court --config FILE",
+            "One synthetic record shows more than the guarantee allows, so no bundle may state it. No record was read.",
+            "Check what your network does outside its layers; for details run: airlock court --config FILE",
         )
     return (dossier.court_finding(name, found),)
 
 
 def own_networks(config: ReleaseConfig) -> tuple[str, ...]:
-    """The networks that a configuration names and that are not built in: the user's own, and other packages'."""
+    """The networks named by a configuration that are not built in: the user's own, and other packages'."""
     named = [config.net, *(config.settings.get(key) for key in ("teacher", "features", "front"))]
     return tuple(str(name) for name in named if nets.is_foreign(name))
 
@@ -181,25 +180,25 @@ def make_release(
 ) -> Outcome:
     """Plan, load, release, audit, and write the bundle.
 
-    One of several processes that train together calls this, the lead; the others call `assist_release`.
+    Of several processes that train together, only the lead calls this; the others call `assist_release`.
 
     Args:
         config: What to release.
         out: The folder that becomes the bundle.
-        data_dir: Where named data sets lie.
+        data_dir: Where named data sets are stored.
         accept_unproven: Release by a method whose privacy is not proven.
         force: Replace an existing bundle.
-        resume: Go on from the checkpoint of an interrupted run of the same config.
+        resume: Continue from the checkpoint of an interrupted run of the same config.
         composes_with: Bundles of earlier releases from the same data; the card gives the total.
-        insecure_seed: Seed the privacy noise; for tests, and the card says so.
+        insecure_seed: Seed the privacy noise; for tests only, and the card says so.
         vault: Where what must not leave is kept.
         followed: What the release follows from, such as a comparison; for the dossier.
-        court_seconds: How long the court tries a configuration with a network of the user's own at most; 0 for not at
-            all, and the dossier shows no trial.
+        court_seconds: Time limit of the court trial of a configuration with a user-supplied network; 0 skips it, and
+            the dossier shows no trial.
         progress: Called with a label, the steps done and the steps in all.
         group: The processes that train together, from `training.distributed.joined`.
         workers: Processes that compute features, where features leave; 0 computes them in this one.
-        engine: Who computes features: this machine, or a Ray cluster.
+        engine: Where features are computed: on this machine, or on a Ray cluster.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false; or the court refutes the configuration.
@@ -245,12 +244,12 @@ def make_release(
 def preview(
     config: ReleaseConfig, vault: Path, data_dir: Path | None = None, progress: Progress | None = None
 ) -> Preview:
-    """Make and attack a release for its holder's eyes, proven or not; nothing leaves, so no bundle is written.
+    """Make and attack a release for the data holder only, proven or not; nothing leaves, so no bundle is written.
 
     Args:
-        config: What to look at.
-        vault: A scratch place, which the caller removes.
-        data_dir: Where named data sets lie.
+        config: What to preview.
+        vault: A temporary folder, which the caller removes.
+        data_dir: Where named data sets are stored.
         progress: Called with a label, the steps done and the steps in all.
     """
     channel, facts = _open(config, data_dir)
@@ -273,9 +272,9 @@ def _attacked(
     run: Run,
     insecure_seed: int | None = None,
 ) -> tuple[Release, auditing.Audit]:
-    """A release with what its attacks leave for the vault, and what they found.
+    """A release, its secrets including the attack scores for the vault, and the findings of the attacks.
 
-    Attacks look at single records. That one cannot be made must not decide whether there is a release.
+    Attacks depend on single records, so a failing attack must not decide whether there is a release.
     """
     release = _train(config, channel, split, randomness, run, insecure_seed)
     try:
@@ -290,12 +289,12 @@ def _attacked(
 
 @dataclass(frozen=True, repr=False)
 class Audited:
-    """A bundle after an audit, which left it as it was.
+    """A bundle after an audit, which does not change it.
 
     Args:
         bundle: As it leaves.
         dossier: With what was found; it stays inside.
-        dossier_page: Where its page lies in the vault.
+        dossier_page: The path of its page in the vault.
     """
 
     bundle: Bundle
@@ -310,7 +309,7 @@ class Audited:
 
     @property
     def stated(self) -> float | None:
-        """The ε that is promised, or else the one that is claimed."""
+        """The guaranteed ε, or else the claimed one."""
         promise = self.bundle.card.guarantee
         if promise.epsilon is not None:
             return promise.epsilon
@@ -335,32 +334,32 @@ def audit_bundle(
     vault: Path | None = None,
     progress: Progress | None = None,
 ) -> Audited:
-    """Attack what a bundle holds with everything that fits it; the vault gets a new dossier, the bundle stays as it is.
+    """Run every applicable attack on a bundle; the vault gets a new dossier, the bundle is unchanged.
 
     Args:
         folder: The bundle; it must verify.
         settings: How hard to attack.
-        overrides: Replace keys of the bundle's config: `data.source`, where the records are the user's own.
-        data_dir: Where named data sets lie.
+        overrides: Replace keys of the bundle's config, such as `data.source` where the records are the user's own.
+        data_dir: Where named data sets are stored.
         net: The network's `package.module:function` if it is the user's own, or its name if it is another package's; it
             is imported.
         seed: Of the attacks.
         device: Where to compute.
-        resume: Go on with an interrupted audit.
+        resume: Continue an interrupted audit.
         vault: Where the dossier, the scores of single records and unfinished work are kept.
         progress: Called with a label, the steps done and the steps in all.
 
     Raises:
-        Refused: The bundle does not verify, or it names what another package brings and nobody here asked for it.
+        Refused: The bundle does not verify, or it names another package's plugin that the user did not ask for.
     """
     chosen, safe = settings or auditing.AuditSettings(), Vault.open(vault)
-    auditing.open_attacks(chosen.attacks)  # an unknown one is said before anything is done
+    auditing.open_attacks(chosen.attacks)  # an unknown one is reported before any work is done
     card_before = read_verified(folder, safe).card
     _require_network(card_before, chosen.attacks)
     config = _config_of(folder, {"accountant": "auto", **(overrides or {})})
     _require_asked(card_before, config, overrides or {}, net, safe)
     if net is not None and nets.is_foreign(config.net):
-        config = config.model_copy(update={"net": net})  # shadow models too are made of what the user names
+        config = config.model_copy(update={"net": net})  # shadow models, too, use the network that the user names
     packing, method = packing_of(card_before.artefact), methods.find(config)
     stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
     config = config if stayed is None else config.model_copy(update={"settings": stayed})
@@ -395,7 +394,7 @@ def _require_network(made: Card, attacks: Sequence[str]) -> None:
         raise ConfigError(
             "a bundle of a network, for attacks of other packages",
             "one of answers" if made.interface else "one of features",
-            "They score records by a network that has left.",
+            "They score records with a released network.",
             "Leave --attack out.",
         )
 
@@ -403,9 +402,9 @@ def _require_network(made: Card, attacks: Sequence[str]) -> None:
 def _require_asked(
     made: Card, config: ReleaseConfig, overrides: Mapping[str, object], net: str | None, safe: Vault
 ) -> None:
-    """Whoever audits must have asked for what other packages bring; that a bundle names it is not enough to import it.
+    """Require that the user asked for other packages' plugins; that a bundle names one is not enough to import it.
 
-    They asked if this vault holds the release, since its config was theirs then, or if they name it now.
+    The user did so if this vault holds the release, since they wrote its config then, or if they name it now.
     """
     method = f"{config.channel}/{config.method}"
     names = [method] if methods.is_foreign(method) and "method" not in overrides else []
@@ -419,13 +418,13 @@ def _require_asked(
         raise Refused(
             "a release of this vault, or names that you give yourself",
             f"'{unasked[0]}' of another package in config.toml",
-            "Its code is installed here, and is not imported because somebody's bundle names it.",
-            "If you know the bundle, say so: --set method=NAME for a method, --net NAME for a network.",
+            "Its code is installed here, but is not imported merely because a bundle names it.",
+            "If you trust the bundle, name it yourself: --set method=NAME for a method, --net NAME for a network.",
         ) from error
 
 
 def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
-    """Of a release whose vault is another one or was emptied: without figures that only it had."""
+    """A dossier for a release whose vault is elsewhere or was emptied: without the figures that only the vault had."""
     try:
         kept_there = safe.load(made.release_id).get(OUTCOMES)
     except FormatError:
@@ -436,7 +435,7 @@ def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
 
 
 def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], float] | None:
-    """The teacher of a student from the vault, its classes and δ; nothing but a built-in network is made for it."""
+    """A student's teacher from the vault, with its classes and δ; only built-in networks are instantiated."""
     name = str(made.details.get(TEACHER, ""))
     if made.network is None or name not in nets.names():
         return None
@@ -455,16 +454,16 @@ def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
     try:
         config = load(folder / bundle.CONFIG, overrides)
         _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
-        if method:  # without a notice: what a bundle says is not the user's to change
+        if method:  # without a notice: the user cannot change what a bundle says
             config = config.model_copy(update={"method": method})
-        # A front end is what a method takes by itself: as a `net` it would be trained whole.
+        # The method chooses a front end by itself: as a `net` it would be trained as a whole.
         return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
             raise ConfigError(
                 "the records that this release came from",
-                "their place is not in the bundle",
-                "A bundle never says where private records lie.",
+                "no path to them in the bundle",
+                "A bundle never says where private records are stored.",
                 "Give it with --data.",
             ) from error
         raise
@@ -477,14 +476,14 @@ def _require_same_data(made: card.Card, split: Split) -> None:
         raise ConfigError(
             f"data of {made.data.records:,} records, as the card says",
             f"{facts.records:,} declared or published",
-            "Sizes are declared and no longer counted, and a subset of a named source has to say so.",
+            "Sizes are declared, not counted, and a subset of a named source has to declare its own.",
             f"If the records are the same, add --set data.records={made.data.records}.",
         )
     if not same:
         raise ConfigError(
             "the records that this release came from",
             "records of another shape or with other classes",
-            "Who was a member could not be told.",
+            "Membership could not be determined.",
             "Check --data and --data-dir.",
         )
 
@@ -497,7 +496,7 @@ def assist_release(
     accept_unproven: bool = False,
     insecure_seed: int | None = None,
 ) -> None:
-    """Train with the lead, which makes the release from the same arguments; writes nothing."""
+    """Train together with the lead, which makes the release from the same arguments; writes nothing."""
     channel, _ = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
@@ -507,7 +506,7 @@ def assist_release(
 
 
 def _load(config: ReleaseConfig, channel: Channel, data_dir: Path | None) -> Split:
-    """The records, and the public set beside them where the channel asks for one; the holder is told about them."""
+    """The records, plus a public set if the channel asks for one; remarks about them are shown to the data holder."""
     split = data.load(config, data_dir)
     split = data.add_public(split, channel.public, data_dir) if channel.public else split
     tell_holder(split.remarks)
@@ -515,9 +514,9 @@ def _load(config: ReleaseConfig, channel: Channel, data_dir: Path | None) -> Spl
 
 
 def tell_holder(remarks: Sequence[str]) -> None:
-    """Show what the holder should know of the records, as warnings: on this terminal, and nowhere that leaves.
+    """Show remarks about the records to the data holder as warnings: on this terminal, and nowhere that leaves.
 
-    A filter that turns warnings into errors does not turn these: records would decide whether there is a release.
+    A filter that turns warnings into errors is bypassed: otherwise the records would decide whether there is a release.
     """
     for remark in remarks:
         try:
@@ -536,7 +535,7 @@ def _train(
     run: Run,
     insecure_seed: int | None = None,
 ) -> Release:
-    """The release of one process, or of several that were seen to have the same task and the same records."""
+    """The release of one process, or of several after checking that they have the same task and the same records."""
     group = run.group
     task = config.model_dump(mode="json", exclude={"data": {"source", "test"}})
     group.require_same(
@@ -547,7 +546,7 @@ def _train(
     group.require_same(
         "private records",
         lambda: _fingerprint(split),
-        "A record that stands elsewhere in another process could enter a step twice.",
+        "A record at a different position in another process could enter a step twice.",
     )
     release = channel.release(split, randomness, run)
     group.leave()
@@ -558,7 +557,7 @@ def _train(
 
 
 def _fingerprint(split: Split) -> bytes:
-    """Of the private records, in their order; for comparing processes, never stored."""
+    """A hash of the private records, in order; for comparing processes, never stored."""
     x, y = np.ascontiguousarray(split.private.x), np.ascontiguousarray(split.private.y)
     total = hashlib.sha256(repr((x.shape, x.dtype.str, y.dtype.str)).encode())
     total.update(x.view(np.uint8).data)
@@ -568,7 +567,7 @@ def _fingerprint(split: Split) -> bytes:
 
 @dataclass(frozen=True)
 class Open:
-    """How a model without privacy does: for comparison, never for release.
+    """Results of a model trained without privacy: for comparison, never for release.
 
     Args:
         utility: Measured on the test records.
@@ -605,8 +604,8 @@ def train_openly(
 ) -> Open:
     """Train the configured network on the private records without any privacy, and attack it.
 
-    What it returns says something about the private records; it is meant for the holder's eyes. With `part = "public"`
-    the network learns from the public records alone, and is not attacked: it has met no private record.
+    The result reveals information about the private records and is for the data holder only. With `part = "public"` the
+    network learns from the public records alone, and is not attacked: it has seen no private record.
     """
     facts = data.describe(config, data_dir)
     split = data.load(config, data_dir)
@@ -625,7 +624,7 @@ def train_openly(
 
 
 def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]:
-    methods.find(config)  # an unknown channel is said before the data is looked for
+    methods.find(config)  # an unknown channel is reported before the data is looked for
     methods.current_name(f"{config.channel}/{config.method}")
     facts = data.describe(config, data_dir)
     if config.delta * facts.expected("private", config.split) >= 1:
@@ -667,12 +666,12 @@ def _require_one_process(channel: Channel, group: Group) -> None:
         raise ConfigError(
             f"one process for {channel.channel}/{channel.method}",
             f"{group.world}",
-            "This method does not add up over several.",
+            "This method cannot be distributed over several processes.",
             "Start it without torchrun, or take another method.",
         )
 
 
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
-    """Names a run for its checkpoint: the same config finds it again."""
+    """Identifies a run for its checkpoint: the same config finds it again."""
     asked = json.dumps([config.model_dump(mode="json"), insecure_seed], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()[:24]

@@ -1,6 +1,6 @@
-"""What others bring: methods, attacks, accountants, data sources and networks in packages of their own.
+"""Plugins: methods, attacks, accountants, data sources and networks from other packages.
 
-A package names them in its pyproject.toml, and the commands know them from then on:
+A package declares them in its pyproject.toml; once installed, all commands know them:
 
     [project.entry-points."airlock.methods"]
     "weights/class-means" = "class_means:ClassMeans"
@@ -14,10 +14,10 @@ A package names them in its pyproject.toml, and the commands know them from then
 
 One mechanism serves all five groups:
 
-* Names are read when Airlock starts; nothing is imported before it is asked for by name.
-* A name that Airlock has itself is left out, and so is one of another form: small letters, digits, `.`, `_` and `-`. Of
-  two packages with the same name the first by the alphabet has it.
-* What cannot be imported, is not of its kind or fails at work ends in an error that names it and its package.
+* Names are read when Airlock starts; nothing is imported until it is requested by name.
+* Names that Airlock itself uses are ignored, and so are names with anything but lower-case letters, digits, `.`, `_`
+  and `-`. If two packages register the same name, the first in alphabetical order gets it.
+* A plugin that cannot be imported, is of the wrong kind or fails in use raises an error that names it and its package.
 * Nothing is imported because a bundle names it. `verify` imports nothing at all; `audit` imports what a bundle names
   only if the user names it too, or if this vault holds the release: then the user named it when it was made.
 """
@@ -43,7 +43,7 @@ NETS = "airlock.nets"
 
 INSTALL = "Take one of these, or install the package that brings it."
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_QUOTED = 200  # characters of somebody else's error
+_QUOTED = 200  # characters of another package's error message
 _AGAIN = "Install its package again, or remove it."
 
 T = TypeVar("T")
@@ -51,11 +51,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Plugin:
-    """One thing that a package registered, not imported yet.
+    """One registered plugin, not yet imported.
 
     Args:
         where: As `package.module:attribute`.
-        package: Its name and version; the module, for what was registered in this process.
+        package: The package's name and version; the module, if registered in this process.
     """
 
     where: str
@@ -63,7 +63,7 @@ class Plugin:
 
     @property
     def own(self) -> bool:
-        """Whether it is Airlock's own, which uses the same door."""
+        """Whether it is Airlock's own, registered in the same way."""
         return self.where.startswith("airlock.")
 
 
@@ -77,12 +77,12 @@ def read(group: str) -> dict[str, Plugin]:
 
 @cache
 def table(group: str) -> dict[str, Plugin]:
-    """The same with names in their proper form alone, read once; what this process registers is added to it."""
+    """The same, restricted to well-formed names and read once; what this process registers is added to it."""
     return {name: entry for name, entry in read(group).items() if _NAME.fullmatch(name)}
 
 
 def methods(own: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """The table of methods, channel by channel, with what others registered after what is there.
+    """The table of methods by channel, with other packages' methods after the built-in ones.
 
     Args:
         own: Channel, method, and where it is as `package.module:Class`.
@@ -96,7 +96,7 @@ def methods(own: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
 
 
 def mentioned(value: object) -> tuple[str, ...]:
-    """Which texts of a plain value, such as a config, are names of other packages' accountants, sources or networks."""
+    """Which strings in a plain value, such as a config, name other packages' accountants, sources or networks."""
     known = {name for group in (ACCOUNTANTS, SOURCES, NETS) for name in table(group)}
     return tuple(text for text in _texts(value) if text in known)
 
@@ -117,7 +117,7 @@ def load(what: str, where: str, error: type[AirlockError] = ConfigError) -> obje
         error: What to raise.
 
     Raises:
-        AirlockError: It cannot be imported. A defect of Airlock's own modules is raised as it is.
+        AirlockError: It cannot be imported. An error in Airlock's own modules is raised unchanged.
     """
     try:
         return EntryPoint("", where, "").load()
@@ -128,13 +128,13 @@ def load(what: str, where: str, error: type[AirlockError] = ConfigError) -> obje
 
 
 class Registry(Generic[T]):
-    """What others brought of one kind, by name.
+    """Other packages' plugins of one kind, by name.
 
     Args:
         group: Of the entry points.
         kind: What one is called in an error, as "net".
-        own: Names that Airlock has itself: nobody else can have them.
-        check: Makes sure that what was imported is of its kind, given its name; raises `error` if not.
+        own: Names that Airlock itself uses: no plugin can have them.
+        check: Checks that what was imported under a name is of the right kind; raises `error` if not.
         error: What is raised about them.
     """
 
@@ -153,7 +153,7 @@ class Registry(Generic[T]):
         return name in self._table and name not in self._own
 
     def names(self) -> tuple[str, ...]:
-        """All of them, of what is installed and what this process registered."""
+        """All names, both installed and registered in this process."""
         return tuple(name for name in self._table if name not in self._own)
 
     def whose(self, name: str) -> str:
@@ -161,18 +161,18 @@ class Registry(Generic[T]):
         return f"{self.kind} '{name}' of {self._table[name].package}"
 
     def package(self, name: str) -> str:
-        """The package that it comes from, with its version."""
+        """Its package, with the version."""
         return self._table[name].package
 
     def where(self, name: str) -> str:
-        """Where it lies, as `package.module:attribute`."""
+        """Its location, as `package.module:attribute`."""
         return self._table[name].where
 
     def get(self, name: str) -> T:
-        """Import it, unless that was done.
+        """Import it, unless already imported.
 
         Raises:
-            AirlockError: There is none of this name, it cannot be imported, or it is not of its kind.
+            AirlockError: There is none with this name, it cannot be imported, or it is of the wrong kind.
         """
         if name not in self:
             near = difflib.get_close_matches(name, self.names(), n=1)
@@ -192,14 +192,14 @@ class Registry(Generic[T]):
         return self._loaded[name]
 
     def register(self, name: str, thing: object) -> None:
-        """Make something known to this process under a name, for trying it.
+        """Register something under a name in this process, to try it out.
 
         Raises:
-            AirlockError: It is not of its kind, or the name is of another form or taken.
+            AirlockError: It is of the wrong kind, or the name is malformed or taken.
         """
         where = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', name)}"
         if not _NAME.fullmatch(name):
-            raise self._error(f"small letters, digits, '.', '_' and '-' as the name of a {self.kind}", f"'{name}'")
+            raise self._error(f"lower-case letters, digits, '.', '_' and '-' as the name of a {self.kind}", f"'{name}'")
         taken = name in self._own or (name in self._table and self._table[name].where != where)
         if taken:
             raise self._error(f"a name that no other {self.kind} has", f"'{name}'", do="Take another name.")
@@ -218,12 +218,12 @@ class Registry(Generic[T]):
 
     @contextlib.contextmanager
     def blamed(self, name: str, does: str, *, quote: bool = False) -> Iterator[None]:
-        """Turn whatever goes wrong in somebody else's code into an error that names it.
+        """Turn any failure in another package's code into an error that names it.
 
         Args:
-            name: Whose code is at work.
+            name: Whose code is running.
             does: What it should do, as "give a network".
-            quote: Repeat what its error says; not where it has seen records, which its error may repeat.
+            quote: Include its error message; not where it has seen records, which the message may contain.
         """
         try:
             yield
@@ -234,8 +234,8 @@ class Registry(Generic[T]):
             raise self._error(
                 f"the {self.whose(name)} to {does}",
                 found,
-                "It is not Airlock's own, and Airlock goes no further with it.",
-                "Tell whoever wrote it, or leave it out.",
+                "This is not Airlock's own code, so Airlock stops here.",
+                "Report this to its author, or leave it out.",
             ) from problem
 
 
@@ -246,6 +246,6 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _told(problem: BaseException) -> str:
-    """An error of somebody else's code in one line."""
+    """Another package's error in one line."""
     said = " ".join(str(problem).split())[:_QUOTED]
     return f"an error: {type(problem).__name__}{f', {said}' if said else ''}".rstrip(".")

@@ -1,6 +1,6 @@
-"""What every method of every channel must keep, for the methods here and for those of other packages.
+"""The contract that every method must satisfy, as tests for the methods here and for those of other packages.
 
-The shortest test of a method in a package of its own:
+The shortest test of a method in another package:
 
     from airlock.testing import check_method
     from class_means import ClassMeans
@@ -8,11 +8,11 @@ The shortest test of a method in a package of its own:
     def test_it_keeps_the_contract():
         check_method(ClassMeans)
 
-To see every promise as a test of its own, inherit from `MethodContract` instead, or from `ClaimContract` where nothing
-is proven. Both need pytest. They release handwritten digits a few times: let `settings` make that quick.
+To run every requirement as a separate test, inherit from `MethodContract` instead, or from `ClaimContract` if nothing
+is proven. Both need pytest. They make a few releases of handwritten digits: choose `settings` that make this quick.
 
-`check_attack`, `check_accountant`, `check_source` and `check_net` do the same for what else a package may bring. Each
-names all broken promises at once.
+`check_attack`, `check_accountant`, `check_source` and `check_net` do the same for the other kinds of plugins. Each
+reports all violations at once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from airlock.training import Run
 
 
 def _answers(release: Release, split: Split, seed: int) -> list[NDArray[np.generic]]:
-    """What an interface says about test records."""
+    """An interface's answers about test records."""
     method = methods.named(f"{release.plan.channel}/{release.plan.method}")
     interface: Any = release.artefact
     found = ask(method.answerer(interface, release.secrets), as_queries(split.test), Stream.from_seed(seed))
@@ -91,7 +91,7 @@ def _has_labels(released: Release, split: Split) -> None:
     assert released.artefact.classes == split.facts.classes
 
 
-# By what leaves: what is seen of it, and what must be true of it.
+# By kind of artefact: what an observer sees of it, and what must hold for it.
 SEEN: Mapping[ArtefactKind, Callable[[Release, Split, int], list[NDArray[np.generic]]]] = {
     "network": _weights,
     "interface": _answers,
@@ -105,13 +105,13 @@ CHECKED: Mapping[ArtefactKind, Callable[[Release, Split], None]] = {
 
 
 class MethodContract:
-    """Set `channel`, `method` and quick `settings`; digits is the data unless `source` says otherwise."""
+    """Set `channel`, `method` and quick `settings`; the data set is digits unless `source` says otherwise."""
 
     channel: str
     method: str
     settings: ClassVar[Mapping[str, Any]] = {}
     source: str = "digits"
-    shares: ClassVar[Mapping[str, float]] = {"test": 0.1, "holdout": 0.7}  # a fifth is private: few records show it too
+    shares: ClassVar[Mapping[str, float]] = {"test": 0.1, "holdout": 0.7}  # a fifth is private, which suffices here
     epsilon, delta = 2.0, 1e-4
 
     @classmethod
@@ -142,7 +142,7 @@ class MethodContract:
 
     @classmethod
     def release_half(cls, split: Split) -> Release:
-        """Half the private records, the same declared facts; noise keyed by the system, as in earnest."""
+        """Half of the private records, the same declared facts; noise keyed by the system, as in production."""
         half = replace(split, private=split.private.take(np.arange(0, len(split.private), 2)))
         return cls.build().release(half, Randomness.make(0), Run())
 
@@ -152,7 +152,7 @@ class MethodContract:
 
     @classmethod
     def seen(cls, release: Release, split: Split, seed: int) -> list[NDArray[np.generic]]:
-        """What somebody sees of what left: weights, answers about test records, or rows."""
+        """What an observer sees of the artefact: weights, answers about test records, or rows."""
         return SEEN[release.artefact.kind](release, split, seed)
 
     def test_it_is_in_the_table_and_named_alike(self) -> None:
@@ -243,11 +243,11 @@ class MethodContract:
         assert all(np.array_equal(a, b) for a, b in zip(first, third, strict=True))
 
     def test_the_plan_does_not_depend_on_the_records(self, released: Release, of_half: Release) -> None:
-        """Half the private records, the same declared facts: the same plan, the same events."""
+        """With half of the private records and the same declared facts, plan and events are the same."""
         assert of_half.guarantee == released.guarantee
 
     def test_nobody_has_to_be_there(self, released: Release, split: Split) -> None:
-        """A release that fails without some record tells that the record is missing; a claim promises nothing."""
+        """A release that fails without some record reveals that it is missing; not required where nothing is proven."""
         if released.guarantee.status != "proven":
             return
         for kept in (np.arange(0), np.flatnonzero(split.private.y != split.private.y[0])):
@@ -275,7 +275,7 @@ class MethodContract:
 
 
 class ClaimContract(MethodContract):
-    """For a paper's claim: nothing is promised, so the tests of ε are kept for the claim and against the promise."""
+    """For a method with only a paper's claim: nothing is guaranteed, so the guarantee's ε must be infinite."""
 
     def test_epsilon_follows_from_the_recorded_events(self, released: Release) -> None:
         plain = released.guarantee.to_dict()
@@ -289,15 +289,15 @@ class ClaimContract(MethodContract):
 
 
 def check_method(method: type[Channel], settings: Mapping[str, Any] | None = None, **changes: Any) -> None:
-    """Whether a method keeps the contract; it is made known to this process if no entry point did.
+    """Check that a method satisfies the contract; it is registered in this process if no entry point did so.
 
     Args:
         method: The class.
-        settings: That make a release quick.
+        settings: Ones that make a release quick.
         changes: Other keys of the config: `split`, `epsilon`, `net`, …
 
     Raises:
-        AssertionError: It does not; all broken promises are named.
+        AssertionError: It does not; all violations are listed.
     """
     if method.method not in methods.METHODS.get(method.channel, {}):
         methods.register(method)
@@ -323,20 +323,20 @@ def check_method(method: type[Channel], settings: Mapping[str, Any] | None = Non
     _tell(f"{method.channel}/{method.method}", broken)
 
 
-# What else a package may bring.
+# The other kinds of plugins.
 
 _SPLIT = {"test": 0.2, "holdout": 0.4}
 _BELOW = 0.99  # of dp-accounting's ε, which lies within 1% of the true one for the events below
 
 
 def check_attack(attack: type[Attack]) -> None:
-    """Whether an attack scores records as it should, on an untrained network for handwritten digits.
+    """Check that an attack scores records as it should, on an untrained network for handwritten digits.
 
     Args:
         attack: The class.
 
     Raises:
-        AssertionError: It does not; all broken promises are named.
+        AssertionError: It does not; all violations are listed.
     """
     _make_known(external.OTHERS, attack.name, attack)
     split = data.load(_digits(split=_SPLIT))
@@ -377,20 +377,20 @@ def check_attack(attack: type[Attack]) -> None:
 
 
 def check_accountant(epsilon: Epsilon) -> None:
-    """Whether an accountant bounds ε as it should; events that it does not take it refuses with an `AccountingError`.
+    """Check that an accountant bounds ε correctly; it must refuse unsupported events with an `AccountingError`.
 
     Args:
         epsilon: The function of an event and δ.
 
     Raises:
-        AssertionError: It does not; all broken promises are named.
+        AssertionError: It does not; all violations are listed.
     """
     name = _name_of(accountants.OTHERS, epsilon)
     gauss, sampled = GaussianDpEvent(2.0), repeat(PoissonSampledDpEvent(0.05, GaussianDpEvent(1.0)), 100)
     events = [gauss, LaplaceDpEvent(2.0), sampled, compose([gauss, pure(0.5)])]
 
     def bounds(delta: float = 1e-5) -> dict[int, float]:
-        """By the event's place; those that it takes."""
+        """By the event's position, for the events it supports."""
         found = {}
         for place, event in enumerate(events):
             with contextlib.suppress(AccountingError):
@@ -435,14 +435,14 @@ def check_accountant(epsilon: Epsilon) -> None:
 
 
 def check_source(source: Source, data_dir: Path | None = None) -> None:
-    """Whether a source says what is public before it is read, and then gives records that fit.
+    """Check that a source states what is public before it is read, and then provides records that match.
 
     Args:
         source: The value.
-        data_dir: Where its files lie; else the environment's AIRLOCK_DATA, else ./data.
+        data_dir: Where its files are; by default $AIRLOCK_DATA, else ./data.
 
     Raises:
-        AssertionError: It does not; all broken promises are named.
+        AssertionError: It does not; all violations are listed.
     """
     _make_known(sources.OTHERS, source.name, source)
     config = _digits(data=source.name)
@@ -489,7 +489,7 @@ def check_source(source: Source, data_dir: Path | None = None) -> None:
 
 
 def check_net(make: Callable[..., nn.Module], shape: tuple[int, ...] = (1, 8, 8), classes: int = 10) -> None:
-    """Whether a network can be trained under noise and leave, on made-up records.
+    """Check that a network can be trained with DP-SGD and exported, on synthetic records.
 
     Args:
         make: The function of `shape` and `classes`.
@@ -497,7 +497,7 @@ def check_net(make: Callable[..., nn.Module], shape: tuple[int, ...] = (1, 8, 8)
         classes: How many.
 
     Raises:
-        AssertionError: It cannot; all broken promises are named.
+        AssertionError: It cannot; all violations are listed.
     """
     name = _name_of(net_registry.OTHERS, make)
     names = tuple(map(str, range(classes)))
@@ -544,7 +544,7 @@ def _make_known(registry: Registry[Any], name: str, thing: object) -> None:
 
 
 def _name_of(registry: Registry[Any], function: Any) -> str:
-    """The name that it is registered under; its own, where no entry point has it."""
+    """The name that it is registered under; derived from its own name if no entry point has it."""
     where = f"{function.__module__}:{function.__qualname__}"
     known = [name for name in registry.names() if registry.where(name) == where]
     if not known:
@@ -554,7 +554,7 @@ def _name_of(registry: Registry[Any], function: Any) -> str:
 
 
 def _keep(whose: str, *promises: Callable[[], None]) -> None:
-    """Try every promise; its name says it."""
+    """Try every requirement; its function name says what it is."""
     broken = []
     for promise in promises:
         try:

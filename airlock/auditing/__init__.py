@@ -1,7 +1,8 @@
-"""Attacks on what leaves: what an adversary could learn from it, measured with records that are known to be in or out.
+"""Attacks on what leaves: what an adversary can learn from it, measured on records of known membership.
 
-In: a release and the split it came from. Out: an `Audit`, and the per-record scores for the vault. Beside it the court:
-in goes a method's case, out comes a `Verdict` on its stated (ε, δ); in go its canaries, out comes a `OneRunVerdict`.
+In: a release and the split it came from. Out: an `Audit`, and the per-record scores for the vault. The court tests the
+privacy claim itself: from a method's case it gives a `Verdict` on the stated (ε, δ), from its canaries a
+`OneRunVerdict`.
 
     required_attacks  which attacks must be made on what leaves, and how: one entry per kind of artefact
     run               the attacks on membership, on equal numbers of members and non-members

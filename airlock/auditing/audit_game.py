@@ -1,8 +1,9 @@
-"""A claim before the court: run the mechanism on both sides, bet as the runs come in, stop when it is settled.
+"""The court: run the mechanism on two neighbouring data sets, bet on the runs as they arrive, stop once settled.
 
-Runs come in batches. The events that a batch is bet on are chosen on the batches before it, so no run is counted by a
-test that it shaped. Half of the error β is for the bets against the claim and the other points of its curve, half for
-the lower bound on ε; all that a verdict states together is wrong with probability at most β. Both may stop at any time.
+Runs come in batches. The events to bet on in a batch are chosen on earlier batches, so no run is counted by a test that
+it helped to choose. Half of the error β goes to the bets against the claim and the other points of its privacy curve,
+half to the lower bound on ε; everything a verdict states is jointly correct with probability at least 1 − β. Both tests
+are valid under optional stopping.
 """
 
 from __future__ import annotations
@@ -60,20 +61,20 @@ class Verdict:
 
     @property
     def would_show(self) -> float | None:
-        """From which real ε on so many pairs would refute this claim in about half of all trials; None if from none.
+        """The smallest true ε at which this many pairs refute the claim in about half of all trials, if any.
 
-        Of this mechanism with less noise; of randomised response where its noise is not known.
+        For this mechanism with less noise, or for randomised response where the noise is not known.
         """
         return self._power[0]
 
     @property
     def less_noise(self) -> float | None:
-        """By what the mechanism's noise is divided there; None where it is not known."""
+        """The factor by which the noise is divided at that ε; None where the noise is not known."""
         return self._power[1]
 
     @property
     def could_refute(self) -> float:
-        """The largest claim that so many pairs could have refuted at all."""
+        """The largest claimed ε that this many pairs could have refuted at all."""
         share = (1.0 - self.confidence) / 2 / len(self.case.points)
         return could_refute(self._bets, self.case.claim.delta, share)
 
@@ -93,7 +94,7 @@ class Verdict:
 
     @property
     def tried(self) -> bool:
-        """Whether the claim could have been refuted, or was; if not, that it stands says nothing at all."""
+        """Whether the claim was, or could have been, refuted; if not, a claim that stands means nothing."""
         return self.refuted or self.would_show is not None
 
     @property
@@ -106,7 +107,7 @@ class Verdict:
         return f"not refuted (could have refuted ε ≥ {self.would_show:.2f})"
 
     def sentence(self, name: str) -> str:
-        """The verdict on the claim of so named a method, in one sentence or two."""
+        """The verdict on the claim of the named method, in one or two sentences."""
         claim, at = self.case.claim, self.refuted_at
         stated = f"{name} claims (ε, δ) = ({claim.epsilon:.4g}, {claim.delta:g})"
         sure = f"{self.confidence * 100:g}% confidence"
@@ -121,7 +122,7 @@ class Verdict:
 
     @property
     def of_what(self) -> str:
-        """Of which mechanism `would_show` speaks."""
+        """The mechanism that `would_show` refers to."""
         return in_words(self.case.family, self.less_noise)
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,16 +157,16 @@ def judge(
 ) -> Verdict:
     """Try to refute the claim of a case.
 
-    Guarantee: a true claim is refuted, or a lower bound above the true ε given, with probability at most
-    1 − confidence, provided that the runs are independent. It stops at the first refutation, after `pairs`, or after
-    `seconds`; every test in it may be stopped at any time and for any reason.
+    Guarantee: with probability at most 1 − confidence, a true claim is refuted or the lower bound exceeds the true ε,
+    provided that the runs are independent. It stops at the first refutation, after `pairs`, or after `seconds`; every
+    test in it is valid under optional stopping.
 
     Args:
         case: What is tried.
         stream: The randomness of all runs.
         pairs: How many pairs of runs at most.
         confidence: Of the verdict.
-        seconds: How long at most, give or take a batch.
+        seconds: Time limit, exceeded by at most one batch.
         progress: Called with a label, the pairs done and the pairs in all.
     """
     _check(pairs, confidence, seconds)
@@ -200,7 +201,7 @@ class _Trial:
         return len(self._one)
 
     def go_on(self, count: int) -> bool:
-        """Run so many pairs more and bet on them; whether the claim is refuted by now."""
+        """Run `count` more pairs and bet on them; returns whether the claim is refuted by now."""
         one, other = (
             self.case.run(known, count, self._stream.child(int(known), self.pairs)) for known in (True, False)
         )
@@ -213,7 +214,7 @@ class _Trial:
         return refuted
 
     def _raise_bound(self, one: Floats, other: Floats) -> None:
-        """Bet on an event that speaks against an ε a little above what is refuted so far."""
+        """Bet on an event that is evidence against an ε slightly above what is refuted so far."""
         claim = self.case.claim
         ahead = max(self._bound, claim.epsilon / 4)
         event = choose(self._one, self._other, fastest_growth(ahead, claim.delta))
@@ -237,14 +238,14 @@ Chances = Callable[[float], tuple[Floats, Floats]]
 def power(
     epsilon: float, family: LessNoise | None, find: Callable[[Chances], float | None]
 ) -> tuple[float | None, float | None]:
-    """From which real ε on a claim would be refuted about every other time, and by what the noise is divided there.
+    """The smallest true ε at which the claim is refuted about half of the time, and the noise divisor there.
 
-    Computed when it is asked for: it takes longer than many a trial.
+    Computed on demand, because it can take longer than the trial itself.
 
     Args:
         epsilon: The claim's.
         family: The mechanism with less noise; without it, randomised response stands in.
-        find: Which member of a family is the first to be refuted; None if none is.
+        find: Returns the first member of a family that is refuted; None if none is.
     """
     if family is None:
         found = find(lambda x: randomised_response(x * epsilon))
@@ -254,7 +255,7 @@ def power(
 
 
 def in_words(family: LessNoise | None, divisor: float | None) -> str:
-    """The mechanism that a power speaks of: one of a family, or randomised response where none is known."""
+    """The mechanism that a power refers to: a member of the family, or randomised response where none is known."""
     if family is None or divisor is None:
         return "of randomised response (nothing shows its ε better; the noise of this mechanism is not known here)"
     return family.in_words(divisor)

@@ -27,9 +27,9 @@ def _highest(successes: int, trials: int, tail: float) -> float:
 
 
 def about(successes: Floats, trials: Floats | int, tail: float) -> tuple[Floats, Floats]:
-    """Wilson's interval (1927) with this error at either end: near Clopper and Pearson's, and of many at once.
+    """Wilson's interval (1927) with this error at either end: a vectorised approximation to Clopper and Pearson's.
 
-    It does not always cover. So it may choose what is looked at, and certifies nothing.
+    Its coverage is not guaranteed, so it may guide the choice of an event but certifies nothing.
     """
     square = ndtri(tail) ** 2
     middle, whole = successes + square / 2, trials + square
@@ -38,7 +38,7 @@ def about(successes: Floats, trials: Floats | int, tail: float) -> tuple[Floats,
 
 
 def auc_interval(members: Floats, others: Floats, confidence: float = 0.95) -> tuple[float, float, float]:
-    """The AUC with DeLong's interval (1988), ties counted as one half.
+    """The AUC with DeLong's interval (1988); ties count one half.
 
     Returns:
         The AUC and the ends of its interval, within [0, 1].
@@ -49,13 +49,14 @@ def auc_interval(members: Floats, others: Floats, confidence: float = 0.95) -> t
     place_n = 1.0 - (ranks[m:] - rankdata(others)) / m
     auc = float(place_m.mean())
     variance = float(place_m.var(ddof=1)) / m + float(place_n.var(ddof=1)) / n
-    # With the classes fully apart the sample variance is 0; the null variance keeps the interval from vanishing.
+    # If the classes are perfectly separated the sample variance is 0; the null variance keeps the interval from
+    # collapsing.
     spread = norm.ppf(0.5 + confidence / 2.0) * math.sqrt(variance if variance > 0 else null_variance(m, n))
     return auc, max(0.0, auc - spread), min(1.0, auc + spread)
 
 
 def null_variance(members: int, others: int) -> float:
-    """The variance of the AUC of a score that knows nothing (Mann and Whitney 1947)."""
+    """The variance of the AUC of an uninformative score (Mann and Whitney 1947)."""
     return (members + others + 1) / (12.0 * members * others)
 
 
@@ -64,7 +65,7 @@ def epsilon_lower_bound(
 ) -> float:
     """The largest ε refuted by one fixed test: ln((TPR_low − δ) / FPR_high), each at half the error; 0 if none.
 
-    The test's threshold must have been chosen on other records than these.
+    The test's threshold must have been chosen on records other than these.
     """
     tail = (1.0 - confidence) / 2.0
     low, high = _lowest(true_positives, members, tail), _highest(false_positives, others, tail)

@@ -1,20 +1,19 @@
-"""Can a stated (ε, δ) be refuted? The statistics; no mechanism is known here.
+"""Can a stated (ε, δ) be refuted? Statistics only; nothing here depends on a mechanism.
 
-A claim says P(S) ≤ e^ε Q(S) + δ for every event S and both orders of two neighbouring data sets. In: scores of
-independent runs of one mechanism on both sides, one row a run, one column a statistic. Out: a lower bound on ε, or the
-rejection of a claim, each wrong with at most a stated probability β. None of it ever proves a claim.
+A claim says P(S) ≤ e^ε Q(S) + δ for every event S and for two neighbouring data sets in either order. In: scores of
+independent runs of one mechanism on both data sets, one row per run and one column per statistic. Out: a lower bound on
+ε, or the rejection of a claim, each wrong with probability at most a stated β. None of this can prove a claim.
 
-* `fixed`: one half of the runs chooses an event, the other half certifies a bound (Clopper and Pearson 1934).
-* `Sequential`: bets on an event against the claim. While the claim is true the wealth is a supermartingale, so it ever
-  reaches 1/β with probability at most β (Ville 1939), however often one looks. The event of a bet must have been chosen
-  on other runs, or on earlier ones.
-* `Curve`: several points (ε, δ) that one proof claims, each with its share of β (Bonferroni).
+* `fixed`: half of the runs choose an event, the other half certify a bound (Clopper and Pearson 1934).
+* `Sequential`: bets on an event against the claim. If the claim is true, the wealth is a supermartingale, so the
+  probability that it ever reaches 1/β is at most β (Ville 1939), however often it is checked. The event of a bet must
+  have been chosen on other or earlier runs.
+* `PrivacyCurve`: several points (ε, δ) that one proof claims, each with its share of β (Bonferroni).
 
 An event is a statistic at or above a threshold, or at or below it. Both contain their threshold, so runs with equal
-scores are in or out together. A score that is no number counts as −∞: whether it is one is something that a run tells.
-Thresholds are tried at equal steps of the scores and, rank by rank, in both tails of either side: what leaks rarely
-shows there alone. None of this touches a guarantee, since the runs that choose an event are never those that it is
-tested on.
+scores are in or out together. A NaN score counts as −∞: that a score is NaN is an observable outcome too. Candidate
+thresholds lie at equal steps through the scores and, rank by rank, in both tails of either side, where rare leaks show.
+None of this affects the guarantees, since an event is never tested on the runs that chose it.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from airlock.auditing.bounds import Floats, about, epsilon_lower_bound
 
 Hits = NDArray[np.bool_]
 Point = tuple[float, float]  # ε, δ
-Value = Callable[[Floats, int, Floats, int], Floats]  # of events by their hits of so many runs of P and of Q
+Value = Callable[[Floats, int, Floats, int], Floats]  # of events, from their numbers of hits and of runs under P and Q
 
-# Of the largest stake 1/(e^ε + δ). A mixture of fixed stakes: each is a fair bet, and so is their mean.
+# Fractions of the largest stake 1/(e^ε + δ). Each fixed stake is a fair bet, and so is their mixture.
 _STAKES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.99])
-_LEVELS = 64  # thresholds at equal steps that are tried for one statistic
+_LEVELS = 64  # thresholds at equal steps tried for each statistic
 _RATIO = math.sqrt(2)  # of one rank in a tail to the next
 _STEP = 0.01  # between two ε of an anytime bound
 _LARGEST = 20.0
-LAST = 64.0  # member of a family that is looked at: noise divided by so much is no noise
-LUCK = 20.0  # by this an error is divided in a choice: the best of many events looks better than it is
+LAST = 64.0  # last member of a family that is considered: noise divided by this is no noise
+LUCK = 20.0  # divides the error when choosing: the best of many events looks better than it is
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,9 @@ class Event:
 
 
 def choose(one: Floats, other: Floats, value: Value) -> Event:
-    """The event of the largest value on these runs, which must not be counted by the test that then uses it.
+    """The event with the largest value on these runs, which must not be counted by the test that uses it.
 
-    Where no value is above −∞, the event that no run is in.
+    If no value is above −∞, the empty event.
     """
     one, other = _table(one), _table(other)
     best, found = -math.inf, Event(0, math.nan, True, False)
@@ -95,7 +94,7 @@ def choose(one: Floats, other: Floats, value: Value) -> Event:
 
 
 def largest_bound(delta: float, confidence: float) -> Value:
-    """Prefers the event that promises the largest lower bound on ε at this δ."""
+    """Prefers the event expected to give the largest lower bound on ε at this δ."""
     tail = (1.0 - confidence) / 2.0 / LUCK
 
     def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
@@ -106,7 +105,7 @@ def largest_bound(delta: float, confidence: float) -> Value:
 
 
 def fastest_growth(epsilon: float, delta: float) -> Value:
-    """Prefers the event on which a bet against the claim (ε, δ) grows fastest: mean over second moment of its pay."""
+    """Prefers the event on which a bet against (ε, δ) grows fastest: its payoff's squared mean over second moment."""
     ratio = math.exp(epsilon)
 
     def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
@@ -119,13 +118,13 @@ def fastest_growth(epsilon: float, delta: float) -> Value:
 
 
 def fixed(one: Floats, other: Floats, delta: float, confidence: float = 0.95) -> float:
-    """A lower bound on ε at δ from a number of runs that was fixed beforehand; 0 if there is none.
+    """A lower bound on ε at δ from a number of runs fixed in advance; 0 if there is none.
 
-    Guarantee: if the mechanism is (ε, δ)-private, the bound exceeds ε with probability at most 1 − confidence. Runs at
-    even places choose the event, and runs at odd places alone are counted.
+    Guarantee: if the mechanism is (ε, δ)-private, the bound exceeds ε with probability at most 1 − confidence.
+    Even-numbered runs choose the event; only odd-numbered runs are counted.
 
     Args:
-        one: Scores with the record, a row a run (or one number a run).
+        one: Scores with the record, one row (or one number) per run.
         other: Scores without it.
         delta: The δ of the claim.
         confidence: Of the bound.
@@ -139,11 +138,11 @@ def fixed(one: Floats, other: Floats, delta: float, confidence: float = 0.95) ->
 
 
 class Sequential:
-    """A test of one claim by betting; it may be looked at, and stopped, at any time.
+    """A test of one claim by betting; it may be checked, and stopped, at any time.
 
-    Guarantee: if P(S) ≤ e^ε Q(S) + δ for the event of every bet, chosen before its runs were seen, the claim is ever
-    rejected with probability at most β. A pair of runs multiplies the wealth by 1 + η (1[P∈S] − e^ε 1[Q∈S] − δ); with
-    η < 1/(e^ε + δ) that is positive, and at most 1 on average. The wealth is the mean over a few fixed η.
+    Guarantee: if P(S) ≤ e^ε Q(S) + δ for the event of every bet, chosen before its runs were seen, the probability that
+    the claim is ever rejected is at most β. A pair of runs multiplies the wealth by 1 + η (1[P∈S] − e^ε 1[Q∈S] − δ);
+    with η < 1/(e^ε + δ) that is positive, and at most 1 on average. The wealth is the mean over a few fixed η.
 
     Args:
         epsilon: Of the claim.
@@ -158,7 +157,7 @@ class Sequential:
         self._wealth = np.zeros(len(_STAKES))  # logarithms
 
     def bet(self, p_hits: Hits, q_hits: Hits) -> bool:
-        """Bet on pairs of runs, one after the other; whether the claim is rejected by now."""
+        """Bet on pairs of runs, one after the other; returns whether the claim is rejected by now."""
         path = self._wealth[:, None] + np.cumsum(self._growth(p_hits, q_hits), axis=1)
         if path.size:
             if self.rejected_after is None:
@@ -172,16 +171,16 @@ class Sequential:
 
     def _growth(self, p_hits: Hits, q_hits: Hits) -> Floats:
         most = math.exp(self.epsilon) + self.delta
-        p, q = np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0, 0.0, 1.0])  # all that a pair of runs can do
+        p, q = np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0, 0.0, 1.0])  # all possible outcomes of a pair of runs
         pay = (p - math.exp(self.epsilon) * q - self.delta) / most
         return np.asarray(np.log1p(_STAKES[:, None] * pay)[:, 2 * p_hits.astype(np.intp) + q_hits])
 
 
 class PrivacyCurve:
-    """Several points (ε, δ) that one proof claims, tested at once: one rejected point refutes the claim.
+    """Several points (ε, δ) that one proof claims, tested jointly: rejecting any one refutes the claim.
 
-    Guarantee: if all points are true, one of them is ever rejected with probability at most β. Every point has a bet of
-    its own at β over their number; its event is chosen anew by `learn`, from runs that were bet on before or never.
+    Guarantee: if all points are true, the probability that any of them is ever rejected is at most β. Each of k points
+    has its own bet at level β/k; `learn` chooses its next event from runs already bet on, or never bet on.
     """
 
     def __init__(self, points: Sequence[Point], beta: float) -> None:
@@ -195,28 +194,28 @@ class PrivacyCurve:
         return min(found)[1] if found else None
 
     def learn(self, one: Floats, other: Floats) -> None:
-        """Choose the events of the coming bets on these runs."""
+        """Choose the events of the next bets on these runs."""
         self._events = [choose(one, other, fastest_growth(test.epsilon, test.delta)) for test in self._tests]
 
     def bet(self, one: Floats, other: Floats) -> bool:
-        """Bet on runs that `learn` has not seen; whether a point is rejected by now."""
+        """Bet on runs that `learn` has not seen; returns whether a point is rejected by now."""
         for test, event in zip(self._tests, self._events, strict=True):
             test.bet(*event.hits(one, other))
         return self.refuted is not None
 
 
 def anytime(p_hits: Hits, q_hits: Hits, delta: float, beta: float, reached: float = 0.0) -> float:
-    """A lower bound on ε that holds whenever one stops: the last of the claims 0.01, 0.02, … that are rejected in turn.
+    """An anytime-valid lower bound on ε: the last of the claims 0.01, 0.02, … that are rejected in turn.
 
-    Guarantee: it exceeds the true ε with probability at most β. To pass it, the first claim on the list at or above
-    the true ε, which is true, has to be rejected by its own `Sequential`.
+    Guarantee: it exceeds the true ε with probability at most β. To exceed it, the first claim on the list at or above
+    the true ε, which is true, would have to be rejected by its own `Sequential`.
 
     Args:
         p_hits: Of all bets so far.
         q_hits: The same.
         delta: Of the bound.
         beta: The probability that it is wrong.
-        reached: The bound that earlier ones of these bets gave: what they rejected stays rejected.
+        reached: The bound from the earlier of these bets: what they rejected stays rejected.
     """
     bound = reached
     while bound < _LARGEST and Sequential(following := _after(bound), delta, beta).bet(p_hits, q_hits):
@@ -229,25 +228,25 @@ def _after(bound: float) -> float:
 
 
 def could_refute(pairs: int, delta: float, beta: float) -> float:
-    """The largest ε that so many bets could refute at all, with a score that tells both sides apart without fail."""
+    """The largest ε that this many bets could refute at all, with a score that separates both sides perfectly."""
     return _last(lambda epsilon: _perfect(pairs, epsilon, delta) >= -math.log(beta))
 
 
 def would_show(
     pairs: int, points: Sequence[Point], beta: float, family: Callable[[float], tuple[Floats, Floats]]
 ) -> float | None:
-    """The least member of a family of mechanisms that so many bets refute about every other time; None if none is.
+    """The smallest member of a family of mechanisms that this many bets refute about half of the time; None if none.
 
-    That is where the wealth of one of the points, on the event that suits it best, is expected to reach its 1/β: its
-    logarithm is about normal, so that its mean is also its median. The event has to be found first and there is luck in
-    a stop, which about cancel out: `docs/court.md` has how often it was so.
+    That is where the log-wealth of some point, on the event that suits it best, reaches log 1/β in expectation: it is
+    approximately normal, so its mean is also its median. Having to find the event first, and the chance of crossing
+    early, roughly cancel out: `docs/court.md` reports how well this held.
 
     Args:
         pairs: How many are bet on.
         points: All that is claimed, each tested with an equal share of β.
         beta: The probability of refuting a true claim.
-        family: For numbers from 1 to 64, the chances of some events with and without the record. The larger the
-            number, the further both are apart.
+        family: For numbers from 1 to 64, the probabilities of some events with and without the record. The larger the
+            number, the further apart they are.
     """
     needed = math.log(len(points) / beta)
 
@@ -259,13 +258,13 @@ def would_show(
 
 
 def randomised_response(epsilon: float) -> tuple[Floats, Floats]:
-    """The chances of its events with and without the record: of all mechanisms with an ε, nothing shows it better."""
+    """The probabilities of its event with and without the record; no ε-DP mechanism is easier to detect."""
     true = 1.0 / (1.0 + math.exp(-epsilon))
     return np.array([true]), np.array([1.0 - true])
 
 
 def first(holds: Callable[[float], bool]) -> float | None:
-    """The least number from 1 to 64 for which this holds, to 1 in 5,000, if it then holds for all above; else None."""
+    """The smallest number from 1 to 64 for which this monotone condition holds, to 1 in 5,000; None if none."""
     low, high = 1.0, LAST
     if not holds(high):
         return None
@@ -281,7 +280,7 @@ def _perfect(pairs: int, epsilon: float, delta: float) -> float:
 
 
 def _expected_wealth(pairs: int, point: Point, one: Floats, other: Floats) -> float:
-    """The logarithm of what bets on the best of these events, or of their complements, in either order, come to."""
+    """The expected log-wealth of bets on the best of these events or their complements, in either order."""
     epsilon, delta = point
     ratio = math.exp(epsilon)
     sides = np.stack([np.concatenate([one, 1.0 - one]), np.concatenate([other, 1.0 - other])])
@@ -305,11 +304,11 @@ def _last(holds: Callable[[float], bool]) -> float:
 
 
 def _levels(a: Floats, b: Floats) -> Floats:
-    """The thresholds that are tried, from the ordered scores of both sides: equal steps, and both tails of each side.
+    """Candidate thresholds from the sorted scores of both sides: equal steps, and both tails of each side.
 
-    Equal steps are blind to tails: of 10,000 scores the outermost 1% lie between two of them. A tail is looked at its
-    1st, 2nd, 3rd, 4th, 6th, 8th, … score, of either side by itself. Of all thresholds between two scores the middle
-    comes first, so that of equally good ones it is taken: on other runs the next score may lie on either side.
+    Equal steps are blind to tails: of 10,000 scores the outermost 1% lie between two of them. In each tail of each
+    side, the 1st, 2nd, 3rd, 4th, 6th, 8th, … score is tried. Midpoints between two scores come first, so that they win
+    ties: on other runs the next score may lie on either side.
     """
     every = np.unique(np.concatenate([a, b]))
     tails = [side[place] for side in (a, b) for ranks in [_ranks(len(side))] for place in (ranks - 1, -ranks)]
@@ -323,7 +322,7 @@ def _levels(a: Floats, b: Floats) -> Floats:
 
 @lru_cache(maxsize=64)
 def _ranks(count: int) -> NDArray[np.intp]:
-    """1, 2, 3, 4, 6, 8, 11, … up to so many."""
+    """1, 2, 3, 4, 6, 8, 11, … up to `count`."""
     steps = np.arange(1 + math.floor(math.log(count, _RATIO)))
     return np.unique((_RATIO**steps).round().astype(np.intp).clip(1, count))
 
@@ -335,7 +334,7 @@ def _within(ordered: Floats, levels: Floats, above: bool) -> Floats:
 
 
 def _table(scores: Floats) -> Floats:
-    """One column if there is one number a run; what is no number is −∞."""
+    """A single column if there is one number per run; NaN becomes −∞."""
     scores = np.asarray(scores, float)
     scores = np.where(np.isnan(scores), -np.inf, scores)
     return scores[:, None] if scores.ndim == 1 else scores

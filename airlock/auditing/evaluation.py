@@ -1,18 +1,19 @@
-"""How useful a release is, measured on the test part and paid for: tables of counts with noise, and their figures.
+"""How useful a release is: noisy tables of counts on the test part, paid for with ε, and the figures derived from them.
 
 In: the outcomes of all test records, which stay inside. Out: an `Evaluation`, which leaves, and the `Figures` that
-follow from it and from nothing else, so that whoever holds the card can compute them again.
+follow from it alone, so that anyone who holds the card can recompute them.
 
 Guarantee: `evaluate` is ε-DP for every record of the test part, under add-remove.
 
-Proof. A test record is in exactly one cell of each table (of table (b) and (c) in none, if its label is no class), and
-which one it is follows from the release and that record alone (`training.outcomes`). So one record more or less moves
-one cell by one, and table t with noise of ε_t is ε_t-DP (`mechanisms.counts`); the shares add up to one, and so do the
-tables to ε. What leaves besides does not depend on test records: the release was made without them. ∎
+Proof. A test record is in exactly one cell of each table (or, if its label is not a declared class, in none of the
+second and third), and which cell depends on the release and that record alone (`training.outcomes`). So adding or
+removing one record changes one cell by one, and table t with noise for ε_t is ε_t-DP (`mechanisms.counts`); the shares
+add up to one, so the tables compose to ε. Nothing else that leaves depends on test records: the release was made
+without them. ∎
 
-A record is in one part of the split, so what is spent here costs no private record anything, and the test part may
-spend all of the ε that is stated for the release. Where several runs were declared (`tuning_runs`), each has a card of
-its own and the pick among them was made by what cards say: `budget` divides ε by their number.
+Each record is in exactly one part of the split, so what is spent here costs the private records nothing (parallel
+composition), and the test part may spend all of the ε stated for the release. Where several runs were declared
+(`tuning_runs`), each has its own card and one was chosen by what the cards say: `budget` divides ε by their number.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ BINS = 10
 CONFIDENCE = 0.95
 SHARES = (0.6, 0.2, 0.2)  # of ε: right and wrong, by class, by score
 SHARES_OF_LABELS = (0.75, 0.25)  # where there are no scores
-LEAST, MOST = 1e-4, 100.0  # of ε: with less the noise says nothing, and with more there is none
-_KNOWN = 0.8  # the width of an interval that says something
-_SIZE_ERROR = 0.01  # with which a total is off by more than is allowed for
+LEAST, MOST = 1e-4, 100.0  # of ε: with less the counts are pure noise, with more there is effectively none
+_KNOWN = 0.8  # an interval narrower than this is informative
+_SIZE_ERROR = 0.01  # the probability that a total is off by more than is allowed for
 MIDDLES = (np.arange(BINS) + 0.5) / BINS
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.floating]
-NoisyCount = Annotated[int, Field(ge=-(10**9), le=10**9)]  # a card may come from anybody; figures of more take too long
+NoisyCount = Annotated[int, Field(ge=-(10**9), le=10**9)]  # a card may come from anyone; more would be too slow
 Pair = tuple[NoisyCount, NoisyCount]
 Row = Annotated[tuple[NoisyCount, ...], Field(min_length=BINS, max_length=BINS)]
 
 
 class Evaluation(Frozen):
-    """What left of the test records: counts with noise, which may be negative.
+    """What leaves about the test records: noisy counts, which may be negative.
 
     Args:
         epsilon: What the three tables cost a test record.
@@ -59,9 +60,9 @@ class Evaluation(Frozen):
         shares: Of ε that each table has.
         right: Classified correctly, and not.
         by_class: The same of each class.
-        bins: By score, in ten equal steps from 0 to 1; null where only labels are said. Of two classes a row for each
-            true class, by the probability of class 1; of more the right ones and the wrong ones, by the probability of
-            what was said.
+        bins: By score, in ten equal bins from 0 to 1; null where only labels are predicted. With two classes, one row
+            per true class, by the probability of class 1; with more, one row of correct and one of wrong predictions,
+            by the probability of the predicted class.
     """
 
     epsilon: Annotated[float, Field(ge=LEAST, le=MOST)]
@@ -84,7 +85,7 @@ class Evaluation(Frozen):
 
 
 class Figure(Frozen):
-    """An estimate with its interval of 95%, in which chance in the records and noise are both contained."""
+    """An estimate with its 95% interval, which covers both sampling error and noise."""
 
     value: Proportion
     low: Proportion
@@ -92,17 +93,17 @@ class Figure(Frozen):
 
 
 class Figures(Frozen):
-    """What the counts say of records like these.
+    """What the counts say about records like these.
 
     Args:
-        records: About how many there were.
+        records: Approximately how many there were.
         accuracy: The share that is classified correctly. Certified: the interval holds at every size.
-        recalls: The same in each class. Certified, one by one.
-        majority: The share of the largest class: the accuracy of whoever always says it. Certified.
+        recalls: The same in each class. Each certified individually.
+        majority: The share of the largest class: the accuracy of always predicting it. Certified.
         balanced_accuracy: The mean of the recalls; by the delta method.
-        auc: Of two classes, of the score in ten steps with ties as one half; by the delta method.
-        calibration_error: Expected, with each score taken for the middle of its step; from a bound on the sum of all
-            errors, so the interval is wide.
+        auc: With two classes: of the score in ten bins, ties counted one half; by the delta method.
+        calibration_error: Expected calibration error, with each score replaced by the midpoint of its bin; from a bound
+            on the sum of all errors, so the interval is wide.
     """
 
     records: Annotated[int, Field(ge=0)]
@@ -119,18 +120,18 @@ def _shares(with_scores: bool) -> tuple[float, ...]:
 
 
 def event(epsilon: float, with_scores: bool, runs: int = 1) -> dpa.DpEvent:
-    """What the test part pays for an evaluation of each of so many runs."""
+    """What the test part pays for one evaluation of each run."""
     return repeat(compose([pure(share * epsilon) for share in _shares(with_scores)]), runs)
 
 
 def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> float:
     """The ε of one evaluation, such that those of all runs cost a test record no more than the stated (ε, δ).
 
-    The accountant rounds up to a grid, so the quotient alone could come out a little above. What is too much is taken
-    off, in steps that double: within one step of the grid ε does not move at all.
+    The accountant rounds up to a grid, so the quotient alone could come out slightly too large. The excess is
+    subtracted in doubling steps: within one step of the grid, ε does not change at all.
 
     Raises:
-        ConfigError: So little is left for each run that its counts would be noise.
+        ConfigError: Too little is left per run: its counts would be pure noise.
     """
     each = min(MOST, epsilon / runs)
     for turn in range(40 if each >= LEAST else 0):
@@ -149,7 +150,7 @@ def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> fl
 
 
 def evaluate(outcomes: Outcomes, classes: int, epsilon: float, stream: Stream) -> Evaluation:
-    """The tables with noise; for the guarantee see above.
+    """The noisy tables; the guarantee is stated at the top of the module.
 
     Args:
         outcomes: Of the test records; secret.
@@ -186,12 +187,12 @@ def tables(outcomes: Outcomes, classes: int) -> tuple[Whole, ...]:
 
 
 def _places(scores: Floats) -> Whole:
-    """The bin of each score; what is no number is in the first."""
+    """The bin of each score; NaN goes into the first."""
     return np.minimum(np.floor(_within(scores) * BINS), BINS - 1).astype(np.int64)
 
 
 def _within(scores: Floats) -> Floats:
-    """Cut to [0, 1]; 0 for what is no number."""
+    """Clipped to [0, 1]; NaN becomes 0."""
     return np.clip(np.nan_to_num(scores), 0.0, 1.0)
 
 
@@ -218,7 +219,7 @@ def figures(evaluation: Evaluation) -> Figures:
 
 
 def exact(outcomes: Outcomes, classes: int) -> Figures:
-    """The same figures without noise, for the dossier: every score as it is, and its mean in each bin."""
+    """The same figures without noise, for the dossier: from the exact scores, with the mean score of each bin."""
     right, by_class, *binned = tables(outcomes, classes)
     total = int(right.sum())
     largest = int(by_class.sum(1).max())
@@ -238,14 +239,14 @@ def exact(outcomes: Outcomes, classes: int) -> Figures:
 
 
 def far(evaluation: Evaluation, outcomes: Outcomes) -> float:
-    """How probable it is that noise of the stated size lies as far from the exact counts, or as near; an upper bound.
+    """An upper bound on the probability that the stated noise lies this far from the exact counts, or this close.
 
-    For whoever has the vault. Counts of other records lie too far; counts without noise too near.
+    For checks by the vault's owner: counts of other records lie too far away, counts without noise too close.
 
-    Proof. Three bounds, of which the smallest is taken three times. With S = Σ over cells of ε_t |noise|, P(S ≥ s) ≤
-    e^(−hs) E[e^(hS)] for every h in (0, 1), and P(S ≤ s) the same for h < 0 (Chernoff); E[e^(hS)] is a product over
-    cells of tanh(ε/2) · (1 + 2/(e^(ε(1 − h)) − 1)). And some ε_t |noise| reaches m with a probability of at most Σ over
-    cells of 2 e^−m/(1 + e^−ε).
+    Proof. Three bounds are computed, and three times the smallest is returned (union bound). With S = Σ over cells of
+    ε_t |noise|, P(S ≥ s) ≤ e^(−hs) E[e^(hS)] for every h in (0, 1), and P(S ≤ s) the same for h < 0 (Chernoff);
+    E[e^(hS)] is a product over cells of tanh(ε/2) · (1 + 2/(e^(ε(1 − h)) − 1)). And the probability that some ε_t
+    |noise| reaches m is at most the sum over cells of 2 e^−m/(1 + e^−ε).
     """
     known = tables(outcomes, evaluation.classes)
     if (evaluation.bins is None) != (len(known) == 2):
@@ -271,7 +272,7 @@ def _chernoff(total: float, sizes: list[tuple[float, int]], tilts: Floats) -> fl
 
 
 def _noisy(hits: int, misses: int, cell: CountNoise) -> Figure:
-    """A proportion of two cells with the same noise."""
+    """A proportion from two cells with the same noise."""
     parts = ((cell, 1.0, 1.0), (cell, 0.0, 1.0))
     low, high = noisy_interval(hits, hits + misses, parts, CountNoise(cell.epsilon, 2), CONFIDENCE)
     return Figure(value=_ratio(hits, hits + misses), low=low, high=high)
@@ -285,8 +286,8 @@ def _plain(hits: int, total: int) -> Figure:
 def _majority(by_class: Whole, total: int, size: CountNoise, cells: CountNoise) -> Figure:
     """The largest share of a class.
 
-    The upper end of the truly largest class is at most the largest upper end, and ends rise with the counts. For the
-    lower end all classes' have to hold at once: each has its share of the error.
+    The upper end for the truly largest class is at most the largest upper end, and ends increase with the counts. For
+    the lower end, those of all classes must hold simultaneously: each gets its share of the error.
     """
     most, classes = int(by_class.sum(1).max()), len(by_class)
     parts = ((cells, 1.0, 0.0), (size, 0.0, 1.0))
@@ -298,9 +299,9 @@ def _majority(by_class: Whole, total: int, size: CountNoise, cells: CountNoise) 
 def _balanced(recalls: tuple[Figure, ...]) -> Figure:
     """The mean of the recalls, whose errors are independent.
 
-    Each interval's reach to either side is taken for so many deviations of its error, and deviations add up in squares
-    (Zou and Donner 2008): near the ends of [0, 1] and with few records intervals are lopsided, and so is this one.
-    Of a recall that nothing is known about, the reach is no deviation; those add up as they are.
+    Each interval's half-width on either side is treated as a fixed number of standard deviations, and deviations add in
+    quadrature (Zou and Donner 2008): near 0 and 1, and with few records, the intervals are asymmetric, and so is this
+    one. The half-width of an uninformative recall is no standard deviation; those are added linearly.
     """
     value = sum(one.value for one in recalls) / len(recalls)
     down, up = (
@@ -316,11 +317,11 @@ def _together(reaches: list[tuple[float, Figure]]) -> float:
 
 
 def _auc(bins: Floats, cell: float) -> Figure:
-    """Of class 1 over class 0 by bins, ties one half, by the delta method.
+    """Of class 1 over class 0, from bins, ties counted one half, by the delta method.
 
     With counts h₀ and h₁, totals n₀ and n₁ and P_b the share of class 0 below bin b and half in it, it is Σ h₁b P_b/n₁.
-    A record or a unit of noise in bin b moves it by (P_b − AUC)/n₁, or by the like of class 0. The counts' noise is
-    independent in both classes, so the numerator has no bias; negative counts stay as they are.
+    A record or a unit of noise in bin b of class 1 changes it by (P_b − AUC)/n₁, and similarly for class 0. The noise
+    is independent between the classes, so the numerator is unbiased; negative counts are not clipped.
     """
     totals = bins.sum(1)
     if totals.min() <= 3.0 * math.sqrt(BINS * cell):
@@ -347,11 +348,11 @@ def _exact_auc(outcomes: Outcomes) -> Figure | None:
 
 
 def _calibration(bins: Floats, means: Floats, total: int, away: int, cell: float) -> Figure:
-    """Σ over bins of |E[1(in the bin)(hit − score)]|, for rows of misses and hits and a total that is off by `away`.
+    """Σ over bins of |E[1(in the bin)(hit − score)]|, from rows of misses and hits and a total off by up to `away`.
 
-    The sum of a bin is off by an error of variance σ², from chance and noise, and |Σ|a + e| − Σ|a|| ≤ Σ|e|. That sum
-    has the mean Σ σ√(2/π) and the variance Σ σ²(1 − 2/π) where errors are normal; its quantile is the interval's reach.
-    The estimate is Σ √(d² − σ²) of what is seen, because noise alone would look like an error of calibration.
+    The sum of a bin has an error of variance σ², from sampling and noise, and |Σ|a + e| − Σ|a|| ≤ Σ|e|. That sum has
+    mean Σ σ√(2/π) and variance Σ σ²(1 − 2/π) if the errors are normal; its quantile is the half-width of the interval.
+    The estimate is Σ √(d² − σ²) over the observed sums d, because noise alone would look like miscalibration.
     """
     misses, hits = bins
     sums = np.abs(hits * (1.0 - means) - misses * means)
@@ -367,19 +368,19 @@ def _calibration(bins: Floats, means: Floats, total: int, away: int, cell: float
 
 
 def _hits_last(bins: Floats, classes: int) -> Floats:
-    """Of two classes the rows are class 0 and class 1, of which scores speak; of more the right ones stand first."""
+    """Rows as (misses, hits): with two classes they are class 0 and class 1 already; with more, hits come first."""
     return bins if classes == 2 else bins[::-1]
 
 
 def _means(scores: Floats) -> Floats:
-    """The mean score of each bin; its middle where it is empty."""
+    """The mean score of each bin; its midpoint where it is empty."""
     scores, places = _within(scores), _places(scores)
     counts, sums = (np.bincount(places, weights, minlength=BINS) for weights in (None, scores))
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), MIDDLES))
 
 
 def _about(value: float, deviation: float) -> Figure:
-    """A normal interval; where it lies inside (0, 1) also that of the logit, because the first is too short inwards."""
+    """A normal interval, joined with the logit interval where it lies inside (0, 1): it is too short towards 1/2."""
     value = min(1.0, max(0.0, value))
     reach = float(norm.ppf(0.5 + CONFIDENCE / 2.0)) * deviation
     low, high = value - reach, value + reach
@@ -394,5 +395,5 @@ def _logistic(odds: float) -> float:
 
 
 def _ratio(part: int, whole: int) -> float:
-    """Within [0, 1]; 0 where nothing is left of the whole."""
+    """Clipped to [0, 1]; 0 where the whole is not positive."""
     return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0

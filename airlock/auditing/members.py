@@ -1,12 +1,12 @@
-"""Who takes part in an attack: as many members as others, and how many is a public figure.
+"""Which records take part in an attack: equally many members and non-members, and the number is public.
 
-For the bound on ε the coins have to be fair and independent (`one_run_audit`), and equal numbers of both sides are not
-what independent coins give. So a `Game` is drawn among them, record by record. A record is private with probability p
-and in the holdout with probability h, by a keyed hash of its own. Given that it is one of the two, it stays with
-probability t/p or t/h, for one t: then among those that stay each is in with probability 1/2, whatever the others are.
-Of a random order the first K stay, K binomial, which is the same; where they are more than take part at all, which is
-rare, nobody stays and there is no bound. Records with equal content fall together, so they never stay. In which half of
-the game a record is, another hash of its content says.
+The bound on ε needs fair and independent coins (`one_run_audit`), but independent coins would not give equal numbers of
+both sides. So a `Game` is drawn among these records, record by record. A record is private with probability p and in
+the holdout with probability h, by a keyed hash of its content. Given that it is one of the two, it stays in the game
+with probability t/p or t/h respectively, for one t: then each record that stays is a member with probability 1/2,
+independently of the others. Equivalently, the first K of a random order stay, with K binomial; in the rare case that K
+exceeds the number of records taking part, none stays and there is no bound. Records with identical content share one
+coin, so they never stay. Another hash of its content assigns each record to a half of the game.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from airlock.data.split import Part, positions
 from airlock.training.loop import mix
 
 FEWEST = 50
-_DEVIATIONS = 3.0  # below the expected size: real sizes vary around it, and the figure must not depend on them
-_SPARE = 3.0  # deviations by which fewer are expected to stay than take part
+_DEVIATIONS = 3.0  # below the expected size: actual sizes vary around it, and the figure must not depend on them
+_SPARE = 3.0  # standard deviations by which the expected number that stays is below the number that takes part
 
 Order = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class AttackSet:
-    """Who scores an attack."""
+    """The records that an attack is scored on."""
 
     members: Records
     others: Records
     rest: Records  # of the private part
-    game: Game | None = None  # who of the members and of the others counts for ε
+    game: Game | None = None  # which members and others count for the bound on ε
 
     @property
     def pool(self) -> Records:
@@ -47,21 +47,22 @@ class AttackSet:
 
     @property
     def member(self) -> Mask:
-        """Who of the pool is one."""
+        """Which records of the pool are members."""
         return np.arange(len(self.pool)) < len(self.members)
 
 
 def public_count(split: Split, part: Part, fractions: SplitConfig, most: int) -> int:
-    """How many records of a part may take part: it follows from public figures, never from the real size."""
+    """How many records of a part may take part: derived from public figures, never from the actual size."""
     expected = split.facts.expected(part, fractions)
     return min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
 
 
 def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSet | None:
-    """As many members as others, a public number of them; None if that is too small or there are fewer.
+    """Equally many members and others, a public number; None if it is too small or there are too few records.
 
-    Where classes are kept out of the public part, the private one has more of them than the holdout. Members are then
-    thinned out to the share that the fractions alone would give, lest a class is taken for membership.
+    Where classes are excluded from the public part, the private part has more of them than the holdout. Members of
+    these classes are then subsampled to the share that the fractions alone would give, so that class does not reveal
+    membership.
     """
     plain = fractions.model_copy(update={"public_without": ()})
     count = min(public_count(split, part, plain, most) for part in ("private", "holdout"))
@@ -76,7 +77,7 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSe
 
 
 def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], count: int, seed: int) -> Game:
-    """Who of the first so many private and holdout records in these orders stays, each side at the same rate t."""
+    """Which of the first `count` private and holdout records in these orders stay, each side at the same rate t."""
     lots = [_lots(part, seed)[order] for part, order in zip((split.private, split.holdout), orders, strict=True)]
     has_test = split.facts.test_records is not None
     shares = np.array([share(part, fractions, has_test) for part in ("private", "holdout")])
@@ -92,14 +93,14 @@ def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], cou
 
 
 def _lots(records: Records, seed: int) -> NDArray[np.int8]:
-    """1 or 2 by a hash of the content; 0 for a record whose content another one has."""
+    """1 or 2 by a hash of the content; 0 for a record whose content is not unique."""
     position, digests = positions(records, seed, b"audit")
     _, place, times = np.unique(np.array(digests), return_inverse=True, return_counts=True)
     return np.where(times[place] == 1, 1 + (position < 0.5), 0).astype(np.int8)
 
 
 def _usual(split: Split, fractions: SplitConfig, order: Order, seed: int) -> Mask:
-    """Who may be a member, of the private records in this order: of classes that are never public a share by chance."""
+    """Which private records, in this order, may be members: of never-public classes only a random share."""
     own = share("private", fractions, split.facts.test_records is not None)
     kept_out = np.isin(split.private.y[order], split.facts.without(fractions))
     chance = np.random.default_rng(mix(seed, 1)).random(len(order))
@@ -107,5 +108,5 @@ def _usual(split: Split, fractions: SplitConfig, order: Order, seed: int) -> Mas
 
 
 def joined(first: Records, second: Records) -> Records:
-    """One after the other."""
+    """Both sets, concatenated."""
     return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))

@@ -1,16 +1,18 @@
-"""From scores to figures: what an attack found, with intervals, and nothing about a single record.
+"""From scores to figures: what an attack found, with intervals, without revealing any single record.
 
-In: `Scores`. Out: an `AttackResult`. Which records choose what:
+In: `Scores`. Out: an `AttackResult`. Which records are used to choose what:
 
-* The AUC and the ROC curve choose nothing; they use all records and equal scikit-learn's.
-* The members found at a false positive rate: the non-members alone choose the threshold, so given it the members are
-  counted fairly (Clopper and Pearson 1934). The threshold's own false positive rate is bounded by the law of an order
-  statistic (Wilks 1941), which needs no second set of non-members.
-* Advantage: records at even places choose, those at odd places are counted.
-* ε: one half of the records, drawn by lot, chooses, the other is counted. All of them were attacked in one release, so
-  the bound is that of one run with many canaries (`one_run.membership_bound`), whose coins are those of the split.
+* The AUC and the ROC curve involve no choice; they use all records and equal scikit-learn's.
+* TPR at a fixed FPR: the threshold is chosen on the non-members alone, so the interval for the members is valid given
+  the threshold (Clopper and Pearson 1934). The threshold's true false positive rate is bounded by the distribution of
+  an order statistic (Wilks 1941), which needs no second set of non-members.
+* Advantage: even-numbered records choose the threshold, odd-numbered ones are counted.
+* ε: a random half of the records chooses the threshold, the other half is counted. All of them were attacked in one
+  release, so the bound is that of one run with many canaries (`one_run_audit.membership_bound`), whose coins are those
+  of the split.
 
-An uninformative score gives AUC 0.5, and certified figures call it better than chance with at most the stated error.
+An uninformative score has an AUC of 0.5 in expectation, and certified figures call it better than chance with at most
+the stated error probability.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from airlock.errors import DataError
 
 CONFIDENCE = 0.95
 RATES = (0.001, 0.01)
-FEWEST_NON_MEMBERS = 1000  # for a rate at such small false positive rates
-FEWEST_OF_A_CLASS = 50  # on either side; public, as is every other number of records here
-# The ROC curve leaves at these places only: all its corners would tell the ranks of single records.
+FEWEST_NON_MEMBERS = 1000  # needed to report a TPR at such small false positive rates
+FEWEST_OF_A_CLASS = 50  # on either side; public, like every other number of records here
+# The ROC curve is reported only at these rates: all of its corners would reveal the ranks of single records.
 GRID = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 REFUSED = "No figure: {count} non-members took part, and it takes at least {fewest}."
 _TOP = 0.01
@@ -40,12 +42,13 @@ _TOP = 0.01
 
 @dataclass(frozen=True)
 class Roc:
-    """The empirical ROC curve: one corner for each score that occurs, from (0, 0) to (1, 1).
+    """The empirical ROC curve: one corner per distinct score, from (0, 0) to (1, 1).
 
     Args:
         false_positive_rates: Rising.
         true_positive_rates: Rising.
-        thresholds: Falling; a record at or above it is taken for a member. The first is above all scores.
+        thresholds: Falling; a record at or above the threshold is classified as a member. The first is above all
+            scores.
     """
 
     false_positive_rates: Floats
@@ -54,16 +57,16 @@ class Roc:
 
     @property
     def auc(self) -> float:
-        """The area below, with straight lines between the corners: a tie counts one half."""
+        """The area under the curve by the trapezoidal rule: a tie counts one half."""
         return float(np.trapezoid(self.true_positive_rates, self.false_positive_rates))
 
     def at(self, false_positive_rate: float) -> float:
-        """The curve there; between two corners on the straight line, as for an attacker who tosses a coin on ties."""
+        """The TPR at this rate; linear between corners, as for an attacker who breaks ties at random."""
         return float(np.interp(false_positive_rate, self.false_positive_rates, self.true_positive_rates))
 
 
 def roc(members: Floats, others: Floats) -> Roc:
-    """The ROC curve of scores of which the higher speak for a member; records with equal scores are in or out together.
+    """The ROC curve of scores where higher means member; records with equal scores are classified together.
 
     Raises:
         DataError: One side is empty, or a score is not a number.
@@ -91,14 +94,14 @@ def measure(
     """All figures of one attack.
 
     Args:
-        scores: Of the attack; their order must say nothing about the records.
+        scores: Of the attack; their order must carry no information about the records.
         delta: At which ε is bounded.
         confidence: Of every interval and bound.
-        classes: The public names of the classes, for the figures of each; none without them.
-        tests: How many attacks on this release will have their bounds on ε compared: each takes its share of the error.
-        game: Whose coins are fair and independent, for the bound on ε. Without it equal numbers of both sides are taken
-            as if theirs were, which holds but for the knowledge that the numbers are equal.
-        relation: What the guarantee calls neighbours: the bound is on the ε of that.
+        classes: The public names of the classes, for per-class figures; without them there are none.
+        tests: How many attacks on this release have their bounds on ε compared: each gets an equal share of the error.
+        game: Which records have fair and independent coins, for the bound on ε. Without it, equal numbers of both sides
+            are treated as if they had; that ignores the dependence caused by fixing the numbers to be equal.
+        relation: The neighbouring relation of the guarantee; the bound is on ε under this relation.
     """
     members, others = _checked(scores.members), _checked(scores.others)
     auc, low, high = auc_interval(members, others, confidence)
@@ -142,11 +145,11 @@ def measure_all(
 
 
 def rate_at(members: Floats, others: Floats, false_positive_rate: float, confidence: float = CONFIDENCE) -> RateAt:
-    """The share of members above all but so many non-members: the empirical curve at or left of this rate.
+    """TPR at this FPR: the share of members that score above all but the allowed number of non-members.
 
-    Guarantee: whichever non-members chose the threshold, the interval covers its true positive rate with this
-    confidence; and with this confidence its false positive rate is at most `false_positive_rate_high`: the share of a
-    continuous law above the k-th largest of n draws is Beta(k, n − k + 1), and ties only make it smaller.
+    Guarantee: conditional on the non-members that chose the threshold, the interval covers its true positive rate with
+    this confidence; and with this confidence its false positive rate is at most `false_positive_rate_high`: the mass of
+    a continuous distribution above the k-th largest of n draws is Beta(k, n − k + 1), and ties only make it smaller.
     """
     count = len(others)
     if count < FEWEST_NON_MEMBERS:
@@ -161,9 +164,10 @@ def rate_at(members: Floats, others: Floats, false_positive_rate: float, confide
 
 
 def advantage(members: Floats, others: Floats, confidence: float = CONFIDENCE) -> Advantage | None:
-    """What the threshold with the largest advantage on the even-numbered records gains on the others.
+    """The advantage, on odd-numbered records, of the threshold that maximises it on the even-numbered ones.
 
-    Guarantee: the interval covers that threshold's real advantage with this confidence; each rate has half the error.
+    Guarantee: the interval covers that threshold's true advantage with this confidence; each rate gets half of the
+    error.
     """
     if min(len(members), len(others)) < 2:
         return None
@@ -186,17 +190,17 @@ def advantage(members: Floats, others: Floats, confidence: float = CONFIDENCE) -
 
 
 def thinned(curve: Roc, non_members: int) -> tuple[tuple[float, float], ...]:
-    """The curve on the public grid; without the places where so few non-members say too little."""
+    """The curve on the public grid, without the rates that are too small for this number of non-members."""
     enough = non_members >= FEWEST_NON_MEMBERS
     shown = [rate for rate in GRID if enough or (rate > max(RATES) and rate * non_members >= 1.0)]
     return tuple((rate, curve.at(rate)) for rate in shown)
 
 
 def per_class(scores: Scores, classes: Sequence[str], confidence: float = CONFIDENCE) -> tuple[ClassScore, ...]:
-    """The AUC of each class from the first so many of its records on either side.
+    """The AUC of each class, from a fixed number of its records on either side.
 
-    That number follows from public ones: half of an equal share of the classes. So the figures do not tell how many
-    records a class has, except that it has at least so many.
+    That number is derived from public ones: half of an equal share per class. So the figures do not reveal how many
+    records a class has, except that it has at least that many.
     """
     if not classes:
         return ()
@@ -225,7 +229,7 @@ def stability(repeats: Floats) -> Stability | None:
 
 
 def _stays_on_top(repeats: Floats) -> float:
-    """Records that tie with one below the top are not in it."""
+    """Records tied with one below the top are not counted as in it."""
     seeds, count = repeats.shape
     most = int(_TOP * count)
     on_top = rankdata(-repeats, method="max", axis=1) <= most
@@ -242,7 +246,7 @@ def _best(curve: Roc) -> tuple[float, float]:
 def _epsilon(
     members: Floats, others: Floats, delta: float, confidence: float, game: Game | None, relation: Relation
 ) -> tuple[float, float]:
-    """The bound on ε, and what it could have been; the second follows from public numbers alone, and ends the first."""
+    """The bound on ε, and its largest possible value, which follows from public numbers alone and caps it."""
     game = game or Game.of_all(members, others)
     could = largest_membership_bound(game.expected, delta, confidence, relation)
     return min(membership_bound(members, others, delta, confidence, game, relation), could), could
@@ -256,7 +260,7 @@ def _of_class(scores: Floats, labels: Ints, label: int, count: int) -> Floats:
 def _checked(scores: Floats) -> Floats:
     scores = np.asarray(scores, float)
     if scores.ndim != 1 or not len(scores):
-        raise DataError("one score a record, of at least one record", f"an array of shape {scores.shape}")
+        raise DataError("one score per record, for at least one record", f"an array of shape {scores.shape}")
     if np.isnan(scores).any():
         raise DataError("scores that are numbers", "NaN", "A record without a score cannot be ranked.")
     return scores

@@ -1,19 +1,19 @@
-"""An interval for a proportion of which count and total are known with noise; it holds at every size.
+"""A confidence interval for a proportion whose count and total are noisy; valid at every sample size.
 
-A ~ Binomial(N, p) records of N have a property. What is seen is A + U and N + M, where U and M are noise of a known law
-and independent of the records. The interval [low, high] for p contains both kinds of chance.
+A ~ Binomial(N, p) records of N have a property. Observed are A + U and N + M, where U and M are noise with a known
+distribution, independent of the records. The interval [low, high] for p accounts for both sampling and noise.
 
 Guarantee: P(low ≤ p ≤ high) ≥ the stated confidence, for every N and p.
 
-Proof. Let c be the ratio of what is seen, count over total, cut to [0, 1], where the total is positive; elsewhere the
-interval is [0, 1]. (1) For one N, an outcome has a ratio of at least c only if A − cN + V ≥ 0, where V = U − cM. As
-P(V ≥ s) falls in s, the probability π(p, N) of that rises in p (replace a record that has not got the property by one
-that has: A grows by one). It bounds the p-value of "so large a ratio or larger", so P(π(p, N) ≤ a) ≤ a for the true p
-and N, whatever a. (2) N lies in C = {the total as seen ± q} unless |M| > q, which has a probability of at most b. So
-with `low` at most the smallest p for which π(p, n) > a for some n in C (Berger and Boos 1994), p < low only if
-π(p, N) ≤ a or N is not in C; the same holds for `high`, with small ratios. Together that is 2a + b, the error. (3)
-Everything that is computed is an upper bound on π, which only widens the interval: V's law is taken in blocks, each at
-its far end; sizes n to n + m − 1 are taken together, the m − 1 further records all at the best they could add. ∎
+Proof. Let c be the observed ratio, count over total, clipped to [0, 1], where the total is positive; elsewhere the
+interval is [0, 1]. (1) For one N, an outcome has a ratio of at least c only if A − cN + V ≥ 0, where V = U − cM. As P(V
+≥ s) falls in s, the probability π(p, N) of that rises in p (replace a record without the property by one with it: A
+grows by one). It bounds the p-value of "a ratio at least this large", so P(π(p, N) ≤ a) ≤ a for the true p and N,
+whatever a. (2) N lies in C = {the observed total ± q} unless |M| > q, which has probability at most b. So with `low` at
+most the smallest p for which π(p, n) > a for some n in C (Berger and Boos 1994), p < low only if π(p, N) ≤ a or N is
+not in C; the same holds for `high`, with small ratios. Together that is 2a + b, the error. (3) Everything computed is
+an upper bound on π, which only widens the interval: the distribution of V is discretised in blocks, each moved to its
+far end; sizes n to n + m − 1 are grouped, with the m − 1 extra records each contributing the most they could. ∎
 
 Without noise this is Clopper and Pearson's interval (1934).
 """
@@ -30,16 +30,16 @@ from scipy.special import gammaln
 Floats = NDArray[np.floating]
 
 _SIZE_ERROR = 0.04  # the share of the error that the size may take
-_TAIL = 1e-6  # of the law of the noise; it is added to every probability
-_FINE = 0.05  # of the noise's scale: the blocks in which its law is taken
+_TAIL = 1e-6  # tail mass of the noise that is cut off; it is added to every probability
+_FINE = 0.05  # of the noise's scale: the block size in which its distribution is discretised
 _STEP = 1.0 / 16.0
 _OUTSIDE = 1e-12  # counts further than ten deviations away, and rounding
-_TOGETHER = 0.1  # of the noise's scale: sizes that are taken together
+_TOGETHER = 0.1  # of the noise's scale: how many sizes are grouped
 
 
 @dataclass(frozen=True)
 class CountNoise:
-    """The law of the sum of one or two cells' two-sided geometric noise; of none it is 0.
+    """The distribution of the sum of one or two cells' two-sided geometric noise.
 
     Args:
         epsilon: P(x) of a cell is in proportion to exp(−ε|x|).
@@ -89,12 +89,12 @@ def noisy_interval(
     """The interval for p.
 
     Args:
-        count: As seen, with noise.
-        total: As seen, with noise.
-        parts: The noise on count and total as independent parts, at most two: each with how often it is in the count
-            and how often in the total.
+        count: As observed, with noise.
+        total: As observed, with noise.
+        parts: The noise on count and total as at most two independent parts, each with its coefficient in the count and
+            in the total.
         size: The noise on the total.
-        confidence: With which p is covered.
+        confidence: The coverage probability.
     """
     if total <= 0:
         return 0.0, 1.0
@@ -120,7 +120,7 @@ class _Law:
         self._table = np.minimum(1.0, self._above(places, used) + (_TAIL if used else 0.0))
 
     def at_least(self, values: Floats) -> Floats:
-        """Rounded down to the table's next place; 1 before it, and beyond it what is left there."""
+        """Rounded down to the next table entry; 1 before the table, and the last entry beyond it."""
         places = np.floor(values / self.step + 1e-9).astype(np.int64) - self._first
         found = self._table[np.clip(places, 0, len(self._table) - 1)]
         return np.asarray(np.where(places < 0, 1.0, found))
@@ -135,14 +135,14 @@ class _Law:
         far, width = first.reach(_TAIL), max(1, int(_FINE / first.epsilon))
         edges = np.arange(-far, far + 1 + width, width, dtype=np.float64)
         tails = first.at_least(edges)
-        masses = -np.diff(np.append(1.0, tails))  # of what lies before the first edge, and from each to the next
+        masses = -np.diff(np.append(1.0, tails))  # of what lies before the first edge, and between neighbouring edges
         away = (places[:, None] - one * (edges - 1.0)[None, :]) / two
         return np.asarray(second.at_least(away) @ masses + tails[-1])
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """All sizes that the total may really have, and what each says of p."""
+    """All values that the true total may have, and what each implies about p."""
 
     ratio: float
     least: int
@@ -150,11 +150,11 @@ class _Sizes:
     law: _Law
 
     def mirrored(self) -> _Sizes:
-        """Of the records that have not got the property."""
+        """For the records without the property."""
         return _Sizes(1.0 - self.ratio, self.least, self.most, self.law)
 
     def lowest(self, error: float) -> float:
-        """At most the smallest p for which some size gives a ratio as large with more than this probability."""
+        """A lower bound on the smallest p at which some size makes a ratio this large more likely than `error`."""
         together = max(1, int(_TOGETHER * self.law.scale))
         starts = np.arange(self.least, self.most + 1, together)
         low, worst = 1.0, starts[:1]
@@ -168,7 +168,7 @@ class _Sizes:
         return self._bisect(starts, together, error, low)
 
     def _bisect(self, starts: NDArray[np.int64], together: int, error: float, high: float) -> float:
-        """The largest p below `high`, to 1e-6, at which none of these sizes gives more than this probability."""
+        """The largest p below `high`, to 1e-6, at which no size in these groups gives more than this probability."""
         if self._chances(high, starts, together).max() <= error:
             return high
         low = 0.0
@@ -181,7 +181,7 @@ class _Sizes:
         return low
 
     def _chances(self, p: float, starts: NDArray[np.int64], together: int) -> Floats:
-        """π(p, n) of the sizes from each of these to the one before the next."""
+        """An upper bound on π(p, n) for each group of sizes."""
         spread = 10.0 * math.sqrt(p * (1.0 - p) * int(starts[-1])) + 10.0
         window = np.arange(-math.ceil(spread), math.ceil(spread) + 1)
         counts = np.rint(starts[:, None] * p) + window[None, :]

@@ -1,64 +1,65 @@
-"""What one run with many canaries says about ε; the statistics, no mechanism is known here.
+"""What one run with many canaries says about ε. Statistics only; nothing here depends on a mechanism.
 
-The game (Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"). There are m canaries, records
-that a fair coin each, secret and independent, puts into the data set or leaves out. One run of the mechanism gives
-output y, and from y alone the auditor guesses the coins of r canaries, abstaining on the others. r is fixed beforehand,
-which canaries are guessed may depend on y in any way. W is the number of correct guesses.
+The game (Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"). There are m canaries: records
+that are each included or left out by a fair, secret and independent coin. One run of the mechanism gives output y, and
+from y alone the auditor guesses the coins of r canaries, abstaining on the others. r is fixed in advance; which
+canaries are guessed may depend on y in any way. W is the number of correct guesses.
 
 Guarantee. If the mechanism is (ε, δ)-private when one record is added or removed, and the other records do not depend
 on the coins, then with B ~ Binomial(r, e^ε/(e^ε + 1)) and f(v) = P[B ≥ v], for every v ≥ 1:
 
     P[W ≥ v]  ≤  f(v) + m δ · f(v) (1 − f(v)) / (v P[B = v]).
 
-At δ = 0 this is theirs. Their δ-term is 2 m δ max_i P[v > B ≥ v − i]/i; wherever the whole is below 1/2, the one here
-was never found above it (tests). Its proof is short enough to be checked:
+At δ = 0 this is their bound. Their δ-term is 2 m δ max_i P[v > B ≥ v − i]/i; wherever the whole bound is below 1/2, the
+δ-term here was never found to exceed theirs (tests). The proof:
 
-1. Fix y and name the coins by whether a guess of y hits them: π(s) is the posterior of the hits s ∈ {0, 1}^r, which is
-   proportional to the likelihood, the coins being fair and independent. By privacy, for each canary i and all other
-   coins, ∫ (M_s(y) − e^ε M_s'(y))₊ dy ≤ δ, s and s' differing in i alone, in both orders. So D(y), the sum over guessed
-   i and over s with a hit at i of (π(s) − e^ε π(s without it))₊, has mean at most m δ: of the two orders of a pair y
-   counts one, pairs have weight 2^-m each in both, and there are m 2^(m-1) of them.
+1. Fix y and encode each coin by whether the guess made from y is correct (a hit): π(s) is the posterior of the hits s ∈
+   {0, 1}^r, which is proportional to the likelihood, the coins being fair and independent. By privacy, for each canary
+   i and all other coins, ∫ (M_s(y) − e^ε M_s'(y))₊ dy ≤ δ, s and s' differing in i alone, in both orders. So D(y), the
+   sum over guessed i and over s with a hit at i of (π(s) − e^ε π(s without it))₊, has mean at most m δ: for each pair,
+   y counts one of the two orders; a pair has weight 2^-m in either order, and there are m 2^(m-1) pairs.
 2. Let ρ_k be the posterior probability of k hits. Adding up the differences between the levels k and k − 1 gives
-   x_k = k ρ_k − e^ε (r − k + 1) ρ_{k−1} with Σ_k (x_k)₊ ≤ D. Of B's own probabilities b_k these differences are 0. So
+   x_k = k ρ_k − e^ε (r − k + 1) ρ_{k−1} with Σ_k (x_k)₊ ≤ D. For B's own probabilities b_k these differences are 0. So
    k b_k (g_k − g_{k−1}) = x_k for g_k = ρ_k / b_k.
 3. P[W ≥ v | y] = Σ_{k≥v} b_k g_k, and Σ b_k g_k = 1, hence it is f(v) + Σ_k (g_k − g_{k−1}) c_k with
    c_k = Cov(1[B ≥ v], 1[B ≥ k]) ≥ 0. That is at most f(v) + D max_k c_k/(k b_k).
 4. For k ≤ v: c_k/(k b_k) = f(v) P[B < k]/(k b_k), which grows with k; for k ≥ v: (1 − f(v)) f(k)/(k b_k), which falls:
    binomial probabilities are log-concave. The maximum is at k = v. Take the mean over y.
 
-A p-value for a larger ε holds for a smaller one too, since privacy at ε implies it above. So `lower_bound`, which finds
-an ε that is rejected, exceeds the true ε with probability at most 1 − confidence, whatever the form of the p-value.
+A p-value for a larger ε is also valid for a smaller true one, since privacy at ε implies privacy at every larger value.
+So `lower_bound`, which finds an ε that is rejected, exceeds the true ε with probability at most 1 − confidence, whether
+or not the p-value is monotone in ε.
 
-Records of a real release (`membership_bound`). Members and non-members of one model are this game too, because a keyed
-hash decides where a record goes: the coins are those of the split, and every record that was attacked is a canary. It
-is no test on many runs, of which one δ could be taken off: there is one run, and a mechanism that is (ε, δ)-private may
-give away each of m records with probability δ. And without coins there would be nothing to say: of members that are
-fixed, a constant output can tell. Two things differ from the canaries of the court.
+Records of a real release (`membership_bound`). Members and non-members of one model form the same game, because a keyed
+hash assigns each record to its part: the coins are those of the split, and every attacked record is a canary. A
+multi-run bound that subtracts δ once would be wrong here: there is one run, and an (ε, δ)-private mechanism may expose
+each of m records with probability δ. Without random membership nothing could be said: if the members are fixed, even a
+constant output can name them. Two things differ from the canaries of the court.
 
-* Which records are guessed is decided by a threshold, so r depends on y. Fix a and c with a + c m δ ≤ β. Rejecting ε
-  where f_r(W) ≤ a and f_r(W)/(W P[B = W]) ≤ c errs with probability at most β: both fall as W grows, so for each y this
+* A threshold decides which records are guessed, so r depends on y. Fix a and c with a + c m δ ≤ β. Rejecting ε where
+  f_r(W) ≤ a and f_r(W)/(W P[B = W]) ≤ c is wrong with probability at most β: both fall as W grows, so for each y this
   is an event W ≥ v, of probability at most a + c D by steps 2 to 4; take the mean. (a and c must not depend on y, or
-  they could be large just where D is.)
-* One half of the records, drawn by lots that know neither coins nor scores, chooses the threshold and what it speaks
-  for; the other half is counted. Given its coins the first half is like all records that are no canaries, so the
-  theorem holds for the m of the second. Then they change places: two bounds, each at half the error, of which the
-  larger holds.
+  they could be large exactly where D is.)
+* One half of the records, drawn independently of coins and scores, chooses the threshold and its direction; the other
+  half is counted. Conditional on its coins, the first half is like all other records that are no canaries, so the
+  theorem holds for the m records of the second half. Then the halves swap roles: this gives two bounds, each at half
+  the error, and the larger one is reported.
 
-The coins have to be independent. The hash makes them so, drawing equal numbers of members and non-members does not:
-with the number |A| of members known, all that can differ is one record in place of another, and that is two steps. (A
-mechanism whose output y has likelihood e^ε if record 1 is in and |A| = n, e^−ε if it is out and |A| = n, and 1 if
-|A| ≠ n is ε-private up to normalisation, and given |A| = n its odds are e^2ε.) So `Game` says who takes part: a share
-of either side, taken record by record such that in and out are equally likely (`members.draw`). Equal records have one
-coin for all; they are left out.
+The coins have to be independent. The hash makes them so, but drawing equal numbers of members and non-members does not:
+once the number |A| of members is known, data sets can differ only by replacing one record with another, which is two
+add-remove steps. (A mechanism whose output y has likelihood e^ε if record 1 is in and |A| = n, e^−ε if it is out and
+|A| = n, and 1 if |A| ≠ n is ε-private up to normalisation, and given |A| = n its odds are e^2ε.) So `Game` says which
+records take part: a share of either side, drawn record by record so that in and out are equally likely
+(`members.draw`). Identical records share one coin and are left out.
 
-Where the guarantee is for a record *replaced*, adding one is not covered, and the canaries are pairs instead: a member
-and a non-member, in random order, of which a fair coin says which is which; turning it replaces one record. Given a set
-of records with as many members as others and a random matching between them, these coins are fair and independent. A
-pair is guessed if one of its two scores is beyond the threshold, and m is the number of pairs that are counted.
+Where the guarantee is for *replacing* a record, adding one is not covered, and the canaries are pairs instead: a member
+and a non-member, where a fair coin decides which is which; flipping it replaces one record. Given a set of records with
+equally many members and non-members and a random matching between them, these coins are fair and independent. A pair is
+guessed if exactly one of its two scores is beyond the threshold, and m is the number of pairs that are counted.
 
-The trial (`judge_one_run`). Toss the canaries' coins, make the release once, guess, and say what it shows. The coins
-and the randomness of the release are independent leaves of one stream. The numbers of guesses are fixed and share the
-error, so nothing is chosen on the scores whose truth certifies the bound.
+The trial (`judge_one_run`). Flip the canaries' coins, make one release, guess, and report the bound. The coins and the
+randomness of the release are independent children of one stream. The numbers of guesses are fixed in advance and share
+the error, so nothing is chosen on the scores that certify the bound.
 """
 
 from __future__ import annotations
@@ -87,10 +88,10 @@ Coins = NDArray[np.bool_]
 
 LARGEST = 20.0
 _HALVINGS = 50
-# Of the canaries, how many are guessed: fixed here, before any score is seen, each with its share of the error. Few
-# guesses suit a leak that shows on few canaries, all of them one that shows a little on each.
+# The shares of the canaries that are guessed: fixed here, before any score is seen, each with its share of the error.
+# Few guesses suit a leak that affects few canaries; guessing all suits one that affects each a little.
 SHARES = (1.0, 0.25, 0.05)
-_FEW = 20  # right guesses about members that are enough for a bound, where the δ-term allows it
+_FEW = 20  # correct guesses about members that suffice for a bound, where the δ-term allows it
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Look:
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """At most how likely so many correct guesses, or more, are if the mechanism is (ε, δ)-private."""
+    """An upper bound on the probability of at least this many correct guesses if the mechanism is (ε, δ)-private."""
     if correct <= 0:
         return 1.0
     mass = _log_binomial(guesses, epsilon)
@@ -120,7 +121,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 @lru_cache(maxsize=4096)
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """The largest ε that so many correct guesses refute at δ; 0 if none.
+    """The largest ε that this many correct guesses refute at δ; 0 if none.
 
     Guarantee: it exceeds the ε of a mechanism that is (ε, δ)-private under add-remove with probability at most
     1 − confidence, if the number of guesses was fixed before the run.
@@ -136,9 +137,9 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confide
 
 
 def guess(scores: Floats, guesses: int) -> NDArray[np.int8]:
-    """+1 (in) for the highest half of so many scores, −1 (out) for the lowest, 0 (no guess) for the others.
+    """+1 (in) for the highest scores, −1 (out) for the lowest, half of the guesses each; 0 (no guess) for the others.
 
-    Equal scores go by place and a score that is no number counts as 0: neither knows the coins.
+    Ties are broken by position and NaN counts as 0: neither depends on the coins.
     """
     order = np.argsort(np.nan_to_num(np.asarray(scores, float)), kind="stable")
     made = np.zeros(len(order), np.int8)
@@ -148,20 +149,20 @@ def guess(scores: Floats, guesses: int) -> NDArray[np.int8]:
 
 
 def hits(scores: Floats, coins: Coins, guesses: int) -> int:
-    """How many of so many guesses are right."""
+    """How many of this number of guesses are correct."""
     return int((guess(scores, guesses) == np.where(coins, 1, -1)).sum())
 
 
 def numbers(canaries: int) -> tuple[int, ...]:
-    """The numbers of guesses that are made for so many canaries."""
+    """The numbers of guesses that are made for this number of canaries."""
     return tuple(max(1, round(share * canaries)) for share in SHARES)
 
 
 def look_at_guesses(scores: Floats, coins: Coins, delta: float, confidence: float) -> tuple[Look, ...]:
-    """Every fixed number of guesses with its bound.
+    """The bound for every fixed number of guesses.
 
-    Guarantee: the largest of these bounds exceeds the true ε with probability at most 1 − confidence: each has an equal
-    share of the error (Bonferroni).
+    Guarantee: the largest of these bounds exceeds the true ε with probability at most 1 − confidence: each gets an
+    equal share of the error (Bonferroni).
     """
     canaries, each = len(coins), share_of(confidence)
     found = [(r, hits(scores, coins, r)) for r in numbers(canaries)]
@@ -169,7 +170,7 @@ def look_at_guesses(scores: Floats, coins: Coins, delta: float, confidence: floa
 
 
 def best_look(found: Sequence[Look]) -> Look:
-    """The look with the largest bound; of several without one, that with the most guesses."""
+    """The look with the largest bound; if none has one, the look with the most guesses."""
     return max(found, key=lambda look: (look.bound, look.guesses))
 
 
@@ -179,7 +180,7 @@ def share_of(confidence: float) -> float:
 
 
 def largest_refutable(canaries: int, delta: float, confidence: float) -> float:
-    """The largest ε that one run with so many canaries could refute at all: when every guess is right."""
+    """The largest ε that one run with this many canaries could refute: when every guess is correct."""
     each = share_of(confidence)
     return max(lower_bound(canaries, r, r, delta, each) for r in numbers(canaries))
 
@@ -187,18 +188,18 @@ def largest_refutable(canaries: int, delta: float, confidence: float) -> float:
 def would_show(
     canaries: int, epsilon: float, delta: float, confidence: float, family: Callable[[float], tuple[Floats, Floats]]
 ) -> float | None:
-    """The least member of a family of mechanisms of which the claim (ε, δ) is refuted about every other time.
+    """The smallest member of a family of mechanisms for which the claim (ε, δ) is refuted about half of the time.
 
-    Expected is the share of right guesses: of scores that say all there is to say about a canary, the highest are
-    guessed "in" and the lowest "out". None where no member is refuted.
+    Computed from the expected share of correct guesses: with optimal scores, the highest are guessed "in" and the
+    lowest "out". None where no member is refuted.
 
     Args:
         canaries: How many there are.
         epsilon: Of the claim.
         delta: Of the claim.
         confidence: Of the verdict.
-        family: For numbers from 1 to 64, the chances of some events, each within the next, for a canary that is in and
-            for one that is out.
+        family: For numbers from 1 to 64, the probabilities of some nested events for a canary that is in and for one
+            that is out.
     """
     each = share_of(confidence)
     needed = {r: _least_accuracy(canaries, r, epsilon, delta, each) for r in numbers(canaries)}
@@ -211,7 +212,7 @@ def would_show(
 
 
 def _accuracy(share: float, one: Floats, other: Floats) -> float:
-    """How many guesses about the outermost share of the scores are right, half of them at either end."""
+    """The expected share of correct guesses about the outermost share of the scores, half at either end."""
     one, other = (np.concatenate([[0.0], side, [1.0]]) for side in (one, other))
     passed = (one + other) / 2
     high, low = np.interp(share / 2, passed, one), np.interp(1.0 - share / 2, passed, other)
@@ -219,7 +220,7 @@ def _accuracy(share: float, one: Floats, other: Floats) -> float:
 
 
 def _least_accuracy(canaries: int, guesses: int, epsilon: float, delta: float, confidence: float) -> float:
-    """The least share of right guesses that refutes the claim; infinite if none does."""
+    """The smallest share of correct guesses that refutes the claim; infinite if none does."""
     low, high = 0, guesses + 1  # `high` correct guesses refute it, `low` do not
     while high - low > 1:
         middle = (low + high) // 2
@@ -232,12 +233,12 @@ def _least_accuracy(canaries: int, guesses: int, epsilon: float, delta: float, c
 
 @dataclass(frozen=True)
 class Game:
-    """Which members and which others of a release take part: those whose coins are fair and independent.
+    """Which members and non-members of a release take part: those whose coins are fair and independent.
 
     Args:
-        members: One number a member: 0 for who takes no part, 1 and 2 for the halves that choose for each other.
-        others: One number a non-member.
-        expected: How many of either side are expected to take part; a public figure, as the real numbers are not.
+        members: One number per member: 0 if it does not take part, 1 or 2 for the halves that choose for each other.
+        others: One number per non-member.
+        expected: How many of either side are expected to take part; a public figure, unlike the actual numbers.
     """
 
     members: NDArray[np.int8]
@@ -246,9 +247,9 @@ class Game:
 
     @classmethod
     def of_all(cls, members: Floats, others: Floats) -> Game:
-        """All that have a partner on the other side, by lots that are drawn anew for other scores.
+        """Equal numbers of both sides, halved at random, seeded by the scores.
 
-        That holds but for the knowledge that the numbers are equal: see the module.
+        This ignores the dependence caused by fixing the numbers to be equal: see the module.
         """
         count = min(len(members), len(others))
         every = np.sort(np.concatenate([members, others]))
@@ -269,22 +270,22 @@ def membership_bound(
     """A lower bound on ε at δ from scores of members and non-members of one release; 0 if there is none.
 
     Guarantee: if the release is (ε, δ)-private under the relation, the bound exceeds ε with probability at most
-    1 − confidence over the coins that made members and over the release, if the game has the coins that it says.
-    Proof: see the module.
+    1 − confidence over the membership coins and the release, if the coins of the game are fair and independent. Proof:
+    see the module.
 
     Args:
-        members: One score a record; their order says nothing about the records.
+        members: One score per record; their order carries no information about the records.
         others: The same.
         delta: Of the bound.
         confidence: Of the bound.
-        game: Who takes part; everybody by default, as far as there are as many on the other side.
-        relation: What neighbours are.
+        game: Which records take part; by default as many of each side as the smaller one has.
+        relation: Which data sets are neighbours.
     """
     one, other = np.asarray(members, float), np.asarray(others, float)
     game = game or Game.of_all(one, other)
     halves = [[side[own == half] for half in (1, 2)] for side, own in ((one, game.members), (other, game.others))]
     paired = relation == "replace-one"
-    if paired:  # pairs by place, and every other one
+    if paired:  # paired by position; every other pair goes to the same half
         one, other = one[game.members > 0], other[game.others > 0]
         count = min(len(one), len(other))
         halves = [[side[half:count:2] for half in (0, 1)] for side in (one, other)]
@@ -300,25 +301,26 @@ def membership_bound(
 
 
 def largest_membership_bound(count: int, delta: float, confidence: float, relation: Relation = "add-remove") -> float:
-    """The bound if so many of either side took part, one half was counted, and its members were all told apart."""
+    """The bound if this many of either side took part, one half was counted, and all its records were told apart."""
     canaries = count // 2 if relation == "replace-one" else 2 * (count // 2)
     return _Level.of(canaries, delta, (1.0 - confidence) / 2).largest(canaries)
 
 
-# Which guesses a threshold makes: about those beyond it, about all (of the other kind for the others), or about pairs.
+# Which guesses a threshold makes: about records beyond it, about all (with the opposite guess for the others), or about
+# pairs.
 _Way = Literal["those", "all", "pairs"]
 
 
 @dataclass(frozen=True)
 class _Level:
-    """The numbers a and c of the proof; they follow from how many are counted, from δ and from β."""
+    """The numbers a and c of the proof; they depend on how many are counted, on δ and on β."""
 
     chance: float
     leak: float
 
     @classmethod
     def of(cls, canaries: int, delta: float, error: float) -> _Level:
-        """Of the error, c m δ gets what lets so few right guesses count as `_FEW`, and at most half."""
+        """The term c m δ gets just enough of the error for `_FEW` correct guesses to suffice, and at most half."""
         lost = canaries * delta
         share = min(0.5, lost / (_FEW * error))
         return cls((1.0 - share) * error, share * error / lost if lost else math.inf)
@@ -341,16 +343,16 @@ class _Level:
         return low
 
     def largest(self, right: int) -> float:
-        """`bound` where every guess is right: f is q^r, and its ratio to P[B = r] is 1."""
+        """`bound` where every guess is correct: f is q^r, and its ratio to P[B = r] is 1."""
         if not right or right * self.leak < 1.0:
             return 0.0
         each = -math.log(self.chance) / right  # −ln q
         return min(LARGEST, max(0.0, -math.log(math.expm1(each))))
 
     def promises(self, right: Floats, wrong: Floats) -> Floats:
-        """About `bound`, of many events at once: Wilson's, and f(v)/P[B = v] ≤ 1/(1 − P[B = v + 1]/P[B = v])."""
+        """`bound`, vectorised and approximate: Wilson's interval, and f(v)/P[B = v] ≤ 1/(1 − P[B = v + 1]/P[B = v])."""
         some = np.maximum(right, 1e-9)
-        fewer = np.maximum(some - 2 * np.sqrt(some), 1e-9)  # as there may be of those that are counted
+        fewer = np.maximum(some - 2 * np.sqrt(some), 1e-9)  # there may be fewer in the half that is counted
         low, _ = about(some, some + wrong, self.chance / LUCK)
         with np.errstate(divide="ignore"):
             by_chance = np.log(low) - np.log1p(-low)
@@ -359,7 +361,7 @@ class _Level:
 
 
 def _chosen(one: Floats, other: Floats, level: _Level, paired: bool) -> tuple[Event, _Way]:
-    """The event, and the use of it, that promises the largest bound on as many others."""
+    """The event, and the way to use it, with the largest expected bound on another half of this size."""
     ways: tuple[_Way, ...] = ("pairs",) if paired else ("those", "all")
 
     def promised(way: _Way, p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
@@ -369,7 +371,7 @@ def _chosen(one: Floats, other: Floats, level: _Level, paired: bool) -> tuple[Ev
 
     def value(p: Floats, runs_p: int, q: Floats, runs_q: int) -> Floats:
         best = np.max([promised(way, p, runs_p, q, runs_q) for way in ways], axis=0)
-        return np.where((p + q > 0) & (p + q < runs_p + runs_q), best, -np.inf)  # all, or nobody, says nothing
+        return np.where((p + q > 0) & (p + q < runs_p + runs_q), best, -np.inf)  # all or none: uninformative
 
     event = choose(one, other, value)
     p, q = event.hits(one, other)
@@ -380,7 +382,7 @@ def _chosen(one: Floats, other: Floats, level: _Level, paired: bool) -> tuple[Ev
 
 
 def _told(way: _Way, p: Hits, q: Hits) -> tuple[int, int]:
-    """Right guesses and wrong ones: from who is in the event, of the side that it speaks for and of the other."""
+    """Correct and wrong guesses, from the hits of the event on the side that it indicates and on the other."""
     if way == "pairs":
         return int((p & ~q).sum()), int((q & ~p).sum())
     if way == "all":
@@ -389,7 +391,7 @@ def _told(way: _Way, p: Hits, q: Hits) -> tuple[int, int]:
 
 
 def _log_binomial(trials: int, epsilon: float) -> Floats:
-    """Logarithms of P[B = 0, 1, …, trials] for B ~ Binomial(trials, e^ε/(e^ε + 1)), which do not underflow."""
+    """Logarithms of P[B = k] for k = 0, …, trials and B ~ Binomial(trials, e^ε/(e^ε + 1)), without underflow."""
     k = np.arange(trials + 1)
     ways = gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1)
     return np.asarray(ways - k * math.log1p(math.exp(-epsilon)) - (trials - k) * math.log1p(math.exp(epsilon)))
@@ -409,7 +411,7 @@ class OneRunVerdict:
 
     Args:
         canaries: What was tried.
-        looks: The numbers of guesses, the right ones among them, and what each number shows by itself.
+        looks: The numbers of guesses, how many were correct, and the bound that each gives.
         confidence: Of everything in this verdict together.
         seconds: How long the run took.
     """
@@ -421,20 +423,20 @@ class OneRunVerdict:
 
     @property
     def would_show(self) -> float | None:
-        """From which real ε on this claim is refuted in about half of all trials; None if from none.
+        """The smallest true ε at which this claim is refuted in about half of all trials; None if there is none.
 
-        Of this mechanism with less noise; of one that answers every coin with its ε where the noise is not known.
+        For this mechanism with less noise, or for randomised response on every coin where the noise is not known.
         """
         return self._power[0]
 
     @property
     def less_noise(self) -> float | None:
-        """By what the mechanism's noise is divided there; None where it is not known."""
+        """The factor by which the noise is divided at that ε; None where the noise is not known."""
         return self._power[1]
 
     @cached_property
     def could_refute(self) -> float:
-        """The largest claim that so many canaries could have refuted at all, with every guess right."""
+        """The largest claimed ε that this many canaries could have refuted, with every guess correct."""
         return largest_refutable(self.canaries.count, self.canaries.claim.delta, self.confidence)
 
     @cached_property
@@ -445,7 +447,7 @@ class OneRunVerdict:
 
     @property
     def best(self) -> Look:
-        """The number of guesses that showed most."""
+        """The look with the largest bound."""
         return best_look(self.looks)
 
     @property
@@ -460,7 +462,7 @@ class OneRunVerdict:
 
     @property
     def tried(self) -> bool:
-        """Whether the claim could have been refuted, or was; if not, that it stands says nothing at all."""
+        """Whether the claim was, or could have been, refuted; if not, a claim that stands means nothing."""
         return self.refuted or self.would_show is not None
 
     @property
@@ -474,7 +476,7 @@ class OneRunVerdict:
 
     @property
     def of_what(self) -> str:
-        """Of which mechanism `would_show` speaks."""
+        """The mechanism that `would_show` refers to."""
         return in_words(self.canaries.family, self.less_noise)
 
     def to_dict(self) -> dict[str, Any]:
@@ -508,8 +510,8 @@ def judge_one_run(
 ) -> OneRunVerdict:
     """Try to refute a claim with one run of the whole method.
 
-    Guarantee: a true claim is refuted, or a lower bound above the true ε given, with probability at most
-    1 − confidence, over the coins and the run (the theorem and its proof stand at the top).
+    Guarantee: with probability at most 1 − confidence over the coins and the run, a true claim is refuted or the lower
+    bound exceeds the true ε (theorem and proof are at the top of the module).
 
     Args:
         canaries: What is tried.
@@ -531,7 +533,7 @@ def judge_one_run(
 
 
 def check_count(count: int) -> None:
-    """Refuse numbers of canaries that say nothing or do not fit."""
+    """Refuse numbers of canaries that are too small to be informative or too large to fit."""
     if not FEWEST <= count <= MOST:
         why = "Fewer say nothing about any ε; the network grows with them, its records with their square."
         raise ConfigError(f"from {FEWEST} to {MOST:,} canaries", f"{count}", why)

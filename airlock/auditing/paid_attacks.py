@@ -1,16 +1,17 @@
-"""Attacks whose figures an explicit share of ε pays for, so that they may appear on the card.
+"""Attacks whose figures are paid for by an explicit share of ε, so that they may appear on the card.
 
 In: a config with `attack_share` = s > 0. The method is planned with ε(1 − s), and sε pays for the AUCs of the attacks
-below: of the private part after the method, and of the holdout. Out: the guarantee with both, and the noisy figures.
+below: for the private part in addition to the method, and for the holdout. Out: the composed guarantee, and the noisy
+figures.
 
-Guarantee: the AUCs of all attacks together are ε_a · k-DP for every member and for every non-member (`paid_auc`), ε_a
-being the ε of one and k their number. Members and non-members are the records with the smallest hashes of their content
-under a secret key, as many as a public figure says (`methods.rows.keep`). What a record scores depends on the
-release and on that record alone: each is asked about by itself, so that no other record moves it, not even by rounding.
+Guarantee: the AUCs of all attacks together are k · ε_a-DP for every member and for every non-member (`paid_auc`), where
+ε_a is the ε of one attack and k their number. Members and non-members are the records whose content has the smallest
+hashes under a secret key, a public number of them (`methods.rows.keep`). A record's score depends on the release and on
+that record alone: each record is queried separately, so that no other record changes its score, not even by rounding.
 
-Only attacks take part whose score of a record depends on the release, that record and public data alone, as
-loss threshold and gradient norm do. Attacks with shadow models use everybody's records, so one record moves everybody's
-scores: they stay in the dossier.
+Only attacks qualify whose score of a record depends on the release, that record and public data alone, as with the loss
+threshold and the gradient norm. Attacks with shadow models use all records, so one record changes all scores: their
+figures stay in the dossier.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ ATTACKS = tuple(VIEWS)
 
 
 class PaidAttack(Frozen):
-    """One attack whose figure has noise and is paid for: the AUC as it may leave; the figures beside it are public.
+    """One attack whose figure is noisy and paid for: the AUC as it may leave; all other figures here are public.
 
     Args:
         name: Short name.
         question: What the attacker tries to find out.
         score: The name of the score.
         view: What the attacker has.
-        value: The score, with noise, cut to [0, 1].
-        low: Lower end of the interval of 95%, in which chance in the records and noise are both contained.
+        value: The noisy score, clipped to [0, 1].
+        low: Lower end of the 95% interval, which covers both sampling error and noise.
         high: Upper end.
         chance: What pure guessing scores.
         members: Slots for records of the private part: a public figure.
         non_members: Slots for records of the holdout: a public figure.
-        epsilon: What the figure cost each of them.
+        epsilon: What the figure costs each of these records.
     """
 
     name: str
@@ -99,7 +100,7 @@ class PaidAttack(Frozen):
 
 
 def attack_event(epsilon: float, attacks: int) -> dpa.DpEvent:
-    """What the AUCs of so many attacks cost, at ε each: of the private part, and again of the holdout."""
+    """What the AUCs of this many attacks cost, at ε each: the private part, and likewise the holdout."""
     return repeat(pure(epsilon), attacks)
 
 
@@ -108,19 +109,19 @@ def paid_auc(name: str, members: Floats, others: Floats, m: int, n: int, epsilon
 
     Guarantee: ε-DP under add-remove for every record of the private part and for every record of the holdout.
 
-    Proof. A(D, H) is the mean over all m · n pairs of slots of the chance to put the member's slot above the other's: 1
-    or 0 by their scores, one half for equal scores and wherever a slot is empty. The slots of one side hold the kept
-    records of one part. (1) By the argument of `keep` one record more or less in the private part changes what at
-    most one slot holds, and its score depends on the release, which is conditioned on, and on its own record alone. So
-    only the n pairs of that slot change, each by at most 1: A moves by at most n/(m n) = 1/m. The same record is not in
-    the holdout. (2) Likewise one record of the holdout moves A by at most 1/n. Noise is scaled to the larger of both
-    and to the rounding of A to the grid (`GridNoise`). ∎
+    Proof. A(D, H) is the mean over all m · n pairs of slots of whether the member's slot ranks above the other's: 1 or
+    0 by their scores, one half for ties and wherever a slot is empty. The slots of one side hold the kept records of
+    one part. (1) By the argument of `keep`, adding or removing one private record changes the content of at most one
+    slot, and a score depends only on the release, which is conditioned on, and on its own record. So only the n pairs
+    of that slot change, each by at most 1: A changes by at most n/(m n) = 1/m. The same record is not in the holdout.
+    (2) Likewise one record of the holdout changes A by at most 1/n. The noise is scaled to the larger of the two, plus
+    the rounding of A to the grid (`GridNoise`). ∎
 
-    The AUC is that of m · n pairs with empty slots at one half: where few records are there it lies nearer to chance.
+    Empty slots count one half in all m · n pairs, so with few records the AUC lies closer to chance.
 
     Args:
         name: Of the attack.
-        members: Scores of the kept records of the private part, at most m; the higher, the more like a member.
+        members: Scores of the kept records of the private part, at most m; higher means more like a member.
         others: Scores of the kept records of the holdout, at most n.
         m: A public figure.
         n: A public figure.
@@ -133,7 +134,7 @@ def paid_auc(name: str, members: Floats, others: Floats, m: int, n: int, epsilon
 
 
 def slotted_auc(members: Floats, others: Floats, m: int, n: int) -> float:
-    """The AUC over all pairs of slots: ties and slots without a record count one half; a score that is none is lowest.
+    """The AUC over all pairs of slots: ties and empty slots count one half; NaN ranks lowest.
 
     Raises:
         ValueError: There are more records than slots.
@@ -152,7 +153,7 @@ def _noise(m: int, n: int, epsilon: float) -> GridNoise:
 
 
 def _interval(noisy: float, m: int, n: int, noise: GridNoise) -> tuple[float, float]:
-    """Both reaches, of chance and of noise, add up in squares; alone each has its own quantile.
+    """The half-widths for sampling error and for noise, each from its own quantile, added in quadrature.
 
     The variance of an AUC is at most AUC(1 − AUC)/min(m, n) (van Dantzig 1951), which is largest at one half.
     """
@@ -164,29 +165,29 @@ def _interval(noisy: float, m: int, n: int, noise: GridNoise) -> tuple[float, fl
 
 # All of them, from a share of ε.
 
-MOST = 2000  # of each side: every record is asked about by itself
-LEAST = 1e-4  # of the ε of one figure; with less there is nothing but noise
-_DEVIATIONS = 3.0  # below the expected size, so that slots are mostly filled
+MOST = 2000  # of each side: every record is queried separately
+LEAST = 1e-4  # of the ε of one figure; with less it is pure noise
+_DEVIATIONS = 3.0  # below the expected size, so that most slots are filled
 
 
 def for_method(config: ReleaseConfig) -> ReleaseConfig:
-    """The config as the method gets it: with the ε that is left for it."""
+    """The config as the method sees it: with the ε that remains for it."""
     left = config.epsilon * (1.0 - config.attack_share)
     return config.model_copy(update={"epsilon": left}) if config.attack_share else config
 
 
 def slots(config: ReleaseConfig, facts: Facts) -> tuple[int, int]:
-    """M and n: how many members and others take part, by public figures."""
+    """The numbers m and n of members and others that take part, from public figures."""
     sizes = (facts.expected(part, config.split) for part in ("private", "holdout"))
     m, n = (min(MOST, int(size - _DEVIATIONS * math.sqrt(size))) for size in sizes)
     return m, n
 
 
 def planned(config: ReleaseConfig, facts: Facts, plan: Plan) -> Plan:
-    """The plan of the method with what attacks will cost; touches no record.
+    """The method's plan with the cost of the attacks included; touches no record.
 
     Raises:
-        ConfigError: No network leaves, or so few records or so little ε are there that a figure would say nothing.
+        ConfigError: No network leaves, or there are too few records or too little ε for a figure to be informative.
     """
     if not config.attack_share:
         return plan
@@ -208,7 +209,7 @@ def planned(config: ReleaseConfig, facts: Facts, plan: Plan) -> Plan:
 
 
 def each(config: ReleaseConfig, promise: Guarantee) -> float:
-    """The ε of one attack's figure, such that method and attacks of all runs cost no more than was asked for.
+    """The ε of one attack's figure, such that method and attacks over all runs cost no more than requested.
 
     Raises:
         ConfigError: It is too small for a figure.
@@ -232,12 +233,12 @@ def each(config: ReleaseConfig, promise: Guarantee) -> float:
 
 
 def events(epsilon: float, runs: int, attacks: int = len(ATTACKS)) -> dpa.DpEvent:
-    """What the figures of all runs cost: of the private part beside the method, and of the holdout."""
+    """What the figures of all runs cost: the private part in addition to the method, and the holdout."""
     return repeat(attack_event(epsilon, attacks), runs)
 
 
 def composed(config: ReleaseConfig, promise: Guarantee) -> Guarantee:
-    """The guarantee of a method and of the attacks after it."""
+    """The composed guarantee of the method and the attacks after it."""
     if not config.attack_share:
         return promise
     return replace(promise, events=compose([promise.events, events(each(config, promise), config.tuning_runs)]))
@@ -246,7 +247,7 @@ def composed(config: ReleaseConfig, promise: Guarantee) -> Guarantee:
 def attack(
     config: ReleaseConfig, release: Release, split: Split, stream: Stream
 ) -> tuple[Release, tuple[PaidAttack, ...]]:
-    """The release with the guarantee of both, and the noisy figures.
+    """The release with the composed guarantee, and the noisy figures.
 
     Args:
         config: With the share.
@@ -272,7 +273,7 @@ def attack(
 
 
 def _losses(target: Target, records: Records) -> Floats:
-    """Minus the loss of every record, each by itself: `predict` gives each its own logits, bit for bit."""
+    """Minus the loss of every record, computed separately: `predict` gives batch-independent logits, bit for bit."""
     logits = predict(target.net, records).double().numpy()
     return np.array(
         [-loss(logits[place : place + 1], records.y[place : place + 1])[0] for place in range(len(records))]
@@ -280,7 +281,7 @@ def _losses(target: Target, records: Records) -> Floats:
 
 
 def _norms(target: Target, records: Records) -> Floats:
-    """Minus the norm of every record's gradient, each by itself; the lowest of a record on which the network fails."""
+    """Minus each record's gradient norm, computed separately; −∞ for a record on which the network fails."""
     nobody, net = records.take(np.arange(0)), target.trained
 
     def score(one: Records) -> float:

@@ -1,9 +1,9 @@
-"""Attacks on answers: through the interface and with its noise, as a client has it, and by nothing else.
+"""Attacks on answers: only through the noisy interface, exactly as a client sees it.
 
-In: whoever answers, and records that are known to be in or out. Out: an `Audit`, and the single records' scores. An
-attacker can ask about one record more than once and take the mean, which takes off noise; here a few times, and no more
-often than the whole budget would allow. About all records together more is asked than a budget has, because many
-attackers are tried and not one; no ledger counts it.
+In: an answerer, and records of known membership. Out: an `Audit`, and the scores of single records. An attacker can
+query one record repeatedly and average, which reduces the noise; here a few times, and never more often than the whole
+budget allows. All records together take more queries than the budget has, because each record stands for a separate
+attacker; no ledger counts these queries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOT_TESTED = (
 
 
 def times(answerer: Answerer, wanted: int) -> int:
-    """How often a record is asked about: never more than the budget of the whole release."""
+    """How often a record is queried: never more than the budget of the whole release."""
     return wanted if answerer.interface.units is None else min(wanted, answerer.interface.units)
 
 
@@ -50,7 +50,7 @@ def untested(answerer: Answerer, most: int) -> tuple[str, ...]:
 
 
 def repeated(answerer: Answerer, members: Records, others: Records, stream: Stream) -> Scores:
-    """Ask about every record a few times: the loss of the mean answer, or how often its own class is named."""
+    """Query every record a few times: scored by the loss of the mean answer, or by how often its class is named."""
     count = times(answerer, ASKED)
     inside, outside = (_score(answerer, side, count, stream.child(i)) for i, side in enumerate((members, others)))
     if answerer.interface.gives == "label":
@@ -71,7 +71,7 @@ def altered(
     answerer: Answerer, members: Records, others: Records, kinds: tuple[Kind, ...], most: int, seed: int,
     stream: Stream, run: Run,
 ) -> list[Scores]:  # fmt: skip
-    """Label-only attacks: ask about altered copies of every record, and the record itself."""
+    """Label-only attacks: query altered copies of every record, and the record itself."""
     copies = times(answerer, most + 1) - 1
     if copies < 1:
         return []

@@ -1,9 +1,9 @@
-"""Which attacks must be made on what leaves, and how they are made: one entry per kind of artefact.
+"""Which attacks are required on what leaves, and how they are run: one entry per kind of artefact.
 
-Whoever holds weights can do more than ask for predictions, so a network has to be attacked from both sides. Answers
-come through a noisy interface with a budget, and nothing but that interface may be used. Features are attacked by
-turning them back into records, with the front end and without, and by looking records up among them. An audit that
-lacks one of the required attacks says less than it seems to.
+Someone who holds the weights can do more than query predictions, so a network must be attacked both white-box and
+black-box. Answers come through a noisy interface with a budget, and attacks may use nothing but that interface.
+Features are attacked by reconstructing records from them, with and without the front end, and by looking records up
+among them. An audit without one of the required attacks gives false comfort.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airlock.methods.contract import ArtefactKind, Secrets
 from airlock.training import Run
 
 Kind = tuple[Aim, View]
-Found = tuple[Audit, Secrets]  # the audit, and the single records' scores, which belong in the vault
+Found = tuple[Audit, Secrets]  # the audit, and the scores of single records, which belong in the vault
 
 IN_WORDS: Mapping[Kind, str] = {
     ("membership", "white-box"): "membership inference by someone who holds the weights (white-box)",
@@ -40,7 +40,7 @@ IN_WORDS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class Situation:
-    """Whom and what attacks are made with.
+    """Everything that the attacks need to know about a release.
 
     Args:
         method: What made the release.
@@ -49,10 +49,10 @@ class Situation:
         split: The records that it came from.
         fractions: Of the split.
         seed: Of the attacks.
-        settings: How hard to attack; without them, with what takes seconds.
+        settings: How hard to attack; by default, only what takes seconds.
         run: Device, progress, checkpoints.
         channel: The method as it was configured, for shadow models that are trained like the release.
-        made_with: The seed of the release, where it is another one.
+        made_with: The seed of the release, if it differs.
     """
 
     method: type[Channel]
@@ -93,11 +93,11 @@ def _attack_features(features: FeatureSet, given: Situation) -> Found:
 
 @dataclass(frozen=True)
 class Attacks:
-    """What is done to artefacts of one kind.
+    """The attacks on artefacts of one kind.
 
     Args:
-        required: The attacks without which the gate stays closed.
-        make: Makes them and more.
+        required: Attacks without which the release gate stays closed.
+        make: Runs these and further attacks.
     """
 
     required: tuple[Kind, ...]
@@ -117,7 +117,7 @@ def attack_artefact(artefact: Artefact, given: Situation) -> Found:
 
 
 def run(release: Release, split: Split, fractions: SplitConfig, seed: int, how: Run | None = None) -> Found:
-    """Attack a release with what takes seconds.
+    """Run the attacks that take seconds on a release.
 
     Args:
         release: What leaves.
@@ -127,7 +127,7 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int, how: 
         how: Device and progress of attacks on features.
 
     Returns:
-        The audit, and the single records' scores, which belong in the vault.
+        The audit, and the scores of single records, which belong in the vault.
     """
     method, delta = methods.named(f"{release.plan.channel}/{release.plan.method}"), release.guarantee.delta
     given = Situation(method, lambda: release.secrets, delta, split, fractions, seed, run=how)
@@ -135,6 +135,6 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int, how: 
 
 
 def missing(leaves: ArtefactKind, attacks: Iterable[AttackResult | ReconstructionResult]) -> tuple[str, ...]:
-    """The attacks that what leaves must be put to and that were not made, in words."""
+    """The required attacks on this kind of artefact that were not run, in words."""
     made = {(attack.aim, attack.view) for attack in attacks}
     return tuple(IN_WORDS[kind] for kind in ATTACKS[leaves].required if kind not in made)

@@ -1,17 +1,17 @@
-"""What attacks say and what they found: scores of single records, figures about an attack, and a whole audit.
+"""Results of attacks: scores of single records, figures about an attack, and a whole audit.
 
-Scores come before anything is made of them. Every attack on membership gives one value `Scores`, and `metrics.measure`
-turns any of them into an `AttackResult`: an attack never chooses a threshold on the records that it is measured with.
-Scores belong in the vault; only what `measure` makes of them may appear on a card.
+Scores are the raw output of attacks. Every membership attack returns `Scores`, and `metrics.measure` turns them into an
+`AttackResult`: an attack never chooses a threshold on the records that it is measured with. Scores belong in the vault;
+only the figures that `measure` derives from them may leave it.
 
-Every figure of a result is one of two kinds. An *estimate* describes the records that were at hand, as other tools
-print it. A *certified* figure holds for records of this kind with the stated confidence: whatever was chosen for it, a
-threshold say, was chosen on other records than those that it counts. `docs/bundle.md` says which is which.
+Every figure of a result is one of two kinds. An *estimate* describes the records at hand, as other tools report it. A
+*certified* figure holds for records of this kind with the stated confidence: anything that was chosen for it, such as a
+threshold, was chosen on records other than those it counts. `docs/bundle.md` says which figure is which.
 
-Findings are what attacks on features found. They are no membership scores, so they are values of their own next to
-`AttackResult`. Every figure stands beside what someone who never saw the features would reach. They are estimates with
-intervals for records like those that took part, and those are records that no promise covers (the holdout), sent
-through the same pipeline: nothing here was computed from what left.
+Findings are the results of attacks on features. They are not membership scores, so they have their own types alongside
+`AttackResult`. Every figure comes with the baseline of someone who never saw the features. They are estimates with
+intervals, measured on records that no guarantee covers (the holdout), sent through the same pipeline: nothing here was
+computed from what left.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$", max_length=4 <<
 _Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)]
 _T = TypeVar("_T")
 
-# Before anything is made of them.
+# Raw scores.
 
 Ints = NDArray[np.integer]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """One attack's scores of records that are known to be in or out; the higher, the more it takes one for a member.
+    """One attack's scores of records of known membership; higher means more likely a member.
 
     Args:
         name: Short name, as in "LiRA, online".
@@ -52,7 +52,7 @@ class Scores:
         others: Scores of records that were not in it.
         member_classes: The labels of the first.
         other_classes: The labels of the second.
-        member_repeats: The same attack made again with other seeds: (seeds, members). None if it knows no chance.
+        member_repeats: The same attack repeated with other seeds: (seeds, members). None if it is deterministic.
         other_repeats: (seeds, others).
     """
 
@@ -72,19 +72,19 @@ class Scores:
 
 @dataclass(frozen=True)
 class ReconstructionResult:
-    """One attacker who turns features back into pictures. PSNR in dB; more is closer, SSIM 1 is the same picture.
+    """One attacker who turns features back into pictures. PSNR in dB, higher is closer; SSIM 1 means identical.
 
     Args:
         name: Short name, as in "reconstruction net".
         question: What the attacker tries, in one sentence for a reader who is no engineer.
         view: What the attacker has: "features" and pairs, or the "front" end too.
-        images: How many pictures were rebuilt; a public figure.
+        images: How many pictures were reconstructed; a public figure.
         known: How many pairs of record and features the attacker knew; a public figure.
         psnr: Mean over pictures.
         low: Lower end of its bootstrap interval.
         high: Upper end.
         middle: The median picture's.
-        best_tenth: What the best tenth of the pictures reach at least.
+        best_tenth: What the best tenth of the pictures reach: the 90th percentile.
         ssim: Mean over pictures.
         blind: The name of the best guess without features.
         blind_psnr: Its mean PSNR on the same pictures.
@@ -92,12 +92,12 @@ class ReconstructionResult:
         gain: The mean of the difference, picture by picture.
         gain_low: Lower end of its bootstrap interval.
         gain_high: Upper end.
-        smallest_effect: The smallest gain that so many pictures can tell from none.
-        threshold: From this PSNR on a picture counts as rebuilt.
-        share: How many are.
+        smallest_effect: The smallest gain that this many pictures can distinguish from none.
+        threshold: A picture with at least this PSNR counts as reconstructed.
+        share: The share of pictures that count as reconstructed.
         share_low: Lower end of Clopper and Pearson's interval.
         share_high: Upper end.
-        blind_share: How many the blind guess hits.
+        blind_share: The same share for the blind guess.
         confidence: Of every interval.
     """
 
@@ -139,17 +139,17 @@ class ReconstructionResult:
 
 @dataclass(frozen=True)
 class IdentificationResult:
-    """Whoever holds a few records and their features names the front end from a pool of public nets.
+    """Identification of the front end in a pool of public nets by someone who knows a few records and their features.
 
     Args:
         candidates: How many nets and layers were in the pool.
-        known: Numbers of known records that were tried, rising.
-        net_right: Whether the net and layer named with so many were the right ones.
-        right: Channels that were named rightly with so many.
-        live: Channels that could be: those that are not constant on the known records.
+        known: Numbers of known records that were tried, ascending.
+        net_right: For each of these, whether the right net and layer were named.
+        right: For each, the number of channels named correctly.
+        live: For each, the number of channels that could be named: those not constant on the known records.
         low: Lower end of Clopper and Pearson's interval of the share with the most known records.
         high: Upper end.
-        chance: The share that blind guessing names rightly.
+        chance: The share that random guessing names correctly.
         confidence: Of the interval.
     """
 
@@ -166,7 +166,7 @@ class IdentificationResult:
 
 @dataclass(frozen=True)
 class AttributeResult:
-    """One attacker who reads something off the features that is not the label.
+    """One attacker who infers something from the features that is not the label.
 
     Args:
         attribute: What it is, as in "the picture is brighter than most".
@@ -176,7 +176,7 @@ class AttributeResult:
         low: Lower end of Clopper and Pearson's interval.
         high: Upper end.
         blind: The share of right guesses from the label alone.
-        smallest_effect: The smallest share that so many records can tell from the blind one.
+        smallest_effect: The smallest share that this many records can distinguish from the blind one.
         confidence: Of the interval.
     """
 
@@ -198,7 +198,7 @@ class AttributeResult:
 
 @dataclass(frozen=True)
 class ContactSheet:
-    """Pictures beside what attackers made of their features, for the dossier.
+    """Pictures with the attackers' reconstructions from their features, for the dossier.
 
     Args:
         png: The picture, in base64; one row for each entry of `rows`.
@@ -213,7 +213,7 @@ class ContactSheet:
 
 @dataclass(frozen=True)
 class Findings:
-    """What attacks on features found; `found_by_lookup` is None where it was not tried."""
+    """What attacks on features found; `found_by_lookup` is None if it was not tried."""
 
     reconstructions: tuple[ReconstructionResult, ...] = ()
     identification: IdentificationResult | None = None
@@ -222,7 +222,7 @@ class Findings:
 
     @property
     def best(self) -> ReconstructionResult | None:
-        """The attacker who came furthest."""
+        """The attacker with the highest PSNR."""
         return max(self.reconstructions, key=lambda one: one.psnr, default=None)
 
 
@@ -235,14 +235,14 @@ _UP = {"high", "gain_high", "share_high", "false_positive_rate_high"}
 
 @dataclass(frozen=True)
 class RateAt:
-    """How many members are found when so many non-members may be taken for one.
+    """The true positive rate at a fixed false positive rate.
 
     Args:
-        false_positive_rate: The share of non-members that may be taken for members.
+        false_positive_rate: The share of non-members that may be misclassified as members.
         value: The share of members found, by the empirical ROC curve; an estimate. None if refused.
         low: Lower end of its Clopper–Pearson interval. Certified: the non-members alone chose the threshold.
         high: Upper end.
-        false_positive_rate_high: The threshold's real false positive rate is at most this. Certified.
+        false_positive_rate_high: The threshold's true false positive rate is at most this. Certified.
         refused: Why there is no figure; None if there is one.
     """
 
@@ -256,16 +256,17 @@ class RateAt:
 
 @dataclass(frozen=True)
 class Advantage:
-    """One threshold: the even-numbered records chose it, the odd-numbered ones are counted.
+    """The advantage of one threshold, chosen on the even-numbered records and measured on the odd-numbered ones.
 
     Args:
-        value: The rate of true positives less that of false positives; an estimate, without bias.
+        value: True positive rate minus false positive rate; an unbiased estimate.
         low: Lower end of its interval, from Clopper–Pearson intervals of both rates. Certified.
         high: Upper end.
-        balanced_accuracy: How often the threshold is right where half of the records are members: (1 + value) / 2.
+        balanced_accuracy: The accuracy of the threshold when half of the records are members: (1 + value) / 2.
         true_positive_rate: The first of the two rates.
         false_positive_rate: The second.
-        largest: The largest advantage of any threshold on all records, as other tools print it; an estimate, too high.
+        largest: The largest advantage of any threshold on all records, as other tools report it; an estimate, biased
+            upwards.
     """
 
     value: Signed
@@ -281,7 +282,7 @@ class Advantage:
 class ClassScore:
     """The AUC among the records of one class; None where the class has too few of them. An estimate.
 
-    The same public number of records of every class is used, so neither the figure nor its interval tells how many
+    The same public number of records is used for every class, so neither the figure nor its interval reveals how many
     there are.
     """
 
@@ -293,12 +294,12 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Stability:
-    """Whether the attack finds the same records when it is made again with other seeds; estimates.
+    """Whether the attack finds the same records when repeated with other seeds; estimates.
 
     Args:
-        seeds: How often it was made.
+        seeds: How often it was run.
         rank_correlation: Spearman's, of members' scores, mean over all pairs of seeds; None if a score is constant.
-        stays_on_top: The share of the top 1% of members that is there for most seeds; None below 1,000 members.
+        stays_on_top: The share of the top 1% of members that is in the top for most seeds; None below 1,000 members.
     """
 
     seeds: Annotated[int, Field(ge=2)]
@@ -315,20 +316,20 @@ class AttackResult:
         question: What the attacker tries to find out, in one sentence for a reader who is no engineer.
         score: The name of the score, as in "AUC".
         value: The score; an estimate.
-        low: Lower end of its confidence interval (DeLong's for an AUC, which is right for many records).
+        low: Lower end of its confidence interval (DeLong's for an AUC, which is asymptotically valid).
         high: Upper end.
         chance: What pure guessing scores.
         confidence: Of every interval and bound.
         members: How many records of the training set were used; a public figure.
         non_members: How many records of the holdout were used; a public figure.
-        smallest_effect: The smallest score that this many records could have told from guessing.
-        epsilon_lower_bound: The largest ε that the attack refutes, 0 if none. Certified together with the bounds of all
-            other attacks that were measured with it, over the coins of the split (`one_run_audit`). Of an interface it
-            is an estimate: every record has a client of its own, and no promise is about all of them together.
+        smallest_effect: The smallest score that this many records could have distinguished from guessing.
+        epsilon_lower_bound: The largest ε that the attack refutes, 0 if none. Certified jointly with the bounds of all
+            other attacks that were measured with it, over the coins of the split (`one_run_audit`). For an interface it
+            is an estimate: each record is attacked by a separate client, and no guarantee covers all clients together.
         view: What the attacker has.
         aim: What the attacker is after.
         could_refute: The largest ε that this many records could have refuted at all.
-        advantage: What one threshold gains.
+        advantage: That of one threshold.
         rates: Members found at small false positive rates.
         curve: The ROC curve at a fixed grid of false positive rates: pairs of false and true positive rate. Estimates.
         per_class: The AUC in each class; empty if the classes are not known.
@@ -362,10 +363,10 @@ class AttackResult:
         return self.low > self.chance
 
     def rounded(self) -> AttackResult:
-        """The same with fewer digits: more would say more about single records than about the attack.
+        """The same with fewer digits: more would reveal more about single records than about the attack.
 
-        The ends of intervals are rounded outwards and certified bounds towards the safe side. Classes have few records
-        and get two digits.
+        The ends of intervals are rounded outwards and certified bounds towards the safe side. Per-class figures rest on
+        few records and get two digits.
         """
         return dataclasses.replace(_rounded(self), per_class=tuple(_rounded(one, 2) for one in self.per_class))
 
@@ -378,7 +379,7 @@ class Audit:
         attacks: On membership.
         not_tested: What was left out.
         features: What attacks on features found; None where no features leave.
-        sheet: Pictures beside what attackers made of their features; not among the figures.
+        sheet: Pictures with the attackers' reconstructions; not among the figures.
     """
 
     attacks: tuple[AttackResult, ...]
@@ -388,11 +389,11 @@ class Audit:
 
     @property
     def made(self) -> tuple[AttackResult | ReconstructionResult, ...]:
-        """All of them, whatever they are after."""
+        """All attacks, on membership and on features."""
         return (*self.attacks, *(self.features.reconstructions if self.features else ()))
 
     def rounded(self) -> Audit:
-        """The figures alone, rounded as those of `AttackResult`."""
+        """Only the figures, rounded like those of `AttackResult`."""
         attacks = tuple(attack.rounded() for attack in self.attacks)
         return Audit(attacks, self.not_tested, _rounded(self.features))
 

@@ -1,13 +1,14 @@
-"""The attacks on membership, on equal numbers of members and non-members.
+"""Membership attacks, on equal numbers of members and non-members.
 
-`attack_quickly` makes the two that take seconds, at every release: one that sees outputs, one that holds the weights.
-`attack` adds those that train shadow models, `attack_answers` goes through an interface. How many records are used is a
-public figure: it follows from the public number of records and the fractions of the split, never from the real sizes.
+`attack_quickly` runs the two that take seconds, at every release: one that sees outputs, one that holds the weights.
+`attack` adds those that train shadow models; `attack_answers` goes through an interface. The number of records used is
+public: it is derived from the public number of records and the fractions of the split, never from the actual sizes.
 
-Who is used for what: attacks are scored on members (of the private part) and on the holdout, which nothing was trained
-on. LiRA and RMIA train shadow models on halves of these very records, which is their design and tells them nothing
-about the attacked model; the rest of the private part is in every shadow model, as for an attacker who knows everybody
-else. The shadow-model attack learns from the test records alone, which are also RMIA's population.
+Which records are used for what: attacks are scored on members (from the private part) and on the holdout, which nothing
+was trained on. LiRA and RMIA train shadow models on random halves of these same records, which is their design and
+tells them nothing about the attacked model; the rest of the private part is in every shadow model, as for an attacker
+who knows all other records. The shadow-model attack learns from the test records alone, which also serve as RMIA's
+population.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from airlock.training.ensembles.ensemble import EngineName
 from airlock.training.loop import mix
 
 _MOST = 10_000
-_LESSONS = 5000  # answers that a class's attack network learns from at most
+_LESSONS = 5000  # the most answers that the attack network of a class learns from
 
 TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
@@ -82,14 +83,14 @@ class AuditSettings(Frozen):
 
     Args:
         shadows: How many shadow models, an even number.
-        like: How they are trained: "plain", without privacy and all at once; or "release", each by the very method that
-            made what leaves, with its noise, one after another.
+        like: How they are trained: "plain", without privacy and all at once; or "release", one after another by the
+            method that made the release, with its noise.
         epochs: Of plain training.
         batch_size: Of plain training.
         most: Records of each side at most.
-        queries: Of the label-only attack, a record.
+        queries: Of the label-only attack, per record.
         engine: Where plain shadow models are trained: "local" or "ray".
-        attacks: Attacks of other packages to make besides, by name; on networks that leave, and for the dossier alone.
+        attacks: Names of other packages' attacks to run as well; on networks that leave, and for the dossier only.
     """
 
     shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
@@ -105,7 +106,7 @@ class AuditSettings(Frozen):
 def attack_quickly(
     net: nn.Module, classes: tuple[str, ...], delta: float, split: Split, fractions: SplitConfig, seed: int
 ) -> tuple[Audit, Secrets]:
-    """Attack a network with what takes seconds; one that stays inside too, beside what leaves.
+    """Run the attacks that take seconds on a network; also used for a teacher that stays inside.
 
     Args:
         net: In evaluation mode.
@@ -116,7 +117,7 @@ def attack_quickly(
         seed: Of the attacks.
 
     Returns:
-        The audit, and the single records' scores, which belong into the vault.
+        The audit, and the scores of single records, which belong in the vault.
     """
     attack_set = draw(split, fractions, seed, _MOST)
     if attack_set is None:
@@ -141,12 +142,12 @@ def attack(
         split: The records that it came from.
         fractions: Of the split.
         seed: Of the attacks.
-        settings: How hard.
+        settings: How hard to attack.
         run: Device, progress, checkpoints.
         channel: What made it; needed for `like = "release"`.
 
     Returns:
-        The audit, and the single records' scores, which belong into the vault.
+        The audit, and the scores of single records, which belong in the vault.
     """
     attack_set = draw(split, fractions, seed, settings.most)
     if attack_set is None:
@@ -175,16 +176,16 @@ def attack_answers(
     """Attack answers through their interface, with fresh noise: what a client could do.
 
     Args:
-        answerer: Whoever answers.
+        answerer: Answers the queries.
         delta: At which its ε is stated.
         split: The records that it came from.
         fractions: Of the split.
         seed: Of the attacks.
-        settings: How hard; without them, what takes seconds.
+        settings: How hard to attack; by default, only what takes seconds.
         run: Progress.
 
     Returns:
-        The audit, and the single records' scores, which belong into the vault.
+        The audit, and the scores of single records, which belong in the vault.
     """
     attack_set = draw(split, fractions, seed, settings.most if settings else query_attack.MOST)
     most = max(query_attack.ASKED, settings.queries + 1 if settings else 0)
@@ -219,13 +220,13 @@ def _scored(
 
 
 def _try(work: Callable[[], list[Scores]], found: list[Scores], untested: list[str]) -> None:
-    """An attack that these records do not allow is told as not made, with the reason."""
+    """Run an attack; if these records do not allow it, report it as not tested, with the reason."""
     try:
         found += work()
     except Interrupted:
         raise
     except AirlockError as error:
-        # Not what was found instead: that may say something about the records.
+        # Not what was found instead: that could reveal something about the records.
         untested.append(f"An attack that could not be made here: it needs {error.expected}.")
 
 
@@ -251,7 +252,7 @@ def _labels(target: Target, attack_set: AttackSet, settings: AuditSettings, seed
 
 
 def _kinds(records: Records) -> tuple[Kind, ...]:
-    """How records are altered; decided by some that no promise covers."""
+    """How records are altered; decided on records that no guarantee covers."""
     if records.x.ndim == 4:
         return "shift", "noise"
     return ("flip",) if np.isin(records.x[:1000], (0, 1)).all() else ("noise",)
@@ -266,7 +267,7 @@ def _shadowed(
     run: Run,
     channel: Channel | None,
 ) -> list[Scores]:
-    """LiRA and RMIA, from shadow models on halves of the pool and all the rest."""
+    """LiRA and RMIA, from shadow models trained on halves of the pool and all of the rest."""
     pool, member = attack_set.pool, attack_set.member
     inside = balanced(settings.shadows, len(pool), seed)
     beside = split.test.take(np.arange(min(len(split.test), settings.most)))
@@ -295,7 +296,7 @@ def _trained(
     seed: int,
     run: Run,
 ) -> tuple[Logits, Logits]:
-    """Plain shadow models' logits on the pool and beside it."""
+    """Plain shadow models' logits on `pool` and `beside`."""
     whole = np.concatenate([inside, np.ones((len(inside), len(rest)), bool)], 1)
     shadows, models = _plain(target, target.embed(joined(pool, rest)), whole, settings, seed, run)
     return shadows.logits[:, : len(pool)], models.logits(Resident(target.embed(beside), run.device)).numpy()
@@ -313,7 +314,7 @@ def _plain(
 def _learned(
     target: Target, attack_set: AttackSet, test: Records, settings: AuditSettings, seed: int, run: Run
 ) -> Scores:
-    """The shadow-model attack; its shadows know the test records alone."""
+    """The shadow-model attack; its shadows are trained on test records alone."""
     own = mix(seed, 1)
     inside = balanced(settings.shadows, len(test), own)
 
@@ -329,7 +330,7 @@ def _learned(
 
 
 def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Logits]]) -> tuple[Logits, Logits]:
-    """What shadow models say, from the checkpoint's folder if an interrupted run had come so far."""
+    """The shadow models' logits, from the checkpoint folder if an interrupted run had finished them."""
     folder = run.checkpoint
     if folder is None:
         return work(run)

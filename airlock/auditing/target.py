@@ -1,8 +1,7 @@
-"""What is attacked, and what an attacker would train to be like it.
+"""What is attacked, and how an attacker would train models like it.
 
-In: the network that leaves. Out: its answers, and for shadow models the records and networks they are made of. Of a
-frozen public front end with a trained head nothing but the head is trained again: records go through the front end
-once.
+In: the network that leaves. Out: its answers, and for shadow models the records and networks to train. With a frozen
+public front end and a trained head, only the head is retrained: records go through the front end once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _RATE, _HEAD_RATE = 1e-3, 2e-2  # of Adam, for a network and for a linear head o
 
 @dataclass(frozen=True)
 class Target:
-    """A network that leaves, as whoever receives it has it.
+    """A network that leaves, as its recipient has it.
 
     Args:
         net: In evaluation mode.
@@ -47,14 +46,14 @@ class Target:
 
     @property
     def trained(self) -> nn.Module:
-        """A copy of the network in which exactly what was trained can have a gradient."""
+        """A copy of the network in which exactly the trained parameters require gradients."""
         copied = copy.deepcopy(self.net).requires_grad_(True)
         if isinstance(copied, Framed):
             copied.front.requires_grad_(False)
         return copied
 
     def embed(self, records: Records) -> Records:
-        """The records as what is trained sees them."""
+        """The records as the trained part of the network sees them."""
         if not isinstance(self.net, Framed):
             return records
         device = next(self.net.parameters()).device
@@ -63,7 +62,7 @@ class Target:
 
     @property
     def make(self) -> Make:
-        """Untrained networks for `embed`'s records, each by its own number."""
+        """Makes untrained networks for `embed`'s records, by model number."""
         if not isinstance(self.net, Framed):
             return self.fresh
         width, classes = self.net.head.in_features, self.net.head.out_features

@@ -1,11 +1,11 @@
-"""What leaves: a network, the right to ask one, or features instead of records.
+"""What leaves: a network, an interface to query one, or features in place of records.
 
-`Artefact` is all that the rooms above may ask of it, whatever it is. Where one of them has to do something of its own
-for each kind (pack it, attack it), it does so by one table keyed by `kind`. So a fourth kind of artefact is a class
-here and an entry in each of these tables.
+`Artefact` is the protocol that all kinds share and that higher-level packages rely on. Where these need kind-specific
+behaviour (packing, attacking), they use one table keyed by `kind`. So a fourth kind of artefact takes a class here and
+an entry in each of these tables.
 
 A network and a set of features are in this file. `Interface`, which leaves where no network does, is in
-`methods.interface` together with those who answer.
+`methods.interface` together with the answerers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Artefact(Protocol):
 
     @property
     def kind(self) -> ArtefactKind:
-        """Which of the three it is: the name of its table on the card."""
+        """Which of the three kinds it is: the name of its table on the card."""
 
     @property
     def made_once(self) -> bool:
-        """Whether a second version must never come from what a run left in the vault."""
+        """Whether a run's checkpoint must never be used to make a second version."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -53,10 +53,10 @@ class Artefact(Protocol):
 
     @property
     def questions(self) -> int | None:
-        """How many questions may be asked, at most; None where any number."""
+        """The largest number of queries; None if unlimited."""
 
     def disclosed(self, executed: dpa.DpEvent, kept: Secrets, open_answerer: OpenAnswerer) -> Disclosed:
-        """What the court looks at.
+        """What the court observes.
 
         Args:
             executed: What the release cost.
@@ -65,11 +65,11 @@ class Artefact(Protocol):
         """
 
     def forget(self) -> None:
-        """The bundle has all of it: remove what lay in the vault until then."""
+        """The bundle now holds everything: remove the copy in the vault."""
 
 
 def weights_of(net: nn.Module) -> Arrays:
-    """Every tensor of a network that holds fractions, by name."""
+    """Every floating-point tensor of a network, by name."""
     state = {name: tensor.detach() for name, tensor in net.state_dict().items() if tensor.is_floating_point()}
     return {name: tensor.double().cpu().numpy() for name, tensor in state.items()}
 
@@ -105,7 +105,7 @@ class NetworkArtefact:
 
     @property
     def questions(self) -> None:
-        """Any number: whoever has the network can ask it."""
+        """Unlimited: anyone who has the network can query it."""
         return None
 
     def disclosed(self, executed: dpa.DpEvent, kept: Secrets, open_answerer: OpenAnswerer) -> Disclosed:
@@ -113,23 +113,24 @@ class NetworkArtefact:
         return Disclosed(weights_of(self.net), executed)
 
     def forget(self) -> None:
-        """Nothing lay in the vault."""
+        """Nothing to remove: there is no copy in the vault."""
 
 
 @dataclass(frozen=True)
 class FeatureSet:
     """Features that leave: one vector or stack of maps per record, and its label.
 
-    The shards lie in the vault until the bundle has them. Everything but the folder and the front end is public.
+    The shards are kept in the vault until they are copied into the bundle. Everything but the folder and the front end
+    is public.
 
     Args:
-        folder: Where its shards lie, in the vault.
-        manifest: What they are.
+        folder: Where its shards are, in the vault.
+        manifest: Describes the shards.
         labels: Whether labels leave as they are.
-        prior: Whose pictures `recovery` speaks of, in words; empty where nothing is said.
-        recovery: The bound against every attacker.
+        prior: The pictures that `recovery` refers to, in words; empty if there is no bound.
+        recovery: The bound on reconstruction by any attacker.
         withheld: Settings that stay in the vault.
-        front: What records went through; for attacks, it never leaves.
+        front: The front end; for attacks only, it never leaves.
         clip: The norm that features were clipped to; None where they were not.
     """
 
@@ -157,11 +158,11 @@ class FeatureSet:
 
     @property
     def questions(self) -> None:
-        """Any number: whoever has the features can look at them."""
+        """Unlimited: anyone who has the features can inspect them."""
         return None
 
     def disclosed(self, executed: dpa.DpEvent, kept: Secrets, open_answerer: OpenAnswerer) -> Disclosed:
-        """Sums over the rows, which one record moves as much as it moves its row."""
+        """Sums over the rows, which one record changes exactly as much as its own row."""
         rows = load(self.folder, self.manifest)
         return Disclosed({"rows": rows.x.astype(np.float64).sum(0), "labels": np.bincount(rows.y)}, executed)
 
@@ -171,7 +172,7 @@ class FeatureSet:
 
 
 class KeptFrontEnd(Protocol):
-    """What the vault keeps of the front end that a set of features came from: for attacks, never for a bundle."""
+    """What the vault keeps of the front end behind a set of features: for attacks, never for a bundle."""
 
     @property
     def name(self) -> str:
@@ -187,7 +188,7 @@ class KeptFrontEnd(Protocol):
 
     @property
     def narrowed(self) -> bool:
-        """Whether layers before the last were cut down too: its maps are then not those of the whole network."""
+        """Whether layers before the last were narrowed too: its maps then differ from those of the whole network."""
 
     @property
     def pool(self) -> tuple[str, ...]:
@@ -195,13 +196,13 @@ class KeptFrontEnd(Protocol):
 
     @property
     def settings_table(self) -> Mapping[str, Any]:
-        """The settings of the release for a config, with what was chosen in place of what chose it."""
+        """The settings of the release in config form, with selection criteria replaced by what they selected."""
 
     def reopened(self, facts: Facts) -> nn.Module:
         """The front end itself, for records of these facts, frozen.
 
         Raises:
-            FormatError: The vault keeps that of other records.
+            FormatError: The vault's front end is for different records.
         """
 
     def candidates(self, split: Split, seed: int, run: Run) -> dict[str, nn.Module]:

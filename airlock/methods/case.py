@@ -1,18 +1,18 @@
-"""What a method brings to court: two neighbouring data sets, a way to run the real mechanism on both, and the claim.
+"""A method's case for the court: two neighbouring data sets, a way to run the real mechanism on both, and the claim.
 
-The court (`auditing.audit_game`) knows no channel, so everything that is particular to one is in its cases: the data
-sets are public and made up, small enough that a run takes a millisecond, and chosen to be hard to hide: the one record
-that differs is as large as it may be, the others are as quiet as they can be.
+The court (`auditing.audit_game`) knows no channel, so everything specific to one is in its cases. The data sets are
+public and synthetic, small enough that a run takes a millisecond, and chosen as a worst case: the record that differs
+has the largest influence allowed, the others as little as possible.
 
-A `Case` is many short runs with one record more or less. `Canaries` are one whole release with many records more or
-less, each by a coin flip of its own: for training that is too expensive to repeat, and for faults that only show over
-all its steps.
+A `Case` is many short runs with and without one record. `Canaries` are one whole release with many records, each
+included by its own coin flip: for training that is too expensive to repeat, and for faults that only show over all of
+its steps.
 
-That a claim stands says little unless it is known which claims would have fallen. So a case may bring `LessNoise`: what
-accounting says about the same mechanism with its noise divided by a number, and how well the two data sets could then
-be told apart.
+That a claim stands says little unless it is known which claims would have been refuted. So a case may provide
+`LessNoise`: what accounting says about the same mechanism with its noise divided by a number, and how well the two data
+sets could then be distinguished.
 
-Where a whole configuration is tried, the court looks at what its releases let out: at a `Disclosed`.
+Where a whole configuration is tested, the court observes what its releases disclose: a `Disclosed`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ Runs = Callable[[bool, int, Stream], Scores]
 Coins = NDArray[np.bool_]  # which canaries are in the data set
 
 ACCOUNTED = "dp-accounting's bound on the events that the runs execute"
-_SHARES = (0.0, 0.25, 0.5, 0.75)  # of the claimed ε: where else the curve of a proof is tested
-_INTERVAL = 2e-3  # between privacy losses, over the ε that is claimed; a power wants no finer one
-_FINEST, _COARSEST = 1e-3, 50.0  # ε for which the interval still follows it
+_SHARES = (0.0, 0.25, 0.5, 0.75)  # of the claimed ε: further points at which a proof's privacy curve is tested
+_INTERVAL = 2e-3  # between privacy losses, relative to the claimed ε; fine enough to compute power
+_FINEST, _COARSEST = 1e-3, 50.0  # range of ε in which the interval scales with it
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One mechanism that a claim would be false of: its ε, and the ROC curve of the best test of two data sets.
+    """A mechanism for which a claim is false: its ε, and the ROC curve of the optimal test between two data sets.
 
     Args:
         epsilon: At the δ of the claim.
-        one: How often each of some events, each of them within the next, happens with the record.
-        other: How often without it.
+        one: The probabilities of a nested sequence of events with the record.
+        other: Their probabilities without it.
     """
 
     epsilon: float
@@ -60,7 +60,7 @@ class Alternative:
 
     @property
     def chances(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of the events, with the record and without it."""
+        """The probabilities of the events, with the record and without it."""
         return self.one, self.other
 
 
@@ -68,14 +68,14 @@ class Alternative:
 class LessNoise:
     """The mechanism of a case with its noise divided by a number, for every such number.
 
-    The best test goes by the privacy loss, whose distribution accounting has: P[loss ≥ t] with the record, and without
-    it the same with each loss l weighted by e^−l. Of a zCDP event no more than a bound is known; Gaussian noise that
-    just meets it stands in.
+    The optimal test thresholds the privacy loss, whose distribution accounting computes: P[loss ≥ t] with the record,
+    and without it the same with each loss l weighted by e^−l. For a zCDP event only a bound is known; Gaussian noise
+    that just meets it is used instead.
 
     Args:
-        event: What the claim is computed from: Gaussian or Laplace noise or zCDP, sampled and composed or not.
+        event: What the claim is computed from: Gaussian or Laplace noise or zCDP, possibly sampled and composed.
         delta: Of the claim.
-        reach: How far the two data sets of the case are apart, as a share of the sensitivity that is accounted for.
+        reach: The distance between the case's two data sets, as a share of the sensitivity that is accounted for.
     """
 
     event: dpa.DpEvent
@@ -83,7 +83,7 @@ class LessNoise:
     reach: float = 1.0
 
     def at(self, divisor: float) -> Alternative:
-        """With the noise divided by this."""
+        """The mechanism with its noise divided by this."""
         accounted = self._losses(divisor)
         told = accounted if self.reach == 1.0 else self._losses(divisor * self.reach)
         mass = told._pld._pmf_remove.to_dense_pmf()
@@ -112,12 +112,12 @@ class Case:
     """One claim and what it takes to test it.
 
     Args:
-        claim: The ε and δ that are stated of exactly what `run` runs, and by which theorem.
+        claim: The ε and δ stated for exactly what `run` runs, and by which theorem.
         pair: The two data sets, in one sentence.
         statistics: What the columns of the scores are, in words.
-        run: Whether with the record, how many independent runs, and their randomness; gives the scores.
-        curve: Other (ε, δ) that the same theorem claims of the same runs.
-        family: What the mechanism would be with less noise; None where that is not known.
+        run: Takes whether to include the record, how many independent runs, and their randomness; returns the scores.
+        curve: Other (ε, δ) that the same theorem claims for the same runs.
+        family: The mechanism with less noise; None if not known.
     """
 
     claim: Claim
@@ -131,14 +131,14 @@ class Case:
     def of_proven(
         cls, guarantee: Guarantee, pair: str, statistics: tuple[str, ...], run: Runs, reach: float = 1.0
     ) -> Case:
-        """The case of a promise that is proven: claim, curve and family follow from its events.
+        """The case of a proven guarantee: claim, curve and family follow from its events.
 
         Args:
-            guarantee: That of the plan whose mechanism `run` runs.
+            guarantee: That of the plan whose mechanism is run by `run`.
             pair: As above.
             statistics: As above.
             run: As above.
-            reach: How far the two data sets are apart, as a share of the sensitivity that is accounted for.
+            reach: The distance between the two data sets, as a share of the sensitivity that is accounted for.
         """
         claim, events = Claim(guarantee.epsilon, guarantee.delta, ACCOUNTED), guarantee.events
         return cls(
@@ -153,16 +153,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Canaries:
-    """One claim and records of which a coin decides whether they are in the data set.
+    """One claim, and records that are included in the data set by coin flips.
 
     Args:
-        claim: The ε and δ that are stated of exactly what `run` runs, under add-remove, and by which theorem.
+        claim: The ε and δ stated for exactly what `run` runs, under add-remove, and by which theorem.
         count: How many canaries there are.
         what: The canaries and the run, in one sentence.
         statistic: What a score is, in words; computed from what is accounted for, and from nothing else.
-        run: The coins, which nothing but the data set may depend on, and the randomness of the one run; gives a score a
-            canary, high for one that seems to be in.
-        family: What the mechanism would be with less noise; None where that is not known.
+        run: Takes the coins, on which only the data set may depend, and the randomness of the one run; returns one
+            score per canary, higher for one that seems to be in.
+        family: The mechanism with less noise; None if not known.
     """
 
     claim: Claim
@@ -175,12 +175,12 @@ class Canaries:
 
 @dataclass(frozen=True)
 class Disclosed:
-    """What the court looks at of one release.
+    """What the court observes of one release.
 
     Args:
-        leaves: All that leaves as arrays, or what all of it is computed from without another look at private records.
+        leaves: Everything that leaves, as arrays, or arrays from which all of it follows by post-processing.
         executed: What it cost.
-        lasting: Whether one release can be looked at any number of times, each time with noise of its own.
+        lasting: Whether one release can be observed repeatedly, each time with fresh noise.
     """
 
     lasting: ClassVar[bool] = False
@@ -189,11 +189,11 @@ class Disclosed:
     executed: dpa.DpEvent
 
     def observe(self, record: Records, stream: Stream) -> Arrays:
-        """What somebody sees who is after this record.
+        """What an attacker who targets this record sees.
 
         Args:
-            record: The one that is in the data set or not.
-            stream: The randomness of what is drawn only when somebody looks.
+            record: The record that is in the data set or not.
+            stream: The randomness of what is drawn only when observed.
         """
         return self.leaves
 
@@ -202,16 +202,16 @@ Disclosing = Callable[[Randomness], Disclosed]
 
 
 def curve_of(event: dpa.DpEvent, epsilon: float) -> tuple[tuple[float, float], ...]:
-    """Further points of the curve that accounting for the event claims, at and below its ε.
+    """Further points of the event's privacy curve, below its ε.
 
-    Noise that is too small shows at a small ε within hundreds of runs, at a small δ within many thousands.
+    Insufficient noise is detected at a small ε within hundreds of runs, but at a small δ only within many thousands.
     """
     epsilons = [share * epsilon for share in _SHARES]
     return tuple(zip(epsilons, deltas(event, epsilons), strict=True))
 
 
 def less_noise(event: dpa.DpEvent, delta: float, reach: float = 1.0) -> LessNoise | None:
-    """The family of an event whose noise can be scaled; None for any other."""
+    """The family of an event whose noise can be scaled; None for other events."""
     try:
         scaled(event, 1.0)
     except ValueError:
@@ -220,7 +220,7 @@ def less_noise(event: dpa.DpEvent, delta: float, reach: float = 1.0) -> LessNois
 
 
 def scaled(event: dpa.DpEvent, factor: float) -> dpa.DpEvent:
-    """The same with all noise times the factor; of zCDP with Gaussian noise in its place.
+    """The same event with all noise scaled by the factor; zCDP is replaced by Gaussian noise.
 
     Raises:
         ValueError: Its noise is not known.

@@ -1,19 +1,19 @@
-"""The case of a configuration: whole releases of it on made-up records, with one record more or less.
+"""The court case of a configuration: whole releases of it on synthetic records, with and without one record.
 
-A method's own case tries the method, on a network that suits the court. Here the very configuration is tried: the
-user's network in the mode, precision and on the device that it trains in, through the code that releases. Whatever else
-goes wrong between a network and what leaves (records that meet in a layer, a view that is clipped by itself, a tensor
-without noise) moves what leaves by more than its noise hides.
+A method's own case tests the method, on a network that suits the court. Here the exact configuration is tested: the
+user's network, in its training mode and precision and on its device, through the code that makes releases. Any fault
+between the network and what leaves (records that interact in a layer, an augmented view that is clipped separately, a
+tensor without noise) changes what leaves by more than the noise hides.
 
-A release is made small (`Channel.small`): a few dozen records in the declared shape, one step, every record in it, all
-that follows from what is paid for left out. The noise is that for the same (ε, δ). With fewer steps it is smaller, so
-that one record shows best where it is allowed to show.
+A release is made small (`Channel.small`): a few dozen records of the declared shape and one step with every record in
+it, without post-processing. The noise is calibrated to the same (ε, δ). With fewer steps it is smaller, which makes the
+influence of one record easiest to detect.
 
-What is scored: all arrays that leave. Two releases that draw the same noise differ by what the record does. Their mean
-difference, each array over the variance of its noise, is the direction that releases with fresh noise are projected on;
-the same within the arrays that differ most, and the squared size. The direction comes from runs of its own. Of an
-interface the arrays are sums over answers about the record, asked for in blocks until the budget is spent, half of it
-from one process and half from another.
+All arrays that leave are scored. Two releases that draw the same noise differ only by the influence of the record.
+Their mean difference, with each array divided by its noise variance, is the direction onto which releases with fresh
+noise are projected; further scores are the same projection within each of the arrays that differ most, and the squared
+norm. The direction comes from separate runs. For an interface the arrays are sums over answers about the record,
+queried in blocks until the budget is spent, half of it from one process and half from another.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from airlock.nets.registry import seed_torch
 from airlock.training import Run
 from airlock.training.loop import forked_generator
 
-PRIVATE, PUBLIC = 24, 24  # made-up records, as declared to the method
+PRIVATE, PUBLIC = 24, 24  # synthetic records, as declared to the method
 _ALIKE = 6  # pairs of releases that draw the same noise
-_SHOWN = 6  # arrays with a score of their own
+_SHOWN = 6  # arrays with a separate score
 _SEED = 0
 PAIR = (
     "{others} made-up records in the declared shape, with and without one more, through whole releases of this "
@@ -61,7 +61,7 @@ def of_config(make: Callable[[ReleaseConfig, Facts], Channel], config: ReleaseCo
         run: Where to compute.
 
     Raises:
-        Refused: This method is not tried so.
+        Refused: This method cannot be tried in this way.
         ConfigError: The configuration cannot be made small.
     """
     method = type(make(config, facts))
@@ -84,7 +84,7 @@ def of_config(make: Callable[[ReleaseConfig, Facts], Channel], config: ReleaseCo
 
 
 def shrunk(config: ReleaseConfig, small: Mapping[str, object]) -> ReleaseConfig:
-    """The same configuration with these settings over its own; one run, since only one is made."""
+    """The same configuration with these settings overriding its own; one tuning run, since only one is made."""
     table = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     settings = _over(table.get("settings", {}), small)
     return ReleaseConfig.model_validate({**table, "settings": settings, "tuning_runs": 1})
@@ -106,13 +106,13 @@ def _in_words(small: Mapping[str, Any]) -> str:
 
 
 def _facts(facts: Facts, config: ReleaseConfig) -> Facts:
-    """Sizes of which the private part has PRIVATE records."""
+    """Facts with a total such that the private part has PRIVATE records."""
     own = share("private", config.split, facts.test_records is not None)
     return dataclasses.replace(facts, records=max(1, round(PRIVATE / max(own, 1e-9))))
 
 
 def separation(event: dpa.DpEvent) -> float | None:
-    """How many standard deviations of its noise a record may move what the event releases; None where not known."""
+    """By how many noise standard deviations a record may change what the event releases; None if not known."""
     if isinstance(event, dpa.GaussianDpEvent):
         return 1.0 / float(event.noise_multiplier)
     if isinstance(event, dpa.ZCDpEvent) and not event.xi:
@@ -129,7 +129,7 @@ def separation(event: dpa.DpEvent) -> float | None:
 
 
 class _Subject:
-    """A small configuration, two neighbouring splits, and how to score what leaves."""
+    """A small configuration, two neighbouring splits, and the scoring of what leaves."""
 
     def __init__(self, channel: Channel, run: Run) -> None:
         self._channel, self._planned = channel, to_json(channel.plan().guarantee.events)
@@ -140,11 +140,11 @@ class _Subject:
         self._learn_direction()
 
     def run(self, with_record: bool, count: int, stream: Stream) -> Scores:
-        """So many whole releases, each with noise of its own."""
+        """Scores of `count` whole releases, each with fresh noise."""
         return np.stack([self._score(self._let_out(with_record, stream.child(i))) for i in range(count)])
 
     def _let_out(self, with_record: bool, stream: Stream) -> Arrays:
-        """What one release lets out."""
+        """What one release discloses."""
         left = self._lasting.get(with_record) or self._released(with_record, stream)
         return left.observe(self._record, stream)
 
@@ -159,7 +159,7 @@ class _Subject:
         return left
 
     def _learn_direction(self) -> None:
-        """From releases that draw the same noise on both sides, and from how they differ on one side."""
+        """From releases with the same noise on both sides, and from their spread on one side."""
         pairs = []
         for i in range(_ALIKE):
             noise = [Stream.from_seed(i) for _ in (True, False)]
@@ -170,7 +170,7 @@ class _Subject:
         for name in pairs[0][0]:
             one, other = (np.stack([pair[side][name] for pair in pairs]) for side in (0, 1))
             moved, spread = (one - other).mean(0), float(np.sqrt(other.var(0, ddof=1).mean()))
-            floor = max(spread, 1e-9 * float(np.abs(moved).max(initial=0.0))) or 1.0  # 1 where nothing ever moves
+            floor = max(spread, 1e-9 * float(np.abs(moved).max(initial=0.0))) or 1.0  # 1 where nothing ever changes
             self._direction[name], self._middle[name] = moved / floor**2, (one.mean(0) + other.mean(0)) / 2
             strength[name] = float(np.linalg.norm(moved)) / floor
         self.separation = math.sqrt(sum(value**2 for value in strength.values()))
@@ -186,7 +186,7 @@ class _Subject:
 
 
 def _begun(channel: Channel, side: Split, run: Run) -> Disclosing:
-    """What a side's releases let out; a front end that its function draws without a seed is the same on both sides."""
+    """What one side's releases disclose; global seeds are fixed, so an unseeded front end is the same on both sides."""
     here, there = random.getstate(), np.random.get_state()
     with forked_generator(run.device):
         seed_torch(_SEED, run.device)
@@ -200,7 +200,7 @@ def _begun(channel: Channel, side: Split, run: Run) -> Disclosing:
 
 
 def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
-    """With and without a record, which comes last; all made up in the declared shape, and public."""
+    """Splits with and without one record, which comes last; all records are synthetic and of the declared shape."""
     chance = np.random.default_rng(seed)
 
     def some(count: int) -> Records:
@@ -208,7 +208,7 @@ def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
         return Records((255 * numbers).astype(np.uint8) if len(facts.shape) == 3 else numbers, y)
 
     private, public = some(PRIVATE), some(PUBLIC)
-    private.x[-1] = 255 if len(facts.shape) == 3 else 1  # it stands out, and is still what every network takes
+    private.x[-1] = 255 if len(facts.shape) == 3 else 1  # an extreme record that every network still accepts
     nobody = public.take(np.arange(0))
     both, less = (
         Split(facts, part, public, nobody, nobody) for part in (private, private.take(np.arange(PRIVATE - 1)))
@@ -217,5 +217,5 @@ def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
 
 
 def _floats(arrays: Arrays) -> dict[str, NDArray[np.float64]]:
-    """Flat; what is not finite counts as nothing."""
+    """Flattened; NaN becomes 0 and infinities become large finite numbers."""
     return {name: np.nan_to_num(np.asarray(a, np.float64)).ravel() for name, a in arrays.items() if np.size(a)}

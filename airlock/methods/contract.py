@@ -1,7 +1,8 @@
 """The contract of a channel method, and the values that pass through it.
 
-`plan` runs before any record is read and gives the guarantee; `release` trains, applies the mechanism, and returns what
-leaves. The executed events must equal the planned ones: `check_executed` refuses a release that spent anything else.
+`plan` runs before any record is read and returns the guarantee; `release` trains, applies the mechanism, and returns
+what leaves. The executed events must equal the planned ones: `check_executed` refuses a release that spent anything
+else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from airlock.methods.interface import Answerer, Interface
 from airlock.training import Run
 from airlock.training.outcomes import Outcomes
 
-# A method's own figures: a frozen dataclass, such as `DpSgdFigures`. Whoever does not care writes `Plan` or `Channel`.
+# A method's own figures: a frozen dataclass, such as `DpSgdFigures`. Code that does not use them writes plain `Plan` or
+# `Channel`.
 F = TypeVar("F", default=Any)
 Details = Mapping[str, str | int | float]
 ASSUMED = (
@@ -37,7 +39,7 @@ ASSUMED = (
     "Network, settings and class names were chosen without looking at the private records.",
 )
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
-TEACHER = "teacher"  # among the secrets: a network that stays, and may be attacked along with what leaves
+TEACHER = "teacher"  # among the secrets: a network that stays inside and may be attacked along with the release
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class Plan(Generic[F]):
         channel: Which of the five things leaves.
         method: By which method.
         leaves: What leaves, in one sentence for a reader who is no engineer.
-        guarantee: The promise, its ε already computed.
-        details: Public figures for people to read, on the card and in tables; no code computes from them.
-        schedule: How the cost builds up on the way, where it does so in equal steps with a bounded ε.
+        guarantee: With its ε already computed.
+        details: Public figures for display, on the card and in tables; no code computes with them.
+        schedule: How the cost accumulates during training, if it does so in equal steps with a bounded ε.
         figures: What the mechanism is run with (noise multiplier, sampling probability and the like), in the method's
             own frozen dataclass. `execute` takes its numbers from here, so what is executed is what was planned.
     """
@@ -61,27 +63,26 @@ class Plan(Generic[F]):
     guarantee: Guarantee
     details: Details
     schedule: BudgetSchedule | None = None
-    figures: F = None  # type: ignore[assignment]  # a method whose `execute` needs none may leave them out
+    figures: F = None  # type: ignore[assignment]  # optional for methods whose `execute` needs none
 
     def curve(self) -> Curve | None:
-        """ε on the way, which takes seconds to compute; None where there is no bound or no schedule."""
+        """ε over the course of training, which takes seconds to compute; None without a bound or a schedule."""
         return trace(self.schedule, self.guarantee)
 
 
 @dataclass(frozen=True)
 class Release:
-    """What leaves, with its promise and its use; and apart from it what must stay.
+    """What leaves, with its guarantee and utility; and separately what must stay inside.
 
     Args:
         plan: What was planned.
-        artefact: What leaves: a network, or where none does the right to ask, or features.
-        guarantee: The promise that the executed events support.
-        utility: What became of every test record; it stays inside.
+        artefact: What leaves: a network, an interface, or features.
+        guarantee: The guarantee that the executed events support.
+        utility: The outcome for every test record; stays inside.
         secure_noise: Whether the privacy randomness came from the operating system.
-        noise_made_on: Where the noise was computed, as it happened; both places where it was both, none if there was
-            no noise.
+        noise_made_on: Where the noise was actually computed; possibly both places, and none if there was no noise.
         secrets: Arrays for the vault, by file name; none of it may leave.
-        inside: Figures that follow from test or private records and that nothing pays for; the dossier alone has them.
+        inside: Figures derived from test or private records that no ε pays for; for the dossier only.
     """
 
     plan: Plan
@@ -112,17 +113,17 @@ class Release:
 
 @dataclass(frozen=True)
 class Executed:
-    """What a method did, for the house to check and to pack.
+    """What a method did, for `release` to check and package.
 
     Args:
         artefact: What leaves.
-        events: What was done to the private records, from the mechanisms that did it and not from the plan.
-        utility: What became of every test record; it stays inside.
-        details: The public figures of the plan as they turned out; None where all did as planned.
-        assumptions: The sentences of the promise as they turned out; None where all did as planned.
-        noise_made_on: Where the noise was computed, if not where the release drew it.
+        events: What was done to the private records, as reported by the mechanisms that ran, not by the plan.
+        utility: The outcome for every test record; stays inside.
+        details: The plan's public figures as executed; None if unchanged.
+        assumptions: The guarantee's assumptions as executed; None if unchanged.
+        noise_made_on: Where the noise was computed, if not where the randomness of the release records it.
         secrets: Arrays for the vault, by file name.
-        inside: Figures that nothing pays for.
+        inside: Figures that no ε pays for; for the dossier only.
     """
 
     artefact: Artefact
@@ -146,18 +147,18 @@ class Channel(ABC, Generic[F]):
     status: ClassVar[Status]
     leaves: ClassVar[str]
     title: ClassVar[str]  # what it releases, in a few words, for tables
-    artefact: ClassVar[ArtefactKind] = "network"  # what leaves; which attacks must be made follows from it
-    rank: ClassVar[int] = 1000  # of proven methods by what usually does best (docs/results): the smaller the better
-    listed: ClassVar[bool] = True  # whether `compare` and `advise` take it up without being asked for it by name
-    compact: ClassVar[bool] = False  # whether its network is made to be small: first on a phone
+    artefact: ClassVar[ArtefactKind] = "network"  # the kind of artefact; determines the required attacks
+    rank: ClassVar[int] = 1000  # order of proven methods by usual utility (docs/results): smaller is better
+    listed: ClassVar[bool] = True  # whether `compare` and `advise` include it without being given its name
+    compact: ClassVar[bool] = False  # whether its network is designed to be small: preferred for phones
     unproven: ClassVar[str] = ""  # for a method that is not proven: what is not proven, in one sentence
     sound_method: ClassVar[str] = ""  # for a method that is not proven: the one to take instead
     distributed: ClassVar[bool] = False  # whether `release` may run in several processes that train together
-    # Settings that make a whole release take moments, for the court (`config_case`); None if no settings do.
+    # Settings that make a whole release run in an instant, for the court (`config_case`); None if there are none.
     small: ClassVar[Mapping[str, object] | None] = None
-    # What [settings] may hold, parsed into `settings` before anything else; None where the method does that itself.
+    # The model of [settings], parsed into `settings` first of all; None if the method parses them itself.
     settings_model: ClassVar[type[Frozen] | None] = None
-    public: DataConfig | None = None  # another, public set that `release` reads in the clear (`Split.beside`)
+    public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts
@@ -169,11 +170,11 @@ class Channel(ABC, Generic[F]):
         """The guarantee and the public figures; touches no record."""
 
     def execute(self, plan: Plan[F], split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Train, apply the mechanism, measure on test records: all of a release that is the method's own."""
+        """Train, apply the mechanism, and measure on test records: the method-specific part of a release."""
         raise NotImplementedError(f"{type(self).__name__} has neither `execute` nor `release`")
 
     def release(self, split: Split, randomness: Randomness, run: Run) -> Release:
-        """Plan once, execute, and refuse what was not executed as planned."""
+        """Plan once, execute, and refuse a release that was not executed as planned."""
         plan = self.planned
         done = self.execute(plan, split, randomness, run)
         check_executed(plan, done.events)
@@ -191,7 +192,7 @@ class Channel(ABC, Generic[F]):
 
     @cached_property
     def planned(self) -> Plan[F]:
-        """The plan, computed once: what is executed is held against what was shown."""
+        """The plan, computed once: execution is checked against the plan that was shown."""
         return self.plan()
 
     def promise(
@@ -202,7 +203,7 @@ class Channel(ABC, Generic[F]):
         relation: Relation = "add-remove",
         claim: Claim | None = None,
     ) -> Guarantee:
-        """What these events are worth at the config's δ, to whom, and if which sentences are true.
+        """The guarantee of these events at the config's δ: for which unit, and under which assumptions.
 
         Args:
             events: What is done to the private records.
@@ -223,10 +224,10 @@ class Channel(ABC, Generic[F]):
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
-        """What releases of these records let out, for the court: called once for each, with its randomness.
+        """What releases of these records disclose, for the court; the result is called once per release.
 
-        By default a whole release each time. A method may do the part that draws no noise once, and the rest with the
-        code that releases.
+        By default a whole release each time. A method may run the part that draws no noise once, and the rest through
+        the code that makes releases.
         """
 
         def once(randomness: Randomness) -> Disclosed:
@@ -237,7 +238,7 @@ class Channel(ABC, Generic[F]):
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """What the court needs to try to refute this method's claim of about (ε, δ), on made-up records."""
+        """What the court needs to try to refute this method's claim of about (ε, δ), on synthetic records."""
         raise Refused(
             f"a case for the court from {cls.channel}/{cls.method}",
             "none",
@@ -247,7 +248,7 @@ class Channel(ABC, Generic[F]):
 
     @classmethod
     def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
-        """Whoever answers, from what left and what stayed in the vault; of methods whose release is an `Interface`."""
+        """The answerer, from what left and what stayed in the vault; for methods that release an `Interface`."""
         raise Refused(
             f"answers from {cls.channel}/{cls.method}",
             "a method that releases something else",
@@ -257,7 +258,7 @@ class Channel(ABC, Generic[F]):
 
     @classmethod
     def kept_front_end(cls, kept: Secrets) -> KeptFrontEnd:
-        """The front end of a release, from what stayed in the vault; of methods whose release is a `FeatureSet`."""
+        """The front end of a release, from what stayed in the vault; for methods that release a `FeatureSet`."""
         raise Refused(
             f"a front end of {cls.channel}/{cls.method}",
             "a method that releases something else",
@@ -267,7 +268,7 @@ class Channel(ABC, Generic[F]):
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
-        """What the court needs to try the same claim with one whole release and so many canaries."""
+        """What the court needs to test the same claim with one whole release and `count` canaries."""
         raise Refused(
             f"canaries for the court from {cls.channel}/{cls.method}",
             "none",
@@ -277,7 +278,7 @@ class Channel(ABC, Generic[F]):
 
 
 def refuse_net(config: ReleaseConfig) -> None:
-    """For a method that trains nothing but a head on a public front end.
+    """Refuse a `net` for a method that trains only a head on a public front end.
 
     Raises:
         ConfigError: A network is named.
@@ -301,7 +302,7 @@ def check_executed(plan: Plan, executed: dpa.DpEvent) -> None:
         )
 
 
-# All that a method takes from here: what is below, and the values that stand further down.
+# Everything that a method needs from here: defined in this module, or re-exported from lower-level ones.
 __all__ = [
     "ASSUMED",
     "KINDS",

@@ -1,8 +1,8 @@
-"""What leaves when no network does: the right to ask, and whoever answers from what stays inside.
+"""What leaves when no network does: an interface for queries, and the answerer behind it, which stays inside.
 
 An `Interface` is public and goes into the bundle. An `Answerer` is built from it and from the arrays in the vault, and
-is asked by the service, by the audit and by the court alike. It never draws noise that was not paid for: whoever asks
-reserves, pays what the reservation says, and only then has it answered.
+serves the service, the audit and the court alike. It never draws noise that was not paid for: a caller reserves, pays
+what the reservation says, and only then gets answers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Gives = Literal["logits", "probabilities", "label"]
 Figures = Mapping[str, str | int | float]
 
 _BLOCK = 1000  # queries at a time
-_ASKED = 3  # rows in a question of the court
+_ASKED = 3  # rows in a query of the court
 ONE_ANSWER = "one answer"  # the unit of an interface whose answers all cost the same
 
-BY_ANSWERER: tuple[Place, ...] = ("cpu",)  # where the noise on answers is made, as for queries to come
+BY_ANSWERER: tuple[Place, ...] = ("cpu",)  # where the noise on answers to future queries will be made
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Interface:
     """What may be asked and what it costs; everything in it is public.
 
     Args:
-        gives: What an answer is: a row of logits, a row of probabilities, or a label alone.
+        gives: What an answer is: a row of logits, a row of probabilities, or only a label.
         input_shape: Of one query.
         classes: The class names, in the order of the outputs.
         units: The whole budget, in units; None where answers cost nothing.
@@ -60,14 +60,14 @@ class Interface:
     figures: Figures
 
     def checked(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Queries as they may be answered: finite float32, one a row.
+        """Validated queries: finite float32, one per row.
 
         Raises:
             DataError: They are something else.
         """
         if x.shape[1:] != self.input_shape or x.dtype != np.float32:
             wanted = " × ".join(map(str, self.input_shape))
-            raise DataError(f"float32 queries of shape {wanted}, one a row", f"{x.dtype} of shape {x.shape}")
+            raise DataError(f"float32 queries of shape {wanted}, one per row", f"{x.dtype} of shape {x.shape}")
         if not np.isfinite(x).all():
             raise DataError("finite numbers in a query", "NaN or infinity")
         return np.ascontiguousarray(x, np.float32)
@@ -79,7 +79,7 @@ class Interface:
 
     @property
     def questions(self) -> int | None:
-        """How many may be asked, at most; None where any number."""
+        """The largest number of queries; None if unlimited."""
         return None if self.units is None else int(self.figures.get("queries", self.units))
 
     def disclosed(self, executed: dpa.DpEvent, kept: Secrets, open_answerer: OpenAnswerer) -> Disclosed:
@@ -87,16 +87,16 @@ class Interface:
         return DisclosedAnswers({}, executed, (open_answerer(self, kept), open_answerer(self, kept)))
 
     def forget(self) -> None:
-        """Nothing of it lies in the vault but what answers."""
+        """Nothing to remove: the vault keeps only what the answerer needs."""
 
 
 @dataclass(frozen=True)
 class Reservation:
-    """Answers that were asked for.
+    """Answers that were requested.
 
     Args:
         rows: How many.
-        units: What must be paid before they are answered; 0 where they are free, or paid already.
+        units: What must be paid before they are given; 0 if they are free or already paid for.
     """
 
     rows: int
@@ -105,11 +105,11 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Answers:
-    """One row a query, as they leave.
+    """Answers as they leave, one row per query.
 
     Args:
-        labels: The class, −1 where the answer is that there is none.
-        values: Noisy logits or probabilities, a column a class; None where a label is all.
+        labels: The class; −1 if the answer is that there is none.
+        values: Noisy logits or probabilities, one column per class; None if only labels are given.
     """
 
     labels: NDArray[np.int64]
@@ -117,24 +117,24 @@ class Answers:
 
 
 class Answerer(ABC):
-    """Answers queries from what stays inside; may be asked by several threads at once."""
+    """Answers queries from what stays inside; must be thread-safe."""
 
     def __init__(self, interface: Interface) -> None:
         self.interface = interface
 
     def reserve(self, rows: int) -> Reservation:
-        """What so many answers cost, at most; ends in `answer` or in `cancel`."""
+        """Reserve answers at their maximum cost; must be followed by `answer` or `cancel`."""
         return Reservation(rows, 0 if self.interface.units is None else rows)
 
     def cancel(self, reservation: Reservation) -> None:  # noqa: B027 - nothing is set aside unless a method does it
-        """Nothing was paid and nothing will be answered; what was set aside is free again."""
+        """Give up a reservation: nothing was paid, nothing will be answered, and what was set aside is freed."""
 
     @abstractmethod
     def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
-        """Answer the queries of a reservation that was paid, once.
+        """Answer the queries of a paid reservation, once.
 
         Args:
-            x: One query a row, of the interface's shape, finite.
+            x: One query per row, of the interface's shape, finite.
             reservation: Of as many rows.
             stream: Fresh privacy randomness, for this call alone.
         """
@@ -142,12 +142,12 @@ class Answerer(ABC):
 
 @dataclass(frozen=True)
 class DisclosedAnswers(Disclosed):
-    """What the court sees where answers leave: all that the budget buys about one record.
+    """What the court observes of an interface: all answers about one record that the budget buys.
 
-    No noise was drawn when the release was made, so it is those who answer that are tried.
+    No noise is drawn when the release is made, so the court tries the answerers.
 
     Args:
-        answerers: One for each half of the budget, as in two processes that know nothing of each other.
+        answerers: One for each half of the budget, like two processes that share no state.
     """
 
     lasting: ClassVar[bool] = True
@@ -155,7 +155,7 @@ class DisclosedAnswers(Disclosed):
     answerers: tuple[Answerer, Answerer]
 
     def observe(self, record: Records, stream: Stream) -> Arrays:
-        """Sums over all answers about the record, asked for in blocks until the budget is spent."""
+        """Sums over all answers about the record, queried in blocks until the budget is spent."""
         interface = self.answerers[0].interface
         x = np.repeat(as_queries(record), _ASKED, 0)
         budget = interface.units or _ASKED
@@ -168,7 +168,7 @@ class DisclosedAnswers(Disclosed):
                 raise Refused(
                     f"{_ASKED} units to be charged for {_ASKED} answers",
                     f"{reserved.units}",
-                    "Answers that nobody pays for are not accounted for.",
+                    "Answers that are not paid for are not accounted for.",
                     "This is a defect in the method: do not release its result.",
                 )
             found = answerer.answer(x, reserved, stream.child("ask", rows))
@@ -187,7 +187,7 @@ def as_queries(records: Records) -> NDArray[np.float32]:
 
 
 def ask(answerer: Answerer, x: NDArray[np.float32], stream: Stream) -> Answers:
-    """Ask as a client who pays whatever is asked for; for the holder's own measurements, which no ledger counts."""
+    """Query as a client who pays any price; for the data holder's own measurements, which no ledger counts."""
     found = [Answers(np.empty(0, np.int64))]
     for start in range(0, len(x), _BLOCK):
         part = x[start : start + _BLOCK]
@@ -197,5 +197,5 @@ def ask(answerer: Answerer, x: NDArray[np.float32], stream: Stream) -> Answers:
 
 
 def ask_all(answerer: Answerer, records: Records, stream: Stream) -> Outcomes:
-    """What every record is told about itself; it stays inside."""
+    """The answer about every record; stays inside."""
     return Outcomes(records.y, ask(answerer, as_queries(records), stream).labels.astype(np.int64))

@@ -123,5 +123,5 @@ def test_a_config_may_name_it_and_nobody_can_take_the_own_names(plug: Plug) -> N
     assert from_table(asked).accountant == "other"
     with pytest.raises(AccountingError, match="no other accountant has"):
         register("pld")(lambda event, delta: 0.0)
-    with pytest.raises(AccountingError, match="small letters"):
+    with pytest.raises(AccountingError, match="lower-case letters"):
         register("My:Own")(lambda event, delta: 0.0)

@@ -1,8 +1,8 @@
-"""The attacks: what an adversary learns from the thing that leaves.
+"""The attacks: what an adversary learns from what leaves.
 
-Those on membership give `Scores`, those on features pictures, names or answers; docs/attacks.md says what each one
-knows and asks. A record used to train an attack never scores it, and no setting of an attack is chosen by the records
-that it is measured with.
+Membership attacks return `Scores`; attacks on features return reconstructions, identifications or guessed attributes.
+docs/attacks.md says what each attacker knows and tries to find out. An attack is never scored on records that it was
+trained on, and none of its settings is chosen on the records that it is measured with.
 
     signals      what an attack looks at: a model's logits on records, and what follows from them
     threshold    loss threshold and gradient norm

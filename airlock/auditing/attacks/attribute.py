@@ -1,9 +1,9 @@
 """Attribute inference: something about a record that is not its label, read off its features.
 
-The attacker knows records with the attribute and sends them through the same pipeline. It either rebuilds a record by
-the best linear guess and looks at it, or learns the attribute from noisy features and the label by a small net; the one
-that does better on every fourth known record is used. The guess without features is the more frequent value in the
-record's class.
+The attacker knows records with the attribute and sends them through the same pipeline. It either reconstructs the
+record with the best linear guess and evaluates the attribute on that, or trains a small net to predict the attribute
+from noisy features and the label; whichever does better on every fourth known record is used. The baseline without
+features guesses the more frequent value in the record's class.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Attribute:
     """A yes or no about a record.
 
     Args:
-        name: As the card says it: "the picture is brighter than most".
-        score: One number a record; the answer is whether it is above `cut`.
+        name: As printed on the card: "the picture is brighter than most".
+        score: One number per record; the answer is whether it is above `cut`.
         cut: Chosen on the attacker's own records.
     """
 
@@ -72,7 +72,7 @@ def _above(name: str, score: Callable[[Tensor], Tensor], known: Tensor) -> Attri
 def infer(
     pipeline: FeaturePipeline, known: Pairs, attribute: Attribute, seed: int, run: Run, steps: int = 400
 ) -> Guesser:
-    """Learn the attribute from known pairs; what comes back guesses it from features and labels."""
+    """Learn the attribute from known pairs; the returned function guesses it from features and labels."""
     learn, choose = known.halves()
     noisy = pipeline.noisy(choose.clean, generator_on(choose.clean.device, seed + 1))
     wanted = attribute(choose.x)

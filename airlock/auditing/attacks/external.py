@@ -1,13 +1,14 @@
-"""Attacks of other packages (entry points `airlock.attacks`), by a class that scores records.
+"""Attacks from other packages (entry points `airlock.attacks`): each is a class that scores records.
 
-An attack is given records without being told who of them is a member, in an order that tells nothing; it gives a score
-for each, and the house measures them as it does its own. So a bound on ε from such an attack is as certified as any
-(`one_run_audit`): whatever the score is, it was computed from the release and from records whose coins are hidden.
+An attack receives records in random order, without being told which are members, and returns one score per record;
+Airlock evaluates the scores like those of its own attacks. So a bound on ε from such an attack is certified like any
+other (`one_run_audit`): whatever the score is, it was computed from the release and from records whose membership coins
+are hidden.
 
-Guarantee: nothing that such an attack finds leaves. Its figures are in the dossier alone, and no share of ε pays for
-them (`paid_attacks`): that takes a score which depends on the release and one record alone, and nobody can show this of
-code that is not in this repository. It is made besides the attacks that must be made, never in place of one, and it
-cannot end a release: none asks for it (`airlock audit --attack` does).
+Guarantee: nothing that such an attack finds leaves. Its figures appear only in the dossier, and no share of ε pays for
+them (`paid_attacks`): that would require a score that depends on the release and a single record alone, which cannot be
+shown for code outside this repository. It runs in addition to the required attacks, never in place of one, and it
+cannot make a release fail: only `airlock audit --attack` runs it.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class Attack(ABC):
 
     @abstractmethod
     def score(self, target: Target, records: Records, known: Records, seed: int) -> Floats:
-        """One finite number for each record; the higher, the more it is taken for a member.
+        """One finite number for each record; higher means more likely a member.
 
         Args:
             target: A copy of the network that leaves (`answers`, `net`), and fresh ones of its kind (`fresh`).
-            records: As many members as others, in an order that tells nothing.
-            known: Other records of the same kind, of which none was trained on.
-            seed: Of the attack's own chance.
+            records: Equally many members and non-members, in random order.
+            known: Other records of the same kind, none of which was trained on.
+            seed: For the attack's own randomness.
         """
 
 
@@ -57,13 +58,13 @@ A = TypeVar("A", bound=type[Attack])
 
 
 def register(attack: A) -> A:
-    """Make an attack known to this process under its own name; a decorator of its class."""
+    """Register an attack in this process under its own name; use it as a class decorator."""
     OTHERS.register(attack.name, attack)
     return attack
 
 
 def others() -> tuple[str, ...]:
-    """The attacks of other packages, by name; none is imported for this."""
+    """The names of other packages' attacks; imports none of them."""
     return OTHERS.names()
 
 
@@ -77,17 +78,17 @@ def open_attacks(names: Sequence[str]) -> tuple[type[Attack], ...]:
 
 
 def score(name: str, target: Target, attack_set: AttackSet, known: Records, seed: int) -> Scores:
-    """Make one attack on copies of everything.
+    """Run one attack, on copies of everything.
 
     Args:
         name: Of the attack.
         target: What leaves.
         attack_set: Who takes part.
-        known: Records that were not trained on and do not take part.
+        known: Records that were neither trained on nor take part in the attack.
         seed: Of the attacks.
 
     Raises:
-        ConfigError: It fails, or gives anything but a finite number a record.
+        ConfigError: It fails, or returns anything but one finite number per record.
     """
     made, pool = OTHERS.get(name), attack_set.pool
     order = np.random.default_rng(mix(seed, _ORDER)).permutation(len(pool))
@@ -98,8 +99,8 @@ def score(name: str, target: Target, attack_set: AttackSet, known: Records, seed
         raise ConfigError(
             f"one finite score for each record from the {OTHERS.whose(name)}",
             "something else",
-            "A record without a score is neither in nor out.",
-            "Tell whoever wrote it, or leave it out.",
+            "A record without a score cannot be classified as member or non-member.",
+            "Report this to its author, or leave it out.",
         )
     scores = np.empty(len(pool))
     scores[order] = found

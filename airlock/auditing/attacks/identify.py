@@ -1,9 +1,9 @@
-"""Which public net was the front end cut from, and which of its channels left? A few known records tell.
+"""Which public net was the front end cut from, and which of its channels left? A few known records suffice to tell.
 
 The attacker holds the features of a few records that it knows, and a pool of public nets, each cut after each layer.
-Every released map is compared with every channel of every candidate: a map that is a channel, up to a factor, fits it
-by least squares without remainder. The candidate whose channels fit best is named, and for each map the channel that
-fits best. Where features are clipped each record has a factor of its own, and the fit is made record by record.
+Every released map is compared with every channel of every candidate: a map that is a multiple of a channel is fitted
+exactly by least squares. The attacker names the candidate whose channels fit best and, for each map, the best-fitting
+channel. Where features are clipped, each record has its own scale factor, so the fit is made record by record.
 
 A channel that is constant on the known records (dead behind a ReLU) looks like any other dead one: it cannot be named
 and is not counted.
@@ -39,7 +39,7 @@ class Guess:
     live: tuple[bool, ...]
 
     def right(self, candidate: str, channels: Sequence[int]) -> int:
-        """How many live channels are named rightly; none if the net is the wrong one."""
+        """How many live channels are named correctly; none if the net is wrong."""
         if candidate != self.candidate:
             return 0
         named = zip(self.channels, channels, self.live, strict=True)
@@ -55,7 +55,7 @@ def identify(
         released: Maps of the known records, (k, channels, height, width), as they left.
         records: The known records, (k, ...).
         candidates: By name, modules from records to all maps of a layer.
-        by_record: Whether every record has a factor of its own, as clipped features have.
+        by_record: Whether each record has its own scale factor, as clipped features do.
 
     Raises:
         DataError: No candidate has maps of this size.
@@ -91,7 +91,7 @@ def _live(maps: Tensor) -> Tensor:
 def _fit(released: Tensor, maps: Tensor, by_record: bool) -> Tensor:
     """(released, candidate channels): the share of a released map's square that a multiple of the channel explains.
 
-    Without factors of records, one multiple and one constant for all records: the squared correlation.
+    Without per-record factors, one multiple and one constant serve all records: the squared correlation.
     """
     ours, theirs = released.flatten(2).double(), maps.flatten(2).double()  # (k, channels, places)
     if by_record:

@@ -1,9 +1,9 @@
-"""White-box inversion: whoever knows the front end looks for a record whose features are those that left.
+"""White-box inversion: an attacker who knows the front end searches for a record with the released features.
 
-All pictures at once, several starts each: Adam moves the pixels until the features of the picture, clipped as released,
-are close to those that left, while neighbouring pixels stay alike (total variation; Mahendran and Vedaldi 2015). Of
-several starts the one with the least objective is taken; the true picture is never looked at. How much smoothness
-weighs, and how far a picture found in noise is trusted, is chosen on records that the attacker knows.
+All pictures are optimised at once, from several starts each: Adam changes the pixels until the features of the picture,
+clipped as in the release, are close to those that left, with a total-variation penalty (Mahendran and Vedaldi 2015). Of
+several starts the result with the smallest objective is kept; the true picture is never used. The weight of the
+penalty, and how far a picture found under noise is trusted, are chosen on records that the attacker knows.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from airlock.config import Frozen
 from airlock.errors import DataError
 from airlock.training import Run
 
-_TUNED = 32  # known records by which the weight of smoothness is chosen
+_TUNED = 32  # known records on which the total-variation weight is chosen
 
 
 class InvertSettings(Frozen):
-    """How hard to look.
+    """How thoroughly to search.
 
     Args:
         steps: Of Adam.
         learning_rate: Of Adam at the start; it falls along a half cosine.
-        restarts: Starts from random pictures, beside those that are given.
-        variation: Weights of smoothness to choose from, where the features' whole mean square weighs 1.
+        restarts: Starts from random pictures, in addition to the given ones.
+        variation: Total-variation weights to choose from, relative to a mean square of the features of 1.
         batch_size: Pictures at a time, each with all its starts.
     """
 
@@ -43,11 +43,11 @@ class InvertSettings(Frozen):
 
 @dataclass(frozen=True)
 class Tuned:
-    """What known records choose.
+    """What is chosen on known records.
 
     Args:
         scale: The mean square of a feature.
-        weight: Of smoothness.
+        weight: Of the total-variation penalty.
         trust: How far to go from the blind guess to the picture that was found.
     """
 
@@ -60,16 +60,16 @@ def tune(
     pipeline: FeaturePipeline, known: Pairs, starts: Sequence[Tensor], guess: Tensor, features: Tensor, seed: int,
     settings: InvertSettings,
 ) -> Tuned:  # fmt: skip
-    """The weight of smoothness, and the trust, whose pictures of known records have the largest mean PSNR.
+    """The total-variation weight and the trust that maximise the mean PSNR on known records.
 
     Args:
         pipeline: What features went through.
-        known: Records to choose by; the first few are used. What made the starts must not have learnt from them.
+        known: Records to choose on; the first few are used. The starts must not have been learnt from them.
         starts: Guesses to start from.
         guess: The blind one.
         features: Of the known records, with noise.
         seed: Of random starts.
-        settings: How hard.
+        settings: How thoroughly to search.
     """
     few, scale = known.take(slice(_TUNED)), known.clean.square().mean().clamp_min(1e-12)
     own = _starts([one[:_TUNED] for one in starts], features[:_TUNED], tuple(few.x.shape[1:]), seed, settings)
@@ -93,11 +93,11 @@ def invert(
         pipeline: What the features went through.
         features: What left.
         starts: Guesses to start from, each (n, colours, height, width); a blind one, or another attacker's.
-        guess: The blind guess, towards which a picture goes back as far as `tuned` says.
+        guess: The blind guess, towards which each picture is shrunk as `tuned` says.
         tuned: What known records chose.
         seed: Of random starts.
         run: Progress.
-        settings: How hard.
+        settings: How thoroughly to search.
 
     Raises:
         DataError: There is no start at all.
@@ -127,7 +127,7 @@ def _starts(
 def _search(
     pipeline: FeaturePipeline, features: Tensor, starts: Tensor, scale: Tensor, weight: float, settings: InvertSettings
 ) -> Tensor:
-    """Adam from every start; for each picture the end with the least objective."""
+    """Run Adam from every start; keep for each picture the result with the smallest objective."""
     count, size = starts.shape[:2]
     x = starts.flatten(0, 1).to(features.device, copy=True).requires_grad_(True)
     wanted = features.repeat(count, *[1] * (features.dim() - 1))
@@ -147,6 +147,6 @@ def _search(
 
 
 def _objective(pipeline: FeaturePipeline, x: Tensor, wanted: Tensor, scale: Tensor, weight: float) -> Tensor:
-    """Of each picture: how far its features are from those that left, and how rough it is."""
+    """Per picture: the distance of its features from the released ones, plus the total-variation penalty."""
     far = (pipeline.clean(x) - wanted).square().flatten(1).mean(1) / scale
     return far + weight * total_variation(x) if weight else far

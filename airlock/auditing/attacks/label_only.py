@@ -1,9 +1,9 @@
 """Label-only attacks (Choquette-Choo et al. 2021): a model keeps its decision longer around what it was trained on.
 
-In: something that gives labels and nothing else, and records. Out: the share of queries, the record itself included,
-that get the record's true label. For images the queries are shifted copies, or copies with Gaussian noise of several
-levels; for binary features some of them are flipped. The attacker knows the record's true label, and needs no shadow
-model. Levels and numbers are settings: no choice is made by the records that are measured.
+In: a model that returns labels and nothing else, and records. Out: the share of queries, including the record itself,
+that are answered with the record's true label. For images the queries are shifted copies, or copies with Gaussian noise
+of several levels; for binary features some of them are flipped. The attacker knows the record's true label, and needs
+no shadow model. Noise levels and numbers of queries are settings: nothing is chosen on the records that are measured.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _BLOCK = 1000
 
 
 class LabelSettings(Frozen):
-    """What is asked about a record beside the record itself.
+    """What is asked about a record besides the record itself.
 
     Args:
         kind: "shift" (images), "noise" (anything continuous) or "flip" (features that are 0 or 1).
-        queries: How many altered copies of a record. Shifts go by their distance, nearest first, and repeat nothing.
-        levels: Standard deviations of the noise, or shares of the features that are flipped; used in turn.
-        repeats: How many times the attack is made, each with other noise; the first one gives the scores.
+        queries: How many altered copies of a record. Shifts are ordered by distance, nearest first, without repetition.
+        levels: Standard deviations of the noise, or shares of the features that are flipped; cycled through in turn.
+        repeats: How many times the attack is repeated with fresh noise; the first run gives the scores.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ class LabelSettings(Frozen):
 
 
 def labels_of(net: nn.Module) -> Answer:
-    """A network that tells nothing but its decision."""
+    """A network reduced to its predicted labels."""
     net.eval()
     return lambda x: net(x).argmax(1)
 
@@ -96,7 +96,7 @@ def robustness(
     device: torch.device | None = None,
     progress: Progress | None = None,
 ) -> Floats:
-    """The share of queries about every record that get its true label."""
+    """For every record, the share of queries answered with its true label."""
     _check(records, settings.kind)
     kept = np.zeros(len(records))
     x = torch.from_numpy(np.ascontiguousarray(records.x))
@@ -118,7 +118,7 @@ def _all(x: Tensor, settings: LabelSettings) -> int:
 
 
 def queries(x: Tensor, settings: LabelSettings, seed: int) -> Iterator[Tensor]:
-    """The records themselves, then so many altered copies of all of them."""
+    """The records themselves, then `settings.queries` altered copies of all of them."""
     yield x
     if settings.kind == "shift":
         yield from (_moved(x, down, right) for down, right in shifts(settings.queries))

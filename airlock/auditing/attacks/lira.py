@@ -1,12 +1,12 @@
-"""LiRA (Carlini et al. 2022): is the target's signal on a record more like that of models with or without the record?
+"""LiRA (Carlini et al. 2022): does the target's signal look more like models trained with or without the record?
 
-In: a signal of the target and of shadow models on the same records (`signals.scaled_logit`, which is about normal), and
-who was in which shadow model. Out: one score a record.
+In: a signal of the target and of shadow models on the same records (`signals.scaled_logit`, which is approximately
+normal), and which records each shadow model was trained on. Out: one score per record.
 
-The distributions with and without a record come from other models than the attacked one: that a record is known to be
-in some shadow models is the attack's design and says nothing about the target. Nothing else is fitted: variance,
-variant and number of queries are settings, and they must not be chosen by looking at scores of the records that are
-measured, nor may a threshold be.
+The distributions with and without a record come from models other than the attacked one: that the attacker knows which
+shadow models contain a record is part of the attack's design and says nothing about the target. Nothing else is fitted:
+variance, variant and number of queries are settings. Neither they nor a threshold may be chosen by looking at scores of
+the records that are measured.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from airlock.errors import ConfigError, DataError
 
 Variance = Literal["global", "record"]
 
-_LEAST = 1e-12  # a variance of exactly zero would make a tie infinitely telling
+_LEAST = 1e-12  # a variance of exactly zero would make a tie infinitely informative
 
 
 def online(target: Floats, shadows: Floats, inside: Mask, variance: Variance = "global") -> Floats:
-    """The log-likelihood ratio N(t; μ_in, σ_in²) / N(t; μ_out, σ_out²) of every record; the mean over several queries.
+    """The log-likelihood ratio N(t; μ_in, σ_in²) / N(t; μ_out, σ_out²) of every record, averaged over queries.
 
     Args:
         target: (records,) or (records, queries).
         shadows: (models, records) or (models, records, queries).
-        inside: (models, records): who was in whose training set.
-        variance: "record" takes each record's own, "global" one for all records, by the spread around each record's own
-            mean; Carlini et al. advise it below 64 models.
+        inside: (models, records): which records each model was trained on.
+        variance: "record" estimates one per record; "global" pools the spread around each record's own mean into one
+            for all records, which Carlini et al. recommend below 64 models.
     """
     target, shadows = _checked(target, shadows, inside)
     sides = [_moments(shadows, side, variance) for side in (inside, ~inside)]
@@ -45,10 +45,10 @@ def online(target: Floats, shadows: Floats, inside: Mask, variance: Variance = "
 
 
 def offline(target: Floats, shadows: Floats, inside: Mask, variance: Variance = "global") -> Floats:
-    """−log Pr[N(μ_out, σ_out²) > t]: how far beyond models without the record; the mean over queries.
+    """−log Pr[N(μ_out, σ_out²) > t]: how far the target lies beyond models without the record; averaged over queries.
 
-    It uses no model with the record; a higher signal is taken for a member. The order is that of the paper's
-    1 − Pr[Z > t], without its ties where that rounds to one.
+    It uses no model trained with the record; a higher signal indicates a member. Records are ranked as by the paper's 1
+    − Pr[Z > t], without its ties where that rounds to one.
     """
     target, shadows = _checked(target, shadows, inside)
     mean, sd = _moments(shadows, ~inside, variance)
@@ -63,12 +63,12 @@ def lira(
     shadows: Shadows,
     variance: Variance = "global",
 ) -> Scores:
-    """LiRA with one query a record, and again with each half of the shadow models for its stability.
+    """LiRA with one query per record, repeated with each half of the shadow models to measure stability.
 
     Args:
         kind: Whether shadow models with the record are used.
         target: The attacked model's logits on the shadows' pool: (records, classes).
-        member: Who was in the attacked model's training set.
+        member: Which records were in the attacked model's training set.
         shadows: Models on the same pool.
         variance: See `online`.
     """
@@ -85,7 +85,7 @@ def from_signals(
     y: Ints,
     variance: Variance = "global",
 ) -> Scores:
-    """The same from signals, with several queries a record in a last axis where there are several."""
+    """The same from signals; several queries per record go along a last axis."""
     score = {"online": online, "offline": offline}[kind]
     found = score(target, shadows, inside, variance)
     again = [score(target, shadows[half], inside[half], variance) for half in halves(len(inside))]
@@ -93,7 +93,7 @@ def from_signals(
 
 
 def _checked(target: Floats, shadows: Floats, inside: Mask) -> tuple[Floats, Floats]:
-    """Both with an axis of queries."""
+    """Both arrays with a query axis."""
     target, shadows = np.asarray(target, np.float64), np.asarray(shadows, np.float64)
     if target.ndim == 1:
         target, shadows = target[:, None], shadows[..., None]
@@ -106,7 +106,7 @@ def _checked(target: Floats, shadows: Floats, inside: Mask) -> tuple[Floats, Flo
 
 
 def _moments(shadows: Floats, side: Mask, variance: Variance) -> tuple[Floats, Floats]:
-    """Mean and standard deviation over the models of one side: (records, queries), the latter by record or for all."""
+    """Mean and standard deviation over the models of one side: (records, queries); the latter per record or global."""
     weight = side[..., None].astype(np.float64)
     count = weight.sum(0)
     if count.min() < (2 if variance == "record" else 1) or count.sum() <= len(count):

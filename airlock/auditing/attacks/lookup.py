@@ -1,8 +1,8 @@
-"""Membership by looking it up: is a record whose features I can compute among those that left?
+"""Membership by look-up: are the features of a record, which the attacker can compute, among those that left?
 
-The attacker holds the record, its label and the front end. Without noise it computes the features and finds them, or
-does not. Under noise the score is the logarithm of the likelihood ratio: of all released features with this label, any
-one may be the record's own, against none is and all come from the population, of which the attacker knows a sample.
+The attacker holds the record, its label and the front end. Without noise it computes the features and checks whether
+they are present. Under noise the score is a log-likelihood ratio: one of the released feature vectors with this label
+is the record's own, against none is and all come from the population, of which the attacker knows a sample.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lookup(pipeline: FeaturePipeline, released: Blocks, members: Pairs, others: 
             else:
                 found = torch.maximum(found, _nearest(clean, labels, theirs[block], own[block]))
     scores: Floats = found.cpu().numpy()
-    # A label that never left: no features are near, which is less than any score.
+    # No features with this label were released: score such a record below all others.
     scores = np.where(np.isfinite(scores), scores, np.nanmin(np.where(np.isfinite(scores), scores, np.inf)) - 1.0)
     inside, outside = scores[: len(members)], scores[len(members) :]
     name = "likelihood ratio of features" if pipeline.sigma else "look-up of features"
@@ -70,6 +70,6 @@ def _usual(population: Pairs, theirs: Tensor, own: Tensor, sigma: float) -> Tens
 
 
 def _nearest(clean: Tensor, labels: Tensor, theirs: Tensor, own: Tensor) -> Tensor:
-    """Minus the least distance to released features with the record's label."""
+    """Minus the smallest distance to released features with the record's label."""
     far = torch.cdist(clean, theirs)
     return (-far).masked_fill(labels[:, None] != own[None], -torch.inf).amax(1)

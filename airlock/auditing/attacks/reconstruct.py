@@ -1,19 +1,18 @@
-"""Reconstruction by what an attacker learns from pairs: a linear guess, or a trained net.
+"""Reconstruction learnt from known pairs of records and features: a linear guess, or a trained net.
 
-The linear guess (`learn_linear`) is cheap, and hard to beat where there is much noise. Ridge regression from features
-to pixels, learnt from pairs that the attacker knows, around a blind guess: what is predicted is how a record differs
-from the guess for its label. Noise of variance σ² on features of n records is, in expectation, a ridge of n σ², which
-is added exactly instead of being drawn. What ridge comes on top is chosen by records that it was not learnt from, under
-noise.
+The linear guess (`learn_linear`) is cheap, and hard to beat under heavy noise. It is a ridge regression from features
+to pixels, learnt from pairs that the attacker knows, around a blind guess: it predicts how a record differs from the
+guess for its label. Noise of variance σ² on the features of n records acts, in expectation, as a ridge of n σ², which
+is added in closed form instead of drawing noise. Any further ridge is chosen on held-out records, under noise.
 
-A trained net (`learn_net`): the front end may stay unknown (Li et al. 2017, the IRN of PrivyNet). The attacker knows
-pairs of records and features, learns to turn features back into records by least squares, and then turns back what
-left. Where features leave under noise, every step draws fresh noise on them: with enough capacity the net becomes the
-mean of the records given the noisy features, which no guess beats in square error.
+A trained net (`learn_net`) does not need to know the front end (Li et al. 2017, the IRN of PrivyNet). The attacker
+knows pairs of records and features, learns to map features back to records by least squares, and applies that map to
+what left. Where features leave under noise, every step adds fresh noise: with enough capacity the net approaches the
+conditional mean of the record given its noisy features, which minimises the squared error.
 
 The net is any module from features to pictures; for maps that is `airlock.nets.privynet.Irn`, for flat features a small
-dense net. It starts from the seed, learns from the known pairs alone, and its last state is taken: nothing about the
-attacked records chooses anything.
+dense net. It is initialised from the seed, learns from the known pairs alone, and its final state is used: nothing is
+chosen on the attacked records.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the features' mea
 
 @dataclass(frozen=True)
 class Linear:
-    """Pixels as an affine function of features, another one for each label where the blind guess is."""
+    """Pixels as an affine function of features; the offset depends on the label where the blind guess does."""
 
     centres: Tensor  # features, (labels or 1, features)
     baseline: PriorBaseline
@@ -57,7 +56,7 @@ class Linear:
 
 
 def learn_linear(pipeline: FeaturePipeline, known: Pairs, baseline: PriorBaseline, seed: int) -> Linear:
-    """Learn from all known pairs, with the ridge that does best on every fourth."""
+    """Learn from all known pairs, with the ridge that does best on every fourth pair, held out."""
     learn, choose = known.halves()
     if not len(choose):
         return _solve(learn, baseline, pipeline.sigma, RIDGES[3:4])[0]
@@ -109,7 +108,7 @@ class ReconstructSettings(Frozen):
     Args:
         epochs: Over the known pairs; the paper's 100.
         batch_size: Pairs in a step.
-        learning_rate: Of Adam at its peak: it rises over the first tenth of the steps and falls to nothing.
+        learning_rate: Peak rate of Adam: it rises over the first tenth of the steps, then falls to zero.
     """
 
     epochs: int = 100
@@ -141,7 +140,7 @@ def learn_net(
     make: MakeNet = dense,
     label: str = "training the reconstruction net",
 ) -> Attacker:
-    """Train a net on known pairs; what comes back turns features into records.
+    """Train a net on known pairs; the returned function turns features into records.
 
     Raises:
         DataError: There are fewer than two pairs.
@@ -175,7 +174,7 @@ def _train(
     net: nn.Module, pipeline: FeaturePipeline, known: Pairs, scale: tuple[Tensor, Tensor], seed: int, run: Run,
     settings: ReconstructSettings, label: str,
 ) -> None:  # fmt: skip
-    """Adam from the seed; every step's order and noise follow from its number, so that a resumed run ends the same."""
+    """Adam from the seed; order and noise follow from the step number, so a resumed run ends the same."""
     size = min(settings.batch_size, len(known))
     batches = max(1, len(known) // size)
     steps = settings.epochs * batches
@@ -232,6 +231,6 @@ def _mark(pipeline: FeaturePipeline, known: Pairs, seed: int, settings: Reconstr
 def _resumed(
     folder: Path | None, mark: dict[str, object], net: nn.Module, optimiser: torch.optim.Optimizer, run: Run
 ) -> int:
-    """How many steps an interrupted run had done; they are put in place."""
+    """Restore an interrupted run from its checkpoint; the number of steps it had done."""
     content = checkpoint.read(folder) if folder is not None and run.resume else None
     return checkpoint.restore(content, mark, net, {}, optimiser, lambda _: None) if content else 0

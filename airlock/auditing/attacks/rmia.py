@@ -1,14 +1,15 @@
-"""RMIA (Zarifzadeh et al. 2024): does the model favour this record more than it favours records of the population?
+"""RMIA (Zarifzadeh et al. 2024): does the model favour this record over records of the population?
 
 In: p_y, the probability of the true class, by the target and by shadow models, on the records and on a population.
-Out: one score a record: the share of the population z with LR(x, z) = [p(x|θ)/p(x)] / [p(z|θ)/p(z)] ≥ γ.
+Out: one score per record: the share of the population z with LR(x, z) = [p(x|θ)/p(x)] / [p(z|θ)/p(z)] ≥ γ.
 
-p(x) is what models at large say about x: online, half the mean of those with x and half that of those without; offline,
-from those without alone, as ½((1 + a) p_out + (1 − a)): a guess at how much training on x would raise it (the paper's
-linear approximation; a = 0 takes p_in for 1, a = 1 for p_out). p(z) is found by the same rule.
+p(x) averages over reference models: online, half the mean of those trained with x and half that of those without;
+offline, from those without alone, as ½((1 + a) p_out + (1 − a)), an estimate of how much training on x would raise it
+(the paper's linear approximation; a = 0 assumes p_in = 1, a = 1 assumes p_in = p_out). p(z) is computed in the same
+way.
 
-γ and a are settings, and must not be chosen by the records that are measured, nor may a threshold be; the population is
-to be apart from them, and from the target's training set.
+γ and a are settings; neither they nor a threshold may be chosen on the records that are measured. The population must
+be disjoint from those records and from the target's training set.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LEAST = 1e-30
 def at_large(shadows: Floats, inside: Mask, a: float | None) -> Floats:
     """p(x) of every record from (models, records) probabilities; online where a is None.
 
-    A record that no model was trained on has no mean of models with it: there the offline rule is needed.
+    A record that no model was trained on has no p_in and needs the offline rule.
     """
     if a is not None and not 0 <= a <= 1:
         raise ConfigError("a of RMIA in [0, 1]", str(a))
@@ -41,7 +42,7 @@ def at_large(shadows: Floats, inside: Mask, a: float | None) -> Floats:
 
 
 def pairwise(ratios: Floats, population: Floats, gamma: float = GAMMA) -> Floats:
-    """The share of the population with ratio_x ≥ γ · ratio_z, for every x; by sorting, not by pairs."""
+    """The share of the population with ratio_x ≥ γ · ratio_z, for every x; by sorting rather than pair by pair."""
     if gamma <= 0 or not len(population):
         raise ConfigError("a positive γ and at least one record of the population", f"{gamma} and {len(population)}")
     return np.searchsorted(np.sort(gamma * population), ratios, side="right") / len(population)
@@ -57,14 +58,14 @@ def rmia(
     gamma: float = GAMMA,
     a: float = A,
 ) -> Scores:
-    """RMIA, and again with each half of the shadow models for its stability.
+    """RMIA, repeated with each half of the shadow models to measure stability.
 
     Args:
         kind: Whether shadow models with the record are used.
         target: The attacked model's logits on the shadows' pool.
-        member: Who was in the attacked model's training set.
+        member: Which records were in the attacked model's training set.
         shadows: Models on that pool.
-        population: The same models on the population; nobody of it need have been in any.
+        population: The same models on the population; none of its records need have been trained on.
         population_target: The attacked model's logits on the population.
         gamma: See the module.
         a: See the module.

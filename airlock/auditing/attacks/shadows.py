@@ -1,23 +1,25 @@
-"""Shadow models: what the attacked model could have been, trained on records of which the attacker knows who was in.
+"""Shadow models: stand-ins for the attacked model, trained on records whose membership the attacker knows.
 
 In: a pool of records, how to make and train a model, and a design. Out: `Shadows`, every model's logits on every record
-of the pool. The models are trained together (`training.ensembles.ensemble`) and remember their records: they belong
-in the vault, and only what `measure` makes of an attack's scores may leave.
+of the pool. The models are trained together (`training.ensembles.ensemble`) and memorise their records: they belong in
+the vault, and only the figures that `measure` derives from an attack's scores may leave.
 
 Memory: the logits take 4 · models · records · classes bytes (64 models, 50,000 records, 10 classes: 128 MB) on the
-CPU; they are computed a chunk of models at a time. The stacked weights take 4 · models · parameters bytes beside it.
+CPU; they are computed a chunk of models at a time. The stacked weights take another 4 · models · parameters bytes.
 
-Shadow releases (`release_shadows`) are made by the very method that made what leaves, with its clipping, its noise and
-its choices. They cost one release each, train on the private records of the vault's owner, and are thrown away: what is
-kept of them is what they say about the pool.
+Shadow releases (`release_shadows`) are made by the same method as the attacked release, with its clipping, noise and
+choices. Each costs as much as one release and trains on private records inside the vault. The models are discarded;
+only their logits on the pool are kept.
 
-The shadow-model attack (`shadow_attack`; Shokri et al. 2017): one small network per class learns to tell members by the
-model's answer. The settings are those of Lu et al. 2021, tables 3 and 4: 64 hidden tanh units, L2 1e-6, Adam with 0.01,
-batches of 100, 100 epochs; an attack network sees the whole vector of probabilities and says "member" or "not".
+The shadow-model attack (`shadow_attack`; Shokri et al. 2017): one small network per class learns to recognise members
+from the model's output. The settings are those of Lu et al. 2021, tables 3 and 4: 64 hidden tanh units, L2 1e-6, Adam
+with 0.01, batches of 100, 100 epochs; an attack network sees the whole vector of probabilities and predicts "member" or
+"non-member".
 
-The attack networks learn from the shadows' records alone, and records that are scored must not be among those: they are
-compared by content and refused. A score above 0 is the attack's own "member" (its network's probability is above 1/2),
-so that TPR − FPR at 0 is the leakage that Lu et al. report; no threshold is chosen on the scored records.
+The attack networks learn from the shadows' records alone. Scored records must not be among these: they are compared by
+content, and an overlap is refused. A score above 0 means that the attack itself predicts "member" (its network's
+probability is above 1/2), so TPR − FPR at 0 is the leakage that Lu et al. report; no threshold is chosen on the scored
+records.
 """
 
 from __future__ import annotations
@@ -51,10 +53,10 @@ from airlock.training.loop import Augment, mix
 
 @dataclass(frozen=True)
 class Shadows:
-    """Models with known members, and what they say about the pool.
+    """Models with known members, and their logits on the pool.
 
     Args:
-        inside: (models, records): who was in whose training set.
+        inside: (models, records): which records each model was trained on.
         logits: (models, records, classes).
         y: The records' labels.
     """
@@ -84,16 +86,16 @@ class Shadows:
 
 
 def halves(models: int) -> list[Mask]:
-    """Disjoint halves of the models, two by two so that a balanced design stays balanced: an attack made twice.
+    """Disjoint halves of the models, for making an attack twice; pairs stay together, so the design stays balanced.
 
-    Fewer than eight models are not divided: half of them would be another, weaker attack.
+    Fewer than eight models are not divided: half of them would make a different, weaker attack.
     """
     second = np.arange(models) // 2 % 2 == 1
     return [~second, second] if models >= 8 else []
 
 
 def balanced(models: int, records: int, seed: int) -> Mask:
-    """Each record in exactly half of the models; models 2k and 2k+1 share the pool out, so each has half of it.
+    """Each record in exactly half of the models; models 2k and 2k+1 partition the pool, so each has half of it.
 
     With an odd number of records the first of a pair gets one more.
     """
@@ -113,10 +115,10 @@ def balanced(models: int, records: int, seed: int) -> Mask:
 
 
 def subsets(models: int, records: int, size: int, seed: int) -> Mask:
-    """`size` of the records for each model, by chance: some records are then in more models than others."""
+    """`size` of the records for each model, at random: some records are then in more models than others."""
     if not 0 < size < records:
         raise ConfigError(
-            f"between 1 and {records - 1} records a shadow model",
+            f"between 1 and {records - 1} records per shadow model",
             str(size),
             "A shadow model needs records that it was not trained on.",
         )
@@ -139,22 +141,22 @@ def train_shadows(
     label: str = "training shadow models",
     engine: EngineName = "local",
 ) -> tuple[Shadows, Ensemble]:
-    """Train one model a row of `inside`, as the attacked one was trained, and ask each about the whole pool.
+    """Train one model per row of `inside`, as the attacked one was trained, and query each on the whole pool.
 
     Args:
         make: Gives model i (`training.ensembles.ensemble.makes`).
         pool: All records.
-        inside: Who is in whose training set: `balanced` or `subsets`.
+        inside: Which records each model is trained on: `balanced` or `subsets`.
         recipe: How the attacked model was trained, as far as the attacker knows.
         seed: Of batches, dropout and augmentation.
-        run: Device, progress, checkpoints; a run that was stopped goes on as `train_together` does.
+        run: Device, progress, checkpoints; an interrupted run resumes as `train_together` does.
         batch_size: Of one model.
         augment: As in the attacked model's training.
         label: For the progress bar.
-        engine: Who trains them (`train_together`).
+        engine: What trains them (`train_together`).
 
     Returns:
-        The shadows, and the models themselves for further questions (augmented queries, records outside the pool).
+        The shadows, and the models themselves for further queries (augmented copies, records outside the pool).
     """
     data = Resident(pool, run.device)
     models = train_together(
@@ -164,7 +166,7 @@ def train_shadows(
 
 
 def refuse_overlap(known: Records, scored: Records, what: str) -> None:
-    """Refuse records that would both train an attack and score it; they are compared by content.
+    """Refuse records that would be used both to train an attack and to score it, comparing by content.
 
     Raises:
         DataError: Some are in both.
@@ -184,7 +186,7 @@ def _contents(records: Records) -> set[bytes]:
     return {hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows}
 
 
-# Shadow models by the method that made what leaves.
+# Shadow models made by the method of the attacked release.
 
 Logits = NDArray[np.float32]
 
@@ -192,17 +194,17 @@ Logits = NDArray[np.float32]
 def release_shadows(
     channel: Channel, split: Split, pool: Records, inside: Mask, rest: Records, beside: Records, seed: int, run: Run
 ) -> tuple[Logits, Logits]:
-    """One release from each row of `inside` and the rest: its logits on the pool and beside it.
+    """One release per row of `inside`, trained on that row's records and `rest`: its logits on `pool` and `beside`.
 
     Args:
         channel: The method.
         split: Where the attacked release came from; its public and test parts are used as they are.
-        pool: Records of which each shadow knows some.
-        inside: Which.
-        rest: Records that all of them know.
-        beside: Records that none of them knows.
+        pool: Records of which each shadow is trained on some.
+        inside: Which ones.
+        rest: Records that all of them are trained on.
+        beside: Records that none of them is trained on.
         seed: Of initialisation; the noise comes from the operating system.
-        run: Device and progress; with a checkpoint folder, finished shadows are kept there until all are.
+        run: Device and progress; with a checkpoint folder, finished shadows are kept there until all are done.
     """
     mark = _release_mark(channel, pool, inside, seed)
     found = []
@@ -233,7 +235,7 @@ def _release_one(
 
 
 def _release_mark(channel: Channel, pool: Records, inside: Mask, seed: int) -> str:
-    """What the shadows depend on, the noise apart."""
+    """What the shadows depend on, apart from the noise."""
     config = json.dumps(channel.config.model_dump(mode="json"), sort_keys=True)
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in (pool.x, pool.y, inside)]
     return f"{config} {seed} {digest(tensors).hex()}"
@@ -251,9 +253,9 @@ class ShadowSettings(Frozen):
         learning_rate: Of Adam.
         batch_size: AnsweredRecords in a step.
         epochs: Over the answers of an average class.
-        repeats: How many times the attack is made, each with its own seed; the first one gives the scores.
-        most: AnsweredRecords that a network learns from at most, drawn by chance; None for all.
-        by_class: One network a class, or one for all, which is not told the record's class.
+        repeats: How many times the attack is repeated, each with its own seed; the first run gives the scores.
+        most: AnsweredRecords that a network learns from at most, drawn at random; None for all.
+        by_class: One network per class, or one for all, which is not told the record's class.
     """
 
     hidden: int = 64
@@ -268,10 +270,10 @@ class ShadowSettings(Frozen):
 
 @dataclass(frozen=True)
 class AnsweredRecords:
-    """What the attacked model says about records: their contents, labels and its logits.
+    """Records with their labels, and the attacked model's logits on them.
 
     Args:
-        records: The records, to be compared with the shadows' own.
+        records: The records, for comparison with the shadows' own.
         logits: (records, classes).
     """
 
@@ -289,7 +291,7 @@ def shadow_attack(
     settings: ShadowSettings | None = None,
     nets: Ensemble | None = None,
 ) -> Scores:
-    """Learn from the shadows, then score what the attacked model says.
+    """Learn from the shadows, then score the attacked model's outputs.
 
     Args:
         shadows: Models with known members on `known`.
@@ -298,8 +300,8 @@ def shadow_attack(
         others: Its answers about records that it never saw.
         seed: Of the attack networks and of which of the shadows' non-members they learn from.
         run: Device, progress, checkpoints.
-        settings: How the attack networks are trained; those of the paper unless told.
-        nets: What `train_attack` made of the same shadows and settings, where several models are attacked.
+        settings: How the attack networks are trained; the paper's by default.
+        nets: The result of `train_attack` for the same shadows and settings, to reuse when several models are attacked.
 
     Raises:
         DataError: A scored record is among the shadows' own.
@@ -331,8 +333,8 @@ def train_attack(shadows: Shadows, seed: int, run: Run, settings: ShadowSettings
     if any(not {True, False} <= set(inside[places].tolist()) for places in each):
         raise DataError(
             "answers about members and about others of every class from the shadow models",
-            "a class without",
-            "There is one attack network a class.",
+            "a class without such answers",
+            "There is one attack network per class.",
             "Train more shadow models, or give them a larger pool.",
         )
     typical = float(np.mean([len(places) for places in each]))
@@ -360,7 +362,7 @@ def _attack_net(classes: int, hidden: int, seed: int) -> Make:
 
 
 def _lessons(shadows: Shadows, seed: int) -> tuple[NDArray[np.float32], NDArray[np.bool_], Ints]:
-    """Answers of all shadows about as many members as others, whether they were members, and their classes."""
+    """All shadows' answers on equally many members and non-members, their membership, and their classes."""
     chance = np.random.default_rng(seed)
     places = []
     for model, row in enumerate(shadows.inside):
@@ -373,7 +375,7 @@ def _lessons(shadows: Shadows, seed: int) -> tuple[NDArray[np.float32], NDArray[
 
 
 def _groups(y: Ints, settings: ShadowSettings) -> Ints:
-    """Which network each record belongs to."""
+    """Which attack network each record is scored by."""
     return y if settings.by_class else np.zeros_like(y)
 
 

@@ -1,7 +1,7 @@
-"""What an attack looks at: the logits of a model on records, and what follows from those of the true class.
+"""The signals that attacks use: a model's logits on records, and quantities derived from the true class's logit.
 
-In: a network, or anything that answers, and records. Out: float64 arrays. Nothing here knows who is a member, except
-`as_scores`, which lays the scores of both sides out as the attack's result.
+In: a network, or any function that answers queries, and records. Out: float64 arrays. Nothing here uses membership
+except `as_scores`, which separates the scores of members and non-members for the attack's result.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FLOOR = 1e-30  # of a probability that was rounded to zero: float32 still tells
 
 
 def ask(answer: Answer, records: Records, device: torch.device | None = None, block: int = _BLOCK) -> Floats:
-    """What `answer` says about every record, block by block: (records, classes), or (records,) where it gives labels.
+    """The output of `answer` for every record, block by block: (records, classes), or (records,) where it gives labels.
 
     Args:
-        answer: A network in evaluation mode, or any function from inputs (float, on `device`) to one row a record.
-        records: Whom to ask about.
+        answer: A network in evaluation mode, or any function from inputs (float, on `device`) to one row per record.
+        records: The records to query.
         device: Where `answer` wants its inputs.
         block: Records at a time.
     """
@@ -48,7 +48,7 @@ def ask(answer: Answer, records: Records, device: torch.device | None = None, bl
 
 
 def from_probabilities(probabilities: Floats) -> Floats:
-    """Logits that give these probabilities; a zero, which can only be rounding, becomes 1e-30."""
+    """Logits with these probabilities; a zero, which can only come from rounding, is replaced by 1e-30."""
     return np.log(np.maximum(np.asarray(probabilities, np.float64), _FLOOR))
 
 
@@ -58,9 +58,9 @@ def probability_of(logits: Floats, y: Ints) -> Floats:
 
 
 def scaled_logit(logits: Floats, y: Ints) -> Floats:
-    """log(p_y / (1 − p_y)), by which LiRA's signals are about normal (Carlini et al. 2022, section IV-C).
+    """log(p_y / (1 − p_y)), which makes LiRA's signals approximately normal (Carlini et al. 2022, section IV-C).
 
-    It is the logit of the true class less the log-sum-exp of the others: exact however close p_y is to 0 or 1.
+    It is the logit of the true class less the log-sum-exp of the others: accurate however close p_y is to 0 or 1.
     """
     z = np.asarray(logits, np.float64)
     if z.shape[-1] < 2 or z.shape[-2] != len(y):
@@ -94,15 +94,15 @@ def as_scores(
     repeats: Floats | None = None,
     question: str = QUESTION_ANSWERS,
 ) -> Scores:
-    """The scores of a pool of records of which the target's mask says who was in.
+    """Split the scores of a pool into members and non-members by the target's mask.
 
     Args:
         name: Of the attack.
         view: What the attacker has.
-        scores: One a record.
-        inside: Who was in the target's training set.
+        scores: One per record.
+        inside: Which records were in the target's training set.
         y: Their labels.
-        repeats: (seeds, records) where the attack knows chance.
+        repeats: (seeds, records) where the attack is randomised.
         question: In plain words.
     """
     if not len(scores) == len(inside) == len(y) or inside.all() or not inside.any():

@@ -2,9 +2,10 @@
 
 The loss (`loss_threshold`; Yeom et al. 2018): a record that the model fits well was probably in the training set.
 
-The gradient norm (`gradient_norm`; after Nasr et al. 2019), for whoever holds the weights. Training has left little to
-learn from a member, so that the gradient of its loss is short. In: the network and records. Out: the negative norm of
-every record's loss gradient, over all parameters or over the last layer alone. It knows no chance and fits nothing.
+The gradient norm (`gradient_norm`; after Nasr et al. 2019), for an attacker who holds the weights. After training there
+is little left to learn from a member, so the gradient of its loss is small. In: the network and records. Out: the
+negative norm of every record's loss gradient, over all parameters or over the last layer alone. It is deterministic and
+fits nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from airlock.training.per_sample.norms import gradient_squares
 
 
 def loss_threshold(member_losses: Floats, other_losses: Floats, member_classes: Ints, other_classes: Ints) -> Scores:
-    """The negative loss as score: a lower loss means "member". It takes the class probabilities alone: black-box."""
+    """The negative loss as score: a lower loss means "member". It needs only the class probabilities: black-box."""
     return Scores(
         name="loss threshold",
         question="Can someone who holds the model and a person's record tell whether it was in the training set?",

@@ -3,19 +3,19 @@
 In: the pipeline, what left, the split it came from. Out: an `Audit` with `Findings`, and for the vault the scores of
 single records and a contact sheet of private ones.
 
-Who is used for what. The attacker knows test records with their features and learns from them alone. Reconstruction and
-attributes are measured on the holdout, sent through the same pipeline with noise of the audit's own: these figures are
-about records like the private ones, and no private record is behind them. Membership needs members: it uses private
-records against the holdout, as every membership attack does. Pictures on the card are public or drawn (`sheet`).
+Which records are used for what. The attacker knows test records with their features and learns from them alone.
+Reconstruction and attribute inference are measured on the holdout, sent through the same pipeline with the audit's own
+noise: these figures describe records like the private ones, without using any private record. Membership needs members:
+it uses private records against the holdout, as every membership attack does. Pictures on the card are public or drawn
+(`sheet`).
 
-The attackers (`Attackers`): everybody who turns features back into pictures, learnt once on the records that they know.
-Three of four known records are learnt from, every fourth one chooses: how smooth pictures should be, and how far each
-attacker is trusted beyond the blind guess. So no attacker is much worse than that guess, as none would be.
+The attackers (`Attackers`): all methods that turn features back into pictures, trained once on the known records. Three
+quarters of these are for training; every fourth selects how smooth pictures should be and how far each attacker is
+trusted over the blind guess. So no attacker does much worse than that guess, just as no real one would.
 
 The contact sheet (`sheet`): originals above, and below what each attacker made of their features. A sheet shows whole
-records, so it matters whose they are. The one for the card leaves: it shows records that are public anyway, or drawn
-ones where there are none, and never a private, test or holdout record. The one of private records goes to the vault, as
-arrays.
+records, so it matters whose they are. The sheet for the card leaves: it shows public records, or synthetic ones where
+there are none, and never a private, test or holdout record. The sheet of private records goes to the vault, as arrays.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from airlock.nets import synthetic
 from airlock.nets.privynet import Irn
 from airlock.training import Run
 
-# Everybody who turns features back into pictures.
+# All methods that turn features back into pictures.
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Attackers:
         baseline: The best guess without features.
         linear: The best linear guess.
         tuned: What inversion was tuned to.
-        settings: How hard it looks.
+        settings: How thoroughly inversion searches.
         net: The trained net; None where none was trained.
         net_trust: How far its pictures are trusted.
         seed: Of random starts.
@@ -94,7 +94,7 @@ class Attackers:
         cls, pipeline: FeaturePipeline, known: Pairs, seed: int, run: Run, settings: InvertSettings,
         net_settings: ReconstructSettings | None,
     ) -> Self:  # fmt: skip
-        """Learn everybody; without settings of a net none is trained."""
+        """Train all attackers; no net is trained without `net_settings`."""
         learn, choose = known.halves()
         baseline, early = best_prior_baseline(known), best_prior_baseline(learn)
         noisy = pipeline.noisy(choose.clean, generator_on(choose.clean.device, seed))
@@ -110,7 +110,7 @@ class Attackers:
         )
 
     def make(self, features: Tensor, y: Tensor) -> dict[tuple[str, View], Tensor]:
-        """Everybody's pictures of these features, by name and by what the attacker has."""
+        """All attackers' reconstructions from these features, by name and by what the attacker has."""
         guess = self.baseline(y)
         linear = self.linear(features, y)
         found: dict[tuple[str, View], Tensor] = {("best linear guess", "features"): linear}
@@ -130,7 +130,7 @@ DRAWN = "Drawn pictures that show nobody: no public pictures of this shape were 
 
 
 def pictures_to_show(split: Split, count: int, seed: int) -> tuple[Records, str]:
-    """Records that may be seen by everybody, and in words whose they are."""
+    """Records that anyone may see, and a sentence saying whose they are."""
     beside = split.beside
     if len(split.public) >= count:
         return split.public.take(np.random.default_rng(seed).permutation(len(split.public))[:count]), PUBLIC
@@ -179,7 +179,7 @@ def as_bytes(x: Tensor) -> NDArray[np.uint8]:
 # The attacks together.
 
 
-KNOWN_IMAGES = (1, 2, 4, 8)  # with how many known records the front end is named
+KNOWN_IMAGES = (1, 2, 4, 8)  # numbers of known records with which identification of the front end is tried
 TOO_FEW = (
     "All attacks: the holdout or the test part is too small for them, or smaller than the stated number of records."
 )
@@ -197,10 +197,11 @@ class FeatureAttackSettings(Frozen):
 
     Args:
         known: Records that the attacker knows, at most.
-        images: Records that are attacked, at most; members too.
+        images: Records that are attacked, at most; also the number of members.
         threshold: From this PSNR on a picture counts as rebuilt.
-        attribute: `brightness`, `colour`, or `column N` of a table; without it the first of these that fits.
-        attribute_steps: Of training the net that tells it.
+        attribute: `brightness`, `colour`, or `column N` of a table; by default `brightness` for pictures, `column 0`
+            for tables.
+        attribute_steps: Training steps of the net that infers it.
         net: Whether a reconstruction net is trained, which takes minutes.
         reconstruct: How.
         invert: How hard the front end is inverted.
@@ -263,14 +264,14 @@ def attack(
         split: The records that they came from.
         fractions: Of the split.
         delta: At which an ε is stated.
-        seed: Of the attacks; where noise is needed it is the audit's own and not that of the release.
-        settings: How hard; `QUICK` takes seconds.
+        seed: Of the attacks; noise, where needed, is drawn from it and is never that of the release.
+        settings: How hard to attack; `QUICK` takes seconds.
         run: Device and progress.
-        pool: To name the front end from.
+        pool: Candidates for identifying the front end.
         labelled: Whether true labels leave with the features; attackers, and blind guesses, use them only then.
 
     Returns:
-        The audit, and what belongs into the vault: the scores of single records, and pictures of private ones.
+        The audit, and what belongs in the vault: the scores of single records, and pictures of private ones.
     """
     chosen, run = settings or FeatureAttackSettings(), run or Run()
     attack_set = draw(split, fractions, seed, chosen.images)
@@ -284,7 +285,7 @@ def attack(
     blocks = released if labelled else ((features, np.zeros_like(y)) for features, y in released)
     scores = lookup(pipeline, blocks, members, target, known)
     classes = split.facts.classes if labelled else ()
-    # What releases of features promise is for a record that is replaced: how many rows there are is not covered.
+    # A release of features promises privacy under replace-one: the number of rows is not protected.
     results = measure_all([scores], delta, classes=classes, game=attack_set.game, relation="replace-one")
     secrets = {"attack-scores": {"features-members": scores.members, "features-others": scores.others}}
     pictures = attack_set.others.x.ndim == 4
@@ -307,7 +308,7 @@ def _unlabelled(records: Records) -> Records:
 
 @dataclass(frozen=True)
 class _Scene:
-    """What all attackers share: what they know, and whose features they attack."""
+    """What all attackers share: the records they know, and the features they attack."""
 
     pipeline: FeaturePipeline
     known: Pairs
@@ -324,7 +325,7 @@ class _Scene:
 def _rebuilt(
     scene: _Scene, split: Split, attack_set: AttackSet
 ) -> tuple[tuple[ReconstructionResult, ...], tuple[ContactSheet, dict[str, NDArray[np.uint8]]]]:
-    """Figures on the holdout; a sheet that may leave, and one of private records that may not."""
+    """Figures on the holdout, a sheet that may leave, and a sheet of private records that may not."""
     chosen, target = scene.settings, scene.target
     net = chosen.reconstruct if chosen.net else None
     attackers = Attackers.learn(scene.pipeline, scene.known, scene.seed, scene.run, chosen.invert, net)
@@ -362,7 +363,7 @@ def _told(scene: _Scene) -> AttributeResult:
 
 
 def _named(scene: _Scene, pool: CandidatePool) -> IdentificationResult:
-    """With the first few of the attacker's own records: nothing about private ones is needed for it."""
+    """Uses the first few of the attacker's own records; no private record is needed."""
     features, clipped = scene.left(scene.known, 4), scene.pipeline.clip is not None
     counts = [count for count in KNOWN_IMAGES if count <= len(scene.known)]
     candidates = {name: module.to(scene.run.device) for name, module in pool.candidates.items()}

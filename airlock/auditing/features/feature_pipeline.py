@@ -1,8 +1,8 @@
-"""How a record becomes the features that leave, as an attacker who knows all of it would do it.
+"""How a record becomes the features that leave, as computed by an attacker who knows the whole pipeline.
 
-In: a front end, the norm that features are clipped to, the noise. Out: features of any record, with noise of the
-attacker's own. A front end is any module from records (floats; pixels from 0 to 1) to features; a projection is part
-of it. The noise here is for attacks: it is seeded and protects nobody.
+In: a front end, the norm that features are clipped to, the noise. Out: features of any record, with the attacker's own
+noise. A front end is any module from records (floats; pixels from 0 to 1) to features; a projection is part of it. The
+noise here is for attacks only: it is seeded and protects no one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FeaturePipeline:
     """What every record goes through.
 
     Args:
-        front: From records to features; frozen, each record by itself.
+        front: From records to features; frozen, each record processed independently.
         clip: The largest norm of one record's features; None where they are not clipped.
         sigma: The standard deviation of the noise on every feature; 0 for none.
     """
@@ -57,12 +57,12 @@ class FeaturePipeline:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Records that an attacker knows, beside their features before the noise.
+    """Records that an attacker knows, with their features before noise.
 
     Args:
         x: Records as floats.
-        clean: Their features, without noise: the attacker can put fresh noise on them as often as it likes.
-        y: Their labels, which leave beside the features.
+        clean: Their features, without noise: the attacker can add fresh noise as often as it likes.
+        y: Their labels, which leave with the features.
     """
 
     x: Tensor
@@ -77,7 +77,7 @@ class Pairs:
         return Pairs(self.x[which], self.clean[which], self.y[which])
 
     def halves(self) -> tuple[Pairs, Pairs]:
-        """Three of four to learn from, every fourth to choose by."""
+        """Three quarters to learn from, and every fourth record for selection."""
         every = torch.arange(len(self), device=self.y.device) % 4 == 3
         return self.take(~every), self.take(every)
 
@@ -85,7 +85,7 @@ class Pairs:
 def push(
     pipeline: FeaturePipeline, records: Records, device: torch.device, progress: Callable[[int], Any] | None = None
 ) -> Pairs:
-    """Send records through the pipeline, all but the noise.
+    """Send records through the pipeline, without the noise.
 
     Raises:
         DataError: There are none.
@@ -105,5 +105,5 @@ def push(
 
 
 def generator_on(device: torch.device, seed: int) -> torch.Generator:
-    """Seeded, drawing where it is used."""
+    """A seeded generator on the device where it is used."""
     return torch.Generator(device).manual_seed(seed)

@@ -1,15 +1,15 @@
-"""How good a reconstruction is: how alike two pictures are, what a blind guess reaches, and figures with intervals.
+"""How good a reconstruction is: picture similarity, the blind baseline, and figures with intervals.
 
-How alike (`psnr`, `ssim`, `total_variation`). In: pictures as floats from 0 to 1, (n, colours, height, width). Out: one
-figure per picture. A PSNR ends at 100 dB, so that a picture that is rebuilt to the last bit has a finite one.
+Similarity (`psnr`, `ssim`, `total_variation`). In: pictures as floats from 0 to 1, (n, colours, height, width). Out:
+one figure per picture. PSNR is capped at 100 dB, so that an exact reconstruction has a finite one.
 
-The prior baseline (`best_prior_baseline`): what someone who never saw the features would guess; every figure of a
-reconstruction is shown next to it. Labels leave with the features, so a blind guess may use them. Four guesses are made
-from the attacker's own records: the mean picture (least square error), the constant picture with the largest mean PSNR,
-and both for every class. Which of them counts is decided by records that they were not made from.
+The prior baseline (`best_prior_baseline`): what someone who never saw the features would guess; every reconstruction
+figure is reported against it. Labels leave with the features, so a blind guess may use them. Four guesses are made from
+the attacker's own records: the mean picture (least squared error), the constant picture with the largest mean PSNR, and
+both for every class. The best is selected on records that the guesses were not made from.
 
-Figures (`rebuilt`, `named`, `told`). In: what an attacker made, and the truth. Out: the values of `auditing.result`.
-Means have bootstrap intervals over pictures (percentiles, seeded), shares Clopper and Pearson's; nothing is chosen
+Figures (`rebuilt`, `named`, `told`). In: an attacker's output, and the truth. Out: the values of `auditing.result`.
+Means get bootstrap percentile intervals over pictures (seeded), proportions Clopper and Pearson's; nothing is selected
 here.
 """
 
@@ -34,16 +34,16 @@ from airlock.errors import DataError
 from airlock.training.front_ends.probe_networks import error as error
 from airlock.training.front_ends.probe_networks import psnr as psnr
 
-# How alike two pictures are.
+# Similarity of two pictures.
 
 _WINDOW, _SPREAD = 11, 1.5  # of Wang et al. 2004
 _C1, _C2 = 0.01**2, 0.03**2
 
 
 def ssim(first: Tensor, second: Tensor) -> Tensor:
-    """Structural similarity of each pair (Wang et al. 2004), mean over the windows that lie inside and over colours.
+    """Structural similarity of each pair (Wang et al. 2004), averaged over colours and windows inside the picture.
 
-    The window is Gaussian, 11 × 11 with spread 1.5; in a smaller picture the largest odd one that it holds.
+    The window is Gaussian, 11 × 11 with spread 1.5; in a smaller picture, the largest odd size that fits.
     """
     error(first, second)
     if first.dim() != 4:
@@ -63,7 +63,7 @@ def ssim(first: Tensor, second: Tensor) -> Tensor:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """The mean absolute step between neighbouring pixels of each picture, down and across."""
+    """The mean absolute difference of neighbouring pixels of each picture, vertical and horizontal."""
     down, across = x.diff(dim=2).abs().flatten(1), x.diff(dim=3).abs().flatten(1)
     return (down.sum(1) + across.sum(1)) / x[0].numel()
 
@@ -93,7 +93,7 @@ class PriorBaseline:
     pictures: Tensor
 
     def __call__(self, y: Tensor) -> Tensor:
-        """What is guessed for records of these labels."""
+        """The guess for records with these labels."""
         return self.pictures[y.clamp_max(len(self.pictures) - 1)]
 
 
@@ -119,9 +119,9 @@ def candidates(known: Pairs) -> list[PriorBaseline]:
 
 
 def _constant(x: Tensor) -> Tensor:
-    """The picture with the least mean logarithm of the square error, by reweighted means.
+    """The picture that minimises the mean log squared error, by iteratively reweighted means.
 
-    Errors below 30 dB's count as that much, or the best picture would be any one of these.
+    Errors are floored at that of 30 dB; otherwise any single one of the pictures would be optimal.
     """
     guess = x.mean(0)
     for _ in range(_TRUST_ROUNDS):
@@ -131,10 +131,10 @@ def _constant(x: Tensor) -> Tensor:
 
 
 def trust(guess: Tensor, made: Tensor, truth: Tensor) -> float:
-    """How far to go from a blind guess to what an attacker made: all the way, or as far as least squares says.
+    """How far to move from the blind guess to the attacker's picture: all the way, or the least-squares step.
 
-    Known records decide, by their mean PSNR. An attacker whose pictures are mostly noise does better to stay near the
-    guess that takes no features; one whose pictures are mostly right would only spoil them.
+    Decided by the mean PSNR on known records. An attacker whose pictures are mostly noise does better near the blind
+    guess; one whose pictures are mostly right would only lose by shrinking them.
     """
     step, wanted = (made - guess).flatten(), (truth - guess).flatten()
     part = float((step @ wanted / step.square().sum().clamp_min(1e-12)).clamp(0, 1))
@@ -143,12 +143,12 @@ def trust(guess: Tensor, made: Tensor, truth: Tensor) -> float:
 
 
 def hits_at_most(x: Tensor, threshold: float) -> float:
-    """No picture at all has a PSNR of `threshold` or more to a larger share of these pictures.
+    """An upper bound on the share of these pictures to which any single picture has a PSNR of at least `threshold`.
 
-    Guarantee: let k of them lie within distance r of some picture. Around it their squared distances add up to k r² at
-    most, around their own mean to no more, and so the mean squared distance between two of them (a picture and itself
-    included) is at most 2 r². Then one of the k has a mean squared distance of at most 2 r² to all k, and none of
-    them is further from it than 2 r. The largest k for which any picture here has that bounds it.
+    Guarantee: let k of them lie within distance r of some picture. Their squared distances from it add up to at most k
+    r², and from their own mean to no more, so the mean squared distance between two of them (a picture and itself
+    included) is at most 2 r². Then one of the k has a mean squared distance of at most 2 r² to all k, and none of them
+    is further from it than 2 r. The largest k for which some picture here satisfies both conditions is the bound.
     """
     flat = x.flatten(1)
     square = flat.shape[1] * 10.0 ** (-threshold / 10.0) * (1 + 1e-4)  # r², with room for rounding
@@ -172,7 +172,7 @@ _ROUNDS, _AT_ONCE = 20, 100  # resamples of the bootstrap
 
 
 def mean_interval(values: Floats, confidence: float = CONFIDENCE, seed: int = 0) -> tuple[float, float]:
-    """The bootstrap's percentile interval of the mean; right for many values.
+    """The bootstrap percentile interval of the mean; asymptotically valid.
 
     Raises:
         DataError: There are fewer than two values.
@@ -200,7 +200,7 @@ def rebuilt(
         pictures: What the attacker made of their features.
         baseline: The guess without features.
         known: How many pairs the attacker knew.
-        threshold: From which PSNR on a picture counts as rebuilt.
+        threshold: A picture with at least this PSNR counts as reconstructed.
         confidence: Of every interval.
     """
     guess = baseline(y)
@@ -245,7 +245,7 @@ def named(
     """The figures of identification.
 
     Args:
-        guesses: The number of known records and what was named with so many.
+        guesses: Pairs of the number of known records and the guess made with them.
         candidate: The truth.
         channels: The channels that left, of that candidate.
         sizes: How many channels each candidate has.

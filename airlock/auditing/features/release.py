@@ -1,4 +1,4 @@
-"""Attacks on a set of features, from what left and from the front end that the vault keeps."""
+"""Attacks on a set of features, using what left and the front end kept in the vault."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def attack_features(
     run: Run | None = None,
     made_with: int | None = None,
 ) -> tuple[Audit, Secrets]:
-    """Attack features as whoever receives them could, also one who got to know the front end.
+    """Attack features as their recipient could, including a recipient who has learnt the front end.
 
     Args:
         features: What leaves.
-        kept: Its front end; opened from the vault where `features` does not hold it.
+        kept: Its front end; opened from the vault if `features` does not hold it.
         delta: At which an ε is stated.
         split: The records that they came from.
         fractions: Of the split.
         seed: Of the attacks.
-        settings: How hard; what takes seconds unless told.
+        settings: How hard to attack; by default, what takes seconds.
         run: Device and progress.
-        made_with: The seed of the release, where it is another one.
+        made_with: The seed of the release, if it differs.
 
     Returns:
         The audit, and what belongs in the vault.
@@ -71,8 +71,8 @@ def _left(features: FeatureSet) -> Iterator[tuple[NDArray[np.floating[Any]], NDA
 def _pool(kept: KeptFrontEnd, split: Split, seed: int, run: Run) -> CandidatePool | None:
     """The networks that the front end was drawn from, and other public ones; None where its inner layers were cut.
 
-    A front end with narrower inner layers computes other maps than the whole net: matching them channel by channel says
-    nothing about it.
+    A front end with narrower inner layers computes different maps from the whole net, so matching them channel by
+    channel is meaningless.
     """
     if kept.narrowed:
         return None

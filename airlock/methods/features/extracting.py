@@ -1,6 +1,6 @@
-"""What every method of `features` has in common: records through a front end into shards, and how useful those are.
+"""What all methods of `features` share: sending records through a front end into shards, and measuring utility.
 
-Rows are written in an order that is drawn in secret, so that a row's place says nothing about where its record stood.
+Rows are written in a secret random order, so that a row's position reveals nothing about that of its record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_BYTES = 1 << 30  # of features that the classifier learns from
 
 
 class Extracting(Channel):
-    """Features of every private record; a class below says what is done to them before they are written."""
+    """Features of every private record; a subclass says what is done to them before they are written."""
 
     channel: ClassVar[str] = "features"
     artefact: ClassVar[ArtefactKind] = "features"
@@ -66,7 +66,7 @@ class Extracting(Channel):
 
     @abstractmethod
     def opened(self) -> FeatureFrontEnd:
-        """The front end by the settings; refused where it does not fit the records."""
+        """The front end that the settings describe; refused if it does not fit the records."""
 
     def layout(self, front: nn.Module) -> Layout:
         """Of the files."""
@@ -82,13 +82,13 @@ class Extracting(Channel):
         noise: float | None = None,
         stream: Stream | None = None,
     ) -> tuple[Path, Manifest]:
-        """All private records' features in shards, in the checkpoint's folder or in one of their own.
+        """Write all private records' features in shards, to the checkpoint folder or to a temporary one.
 
         Args:
             front: From records to features.
             records: The private ones.
             order: In which they are written; NOBODY for a row without a record.
-            run: Device, progress, folder, who computes.
+            run: Device, progress, folder, workers.
             protect: What is done to them first.
             noise: The standard deviation of its noise, for the manifest.
             stream: Its randomness.
@@ -102,7 +102,7 @@ class Extracting(Channel):
         return folder, make_manifest(layout, self.facts.classes, noise, shards)
 
     def _mark(self, front: nn.Module, records: Records, order: Whole, layout: Layout, noise: float | None) -> str:
-        """Names all that a row depends on, its own noise apart."""
+        """Identifies everything that a row depends on, apart from its noise."""
         arrays = [torch.from_numpy(np.ascontiguousarray(array)) for array in (records.x, records.y, order)]
         known = json.dumps([self.method, self.settings.model_dump(mode="json"), vars(layout), noise, self.config.seed])
         return hashlib.sha256(digest([*arrays, *front.state_dict().values()]) + known.encode()).hexdigest()
@@ -110,10 +110,10 @@ class Extracting(Channel):
     def usefulness(
         self, front: nn.Module, clip: LocalGaussian | None, folder: Path, manifest: Manifest, test: Records, run: Run
     ) -> Outcomes:
-        """What a classifier says of every test record that was trained on the released features alone.
+        """The outcomes on the test records of a classifier trained on the released features alone.
 
-        Test records go through the same front end and the same clipping, without noise: as for a receiver who sends
-        the classifier back.
+        Test records go through the same front end and clipping, without noise: as if the recipient sent the classifier
+        back to be used inside.
         """
         known = load(folder, manifest, MOST_BYTES)
         alone = Run(device=run.device, progress=run.progress)
@@ -124,7 +124,7 @@ class Extracting(Channel):
         return outcomes_of(net, Records(features.numpy(), test.y))
 
     def owned(self, features: FeatureSet, run: Run) -> FeatureSet:
-        """A folder of its own goes when nobody holds the features any more."""
+        """A temporary folder is removed once the features are garbage-collected."""
         if run.checkpoint is None:
             weakref.finalize(features, shutil.rmtree, features.folder, ignore_errors=True)
         return features

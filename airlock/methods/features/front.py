@@ -1,9 +1,9 @@
-"""The front end of a release of features: its settings, how it is opened and cut down, and how the vault keeps it.
+"""The front end of a release of features: its settings, how it is opened and narrowed, and what the vault keeps of it.
 
 In: settings, the shape of a record, a public set. Out: a module from records to maps. Nothing here sees a private
-record. Which front end of a pool is used and which channels are kept is drawn from a key that stays in the vault.
+record. Which front end of a pool is used, and which channels are kept, is drawn with a key that stays in the vault.
 
-What the vault keeps of a front end is read back by `Kept`: for attacks, never for a bundle.
+`Kept` reads back what the vault keeps of a front end: for attacks, never for a bundle.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from airlock.training.front_ends.prune import LEAKIEST, LEAST_USEFUL, draw, draw
 from airlock.training.front_ends.public import SPLIT, SYNTHETIC, FrontSettings, check_public, public_records
 
 KEY = "choices.key"
-_READY = ("efficientnet-lite0",)  # comes with its weights
-_OWN = (SPLIT, SYNTHETIC)  # public sets that need not be read from elsewhere
+_READY = ("efficientnet-lite0",)  # ships with its weights
+_OWN = (SPLIT, SYNTHETIC)  # public sets that do not come from another source
 _CHOOSING = {"psnr", "milliseconds", "bytes", "prune", "characterised"}  # settings that choose layers and channels
 
 
@@ -63,16 +63,16 @@ class FeatureSettings(Frozen):
         weights: A file with its weights (.safetensors, or .pth without code).
         pretrain_on: A public set to train it on instead, such as cifar100; kept in the cache.
         pretrain_epochs: Of that training.
-        prune: Which maps do not leave: any by chance (random), the least useful by Fisher's criterion on the private
-            records (lda), or the leakiest and least useful that `characterised` names (characterised).
-        leakiest: The share of maps that pruning takes out for leaking, where `characterised` names them; the paper's.
-        least_useful: The share that it takes out for being of little use; the paper's.
-        characterised: What `airlock features characterise` wrote.
-        psnr: The most dB that the reconstruction net may reach.
-        milliseconds: The most time a record may take.
-        bytes: The most the front end may take on disk.
+        prune: Which maps are pruned: random ones (random), the least useful by Fisher's criterion on the private
+            records (lda), or the leakiest and least useful according to `characterised` (characterised).
+        leakiest: The share of maps pruned because they leak most, according to `characterised`; by default the paper's.
+        least_useful: The share pruned because they are least useful; by default the paper's.
+        characterised: The file written by `airlock features characterise`.
+        psnr: The highest PSNR, in dB, that the reconstruction net may reach.
+        milliseconds: The longest time that a record may take.
+        bytes: The largest size of the front end on disk.
         inner: How many channels each layer before the last keeps.
-        pool: Further front ends, one of which is drawn in secret.
+        pool: Further front ends; one of all is drawn in secret.
         format: Of the files.
         precision: Of the numbers.
         epochs: Of the classifier that measures how useful the features are.
@@ -132,7 +132,7 @@ class FeatureFrontEnd:
         return (self.settings.front, *self.settings.pool)
 
     def sized(self, name: str) -> Prefix:
-        """Before its weights are filled in, all channels.
+        """The front end with all channels, before its weights are loaded.
 
         Raises:
             NetError: It does not take such records, or has no such layer.
@@ -158,7 +158,7 @@ class FeatureFrontEnd:
             )
 
     def drawn(self, stream: Stream, left: Sequence[int] | None = None) -> Choice:
-        """One of the pool, and channels at random: of those that are left, or of all."""
+        """Draw a front end from the pool and channels at random, from those in `left` or from all."""
         name = draw_front(self.names, stream.child("pool"))
         *before, width = self.sized(name).widths
         kept = range(width) if left is None else left
@@ -167,12 +167,12 @@ class FeatureFrontEnd:
         return Choice(name, own, draw_inner(before, inner, stream.child("inner")) if inner else ())
 
     def whole(self, name: str, public: Public | None, seed: int, run: Run) -> Prefix:
-        """With its weights and all channels, on the run's device."""
+        """The front end with its weights and all channels, on the run's device."""
         weights = self._weights(name, public, seed, run)
         return open_prefix(name, self.layers, self.facts.shape, weights).to(run.device)
 
     def ready(self, choice: Choice, public: Public | None, seed: int, run: Run) -> Prefix:
-        """With its weights, narrowed."""
+        """The front end with its weights, narrowed to the chosen channels."""
         return narrow(self.whole(choice.front, public, seed, run), choice.channels, choice.inner or None)
 
     def _weights(self, name: str, public: Public | None, seed: int, run: Run) -> Mapping[str, Tensor] | Path | None:
@@ -186,7 +186,7 @@ class FeatureFrontEnd:
 
 
 def default_layers(settings: FeatureSettings, most: int | None) -> int | str:
-    """m, where it is not set: so many, or all there are.
+    """The number of layers m where it is not set: `most`, or all there are.
 
     Raises:
         ConfigError: The front end is the user's own.
@@ -219,7 +219,7 @@ def check_settings(settings: FeatureSettings, facts: Facts, public_share: float)
 
 
 def outside(source: DataConfig | None) -> DataConfig | None:
-    """The public set that has to be read from elsewhere, if any."""
+    """The public set that must be read from another source, if any."""
     return None if source is None or source.source in _OWN else source
 
 
@@ -229,9 +229,9 @@ def public_set(source: DataConfig | None, split: Split, seed: int) -> Public | N
 
 
 def secret_choices(folder: Path | None, randomness: Randomness, resume: bool) -> Stream:
-    """The key of choices that stay inside (channels, order): a run that goes on finds the one it began with.
+    """The key for secret choices (channels, order); a resumed run uses the key it started with.
 
-    It is no key of noise: noise is drawn afresh by every run.
+    It is not a noise key: every run draws fresh noise.
     """
     fresh = randomness.privacy.child("choices")
     if folder is None:
@@ -307,7 +307,7 @@ class Kept:
 
     @property
     def narrowed(self) -> bool:
-        """Whether layers before the last were cut down too."""
+        """Whether layers before the last were narrowed too."""
         return bool(self.choice.inner)
 
     @property
@@ -322,7 +322,7 @@ class Kept:
 
     @property
     def settings_table(self) -> dict[str, Any]:
-        """The settings of the release as a config has them, with what was chosen in place of what chose it."""
+        """The settings of the release in config form, with selection criteria replaced by what they selected."""
         own = self.settings.model_dump(mode="json", exclude_defaults=True, exclude=_CHOOSING)
         return own | {"layers": self.layers, "channels": len(self.channels)}
 

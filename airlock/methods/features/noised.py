@@ -1,24 +1,23 @@
-"""`features`/`noised`: a few numbers of every record, clipped, with noise once; proven for each record by itself.
+"""`features`/`noised`: a few clipped numbers per record, with noise added once; proven for each record.
 
 The sound counterpart of PrivyNet. A front end is chosen, trained and projected on public records; each private record's
-numbers are clipped to norm R and get N(0, σ²) each, and so they leave, with the label, as one of a public number of
-rows.
+numbers are clipped to norm R, N(0, σ²) noise is added to each, and they leave with the label as one of a public number
+of rows.
 
 Proof. Front end, projection and R do not depend on a private record. Adding or removing one record changes at most one
-of the rows, from one record or nobody to another (`rows` has the proof; nobody's numbers are zeros and its label is
-uniform). A row depends on its own record alone and has norm at most R before the noise (`mechanisms.LocalGaussian`
-enforces it). Noise is added once: a shard that is finished is never made again, and one that is not has never left and
-is thrown away (`training.front_ends.extract`). The two versions of that row are at most 2R apart:
-`GaussianDpEvent(σ/2R)` under add-remove. With randomised response the label of that row costs
-`RandomisedResponse.event` more, also where it is nobody's: a uniform label is a mixture of labels, and an answer to it
-as likely as to those on average. The label is covered only then. Labels in the clear are not: everybody sees how many
-rows each class has. What is covered then are the numbers beside them, between two data sets whose rows have the same
-labels.
+of the rows, from one record or an empty row to another (proof in `rows`; an empty row has zeros and a uniform label). A
+row depends on its own record alone and has norm at most R before the noise (`mechanisms.LocalGaussian` enforces it).
+Noise is added once: a finished shard is never recomputed, and an unfinished one has not left and is discarded
+(`training.front_ends.extract`). The two versions of that row are at most 2R apart: `GaussianDpEvent(σ/2R)` under
+add-remove. With randomised response, the label of that row costs an additional `RandomisedResponse.event`, also for an
+empty row: a uniform label is a mixture of labels, so each answer to it is as likely as to a label on average. Only then
+is the label covered. Labels in the clear are not: anyone can see how many rows each class has. In that case only the
+numbers are covered, between two data sets whose rows have the same labels.
 
-`mechanisms.reconstruction` has a second promise from the same noise: how well anyone can rebuild a picture.
+`mechanisms.reconstruction` derives a second guarantee from the same noise: how well anyone can reconstruct a picture.
 
-Noise on so many numbers of one record is large: at ε = 1 about seven times as long as R on every number. What can still
-be learnt are means over many records.
+Noise on individual records is large: at ε = 1 its standard deviation on every number is about seven times R. What can
+still be learnt are means over many records.
 """
 
 from __future__ import annotations
@@ -90,9 +89,9 @@ class WantedBound(Frozen):
     """A wanted bound on reconstruction.
 
     Args:
-        psnr: How good a picture would have to be, in dB.
-        probability: How often anyone may give one back that good, at most.
-        blind: How often a guess without the release is that good, at most; checked with the public pictures.
+        psnr: The PSNR, in dB, from which a reconstruction counts as good.
+        probability: The largest probability with which any attacker may reconstruct a picture that well.
+        blind: The largest probability that a guess without the release is that good; checked on the public pictures.
     """
 
     psnr: Positive
@@ -101,15 +100,15 @@ class WantedBound(Frozen):
 
 
 class NoisedSettings(FeatureSettings):
-    """The same with noise.
+    """Settings of features with noise.
 
     Args:
         public: What the projection, the clip norm and the blind guess are learnt on, if not on `pretrain_on`: a public
             set, "split" for the public part of the split, or "synthetic" for random shapes.
-        project: How many numbers of a record leave: its maps are averaged and projected to so many directions.
-        clip: R itself; by a rule from public records if left out.
-        reconstruction: A wanted bound; the noise is the larger of what it and ε need.
-        label_epsilon: The part of ε that randomised response on the labels takes; left out, labels leave as they are.
+        project: How many numbers per record leave: its maps are averaged and projected onto this many directions.
+        clip: The clip norm R; if left out, a quantile of the norms of public records.
+        reconstruction: A desired bound; the noise is the larger of what the bound and ε require.
+        label_epsilon: The part of ε spent on randomised response for the labels; if left out, labels leave unchanged.
     """
 
     public: Source | None = None
@@ -135,7 +134,7 @@ class Noised(Extracting):
 
     @property
     def source(self) -> DataConfig:
-        """The public set that everything is learnt on: as set, else the public part where there is one."""
+        """The public set that everything is learnt on: as set, else the split's public part, else synthetic."""
         own = self.settings.pretrain_on or self.settings.public
         return own or DataConfig(source=SPLIT if self.config.split.public else SYNTHETIC)
 
@@ -171,7 +170,7 @@ class Noised(Extracting):
             raise ConfigError(
                 "a settings.reconstruction.probability above its blind",
                 f"{wanted.probability:g}",
-                "No noise makes a guess worse than one without the release.",
+                "No amount of noise makes an attacker worse than a guess without the release.",
             )
         if (settings.label_epsilon or 0.0) * self.config.tuning_runs >= self.config.epsilon:
             raise ConfigError(
@@ -180,7 +179,7 @@ class Noised(Extracting):
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """One record more, on the other side of the ball from the one it takes the row of."""
+        """One additional record, opposite on the ball to the record whose row it takes."""
         return _case(cls, epsilon, delta)
 
     @cached_property
@@ -190,13 +189,13 @@ class Noised(Extracting):
         return None if share is None else RandomisedResponse(len(self.facts.classes), share)
 
     def events(self, noise_multiplier: float) -> dpa.DpEvent:
-        """Of the whole release."""
+        """The events of the whole release."""
         own = [dpa.GaussianDpEvent(noise_multiplier)] + ([self.response.event] if self.response else [])
         return repeat(compose(own), self.config.tuning_runs)
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """σ/2R: the larger of what ε and what the wanted bound on reconstruction need."""
+        """σ/2R: the larger of what ε and the desired bound on reconstruction require."""
         config, wanted = self.config, self.settings.reconstruction
         found = calibrate(self.events, config.epsilon, config.delta, "add-remove", config.accountant)
         if wanted is None:
@@ -205,7 +204,7 @@ class Noised(Extracting):
 
     @property
     def rows(self) -> int:
-        """m, how many rows leave: the public number of private records."""
+        """The number m of rows that leave: the public number of private records."""
         return self.facts.expected("private", self.config.split)
 
     def _assumptions(self, *more: str) -> tuple[str, ...]:
@@ -236,7 +235,7 @@ class Noised(Extracting):
         return Plan(self.channel, self.method, self.leaves, promise, details)
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Learn the projection on public records, send private ones through, train a classifier on what leaves."""
+        """Learn the projection on public records, process the private ones, train a classifier on what leaves."""
         seed = self.config.seed
         public = public_set(self.source, split, seed)
         assert public is not None
@@ -265,13 +264,13 @@ class Noised(Extracting):
         )
 
     def passage(self, maps: nn.Module, public: Public, run: Run) -> tuple[nn.Module, LocalGaussian]:
-        """From records to numbers, and what is done to these: R is a quantile of public norms unless it is set."""
+        """The front end with projection, and the mechanism: R is a quantile of public norms unless it is set."""
         front, norms = fit_projection(maps, public, self.settings.project, run)
         radius = self.settings.clip or float(np.quantile(norms.numpy(), CLIPPED_AT))
         return front, LocalGaussian(radius, self.noise_multiplier)
 
     def protect(self, mechanism: LocalGaussian) -> Any:
-        """What is written of a block; nobody's numbers are zeros before the noise, and its label is any."""
+        """What is written for a block; an empty row has zeros before the noise, and a random label."""
         response, classes = self.response, len(self.facts.classes)
 
         def protected(
@@ -287,10 +286,10 @@ class Noised(Extracting):
         return protected
 
     def _recovery(self, public: Public) -> tuple[Recovery, ...]:
-        """The bound against every attacker, where public pictures tell how well a blind guess does.
+        """The bound against every attacker, if public pictures show how well a blind guess does.
 
         Raises:
-            ConfigError: They do not bear out the blind guess that was stated.
+            ConfigError: They do not support the stated bound on blind guesses.
         """
         wanted, classes, runs = self.settings.reconstruction, len(self.facts.classes), self.config.tuning_runs
         pictures = len(self.facts.shape) == 3 and self.source.source != SYNTHETIC
@@ -305,7 +304,7 @@ class Noised(Extracting):
             return ()
         levels = sorted({*reconstruction.LEVELS, *([wanted.psnr] if wanted else [])})
         pixels = to_input(torch.from_numpy(public.records.x))
-        # Labels of another set say nothing about these, nor those of a public part in which classes are missing.
+        # Labels of another data set do not apply here, nor do those of a public part with missing classes.
         alike = self.source.source == SPLIT and not self.config.split.public_without
         labels = torch.from_numpy(public.records.y) if alike else None
         found = reconstruction.blind_guess(pixels, levels, self.config.seed, classes, labels)
@@ -334,15 +333,15 @@ FACTS = Facts("court", (1, SIDE, SIDE), ("0", "1"), 1, 1, "made up for the court
 
 
 def _case(method: type[Noised], epsilon: float, delta: float) -> Case:
-    """One record more, which takes the row of another one on the other side of the ball.
+    """One additional record, which takes the row of another record opposite to it on the ball.
 
-    One row leaves. Without the record it is that of a record who is always there; with it, it is the new one's. The
-    secret key of the rows is one that lets the new record go first: the guarantee holds whatever the key is, and half
-    of all keys do. Choice of rows, front end, projection, clipping and noise are the real ones. Of two records whose
-    numbers point in opposite directions and are cut down to the ball, every release is one draw from two normal
-    distributions 2R apart, nine tenths of it or more; the best score is the projection on their difference. Labels are
-    the same: they are not covered. How many rows there are is a score of its own. The claim is the ε of the event that
-    was executed.
+    One row leaves. Without the additional record it belongs to a record that is always present; with it, to the
+    additional one. The secret key of the rows is fixed to one that prefers the additional record: the guarantee holds
+    for every key, and half of all keys do so. Choice of rows, front end, projection, clipping and noise are the real
+    ones. With two records whose numbers point in opposite directions and are clipped to the ball, every release is a
+    draw from one of two normal distributions at a distance of at least nine tenths of 2R; the best score is the
+    projection onto their difference. Both labels are the same, as labels are not covered. The number of rows is a
+    separate score. The claim is the ε of the executed event.
     """
     settings = {"project": NUMBERS, "clip": CLIP, "layers": 1}
     table = {"channel": "features", "method": method.method, "data": "court", "epsilon": epsilon, "delta": delta}
@@ -377,7 +376,7 @@ def _case(method: type[Noised], epsilon: float, delta: float) -> Case:
 
 
 def _opposite(front: nn.Module, records: Records) -> Records:
-    """The two records whose numbers point furthest apart, with one label."""
+    """The two records whose numbers have the largest angle between them, with the same label."""
     with torch.no_grad():
         found = front(torch.from_numpy(records.x).float() / 255)
     unit = found / found.norm(dim=1, keepdim=True)
@@ -386,5 +385,5 @@ def _opposite(front: nn.Module, records: Records) -> Records:
 
 
 def _first(both: Records, rows: int) -> int:
-    """The seed of a key by which the first of both takes the row."""
+    """The seed of a key under which the first of the two records takes the row."""
     return next(seed for seed in numbers() if list(draw_rows(both, rows, Stream.from_seed(seed))) == [0])

@@ -1,10 +1,10 @@
-"""`features`/`published`: PrivyNet (Li et al. 2017) as written. Nothing is promised; attacks say what is known.
+"""`features`/`published`: PrivyNet (Li et al. 2017) as published. It guarantees nothing; only attacks show what leaks.
 
-The first m layers of a public network with D' of their output channels, which are drawn in secret, turn every private
-record into maps, which leave with its label. The paper's argument is that a reconstruction network trained on features
-and pictures gives back blurred pictures, and that nobody knows the front end. The first is a lower bound on what
-leaks: another attacker may do better. The second fails: with a few known pictures a front end that was cut from a
-public network is found by least squares (docs/features.md). So the status is empirical, and no ε is claimed.
+The first m layers of a public network, with D' secretly drawn output channels, turn every private record into feature
+maps, which leave with its label. The paper argues that a reconstruction network trained on features and pictures
+returns only blurred pictures, and that no one knows the front end. The first is a lower bound on what leaks: another
+attacker may do better. The second fails: with a few known pictures, a front end cut from a public network can be
+identified by least squares (docs/features.md). So the status is empirical, and no ε is claimed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from airlock.training.front_ends.choose import Chosen, Limits, choose
 from airlock.training.front_ends.lda import RECORDS, usefulness
 from airlock.training.front_ends.prune import prune
 
-# Settings that name the front end of a release: they stay in the vault where it does.
+# Settings that describe the front end of a release: like it, they stay in the vault.
 FRONT_KEYS = (
     "front", "layers", "channels", "weights", "pretrain_on", "pretrain_epochs", "prune", "inner", "pool", "psnr",
     "milliseconds", "bytes", "characterised", "leakiest", "least_useful",
 )  # fmt: skip
-DEFAULT_LAYERS, DEFAULT_CHANNELS = 6, 8  # the paper's favourite point
+DEFAULT_LAYERS, DEFAULT_CHANNELS = 6, 8  # the paper's preferred operating point
 COUNTED = "How many private records there are is not hidden: there are as many rows."
 ASSUMPTIONS = (
     "NOT COVERED: everything. Features are computed from records without noise; whoever finds the front end can invert "
@@ -65,7 +65,7 @@ class Published(Extracting):
     sound_method: ClassVar[str] = "noised"
 
     def opened(self) -> FeatureFrontEnd:
-        """The first m layers with D' channels, as they are set or as the limits choose."""
+        """The first m layers with D' channels, as set or as selected by the limits."""
         layers, channels = self._point()
         front = FeatureFrontEnd(self.settings, self.facts, layers, channels)
         for name in front.names:
@@ -75,7 +75,7 @@ class Published(Extracting):
 
     @cached_property
     def characterised(self) -> Characterised | None:
-        """What was measured of the front end on public records."""
+        """Measurements of the front end on public records."""
         file, settings = self.settings.characterised, self.settings
         if file is None:
             return None
@@ -86,10 +86,10 @@ class Published(Extracting):
 
     @cached_property
     def chosen(self) -> Chosen | None:
-        """The point that the limits choose, if there are any.
+        """The option selected by the limits, if any are set.
 
         Raises:
-            ConfigError: There is nothing to choose from, or nothing keeps to them.
+            ConfigError: There is nothing to choose from, or no option satisfies them.
         """
         settings = self.settings
         limits = Limits(settings.psnr, settings.milliseconds, settings.bytes)
@@ -97,7 +97,7 @@ class Published(Extracting):
             return None
         if self.characterised is None:
             raise ConfigError(
-                "settings.characterised beside limits",
+                "settings.characterised with limits",
                 "none",
                 "What a front end leaks and costs has to be measured first.",
                 "Run `airlock features characterise` and name its file, or set layers and channels yourself.",
@@ -112,7 +112,7 @@ class Published(Extracting):
         return default_layers(settings, DEFAULT_LAYERS), settings.channels or DEFAULT_CHANNELS
 
     def _check_prune(self, front: FeatureFrontEnd) -> None:
-        """Refuse what might fail after the records were read: which channels Fisher's criterion takes, they decide."""
+        """Refuse in advance what could fail later: private records decide which channels Fisher's criterion prunes."""
         settings = self.settings
         if settings.prune == "random":
             return
@@ -126,7 +126,7 @@ class Published(Extracting):
         if settings.prune == "characterised":
             left = len(self._left(None))
         elif known and known.found.single("privacy", len(prefix.names)):
-            left -= round(settings.leakiest * width)  # none of them may be among the least useful
+            left -= round(settings.leakiest * width)  # possibly none of them is among the least useful
         if wanted > left:
             raise ConfigError(
                 f"at most the {left} channels that pruning leaves of {width}",
@@ -135,7 +135,7 @@ class Published(Extracting):
             )
 
     def _left(self, useful: dict[int, float] | None) -> tuple[int, ...]:
-        """Channels that may leave: not the leakiest, where that was measured, and not the least useful."""
+        """Channels that may leave: neither the leakiest, where measured, nor the least useful."""
         prefix = FeatureFrontEnd(self.settings, self.facts, *self._point()).sized(self.settings.front)
         m, known = len(prefix.names), self.characterised
         leaks = known.found.single("privacy", m) if known else {}
@@ -152,7 +152,7 @@ class Published(Extracting):
         return prune(prefix.channels, leaks or None, useful, leakiest, least).left
 
     def _allowed(self, split: Split, public: Public | None, run: Run) -> tuple[int, ...] | None:
-        """The channels to draw from; Fisher's criterion looks at private records, as the paper does."""
+        """The channels to draw from; Fisher's criterion uses private records, as in the paper."""
         if self.settings.prune != "lda":
             return self._left(None) if self.settings.prune == "characterised" else None
         whole = self.front_end.whole(self.settings.front, public, self.config.seed, run)
@@ -163,16 +163,16 @@ class Published(Extracting):
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
-        """There is none: nothing is claimed."""
+        """Refused: nothing is claimed."""
         raise Refused(
             "a claim to try",
             "features/published, which claims no ε",
-            "What is not promised cannot be refuted.",
+            "Without a claim there is nothing to refute.",
             "Its card says what attacks found; `airlock court features/noised` tries the sound method.",
         )
 
     def plan(self) -> Plan:
-        """What leaves and that nothing is promised; touches no record."""
+        """What leaves, without any guarantee; touches no record."""
         front = self.front_end
         made = front.sized(self.settings.front)
         return Plan(
@@ -191,7 +191,7 @@ class Published(Extracting):
 
     @cached_property
     def _size(self) -> str:
-        """Of one record's features, in words: all that the card says about the front end."""
+        """The shape of one record's features: all that the card says about the front end."""
         made = self.front_end.sized(self.settings.front)
         return " × ".join(map(str, (self.front_end.channels or made.channels, *made.shape[1:])))
 
@@ -201,7 +201,7 @@ class Published(Extracting):
         return self.promise(events, assumptions, unit="none", relation="replace-one")
 
     def execute(self, plan: Plan, split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Draw the channels, send every record through, train a classifier on what leaves."""
+        """Draw the channels, compute every record's features, train a classifier on what leaves."""
         choices = secret_choices(run.checkpoint, randomness, run.resume)
         public = public_set(self.source, split, self.config.seed)
         choice = self.front_end.drawn(choices, self._allowed(split, public, run))
