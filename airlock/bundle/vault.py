@@ -86,7 +86,7 @@ class Vault:
         folder = self._prepare(_checked(release_id))
         if (folder / _INDEX).exists():
             raise OutputError(
-                "a release that is not in the vault yet", release_id, "The vault never replaces what it holds."
+                "a release that is not in the vault yet", release_id, "What is stored there is never replaced."
             )
         try:
             for file, name in names.items():
