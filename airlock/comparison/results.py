@@ -85,7 +85,7 @@ class ComparisonFolder:
             raise OutputError(
                 "an empty folder, or that of a comparison",
                 f"something else at {self.root}",
-                "Existing files are never overwritten.",
+                "Only a comparison's own files are overwritten.",
                 "Choose another --out.",
             )
         self.root.mkdir(parents=True, exist_ok=True)
