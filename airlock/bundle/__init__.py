@@ -1,26 +1,26 @@
 """What leaves, what stays, and what a reviewer reads.
 
-In: a release and its audit. Out: a `Card`, a `Bundle` on disk, a `Verification` of one, and a `Weighing` of what
-speaks for and against it; what must not leave goes to the `Vault`.
+In: a release and its audit. Out: a `Card`, a `Bundle` on disk, a `Verification` of one, and a `Weighing` of the
+reasons for and against releasing it; what must not leave goes to the `Vault`.
 
     bundle          the folder that leaves, written whole or not at all
-    contents        its files by name, and what lies in a folder that may be one
-    packing         what is done for each kind of artefact: table, sentences, files, checks
+    contents        its file names and size limits, and the files found in a folder that claims to be one
+    packing         all that depends on the kind of artefact: card table, sentences, files, checks
     card            the card: public facts and figures that are paid for
     dossier         the dossier, which stays: exact figures and attacks
-    schema          what a card is made of
+    schema          the tables that make up a card
     vault           what must not leave
-    files           files written whole or not at all, and read with care
+    files           atomic writes and safe reads
     export          the network as safetensors and ONNX
     compression     smaller forms of a student, and how much smaller and faster they are
     verify          whether a bundle is what its card says
-    older           bundles of earlier formats: what can still be checked of them
+    older           bundles of earlier formats, and what can still be checked
     consistency     checks: the card agrees with itself, and the other files with the card
     models          checks: the model files load and agree
     gate            reasons to reject, for caution, and to release
-    answering       a bundle that answers, by its network or from the vault
+    answering       queries to a bundle, answered by its network or from the vault
     receive         a classifier trained on released features
-    rendering/      sentences, pages, figures, SACRO
+    rendering/      sentences, pages, figures, SACRO-ML reports
 """
 
 from airlock.bundle.bundle import Bundle, read, write

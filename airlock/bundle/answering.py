@@ -1,11 +1,11 @@
-"""A bundle as something that answers: its card, and whoever answers for it.
+"""Answer queries to a bundle: its card, and the `Answerer` that serves it.
 
-A bundle with a network answers by that network, in ONNX Runtime, and its answers cost nothing: the network has left
-already, and whoever has it can ask it as often as they like. A bundle without one is answered from the vault, at a
-price (`airlock.methods.interface`).
+A bundle with a network is answered by that network, in ONNX Runtime, at no cost: the network has already left, and
+anyone who holds it can query it without limit. A bundle without a network is answered from the vault, and every answer
+is paid for (`airlock.methods.interface`).
 
 From the vault (`open_interface`). In: a bundle whose card names an interface, and the vault it was made with. Out: an
-`Answerer`. Both are checked first: the bundle verifies, and the vault holds what this very release left there.
+`Answerer`. Both are checked first: the bundle must verify, and the vault must hold what this release stored there.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 
 
 def open_interface(folder: Path, vault: Vault) -> Answerer:
-    """Whoever answers for this bundle; nothing is answered or paid yet.
+    """The answerer of this bundle; nothing is answered or paid for yet.
 
     Raises:
-        Refused: The bundle does not verify, or a network leaves by it.
-        FormatError: The vault does not have what answers.
+        Refused: The bundle does not verify, or it has no interface.
+        FormatError: The vault does not hold what is needed to answer.
     """
     return from_vault(read_verified(folder, vault).card, vault)
 
 
 def from_vault(card: Card, vault: Vault) -> Answerer:
-    """Whoever answers for a release whose bundle verified.
+    """The answerer of a release whose bundle has been verified.
 
     Raises:
-        Refused: A network leaves by it.
-        FormatError: The vault does not have what answers.
+        Refused: The card has no interface.
+        FormatError: The vault does not hold what is needed to answer.
     """
     if card.interface is None:
         raise Refused(
             "a bundle of answers",
             f"one of {packing_of(card.artefact).noun}",
-            "Whoever holds what left needs nobody to answer.",
-            "Open it yourself.",
+            "What it holds can be used directly; there is nothing to answer from the vault.",
+            "Open its files yourself.",
         )
     kept = vault.load(card.release_id)
     return methods.named(f"{card.channel}/{card.method}").answerer(card.interface, kept)
 
 
-# By a network that has left.
+# From a network that has left.
 
 
 class NetAnswerer(Answerer):
-    """Answers by a network that has left; draws no noise.
+    """Answers from a network that has left; draws no noise.
 
-    A row whose logits overflow (of an input far outside of what the network knows) has no answer: label −1, logits 0.
+    A row whose logits overflow (for an input far outside the training distribution) gets no answer: label −1, logits 0.
 
     Args:
-        interface: What the network takes and gives.
-        session: Of ONNX Runtime, with input `input` and output `logits`.
+        interface: The network's inputs and outputs.
+        session: An ONNX Runtime session with input `input` and output `logits`.
     """
 
     def __init__(self, interface: Interface, session: Any) -> None:
@@ -76,7 +76,7 @@ class NetAnswerer(Answerer):
         self._session = session
 
     def answer(self, x: NDArray[np.float32], reservation: Reservation, stream: Stream) -> Answers:
-        """The logits and the largest of them; the stream is not read."""
+        """The logits and their argmax; the stream is not read."""
         values = np.asarray(self._session.run(["logits"], {"input": x})[0], np.float64)
         whole = np.isfinite(values).all(axis=1)
         values[~whole] = 0.0
@@ -84,15 +84,15 @@ class NetAnswerer(Answerer):
 
 
 def open_answerer(folder: Path, vault: Vault | None = None) -> tuple[Card, Answerer]:
-    """The card of a bundle that verifies, and whoever answers for it.
+    """The card of a bundle that verifies, and its answerer.
 
     Args:
         folder: The bundle.
-        vault: Where what stays inside lies; the user's own when left out.
+        vault: The vault it was made with; the user's default vault if omitted.
 
     Raises:
         Refused: The bundle does not verify.
-        FormatError: The vault does not have what answers.
+        FormatError: The vault does not hold what is needed to answer.
     """
     found = read_verified(folder, vault)
     net = found.card.network

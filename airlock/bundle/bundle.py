@@ -1,9 +1,9 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of seven files, six where answers leave and no network, six and
-the shards where features leave, and up to two smaller forms where a student leaves. No one has to execute any to
-inspect it. All of it, card included, has the stated (ε, δ); what has not is in the vault.
-`docs/bundle.md` describes it; `packing.py` says what is in it for each kind of artefact, `verify.py` checks it.
+In: the config, the release and its card. Out: a folder of seven files for a network, six for answers, six plus the
+shards for features, and up to two smaller ONNX files for a student. All of them can be inspected without executing
+anything. The whole folder, card included, satisfies the stated (ε, δ); everything else is in the vault.
+`docs/bundle.md` describes it; `packing.py` says what it holds for each kind of artefact, `verify.py` checks it.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ def write(
     smaller: Mapping[str, bytes] | None = None,
     force: bool = False,
 ) -> Bundle:
-    """Write the bundle aside and rename it into place.
+    """Write the bundle to a temporary folder and rename it into place.
 
     Args:
-        folder: Where; must not exist yet.
-        config: What was asked for; the bundle gets it without paths.
-        release: What leaves. Its secrets are not written here; they belong to the vault.
-        card: Its card, from `card.make`; the hashes are added here.
-        smaller: Smaller forms of the network by file name, from `compression.compress`.
+        folder: The output folder; must not exist yet.
+        config: The requested config; it goes into the bundle without paths.
+        release: What leaves. Its secrets are not written here; they go to the vault.
+        card: Its card, from `card.make`; hashes are added here.
+        smaller: Smaller ONNX files of the network by file name, from `compression.compress`.
         force: Replace `folder` if it is empty or a bundle.
 
     Raises:
-        OutputError: The folder may not be used, or writing failed; nothing half-written is left.
+        OutputError: The folder cannot be used, or writing failed; no partial output is left behind.
     """
     folder = Path(folder).absolute()
     check_output(folder, force=force)
@@ -102,12 +102,12 @@ def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, sh
         sums = {name: _sha(content) for name, content in files.items()}
         sums |= {shard.name: digest(aside / shard.name) for shard in shards}
         write_file(aside / SUMS, sums_text(sums).encode())
-        check_output(folder, force=force)  # it may have come into being while we wrote
+        check_output(folder, force=force)  # it may have been created while we wrote
     return Bundle(folder, card)
 
 
 def _lay(shard: Path, place: Path) -> None:
-    """The same file at another place: a second name where that can be had, else a copy."""
+    """Place a shard in the bundle: a hard link where possible, otherwise a copy."""
     try:
         os.link(shard, place, follow_symlinks=False)
     except OSError:
@@ -116,10 +116,10 @@ def _lay(shard: Path, place: Path) -> None:
 
 
 def check_output(folder: Path, *, force: bool = False) -> None:
-    """Refuse a place where `write` would not write, before any work is done.
+    """Refuse an output folder that `write` would refuse, before any work is done.
 
     Raises:
-        OutputError: It exists (and with `force` is neither empty nor a bundle), or lies in a vault.
+        OutputError: It exists (and, with `force`, is neither empty nor a bundle), or is inside a vault.
     """
     folder = Path(folder).absolute()
     for above in (folder, *folder.parents):
@@ -131,14 +131,14 @@ def check_output(folder: Path, *, force: bool = False) -> None:
         raise OutputError(
             "an output folder that does not exist yet",
             str(folder),
-            "A bundle is never written over something else unasked.",
+            "A bundle never overwrites anything unless it is told to.",
             "Choose another folder, or pass --force to replace a bundle.",
         )
     if not _replaceable(folder):
         raise OutputError(
             "an empty folder or an Airlock bundle to replace",
             f"{folder}, which is neither",
-            "--force would delete what somebody else put there.",
+            "--force would delete files that are not part of a bundle.",
             "Choose another folder, or empty this one yourself.",
         )
 
@@ -158,7 +158,7 @@ def read(folder: Path) -> Bundle:
     """Read a bundle's card; `verify` checks the rest.
 
     Raises:
-        FormatError: There is no card, or it is not one.
+        FormatError: There is no card, or it cannot be parsed.
     """
     folder = Path(folder).absolute()
     try:
@@ -167,18 +167,18 @@ def read(folder: Path) -> Bundle:
             raise FormatError(
                 f"a card of format {SCHEMA_VERSION} in {folder / CARD}",
                 f"one of format {table['schema_version']}",
-                f"Before format {OLDEST} figures on cards were not paid for.",
-                "`airlock verify` and `airlock show` open it; for all else make the release again.",
+                f"Before format {OLDEST}, figures on cards were not paid for.",
+                "`airlock verify` and `airlock show` can open it; for anything else, make the release again.",
             )
         return Bundle(folder, Card.model_validate(table))
-    except ValueError as error:  # pydantic's is one too
+    except ValueError as error:  # includes pydantic's ValidationError
         raise FormatError(
             f"a card in {folder / CARD}", "something else", do="`airlock verify` says what is wrong."
         ) from error
 
 
 def hashes(models: Mapping[str, bytes]) -> Hashes:
-    """The hashes that stand on the card."""
+    """The file hashes for the card."""
     found = {name: _sha(content) for name, content in models.items()}
     return Hashes(
         model_safetensors=found.get(SAFETENSORS),
@@ -191,7 +191,7 @@ def hashes(models: Mapping[str, bytes]) -> Hashes:
 
 
 def smaller_of(card: Card) -> dict[str, str]:
-    """The smaller forms that the card names, with their hashes."""
+    """The smaller ONNX files that the card names, with their hashes."""
     if card.hashes is None:
         return {}
     named = {INT8: card.hashes.model_int8_onnx, FP16: card.hashes.model_fp16_onnx}
@@ -204,9 +204,9 @@ def sums_text(sums: Mapping[str, str]) -> str:
 
 
 def config_text(config: ReleaseConfig, plan: Plan, net_name: str, withheld: Sequence[str] = ()) -> str:
-    """The resolved config as TOML, without any path: own data keep their name and schema, not their place.
+    """The resolved config as TOML, without any path: own data keep their name and schema, not their location.
 
-    Settings that are withheld stay in the vault.
+    Withheld settings stay in the vault.
     """
     table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
@@ -231,9 +231,9 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
 
 
 def _source_name(source: str) -> str | None:
-    """The name of a source of Airlock's own; None for the user's, whose place does not leave, and for other packages'.
+    """The name of a built-in source; None for the user's own files, whose location must not leave, and for plugins.
 
-    Whoever opens the bundle must not import a package because config.toml names what is in it.
+    Opening a bundle must never import a package just because config.toml names something in it.
     """
     if source in SOURCES:
         return source
@@ -254,11 +254,11 @@ def _without_paths(value: Any) -> Any:
 
 def _check_same(card: Card, release: Release) -> None:
     if card.guarantee.model_dump(mode="json", exclude={"parts"}) != json.loads(json.dumps(release.guarantee.to_dict())):
-        raise OutputError("the card of this release", "the card of another one", "Its promise would not be this one's.")
+        raise OutputError("the card of this release", "the card of another one", "The guarantees differ.")
 
 
 def _replaceable(folder: Path) -> bool:
-    """Empty, or holding a readable card and nothing that is not a bundle's file."""
+    """Whether the folder is empty, or holds a readable card and only files that a bundle can have."""
     try:
         if folder.is_symlink() or not folder.is_dir():
             return False
@@ -278,7 +278,7 @@ def _replaceable(folder: Path) -> bool:
 
 
 def _older(folder: Path) -> bool:
-    """Whether this is a bundle of an earlier format, which nothing but a new one may take the place of."""
+    """Whether this is a bundle of an earlier format, which a new bundle may replace."""
     try:
         found = json.loads((folder / CARD).read_bytes())
     except (OSError, ValueError):

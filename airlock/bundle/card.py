@@ -1,17 +1,17 @@
 """The card: what a reviewer reads and signs.
 
-In: the config, the public facts about the data, and the release. Out: a frozen `Card`, which is strict JSON, has a
-published schema (`card.schema.json`), and is all that the page and the model card are made from. It holds figures that
-are public or paid for: no exact count of records, no attack that nobody paid for, no path, no host name, no user name.
-Everything else is in the dossier, which stays.
+In: the config, the public facts about the data, and the release. Out: a frozen `Card`: strict JSON with a published
+schema (`card.schema.json`), and the only input of the page and the model card. Its figures are either public or paid
+for: no exact count of records, no unpaid attack figure, no path, no host name, no user name. Everything else is in the
+dossier, which stays.
 
-Guarantee: the whole bundle, card included, has the stated (ε, δ) for every record of the file, whichever part it fell
-into, public ones excepted. Proof. A record is in one part, by a keyed hash of its own content (`data.split.divide`). If
-it is private, what leaves of it is what the method released under (ε, δ), and the counts on the card are a random
-function of that and of other records. If it is a test record, nothing but the counts depends on it, and those are ε'-DP
-with ε' ≤ ε (`auditing.evaluation`). If it is in the holdout, nothing but paid attack figures depends on it, which the
-private part pays for too (`auditing.paid_attacks`). All other fields follow from the config, from public facts and from
-what is named here; `docs/bundle.md` lists them. ∎
+Guarantee: the whole bundle, card included, satisfies the stated (ε, δ) for every record of the file, whichever part it
+is assigned to, except public records. Proof. A keyed hash of its own content assigns each record to exactly one part
+(`data.split.divide`). If it is private, it affects only what the method released under (ε, δ), and the counts on the
+card are a randomised function of that release and of other records. If it is a test record, only the counts depend on
+it, and those are ε'-DP with ε' ≤ ε (`auditing.evaluation`). If it is in the holdout, only the paid attack figures
+depend on it, and the private part pays for these too (`auditing.paid_attacks`). All other fields follow from the
+config, from public facts and from the values named here; `docs/bundle.md` lists them. ∎
 """
 
 from __future__ import annotations
@@ -59,49 +59,49 @@ from airlock.mechanisms import Stream
 from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
 
-# 2 says where noise was computed, 3 what an attacker has and finds, 4 what may be asked, 5 how small a student is, and
-# features; 6 holds nothing that is not paid for
+# Format 2 added where noise was computed, 3 the attacker's access and findings, 4 interfaces, 5 student sizes and
+# features; since 6, every figure is public or paid for
 SCHEMA_VERSION = 6
 SCHEMA_ID = "urn:airlock:card:6"
 OLDEST = 6  # figures on older cards were not paid for
-_MANY = 3  # other releases, up to which every way in which a person can fall into parts is accounted for by itself
+_MANY = 3  # up to this many other releases, every assignment of a person to parts is accounted for separately
 
 Scalar = str | int | float
-NO_WORDS = Words(promise=(), noise="", utility="", audit="", others="", tuning="")  # until the figures are there
+NO_WORDS = Words(promise=(), noise="", utility="", audit="", others="", tuning="")  # until the figures are known
 
 
 class Card(Frozen):
     """Everything a reviewer needs, figures first, then the sentences that follow from them.
 
     Args:
-        schema_version: Of this format.
-        headline: The truth in one sentence.
-        release_id: Random; names the release in the vault and on other cards.
-        airlock_version: Which version wrote the card.
-        created: The day, in UTC.
+        schema_version: The version of this format.
+        headline: The verdict in one sentence.
+        release_id: Random; identifies the release in the vault and on other cards.
+        airlock_version: The version that wrote the card.
+        created: The date, in UTC.
         leaves: What leaves, in one sentence.
-        channel: Which of the five things leaves.
-        method: By which method.
-        network: The network that leaves; null where answers or features do.
-        interface: What may be asked, where answers leave; null elsewhere.
-        features: What leaves, where features do; null elsewhere.
+        channel: Which of the five kinds of release this is.
+        method: The method within the channel.
+        network: The network that leaves; null where answers or features leave.
+        interface: What may be asked, where answers leave; otherwise null.
+        features: The features, where those leave; otherwise null.
         data: What is public about the data.
-        target: The ε and δ that were asked for.
-        guarantee: What is promised, with the events it was computed from.
-        secure_noise: Whether the privacy noise came from the operating system.
-        noise_made_on: Where the noise was computed, as observed; both where it was both, empty if there was none.
+        target: The requested ε and δ.
+        guarantee: The guarantee, with the events it was computed from.
+        secure_noise: Whether the privacy noise was seeded by the operating system.
+        noise_made_on: Where the noise was computed, as observed: one place or both; empty if there was none.
         details: Public figures of the plan.
-        utility: How useful the release is; null where that was measured inside only.
-        compression: How much smaller and faster a student is; null where none leaves.
+        utility: How useful the release is; null where utility was only measured inside.
+        compression: How much smaller and faster the student is; null where no student leaves.
         audit: Attack figures that are paid for; all others are in the dossier.
-        total: Other releases from the same data, and what all cost together.
+        total: Other releases from the same data, and what they cost together with this one.
         tuning: How many runs were paid for.
         words: The sentences.
-        hashes: Of the files beside the card; null until the bundle is written.
-        decision: For the reviewer.
+        hashes: Hashes of the other files in the bundle; null until it is written.
+        decision: To be filled in by the reviewer.
     """
 
-    model_config = ConfigDict(revalidate_instances="always")  # an interface that was made elsewhere is checked here
+    model_config = ConfigDict(revalidate_instances="always")  # interfaces are built elsewhere, so validate them here
 
     schema_version: Literal[6]
     headline: str
@@ -137,7 +137,7 @@ class Card(Frozen):
     def _one_thing_leaves(self) -> Self:
         there = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(there) != 1:
-            raise ValueError("a card is of a network, of an interface or of features")
+            raise ValueError("a card must describe exactly one of a network, an interface or features")
         return self
 
     @property
@@ -147,13 +147,13 @@ class Card(Frozen):
 
     @property
     def leaving(self) -> NetworkSummary | Interface | FeatureSummary:
-        """Its table: the network, the interface, or the features."""
+        """The card's table about it: the network, the interface, or the features."""
         found: NetworkSummary | Interface | FeatureSummary = getattr(self, self.artefact)
         return found
 
     @property
     def verdict(self) -> CardVerdict:
-        """What kind of truth the headline tells."""
+        """The verdict behind the headline."""
         return text.verdict(self.guarantee, self.secure_noise)
 
 
@@ -171,17 +171,17 @@ def make(
     """The card of a release; `bundle.write` adds the hashes.
 
     Args:
-        config: What was asked for.
+        config: The requested config.
         facts: What is public about the data.
-        release: What leaves, and what became of the test records.
-        stream: Privacy randomness for what the card says about test records; read here and nowhere else.
-        attacks: Figures of attacks that `config.attack_share` pays for; the release's guarantee contains them.
+        release: What leaves, and the outcomes on test records.
+        stream: Privacy randomness for the card's statements about test records; used nowhere else.
+        attacks: Attack figures that `config.attack_share` pays for; the release's guarantee includes them.
         compression: How much smaller and faster a student is.
-        others: Cards of other releases from the same data; theirs are followed too.
-        created: The day; today in UTC when left out.
+        others: Cards of other releases from the same data; releases that those cards list are included too.
+        created: The date; today in UTC if omitted.
 
     Raises:
-        ConfigError: Another release states its promise under another relation, or test records have too little ε.
+        ConfigError: Another release uses a different neighbouring relation, or ε is too small for the test counts.
     """
     utility = _utility(config, release, len(facts.classes), stream)
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
@@ -217,12 +217,12 @@ def make(
 
 
 def headline(card: Card) -> str:
-    """The first line, which follows from the other fields."""
+    """The first line, derived from the other fields."""
     return text.headline(card.guarantee, card.secure_noise, card.data, _particulars(card))
 
 
 def sentences(card: Card) -> Words:
-    """All other sentences, which follow from the other fields too."""
+    """All other sentences, also derived from the other fields."""
     return text.write(
         card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility, card.audit, card.total,
         card.tuning, _particulars(card),
@@ -234,30 +234,30 @@ def _particulars(card: Card) -> text.Particulars:
 
 
 def stated_epsilon(config: ReleaseConfig, promise: Guarantee) -> float:
-    """What a test record may be charged: the ε that is proven for a private one, else the one that was asked for."""
+    """The ε that a test record may be charged: the ε proven for private records, otherwise the requested one."""
     proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
     return promise.epsilon if proven else config.epsilon
 
 
 def check_budget(config: ReleaseConfig, plan: Plan) -> None:
-    """Refuse, before a record is read, a release whose card would not be covered by what it states.
+    """Refuse, before a record is read, a release whose card would not be covered by the guarantee it states.
 
     Raises:
-        ConfigError: The stated ε is too small for so many runs; or a promise is about records that are replaced, who
-            could fall from one part into another and would have to be paid for in both.
+        ConfigError: The stated ε is too small for the declared number of runs; or the guarantee is for replaced
+            records: a replacement may be assigned to another part, and both parts would have to pay.
     """
     if plan.guarantee.status == "proven" and plan.guarantee.relation != "add-remove":
         raise ConfigError(
-            "a proven promise about a record that is added or removed",
+            "a proven guarantee about a record that is added or removed",
             f"'{plan.guarantee.relation}'",
-            "One that is replaced can fall from one part into another, and both would have to be paid for.",
-            "State the promise under add-remove.",
+            "A record and its replacement can be assigned to different parts, and both parts would have to pay.",
+            "State the guarantee under add-remove.",
         )
     evaluation.budget(stated_epsilon(config, plan.guarantee), config.delta, True, config.tuning_runs)
 
 
 def _utility(config: ReleaseConfig, release: Release, classes: int, stream: Stream) -> Utility | None:
-    """The noisy counts; None where answers leave: those were measured by asking beyond the budget."""
+    """The noisy counts; None where answers leave: their utility was measured with queries beyond the budget."""
     if not packing_of(release.artefact.kind).states_utility:
         return None
     found, stated = release.utility, stated_epsilon(config, release.guarantee)
@@ -267,7 +267,7 @@ def _utility(config: ReleaseConfig, release: Release, classes: int, stream: Stre
 
 
 def _promise(config: ReleaseConfig, release: Release, utility: Utility | None, attacks: PaidAttacks) -> StatedGuarantee:
-    """The guarantee with what each part pays."""
+    """The guarantee, with the cost to each part."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
     test = paid_by_test(utility, config.tuning_runs)
@@ -280,14 +280,14 @@ def _promise(config: ReleaseConfig, release: Release, utility: Utility | None, a
 
 
 def paid_by_test(utility: Utility | None, runs: int) -> dpa.DpEvent:
-    """The events of the test part: counts on the card of each declared run."""
+    """The events of the test part: the counts of every declared run."""
     if utility is None:
         return compose([])
     return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, runs)
 
 
 def paid_by_holdout(attacks: PaidAttacks, runs: int) -> dpa.DpEvent:
-    """The events of the holdout, which the private part has beside the method's: paid attacks of each declared run."""
+    """The events of the holdout: the paid attacks of every declared run. The private part has them in addition."""
     if not attacks.attacks:
         return compose([])
     return paid_attacks.events(attacks.attacks[0].epsilon, runs, len(attacks.attacks))
@@ -311,7 +311,7 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
 
 
 def _leaving(summary: Any, leaves: ArtefactKind) -> dict[str, Any]:
-    """The one table of what leaves, and nothing in place of the others."""
+    """The table of the kind that leaves; None for the other kinds."""
     return {kind: summary if kind == leaves else None for kind in KINDS}
 
 
@@ -322,8 +322,8 @@ def _total(promise: StatedGuarantee, others: Sequence[Card]) -> Composition:
             raise ConfigError(
                 f"other releases with the relation '{promise.relation}'",
                 f"'{card.guarantee.relation}' in release {card.release_id}",
-                "Promises under different relations protect different things, so they have no common total.",
-                "Make both releases under the same relation, or state the two promises side by side.",
+                "Guarantees under different relations protect different things, so they have no common total.",
+                "Make both releases under the same relation, or state the two guarantees separately.",
             )
     epsilon, accountant = total_epsilon(promise, releases) if releases else (promise.epsilon, promise.accountant)
     return Composition(releases=releases, epsilon=epsilon, delta=promise.delta, accountant=accountant)
@@ -334,9 +334,9 @@ def total_epsilon(
 ) -> tuple[float | None, Literal["PLD", "RDP"] | None]:
     """The ε of this release and the others together, and its accountant; None where one has no bound for this unit.
 
-    A person may be private in one release and a test record in another. So the total is the largest over all ways to
-    fall into parts; where there are many releases, both parts of each are composed, which is no less. It is
-    dp-accounting's; where another package's accountant raised this release's ε, the total is no smaller than that.
+    A person may be a private record in one release and a test record in another, so the total is the maximum over all
+    assignments to parts; with many releases, both parts of each are composed instead, which gives an upper bound. It is
+    computed by dp-accounting; where a plugin's accountant raised this release's ε, the total is at least that ε.
     """
     bounded = all(other.unit == promise.unit and other.epsilon is not None for other in releases)
     if promise.unit == "none" or promise.epsilon is None or not bounded:
@@ -352,7 +352,7 @@ def total_epsilon(
 
 
 def _follow(others: Iterable[Card]) -> Iterable[OtherRelease]:
-    """The other releases and those that they name, each once."""
+    """The other releases and those listed on their cards, each once."""
     seen: set[str] = set()
     for card in others:
         for other in (_other(card), *card.total.releases):
@@ -362,7 +362,7 @@ def _follow(others: Iterable[Card]) -> Iterable[OtherRelease]:
 
 
 def _other(card: Card) -> OtherRelease:
-    """What a card says of another release; its ε is dp-accounting's, also where another accountant raised it."""
+    """The entry for another release; its ε is dp-accounting's, even where a plugin's accountant raised it."""
     promise = card.guarantee
     epsilon = promise.epsilon
     if raised_by(promise.accountant_version)[1] and epsilon is not None:

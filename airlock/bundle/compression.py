@@ -1,18 +1,19 @@
 """How much smaller and faster a student is than its teacher, and the smaller files that go with it.
 
-In: a release of a student, and the public and the test records. Out: the card's `Compression` and the files, of public
-records alone, and for the dossier how the files do on test records. What a network costs follows from its architecture
-alone, so the teacher is built anew from its public name with random weights: the one that was trained on private
-records never comes near an export.
+In: a release of a student, and the public and test records. Out: the card's `Compression` and the smaller files,
+made from the student and public records alone, and, for the dossier, the results of each file on test records. What a
+network costs depends only on its architecture, so the teacher is rebuilt from its public name with random weights: the
+one that was trained on private records is never exported.
 
-Multiply-adds are those of convolutions and dense layers for one record, each weight's use counted once; biases,
-activations, pools and averages are not counted. Time is that of ONNX Runtime on one thread, inputs one by one, all
-networks in turn in every round; the median of the rounds. It is the thread's own time, so that waiting for others on
-a busy machine does not count. Ratios of one such run compare, milliseconds are the machine's own.
+Multiply-adds are counted for convolutions and dense layers on one record, once per use of a weight; biases,
+activations, pooling and averaging are not counted. Times are measured in ONNX Runtime on one thread, one input at a
+time, with all networks taking turns in every round; the median over the rounds is reported. They are CPU times of the
+thread, so waiting on a busy machine does not count. Ratios within one such run are comparable; the milliseconds
+themselves depend on the machine.
 
-Smaller forms (`smaller_forms`) have weights and sums in 16-bit floats, or in 8-bit integers. Both are made from
-`model.onnx` and public records alone, so that they tell nothing that the network does not: ranges for 8 bits are those
-that public records give. A form that cannot be made, or that computes something else, is left out with its reason.
+Smaller forms (`smaller_forms`) compute in 16-bit floats or 8-bit integers. Both are derived from `model.onnx` and
+public records alone (which calibrate the 8-bit ranges), so they reveal nothing that the network does not. A form that
+cannot be made, or whose outputs differ too much, is left out and the reason is given.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from airlock.training.devices import to_input
 
 INT8, FP16 = "model.int8.onnx", "model.fp16.onnx"
 NAMES = {INT8: "8-bit integers", FP16: "16-bit floats"}
-# How far the logits of a form may lie from those of model.onnx, in the mean over random inputs, over the largest logit.
+# Largest mean difference in logits from model.onnx over random inputs, relative to the largest logit.
 TOLERANCES: Mapping[str, float] = {INT8: 0.1, FP16: 0.01}
 _BATCH = 64
 
@@ -64,8 +65,8 @@ def smaller_forms(content: bytes, shape: tuple[int, ...], public: Floats) -> For
 
     Args:
         content: The network's ONNX file.
-        shape: Of one record.
-        public: Public records, as the network takes them; they give the ranges of 8-bit integers.
+        shape: The shape of one record.
+        public: Public records as network inputs; they calibrate the 8-bit ranges.
     """
     makers: dict[str, Callable[[], bytes]] = {INT8: lambda: to_int8(content, public), FP16: lambda: to_fp16(content)}
     files, not_made = {}, []
@@ -73,7 +74,7 @@ def smaller_forms(content: bytes, shape: tuple[int, ...], public: Floats) -> For
         try:
             made = make()
             off = difference(name, made, content, shape)
-        except Exception as error:  # noqa: BLE001  a converter may raise anything at a network of the user's own
+        except Exception as error:  # noqa: BLE001  a converter may raise anything on a user's own network
             not_made.append(f"{NAMES[name].capitalize()}: this network cannot be converted ({type(error).__name__}).")
             continue
         if off is None:
@@ -93,7 +94,7 @@ def to_fp16(content: bytes) -> bytes:
 
 
 def to_int8(content: bytes, public: Floats) -> bytes:
-    """The network in 8-bit integers, ranges from public records; ranges found while it runs where that fails."""
+    """The network in 8-bit integers, calibrated on public records; quantised dynamically where that fails."""
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
@@ -110,13 +111,13 @@ def to_int8(content: bytes, public: Floats) -> bytes:
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
             )
-        except Exception:  # noqa: BLE001  as above; the second way is tried and then judged
+        except Exception:  # noqa: BLE001  as above; the fallback is tried and then checked
             quantize_dynamic(onnx.load_model_from_string(content), path, weight_type=QuantType.QInt8)
         return _written(onnx.load(path))
 
 
 def difference(name: str, small: bytes, content: bytes, shape: tuple[int, ...]) -> str | None:
-    """What is wrong with a smaller form, in a sentence; None where it computes the same within its tolerance."""
+    """What is wrong with a smaller form, in a sentence; None if its outputs agree within the tolerance."""
     x = export.probe(_BATCH, shape)
     wanted, given = (export.open_onnx(file).run(["logits"], {"input": x})[0] for file in (content, small))
     if given.shape != wanted.shape or not np.isfinite(given).all():
@@ -126,7 +127,7 @@ def difference(name: str, small: bytes, content: bytes, shape: tuple[int, ...]) 
 
 
 def baggage(model: Any) -> Iterator[str]:
-    """Weights that no layer uses, one sentence in all: a form has nothing to carry but the network."""
+    """One sentence if there are weights that no layer uses: a smaller form may hold nothing but the network."""
     used = {name for node in model.graph.node for name in node.input} | {out.name for out in model.graph.output}
     if any(tensor.name not in used for tensor in model.graph.initializer):
         yield "it carries numbers that no layer uses."
@@ -145,13 +146,13 @@ def _written(model: Any) -> bytes:
 
 
 def _in_order(graph: Any) -> list[Any]:
-    """The nodes, each after those whose outputs it takes, as ONNX asks for; converters append theirs at the end."""
+    """The nodes in topological order, as ONNX requires; converters append theirs at the end."""
     known = {"", *(tensor.name for tensor in (*graph.input, *graph.initializer))}
     rest, ordered = list(graph.node), []
     while rest:
         ready = [node for node in rest if known.issuperset(node.input)]
         if not ready:
-            raise ValueError("a graph with a circle")
+            raise ValueError("the graph has a cycle")
         ordered += ready
         known.update(name for node in ready for name in node.output)
         rest = [node for node in rest if not known.issuperset(node.output)]
@@ -159,7 +160,7 @@ def _in_order(graph: Any) -> list[Any]:
 
 
 class _Public:
-    """Public records one batch after the other, as the quantiser's `CalibrationDataReader` gives them."""
+    """Batches of public records, with the interface of the quantiser's `CalibrationDataReader`."""
 
     def __init__(self, public: Floats) -> None:
         self._batches = iter([public[i : i + _BATCH] for i in range(0, len(public), _BATCH)])
@@ -172,7 +173,7 @@ class _Public:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the converters log and warn off the terminal."""
+    """Silence the converters' logs and warnings."""
     level = logging.root.level
     logging.root.setLevel(logging.ERROR)
     try:
@@ -187,14 +188,14 @@ def _quiet() -> Iterator[None]:
 
 IMAGES, ROUNDS = 100, 7
 CALIBRATE = 512  # public records, at most
-COMPARED = 5000  # public records of which the files' answers are compared, at most
+COMPARED = 5000  # public records on which the files' predictions are compared, at most
 ONNX = "model.onnx"
 _BLOCK = 256
 _COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 class Compressed(NamedTuple):
-    """What the card says, the smaller files by name, and for the dossier what they do on test records."""
+    """The card's report, the smaller files by name, and, for the dossier, their results on test records."""
 
     report: Compression
     files: Mapping[str, bytes]
@@ -202,7 +203,7 @@ class Compressed(NamedTuple):
 
 
 def compress(release: Release, split: Split) -> Compressed | None:
-    """The report of a release in which a student leaves; None of any other."""
+    """The report for a release of a student; None for any other release."""
     name = release.plan.details.get("teacher")
     if release.plan.channel != "student" or release.artefact.parameters is None or not isinstance(name, str):
         return None
@@ -211,18 +212,19 @@ def compress(release: Release, split: Split) -> Compressed | None:
     return report(make(name, student.input_shape, len(student.classes), 0), name, student, split.public, split.test)
 
 
-_teacher = lru_cache(maxsize=4)(nets.create)  # one network, so that its file is made once
+_teacher = lru_cache(maxsize=4)(nets.create)  # the same network each time, so its export is cached
 
 
 def report(teacher: nn.Module, name: str, student: NetworkArtefact, public: Records, test: Records) -> Compressed:
     """Compare a student with a teacher's architecture, and make its smaller files.
 
     Args:
-        teacher: With whatever weights: nothing here depends on them. Never the one that was trained.
-        name: What it is called.
+        teacher: A network of the teacher's architecture with any weights, which have no effect here; never the
+            trained teacher.
+        name: The teacher's name.
         student: The network that leaves.
-        public: Public records, which give the ranges of 8-bit integers.
-        test: Records on which every file is measured for the dossier; no figure for the card depends on them.
+        public: Public records, which calibrate the 8-bit ranges.
+        test: Records on which every file is evaluated for the dossier; no figure on the card depends on them.
     """
     big = NetworkArtefact(teacher.cpu().eval(), name, student.input_shape, student.classes)
     content = export.to_onnx(student)
@@ -248,14 +250,14 @@ def report(teacher: nn.Module, name: str, student: NetworkArtefact, public: Reco
 
 
 def multiply_adds(net: nn.Module, shape: tuple[int, ...]) -> int:
-    """Multiply-adds of convolutions and dense layers for one record."""
+    """Multiply-adds of convolutions and dense layers on one record."""
     total = 0
 
     def count(layer: nn.Module, _: Any, output: torch.Tensor) -> None:
         nonlocal total
         weight = layer.weight
         assert isinstance(weight, torch.Tensor)
-        total += output.numel() // weight.shape[0] * weight.numel()  # each output takes one row of weights
+        total += output.numel() // weight.shape[0] * weight.numel()  # each output uses one row of weights
 
     hooks = [layer.register_forward_hook(count) for layer in net.modules() if isinstance(layer, _COUNTED)]
     try:
@@ -268,9 +270,9 @@ def multiply_adds(net: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 def milliseconds(sessions: Sequence[Any], shape: tuple[int, ...], rounds: int = ROUNDS) -> list[float]:
-    """The median time for 100 inputs one by one, of each network; all of them in turn in every round.
+    """The median time of each network for 100 inputs, one at a time; all networks take turns in every round.
 
-    Input and output stay in one place, as a runtime on a phone keeps them.
+    Input and output buffers are bound once and reused, as a runtime on a phone would do.
     """
     bound = [_bound(session, shape) for session in sessions]
     taken: list[list[float]] = [[] for _ in sessions]
@@ -280,11 +282,11 @@ def milliseconds(sessions: Sequence[Any], shape: tuple[int, ...], rounds: int = 
             for _ in range(IMAGES):
                 session.run_with_iobinding(places)
             times.append(1000 * (time.thread_time() - start))
-    return [statistics.median(times[1:]) for times in taken]  # the first one warms up
+    return [statistics.median(times[1:]) for times in taken]  # the first round is a warm-up
 
 
 def _bound(session: Any, shape: tuple[int, ...]) -> Any:
-    """A session's input and output, in memory of their own."""
+    """A session's input and output, bound to fixed buffers."""
     places = session.io_binding()
     places.bind_cpu_input("input", export.probe(1, shape))
     places.bind_output("logits")
@@ -320,7 +322,7 @@ def _forms(
 
 
 def _on_test(sessions: Mapping[str, Any], test: Records) -> tuple[OnTest, ...]:
-    """How every file does on test records; it stays inside."""
+    """The results of every file on test records; these stay inside."""
     x = _inputs(test)
     says = {file: _classes(session, x) for file, session in sessions.items()}
     return tuple(

@@ -1,10 +1,10 @@
-"""Does the card agree with itself, and the files beside it with the card?
+"""Is the card consistent with itself, and are the other files consistent with the card?
 
-Everything that can be computed again is: ε and the total from the recorded events, figures from noisy counts, every
-sentence from the figures, page and model card from the card. So an edited ε is found wherever it was edited, also when
-the checksums were written again.
+Everything that can be recomputed is recomputed: ε and the total from the recorded events, figures from noisy counts,
+every sentence from the figures, the page and the model card from the card. So an edited ε is detected wherever it was
+edited, even if the checksums were rewritten too.
 
-An ε that another package's accountant raised is checked without that package: dp-accounting's own must not be larger.
+An ε that a plugin's accountant raised is checked without that plugin: dp-accounting's ε must not be larger.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from airlock.bundle.rendering import page
 from airlock.bundle.schema import OlderGuarantee, OtherRelease, StatedGuarantee
 from airlock.data.sources import SOURCES
 
-SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # how far a recomputed ε may lie from the recorded one, relatively
+SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # relative tolerances for a recomputed ε
 
 
 def tests(files: Contents, card: Card | None) -> list[Test]:
@@ -71,13 +71,13 @@ def _skip() -> Defects:
 
 
 def _gives(card: Card | None) -> str:
-    """What the check of ε shows; where another package's accountant raised it, dp-accounting's own figure too."""
+    """What the check of ε shows; if a plugin's accountant raised it, with dp-accounting's own figure."""
     whose = None if card is None else raised_by(card.guarantee.accountant_version)[1]
     if card is None or whose is None:
         return "The recorded events give the stated ε."
     try:
         found = f"ε = {_exact(_recompute(card.guarantee, card.guarantee.relation)[0])}"
-    except Exception:  # noqa: BLE001  the check itself will say what is wrong with the card
+    except Exception:  # noqa: BLE001  the check itself reports what is wrong with the card
         found = "an ε"
     return (
         f"The recorded events give {found} by dp-accounting, and no less is stated. The {whose} raised it, and was not "
@@ -86,9 +86,9 @@ def _gives(card: Card | None) -> str:
 
 
 def epsilon_defects(promise: StatedGuarantee | OlderGuarantee, asked: float) -> list[str]:
-    """Whether the events give the stated ε, and a proven one is not above what was asked for.
+    """Defects if the events do not give the stated ε, or a proven ε exceeds the requested one.
 
-    An ε that another package's accountant raised may be larger than dp-accounting's, and never smaller.
+    An ε that a plugin's accountant raised may be larger than dp-accounting's, but never smaller.
     """
     recomputed, version = _recompute(promise, promise.relation)
     plain, whose = raised_by(promise.accountant_version)
@@ -108,7 +108,7 @@ def _epsilon(card: Card) -> Defects:
 
 
 def _parts(card: Card) -> Defects:
-    """Each part's ε follows from its events, these from what the card says, and none is above the stated one."""
+    """Each part's ε follows from its events, its events from the card, and no part pays more than the stated ε."""
     promise, parts = card.guarantee, card.guarantee.parts
     defects: list[str] = []
     if (parts.private.events, parts.private.epsilon) != (promise.events, promise.epsilon):
@@ -152,7 +152,7 @@ def _total(card: Card) -> Defects:
 def _recompute(
     promise: StatedGuarantee | OlderGuarantee | OtherRelease, relation: Relation
 ) -> tuple[float | None, str]:
-    """ε of the recorded events by the recorded accountant, None where there is no bound; and the version used."""
+    """The ε of the recorded events under the recorded accountant (None if unbounded), and the version used."""
     spent = compute_epsilon(
         from_json(promise.events), promise.delta, relation, "pld" if promise.accountant == "PLD" else "rdp"
     )

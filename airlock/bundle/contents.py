@@ -1,6 +1,6 @@
-"""The files of a bundle by name, and what lies in a folder that may be one.
+"""The file names of a bundle, and the files found in a folder that claims to be one.
 
-`Contents` is what lies there, links never followed; a `Test` is one check of it.
+`Contents` gives access to those files without ever following a link; a `Test` is one check of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from airlock.errors import FormatError
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
 SUMS, INTERFACE = "SHA256SUMS", "interface.json"
-SMALLER = (INT8, FP16)  # beside the network, where a student leaves
-# Every file that a bundle can have, and the most bytes that are ever read of it. protobuf ends at 2 GiB.
+SMALLER = (INT8, FP16)  # in addition to the network, where a student leaves
+# Every file that a bundle can have, and the most bytes that are read from it; protobuf is limited to 2 GiB.
 LIMITS = {
     CARD: 16 << 20,
     HTML: 32 << 20,
@@ -37,16 +37,16 @@ LIMITS = {
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]([^\x00-\x1f]+)")
 _MANY = 10_000
 
-Defects = Sequence[str]  # one sentence each; none is good
-Test = tuple[str, str, Callable[[], Defects]]  # name, what is true if it finds nothing, the check
+Defects = Sequence[str]  # one sentence each; empty if the check passed
+Test = tuple[str, str, Callable[[], Defects]]  # name, what holds if the check finds nothing, the check
 
 
 class Skip(Exception):
-    """A check that cannot be made here, and why."""
+    """A check cannot be made here; the message says why."""
 
 
 class Contents:
-    """Every file below a folder by its path in it, with what verification asks of it."""
+    """All files below a folder by relative path, with the access that verification needs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Contents:
 
     @cached_property
     def _entries(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of all files and links, and of the links alone; subfolders are looked into, linked ones are not."""
+        """Names of all files and links, and of the links alone; descends into subfolders, but not into linked ones."""
         names, links = [], []
         for base, folders, files in os.walk(self.folder, followlinks=False):
             for entry in (*files, *(f for f in folders if Path(base, f).is_symlink())):
@@ -68,7 +68,7 @@ class Contents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All files, also those in subfolders, and all links."""
+        """All files, including those in subfolders, and all links."""
         return self._entries[0]
 
     @property
@@ -77,7 +77,7 @@ class Contents:
         return self._entries[1]
 
     def sizes(self) -> set[int]:
-        """The sizes in bytes that occur."""
+        """The file sizes that occur, in bytes."""
         return {(self.folder / name).lstat().st_size for name in self.names if name not in self.links}
 
     def digest(self, name: str) -> str:
@@ -91,7 +91,7 @@ class Contents:
         return read_file(self.folder / name, LIMITS[name])
 
     def sums(self) -> tuple[dict[str, str], list[str]]:
-        """SHA256SUMS by file name, and what is wrong with it."""
+        """The entries of SHA256SUMS by file name, and its defects."""
         recorded: dict[str, str] = {}
         defects = []
         for number, line in enumerate(self.read(SUMS).decode("utf-8", "replace").splitlines(), 1):

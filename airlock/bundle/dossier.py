@@ -1,9 +1,9 @@
-"""The dossier: what the reviewer inside reads and signs. It stays with the vault.
+"""The dossier: what the internal reviewer reads and signs. It stays in the vault.
 
-In: a card, the release it is of, and its audit. Out: a frozen `Dossier`: exact accuracy, all attacks with all figures,
-what the court said, what the holder was told about the records. All of it follows from single records, and no ε covers
-any of it. It is strict JSON with a published schema (`dossier.schema.json`), is kept in the vault under the release's
-id, and its page says in large letters that it stays. Whatever may leave is on the card.
+In: a card, its release, and the audit. Out: a frozen `Dossier`: exact accuracy, all attacks with all their figures,
+the court's findings, and the remarks made to the holder about the records. All of it depends on individual records, and
+no ε covers any of it. It is strict JSON with a published schema (`dossier.schema.json`), is kept in the vault under the
+release's id, and its page says in large letters that it stays. Whatever may leave is on the card.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class ExactUtility(Frozen):
     """How the test records were classified, counted without noise.
 
     Args:
-        correct: How many correctly.
-        records: Of how many.
+        correct: How many were classified correctly.
+        records: How many there were.
         figures: Accuracy, recall of each class, AUC, calibration, each with its interval.
-        confusion: One row for each true class; how often each class was named, and last how often none was.
+        confusion: One row per true class: how often each class was predicted; the last column counts rows without a
+            prediction.
     """
 
     correct: Count
@@ -59,15 +60,15 @@ class ExactUtility(Frozen):
 
 
 class CourtFinding(Frozen):
-    """What the court found about a claim, on made-up records.
+    """What the court found about a claim, on synthetic records.
 
     Args:
         what: What was tried, in one sentence.
-        claim_epsilon: The ε that was tried; null where none is stated.
+        claim_epsilon: The claimed ε that was tested; null where none is stated.
         claim_delta: Its δ.
         refuted: Whether the claim is false, with 95% confidence.
         lower_bound: ε is above this, with the same confidence; 0 if nothing was shown.
-        would_show: From which real ε on so many runs would be expected to refute the claim; null if from none.
+        would_show: The smallest true ε at which this many runs would be expected to refute the claim; null if none.
         pairs: How many pairs of runs were made.
         seconds: How long they took.
         sentence: The verdict in words.
@@ -87,29 +88,29 @@ class CourtFinding(Frozen):
 
 
 class Dossier(Frozen):
-    """Everything exact about one release, for the reviewer inside.
+    """All exact figures about one release, for the internal reviewer.
 
     Args:
-        dossier_version: Of this format.
-        release_id: Names the release, in the vault and on its card.
-        airlock_version: Which version wrote the dossier.
-        created: The day, in UTC.
-        name: What the data are called.
-        channel: Which of the five things leaves.
-        method: By which method.
+        dossier_version: The version of this format.
+        release_id: Identifies the release, in the vault and on its card.
+        airlock_version: The version that wrote the dossier.
+        created: The date, in UTC.
+        name: The name of the data.
+        channel: Which of the five kinds of release this is.
+        method: The method within the channel.
         says: The card's headline, which leaves.
-        guarantee: What the card promises.
-        secure_noise: Whether the privacy noise came from the operating system.
+        guarantee: The guarantee on the card.
+        secure_noise: Whether the privacy noise was seeded by the operating system.
         utility: How the test records were classified.
         audit: All attacks, with all their figures.
-        smaller: How a student's files do on test records; empty where none leaves.
-        sheet: Pictures beside what attackers made of their features; null where there are none.
-        teacher: What quick attacks find of the teacher of a student, which stays; null where none was kept.
+        smaller: Results of a student's files on test records; empty where no student leaves.
+        sheet: Pictures next to attackers' reconstructions from their features; null where there are none.
+        teacher: What quick attacks found on a student's teacher, which stays; null where no teacher was kept.
         remarks: What the holder was told about the records.
-        inside: Figures of the method that nothing pays for.
-        followed: What this release followed from, such as a comparison; empty where nobody said.
+        inside: Figures of the method that are not paid for.
+        followed: What led to this release, such as a comparison; empty where nothing was stated.
         court: What the court found about this configuration.
-        decision: For the reviewer.
+        decision: To be filled in by the reviewer.
     """
 
     dossier_version: Literal[1]
@@ -139,13 +140,13 @@ class Dossier(Frozen):
 
     @property
     def verdict(self) -> CardVerdict:
-        """The card's verdict, or "doubt" where an attack or the court refutes what is proven."""
+        """The card's verdict, or "doubt" where an attack or the court refutes a proven ε."""
         own = text.verdict(self.guarantee, self.secure_noise, self.audit)
         return "doubt" if own in ("proven", "weak") and self.refuted_in_court else own
 
     @property
     def headline(self) -> str:
-        """The truth in one sentence, as far as it is known inside."""
+        """The verdict in one sentence, given everything known inside."""
         if self.verdict != "doubt":
             return self.says
         if self.refuted_in_court and text.measured(self.audit) <= (self.guarantee.epsilon or 0.0):
@@ -154,7 +155,7 @@ class Dossier(Frozen):
 
     @property
     def refuted_in_court(self) -> bool:
-        """Whether the court refutes what was claimed for this configuration."""
+        """Whether the court refuted the claim for this configuration."""
         return any(trial.refuted for trial in self.court)
 
     @property
@@ -175,19 +176,19 @@ def make(
     """The dossier of a release.
 
     Args:
-        card: What leaves about it.
-        release: With what became of the test records.
+        card: Its card, which leaves.
+        release: The release, with its outcomes on test records.
         audit: What the attacks found.
-        smaller: How a student's files do on test records.
+        smaller: Results of a student's files on test records.
         remarks: What the holder was told about the records.
-        followed: What the release followed from, such as a comparison.
+        followed: What led to the release, such as a comparison.
     """
     made = of_card(card, release.utility, remarks=remarks, followed=followed)
     return with_audit(made, audit).model_copy(update={"inside": dict(release.inside), "smaller": tuple(smaller)})
 
 
 def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), followed: str = "") -> Dossier:
-    """The dossier of a release that was not attacked yet."""
+    """The dossier of a release that has not been attacked yet."""
     return Dossier(
         dossier_version=DOSSIER_VERSION,
         release_id=card.release_id,
@@ -207,7 +208,7 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
 
 
 def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> Dossier:
-    """The dossier after another audit; a decision about the old one does not hold for the new one."""
+    """The dossier after another audit; a decision about the old dossier is not carried over."""
     return _changed(
         dossier,
         audit=audit.to_dict(),
@@ -217,7 +218,7 @@ def with_audit(dossier: Dossier, audit: Audit, teacher: Audit | None = None) -> 
 
 
 def court_finding(name: str, verdict: Verdict) -> CourtFinding:
-    """A verdict of the court on the claim of so named a method."""
+    """The court's verdict on the claim of the named method."""
     claim = verdict.case.claim
     return CourtFinding(
         what=verdict.case.pair,
@@ -233,7 +234,7 @@ def court_finding(name: str, verdict: Verdict) -> CourtFinding:
 
 
 def no_court_finding(name: str, promised: Guarantee, sentence: str, error: str) -> CourtFinding:
-    """That there was no verdict, and why."""
+    """A finding without a verdict, and why there is none."""
     stated = promised.epsilon if math.isfinite(promised.epsilon) else promised.claim and promised.claim.epsilon
     return CourtFinding(
         what=f"{name}, this configuration",
@@ -249,7 +250,7 @@ def no_court_finding(name: str, promised: Guarantee, sentence: str, error: str) 
 
 
 def with_court(dossier: Dossier, trials: Iterable[CourtFinding]) -> Dossier:
-    """The dossier with more verdicts of the court; a decision about the old one does not hold for the new one."""
+    """The dossier with further court findings; a decision about the old dossier is not carried over."""
     return _changed(dossier, court=(*dossier.court, *trials))
 
 
@@ -262,14 +263,14 @@ def find(vault: Vault, release_id: str) -> Dossier | None:
     """The newest dossier of a release; None if this vault has none.
 
     Raises:
-        FormatError: There is one that cannot be read.
+        FormatError: It has one that cannot be read.
     """
     content = vault.load_dossier(release_id)
     if content is None:
         return None
     try:
         return Dossier.model_validate(parse_json(content))
-    except ValueError as error:  # pydantic's is one too
+    except ValueError as error:  # includes pydantic's ValidationError
         raise FormatError(
             f"the dossier of release {release_id[:8]} in the vault",
             "something else",
@@ -289,7 +290,7 @@ def read(vault: Vault, release_id: str) -> Dossier:
         raise FormatError(
             f"the dossier of release {release_id[:8]}",
             f"none in {vault.root}",
-            "It stays where the release was made.",
+            "A dossier stays in the vault of its release.",
             "Give that vault with --vault or AIRLOCK_VAULT.",
         )
     return found
@@ -300,7 +301,7 @@ def exact(outcomes: Outcomes, classes: int) -> ExactUtility:
     correct, records = outcomes.correct, outcomes.records
     named = (outcomes.predicted >= 0) & (outcomes.predicted < classes)
     known = (outcomes.labels >= 0) & (outcomes.labels < classes)
-    table = np.zeros((classes, classes + 1), np.int64)  # the last column: no class was named
+    table = np.zeros((classes, classes + 1), np.int64)  # the last column: no class was predicted
     np.add.at(table, (outcomes.labels[known], np.where(named, outcomes.predicted, classes)[known]), 1)
     return ExactUtility(
         correct=correct,

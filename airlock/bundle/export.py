@@ -1,8 +1,8 @@
-"""The network as files that no one has to execute to inspect: safetensors for the weights, ONNX for the whole.
+"""The network as files that can be inspected without executing them: safetensors for the weights, ONNX for the whole.
 
-The ONNX file is one file without external data, with input `input` (float32, a batch of records; images in [0, 1]) and
-output `logits`, for any batch size. Whatever the exporter notes about the machine that it ran on (source paths, stack
-traces) is taken out. ONNX and its runtime are imported when a file is made or read.
+The ONNX file is self-contained, without external data, with input `input` (float32, a batch of records; images in
+[0, 1]) and output `logits`, for any batch size. What the exporter records about the machine it ran on (source paths,
+stack traces) is removed. ONNX and its runtime are imported only when a file is made or read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from airlock.methods.contract import NetworkArtefact
 
 BATCHES = (1, 7)
 TOLERANCE = 1e-4
-FEW = 64  # numbers in a constant that the exporter adds
+FEW = 64  # most numbers in a constant added by the exporter
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir", "onnx")
 
 Floats = NDArray[np.float32]
 
 
 def to_safetensors(artefact: NetworkArtefact) -> bytes:
-    """Every parameter and buffer by its name, each with its own storage."""
+    """Every parameter and buffer by name, each with its own storage."""
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artefact.net.state_dict().items()}
     return safetensors.torch.save(tensors)
 
@@ -45,10 +45,10 @@ _exported: WeakKeyDictionary[nn.Module, tuple[bytes, bytes]] = WeakKeyDictionary
 def to_onnx(artefact: NetworkArtefact) -> bytes:
     """The network as one ONNX file, checked in ONNX Runtime against torch.
 
-    The exporter takes seconds: as long as a network's tensors stay the same, its file is made once.
+    The exporter takes seconds, so the file is cached as long as the network's tensors stay the same.
 
     Raises:
-        NetError: The network cannot be exported, or the exported one computes something else.
+        NetError: The network cannot be exported, or the export computes something else.
     """
     mark = hashlib.sha256(to_safetensors(artefact)).digest()
     known = _exported.get(artefact.net)
@@ -82,7 +82,7 @@ def _to_onnx(artefact: NetworkArtefact) -> bytes:
 
 
 def stripped(model: Any) -> Any:
-    """The model without notes: the exporter writes source paths and stack traces into them."""
+    """The model without doc strings and metadata: the exporter writes source paths and stack traces into them."""
     import onnx
 
     clean = onnx.ModelProto()
@@ -101,9 +101,9 @@ def stripped(model: Any) -> Any:
 
 
 def with_plain_shapes(model: Any) -> Any:
-    """The model without the nodes that ask for the batch size only to flatten: a reshape to (-1, ...) does the same.
+    """The model without nodes that compute the batch size only to flatten: a reshape to (-1, ...) does the same.
 
-    Where all sizes but one are positive constants, the one that is computed is what -1 stands for.
+    If all dimensions but one are positive constants, -1 stands for the computed one.
     """
     from onnx import numpy_helper
 
@@ -122,7 +122,7 @@ def with_plain_shapes(model: Any) -> Any:
 
 
 def _sizes(made: Mapping[str, Any], name: str) -> list[int] | None:
-    """A shape that is put together from one computed size and positive constants, with -1 for the computed one."""
+    """A shape concatenated from positive constants and one computed size, for which -1 is returned."""
     node = made.get(name)
     if node is None or node.op_type != "Concat":
         return None
@@ -139,7 +139,7 @@ def _used(graph: Any) -> set[str]:
 
 
 def open_onnx(content: bytes) -> Any:
-    """An ONNX Runtime session on one thread that keeps its log to itself."""
+    """A single-threaded ONNX Runtime session that logs nothing."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -178,9 +178,9 @@ def _check_agreement(artefact: NetworkArtefact, content: bytes) -> None:
 
 
 def differing_weights(tensors: Mapping[str, torch.Tensor], model: Any) -> Iterator[str]:
-    """Compare tensors with the ONNX file's by value; one sentence for each that is in one of them alone.
+    """Compare tensors with the ONNX file's by value; one sentence for each that is in only one of them.
 
-    A tensor that two layers share stands in the ONNX file once, under either name. Constants that the exporter adds,
+    A tensor shared by two layers is stored in the ONNX file once, under either name. Constants that the exporter adds,
     such as shapes, are small.
     """
     arrays = {name: array for name, array in _arrays(model) if np.issubdtype(array.dtype, np.floating)}
@@ -212,20 +212,20 @@ def _not_exported(artefact: NetworkArtefact, found: str) -> NetError:
     return NetError(
         f"net '{artefact.net_name}' to be the same in ONNX as in torch",
         found,
-        "A release holds both files, and whoever receives it may use either.",
+        "A release holds both files, and the recipient may use either.",
         "Build the net from standard layers, without unused layers or branches on the input's values.",
     )
 
 
 def load_weights(net: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The net in eval mode with these tensors in place; every name and shape must fit."""
+    """Load these tensors into the net and return it in eval mode; every name and shape must match."""
     net.load_state_dict(dict(tensors), strict=True, assign=True)
     return net.eval()
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's progress, warnings and log off the terminal."""
+    """Silence the exporter's progress, warnings and logs."""
     loggers = [logging.getLogger(name) for name in _CHATTY]
     loggers += [logging.getLogger(n) for n in logging.root.manager.loggerDict if n.startswith(_CHATTY)]
     levels = [logger.level for logger in loggers]

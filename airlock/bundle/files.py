@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, and read without being led astray.
+"""Atomic writes, and reads that are safe on untrusted files.
 
 Writing goes through `folder_aside`: a hidden folder in the same parent, synced, then renamed. Reading never follows a
-symbolic link, never reads a device, and never more bytes than the caller allows.
+symbolic link, never reads a device, and never reads more bytes than the caller allows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHUNK = 1 << 20
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Create a file that was not there, with exactly this mode whatever the umask, and sync it to the disk."""
+    """Create a new file with exactly this mode, whatever the umask, and sync it to disk."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
     with os.fdopen(handle, "wb") as file:
         os.fchmod(file.fileno(), mode)
@@ -75,10 +75,10 @@ def _reason(error: OSError) -> str:
 
 
 def parse_json(content: bytes) -> Any:
-    """Strict JSON: UTF-8, no NaN or infinity, and no key twice, since readers disagree about which one counts.
+    """Strict JSON: UTF-8, no NaN or infinity, and no duplicate keys, since readers disagree about which one counts.
 
     Raises:
-        ValueError: It is anything else.
+        ValueError: It is not strict JSON.
     """
 
     def refuse(name: str) -> None:
@@ -87,7 +87,7 @@ def parse_json(content: bytes) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) < len(pairs):
-            raise ValueError("a key stands twice in one object")
+            raise ValueError("a key occurs twice in one object")
         return table
 
     try:
@@ -98,10 +98,10 @@ def parse_json(content: bytes) -> Any:
 
 @contextlib.contextmanager
 def folder_aside(target: Path) -> Iterator[Path]:
-    """A new hidden folder beside `target` that becomes `target` when the block ends well, and vanishes otherwise.
+    """A new hidden folder next to `target`, renamed to `target` if the block succeeds and removed otherwise.
 
     Raises:
-        OutputError: The disk is full, the place is read-only, or writing failed in another way; nothing is left.
+        OutputError: The disk is full, the location is read-only, or writing failed otherwise; nothing is left behind.
     """
     aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
     try:
@@ -118,7 +118,7 @@ def folder_aside(target: Path) -> Iterator[Path]:
 
 
 def _replace(aside: Path, target: Path) -> None:
-    """Rename over an old folder; should the second rename fail, the old one comes back."""
+    """Rename over an old folder; if the second rename fails, the old folder is restored."""
     if not os.path.lexists(target):
         aside.rename(target)
         return
@@ -134,7 +134,7 @@ def _replace(aside: Path, target: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut; where a system cannot sync folders there is nothing to do."""
+    """Make a rename survive a power cut; a no-op on systems that cannot sync folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -157,10 +157,10 @@ def output_error(error: OSError, target: Path) -> OutputError:
 
 
 def replace_file(path: Path, content: str) -> None:
-    """Write a file aside, sync it and rename it: whoever reads it finds the old one or the new one, whole.
+    """Write a temporary file, sync it and rename it: readers see either the old file or the new one, complete.
 
     Raises:
-        OutputError: It cannot be written; what was there stays.
+        OutputError: It cannot be written; the old file is unchanged.
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:

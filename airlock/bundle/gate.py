@@ -1,8 +1,8 @@
-"""May it leave? Reasons to reject, for caution, and to release, as people who check outputs weigh them.
+"""May it leave? Reasons to reject, for caution, and to release, as an output checker weighs them.
 
-In: a card, what verification found wrong with its bundle, and where the vault is at hand the dossier, which alone says
-what attacks found. Out: a `Weighing`. Each reason is one plain sentence with its figure. A reason to reject closes the
-gate. No list decides for the reviewer: a gate that stands open says that nothing here speaks against the release, not
+In: a card, the defects that verification found in its bundle, and, if the vault is available, the dossier, which alone
+holds what attacks found. Out: a `Weighing`. Each reason is one plain sentence with its figure. A reason to reject
+closes the gate. No list decides for the reviewer: an open gate means that nothing here speaks against the release, not
 that it is safe.
 """
 
@@ -22,7 +22,7 @@ from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_
 from airlock.bundle.rendering.text import MODERATE, STRONG, measured
 
 UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
-PUBLIC = "public"  # assumptions with this word are spelt out: what is called public may hold private records
+PUBLIC = "public"  # assumptions with this word are quoted in full: data called public may contain private records
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def weigh(card: Card | None, defects: Sequence[str], dossier: Dossier | None = N
     """Weigh a release.
 
     Args:
-        card: Of the bundle; None if it has none that can be read.
-        defects: What `verify` found wrong, one sentence each.
-        dossier: Of the release, where the vault is at hand.
+        card: The bundle's card; None if there is none that can be read.
+        defects: The defects that `verify` found, one sentence each.
+        dossier: The release's dossier, if the vault is available.
     """
     broken = tuple(f"The bundle does not verify: {defect}" for defect in defects)
     if card is None:
@@ -62,7 +62,7 @@ def weigh(card: Card | None, defects: Sequence[str], dossier: Dossier | None = N
 
 
 def tests(card: Card | None, dossier: Callable[[Card], Dossier | None]) -> list[Test]:
-    """The two checks of `airlock verify --gate`, with what finds the dossier of a card in the vault at hand."""
+    """The two checks of `airlock verify --gate`; `dossier` looks up a card's dossier in the vault."""
 
     def weighed(test: Callable[[Card, Dossier], Defects]) -> Callable[[], Defects]:
         def check() -> Defects:
@@ -138,7 +138,7 @@ def _careful(card: Card, dossier: Dossier | None) -> Iterator[str]:
 
 
 def _attacked(card: Card, dossier: Dossier) -> Iterator[str]:
-    """What attacks found that calls for care, and what they could not have seen."""
+    """What attacks found that calls for caution, and what they could not have detected."""
     audit = dossier.audit
     for attack in audit.attacks:
         yield from _found(attack)
@@ -152,7 +152,7 @@ def _attacked(card: Card, dossier: Dossier) -> Iterator[str]:
 
 
 def _found(attack: AttackResult) -> Iterator[str]:
-    """What an attack can do, where its interval says that it is not luck."""
+    """What an attack achieves, where its interval rules out chance."""
     if attack.beats_chance:
         interval = f"{attack.score} {attack.value:.3f}, {attack.low:.3f} to {attack.high:.3f}"
         yield f"The attack '{attack.name}' does better than chance: {interval}."
@@ -166,7 +166,7 @@ def _found(attack: AttackResult) -> Iterator[str]:
 
 
 def _told_by_features(found: Findings) -> Iterator[str]:
-    """What features give away, where an interval says that it is not luck."""
+    """What features reveal, where an interval rules out chance."""
     for one in found.reconstructions:
         if one.beats_blind:
             yield (
@@ -185,7 +185,7 @@ def _told_by_features(found: Findings) -> Iterator[str]:
 
 
 def _power(attacks: Sequence[AttackResult], said: float | None) -> Iterator[str]:
-    """What the attacks could not have seen."""
+    """What the attacks could not have detected."""
     if not attacks:
         return
     fewest = min(attack.non_members for attack in attacks)
@@ -197,7 +197,7 @@ def _power(attacks: Sequence[AttackResult], said: float | None) -> Iterator[str]
 
 
 def _history(card: Card) -> Iterator[str]:
-    """What the card has to be believed about: earlier runs, other releases, assumptions."""
+    """What the reviewer has to take on trust: earlier runs, other releases, assumptions."""
     promise, total = card.guarantee, card.total
     if total.releases:
         bound = "there is no total ε" if total.epsilon is None else f"the total is {size(total.epsilon, total.delta)}"

@@ -1,10 +1,10 @@
-"""The two model files of a bundle: do they load, are their weights finite and the same, do they compute the same?
+"""The two model files of a bundle: do they load, are their weights finite and equal, do they compute the same?
 
-Nothing named in a bundle is imported: a built-in network is built by name from the fixed table, the user's own or that
-of another package only if the caller hands it over. Weights are compared by value in any case.
+Nothing named in a bundle is imported: a built-in network is built by name from the fixed table; a user's own network or
+one from another package is used only if the caller passes it in. Weights are compared by value in any case.
 
-The smaller files of a student (`size_tests`) hold the same network and nothing else, and have the sizes that the card
-states. Times are the machine's that made the card; nothing here measures them again.
+The smaller files of a student (`size_tests`) must hold the same network and nothing else, and have the sizes that the
+card states. Times depend on the machine where the card was made and are not measured again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _onnx(files: Contents) -> Defects:
 
 
 def foreign(model: Any) -> Iterator[str]:
-    """What a plain network does not have: data elsewhere, operators from elsewhere."""
+    """What a plain network does not have: external data, and operators that are not ONNX's own."""
     import onnx
 
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
@@ -73,7 +73,7 @@ def foreign(model: Any) -> Iterator[str]:
 
 
 def notes(model: Any) -> Iterator[str]:
-    """Whether it says anything beside the network."""
+    """One sentence if the file carries doc strings or metadata."""
     graph = model.graph
     if any(part.doc_string or part.metadata_props for part in (model, graph, *graph.node, *graph.initializer)):
         yield "model.onnx carries notes beside the network; they may say where it was made."
@@ -100,21 +100,21 @@ def _outputs(files: Contents, network: NetworkSummary | None, net: nn.Module | N
 
 
 def open_net(folder: Path, network: NetworkSummary, net: nn.Module | None = None) -> nn.Module:
-    """The network that a bundle holds, ready for evaluation; the user's own has to be handed over.
+    """The network of a bundle in eval mode; one that is not built in has to be passed in.
 
     Raises:
-        ConfigError: It is the user's own, and none was handed over.
+        ConfigError: It is not built in, and none was passed in.
     """
     try:
         return _rebuilt(Contents(folder), network, net).eval()
     except Skip as reason:
         raise ConfigError(
-            "a built-in network, or another one handed over", f"'{network.name}'", str(reason), "Give it with --net."
+            "a built-in network, or one that is passed in", f"'{network.name}'", str(reason), "Give it with --net."
         ) from reason
 
 
 def _rebuilt(files: Contents, network: NetworkSummary, net: nn.Module | None) -> nn.Module:
-    """The card's network with the weights of model.safetensors; built without memory, so no card can exhaust it."""
+    """The card's network with the weights of model.safetensors; built on the meta device, to bound memory."""
     if net is not None:
         return export.load_weights(copy.deepcopy(net), _tensors(files))
     front = network.name in nets.front_names()
@@ -127,7 +127,7 @@ def _rebuilt(files: Contents, network: NetworkSummary, net: nn.Module | None) ->
 
 
 def _stranger(name: str) -> str:
-    """Why a network that is not built in is not looked at."""
+    """Why a network that is not built in is not rebuilt."""
     if ":" in name:
         return "The network is the user's own and is not imported from a bundle"
     if name in nets.others():
@@ -144,10 +144,10 @@ def size_tests(
     """The checks of a student's report and of its smaller files, by name.
 
     Args:
-        files: Of the bundle.
-        network: As the card has it.
+        files: The files of the bundle.
+        network: The network on the card.
         smaller: The smaller files that the card names.
-        stated: The report.
+        stated: The report on the card.
     """
     return [
         ("sizes", "Sizes and counts of the student are those of its files.", lambda: _sizes(files, smaller, stated)),
@@ -158,7 +158,7 @@ def size_tests(
 def _sizes(files: Contents, smaller: Collection[str], stated: Compression) -> Defects:
     defects = []
     tensors = safetensors.torch.load(files.read(SAFETENSORS))
-    if sum(t.numel() for t in tensors.values()) < stated.student.parameters:  # buffers are no parameters
+    if sum(t.numel() for t in tensors.values()) < stated.student.parameters:  # buffers are not parameters
         defects.append("The card counts more parameters than model.safetensors holds.")
     recorded = {form.file: form.bytes for form in stated.forms} | {SAFETENSORS: stated.student.safetensors_bytes}
     if set(recorded) - {SAFETENSORS, ONNX} != set(smaller):

@@ -1,9 +1,9 @@
-"""Bundles of earlier formats: what can still be checked of them, and what cannot.
+"""Bundles of earlier formats: what can still be checked, and what cannot.
 
-Cards before format 6 held figures of test records and of attacks that no ε paid for. Such a bundle can be opened: its
-files are compared with their checksums, and its ε is computed again from the recorded events. Nothing else on its card
-is vouched for, and `NOTE` is the first thing that is said about it. To be served or to pass the gate, it has to
-be made again.
+Before format 6, cards held figures about test records and attacks that no ε paid for. Such a bundle can still be
+opened: its files are compared with their checksums, and its ε is recomputed from the recorded events. Nothing else on
+its card is checked, and `NOTE` comes before anything else that is reported about it. To be served or to pass the gate,
+it has to be made again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from airlock.bundle.files import parse_json
 from airlock.bundle.schema import OlderGuarantee, OlderTable
 from airlock.errors import AirlockError, FormatError
 
-FILES = ("audit.json", "roc.svg", "sheet.png")  # that no bundle has today
+FILES = ("audit.json", "roc.svg", "sheet.png")  # files that current bundles no longer have
 _SINCE = {2: {"noise_made_on"}, 4: {"interface"}, 5: {"features", "compression", "sheet"}}
 NOTE = f"Made before format {OLDEST}: the card's figures were not paid for; the plan was not derived again."
 
 
 class OlderBudget(OlderTable):
-    """What was asked for."""
+    """The requested ε and δ."""
 
     epsilon: float
     delta: float
@@ -49,7 +49,7 @@ class OlderCard(OlderTable):
 
 
 def format_of(files: Contents) -> int | None:
-    """The number of an earlier format; None where the card is not of one, or is not there."""
+    """The format number of an older card; None if the card is current, or is missing."""
     try:
         table = parse_json(files.read(bundle.CARD))
     except (AirlockError, ValueError):
@@ -59,10 +59,10 @@ def format_of(files: Contents) -> int | None:
 
 
 def read(files: Contents) -> OlderCard:
-    """An older card.
+    """Read an older card.
 
     Raises:
-        FormatError: It lacks what every format had.
+        FormatError: It lacks a field that every format had.
     """
     try:
         return OlderCard.model_validate(parse_json(files.read(bundle.CARD)))
@@ -74,7 +74,7 @@ def read(files: Contents) -> OlderCard:
 
 
 def tests(files: Contents) -> list[Test]:
-    """The checks of an older bundle beyond its checksums, by name."""
+    """The checks of an older bundle in addition to its checksums, by name."""
     return [
         ("card", "The card says what was promised, and from which events.", lambda: _card(files)),
         ("epsilon", "The recorded events give the stated ε.", lambda: _epsilon(files)),
@@ -83,7 +83,7 @@ def tests(files: Contents) -> list[Test]:
 
 
 def _card(files: Contents) -> Defects:
-    """A card of today under an older number would be asked less: it is told by fields that its format did not have."""
+    """Detect a current card relabelled as an older one to be checked less: it has fields its format did not have."""
     table, card = parse_json(files.read(bundle.CARD)), read(files)
     later = {field for since, fields in _SINCE.items() if since > card.schema_version for field in fields}
     found = sorted(later & set(table)) + ["guarantee.parts"] * ("parts" in table["guarantee"])
@@ -96,7 +96,7 @@ def _epsilon(files: Contents) -> Defects:
 
 
 def _hashes(files: Contents) -> Defects:
-    """A field is named after its file, with _ for what is no letter: config_toml."""
+    """Compare hashes; a field is named after its file, with _ in place of other characters: config_toml."""
     card, by_field = read(files), {re.sub(r"\W", "_", name): name for name in files.names}
     return [
         f"{by_field.get(field, field)} is not the file that the card speaks of."

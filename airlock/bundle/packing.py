@@ -1,6 +1,7 @@
 """What a bundle does for each kind of artefact: its table on the card, its sentences, its files and their checks.
 
-One `Packing` per kind, and one table of them (`PACKINGS`): all that this room decides by what leaves is decided here.
+There is one `Packing` per kind, and one table of them (`PACKINGS`): everything in this package that depends on the kind
+of artefact is decided here.
 """
 
 from __future__ import annotations
@@ -45,31 +46,31 @@ from airlock.methods.interface import Interface
 
 A = TypeVar("A", bound=Artefact)
 S = TypeVar("S")
-SAME = 1e-6  # how far a bound that is computed again may lie from the recorded one
+SAME = 1e-6  # tolerance for a recomputed bound
 
 _ALWAYS = (CARD, HTML, README, CONFIG, SUMS)
 
 
 class Packing(ABC, Generic[A, S]):
-    """How artefacts of one kind, of type A, are packed; S is what a card says about one."""
+    """How artefacts of one kind are packed; A is the artefact's type, S its summary on the card."""
 
-    own_files: ClassVar[tuple[str, ...]] = ()  # beside those of every bundle
+    own_files: ClassVar[tuple[str, ...]] = ()  # in addition to those of every bundle
     optional_files: ClassVar[tuple[str, ...]] = ()
     noun: ClassVar[str]  # what a bundle of this kind is "one of"
     described: ClassVar[str]  # before the name of the data
     origin: ClassVar[str] = "Trained on: {data} It tells {classes} classes apart."
     checked: ClassVar[str]  # what verification does with its files
-    tags: ClassVar[tuple[str, ...]] = ()  # of the model card
-    states_utility: ClassVar[bool] = True  # whether counts of test records, paid for, are on the card
-    not_there: ClassVar[str]  # said of a card that names the files of this kind, where none leaves
+    tags: ClassVar[tuple[str, ...]] = ()  # for the model card
+    states_utility: ClassVar[bool] = True  # whether the card has paid counts of test records
+    not_there: ClassVar[str]  # the defect if a card of another kind names files of this kind
 
     @property
     def required_files(self) -> tuple[str, ...]:
-        """The files of such a bundle; those that a manifest names apart."""
+        """The files that such a bundle must have, except those that a manifest names."""
         return tuple(name for name in LIMITS if name in (*_ALWAYS, *self.own_files))
 
     def hashes(self, found: Hashes) -> list[tuple[str, str]]:
-        """Its files with their hashes, as far as the card names them."""
+        """Its files with their hashes, where the card has them."""
         named = [
             (name, getattr(found, name.replace(".", "_"), None)) for name in (*self.own_files, *self.optional_files)
         ]
@@ -81,49 +82,49 @@ class Packing(ABC, Generic[A, S]):
 
     @abstractmethod
     def particulars(self, promise: StatedGuarantee, summary: S) -> Particulars:
-        """What the card says because of it."""
+        """Sentences on the card that are specific to this kind."""
 
     @abstractmethod
     def reopen(self, folder: Path, summary: S, details: Mapping[str, Any], net: str | None) -> A:
-        """The artefact of a bundle that verified, for attacks.
+        """The artefact of a verified bundle, to be attacked.
 
         Args:
             folder: The bundle.
-            summary: As on its card.
-            details: The public figures on its card.
+            summary: The artefact's summary on the card.
+            details: The public figures on the card.
             net: The user's own network as `package.module:function`; it is imported.
         """
 
     @abstractmethod
     def size(self, artefact: A) -> int:
-        """The bytes that leave beside the card."""
+        """How many bytes leave in addition to the card."""
 
     @abstractmethod
     def name(self, method: str, summary: S) -> str:
-        """What is attacked, in a few words for reports of other tools."""
+        """A short name of what is attacked, for the reports of other tools."""
 
     def files(self, artefact: A) -> dict[str, bytes]:
-        """The files that do not follow from the card."""
+        """The files that are not derived from the card."""
         return {}
 
     def shards(self, artefact: A) -> Sequence[Path]:
-        """Files that are laid into the bundle as they are."""
+        """Files that go into the bundle unchanged."""
         return ()
 
     def texts(self, table: Mapping[str, Any]) -> dict[str, str]:
-        """The files that follow from its table on the card."""
+        """The files derived from its table on the card."""
         return {}
 
     def listed(self, files: Contents) -> tuple[str, ...]:
-        """Further files of the bundle that one of its own files names."""
+        """Further files of the bundle, named in one of its own files."""
         return ()
 
     def config_net(self, artefact: A, asked: str) -> str:
-        """The network in config.toml."""
+        """The network named in config.toml."""
         return asked
 
     def config_keys(self, summary: S) -> Mapping[str, object]:
-        """What config.toml has to say."""
+        """Keys and values that config.toml must have."""
         return {}
 
     def withheld(self, artefact: A) -> tuple[str, ...]:
@@ -131,7 +132,7 @@ class Packing(ABC, Generic[A, S]):
         return ()
 
     def kept_settings(self, method: type[Channel], kept: Callable[[], Secrets]) -> Mapping[str, Any] | None:
-        """Settings that did not leave, from the vault; None where all did."""
+        """Settings that did not leave, from the vault; None if all of them left."""
         return None
 
     def tests(self, files: Contents, summary: S, promise: StatedGuarantee, runs: int) -> list[Test]:
@@ -153,33 +154,33 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
     not_there = "The card names model files, and no model leaves."
 
     def summarise(self, artefact: NetworkArtefact) -> NetworkSummary:
-        """Its name and what it takes."""
+        """Its name, input shape and classes."""
         return NetworkSummary(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes)
 
     def particulars(self, promise: StatedGuarantee, summary: NetworkSummary) -> Particulars:
-        """Nothing more."""
+        """Nothing specific."""
         return Particulars()
 
     def reopen(self, folder: Path, summary: NetworkSummary, details: Mapping[str, Any], net: str | None) -> Any:
-        """A built-in network by its name; the user's own if it is named."""
+        """A built-in network by its name, or the user's own if one is given."""
         shape, classes = summary.input_shape, summary.classes
         own = nets.create(net, shape, len(classes), seed=0) if net is not None else None
         return NetworkArtefact(models.open_net(folder, summary, own), net or summary.name, shape, classes)
 
     def size(self, artefact: NetworkArtefact) -> int:
-        """Of its weights."""
+        """The size of its weights."""
         return len(export.to_safetensors(artefact))
 
     def name(self, method: str, summary: NetworkSummary) -> str:
-        """Its own."""
+        """The network's own name."""
         return summary.name
 
     def files(self, artefact: NetworkArtefact) -> dict[str, bytes]:
-        """Weights, and the network for every runtime."""
+        """The weights, and the network as ONNX."""
         return {SAFETENSORS: export.to_safetensors(artefact), ONNX: export.to_onnx(artefact)}
 
     def config_net(self, artefact: NetworkArtefact, asked: str) -> str:
-        """The one that was taken."""
+        """The network that was used."""
         return artefact.net_name
 
     def config_keys(self, summary: NetworkSummary) -> Mapping[str, object]:
@@ -196,7 +197,7 @@ class _Interfaces(Packing[Interface, Interface]):
     noun = "answers"
     described = "answers of a model trained on"
     checked = "compares the interface with the card"
-    states_utility = False  # it was measured by asking beyond the budget
+    states_utility = False  # utility was measured with queries beyond the budget
     not_there = "The card names an interface, and none leaves."
 
     def summarise(self, artefact: Interface) -> Interface:
@@ -204,11 +205,11 @@ class _Interfaces(Packing[Interface, Interface]):
         return artefact
 
     def particulars(self, promise: StatedGuarantee, summary: Interface) -> Particulars:
-        """How many answers there are, and what all of them cost."""
+        """How many answers there are, and what they cost in total."""
         return about_answers(promise, summary)
 
     def reopen(self, folder: Path, summary: Interface, details: Mapping[str, Any], net: str | None) -> Interface:
-        """As the card has it."""
+        """The interface on the card."""
         return summary
 
     def size(self, artefact: Interface) -> int:
@@ -216,7 +217,7 @@ class _Interfaces(Packing[Interface, Interface]):
         return 0
 
     def name(self, method: str, summary: Interface) -> str:
-        """The method's."""
+        """The method's name."""
         return f"{method}, answers only"
 
     def texts(self, table: Mapping[str, Any]) -> dict[str, str]:
@@ -224,7 +225,7 @@ class _Interfaces(Packing[Interface, Interface]):
         return {INTERFACE: json.dumps(table, indent=2, ensure_ascii=False, allow_nan=False) + "\n"}
 
     def tests(self, files: Contents, summary: Interface, promise: StatedGuarantee, runs: int) -> list[Test]:
-        """Whether the file is the table."""
+        """Whether interface.json equals the card's table."""
         said = "What interface.json allows is what the card says."
         return [("interface", said, lambda: self._same(files, summary))]
 
@@ -242,7 +243,7 @@ class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
     not_there = "The card names a manifest of features, and none leave."
 
     def summarise(self, artefact: FeatureSet) -> FeatureSummary:
-        """How many rows there are of which numbers, and what is done to them and to their labels."""
+        """How many rows there are, their shape and precision, and how they and their labels are protected."""
         made = artefact.manifest
         return FeatureSummary(
             shape=made.shape,
@@ -259,7 +260,7 @@ class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
         )
 
     def particulars(self, promise: StatedGuarantee, summary: FeatureSummary) -> Particulars:
-        """What leaves of a record, whether its label is covered, and what nobody can rebuild."""
+        """What leaves of each record, whether its label is protected, and the bound on reconstruction."""
         return about_features(summary)
 
     def reopen(self, folder: Path, summary: FeatureSummary, details: Mapping[str, Any], net: str | None) -> FeatureSet:
@@ -269,11 +270,11 @@ class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
         return FeatureSet(folder, feature_files.read_manifest(folder), summary.labels, clip=norm)
 
     def size(self, artefact: FeatureSet) -> int:
-        """Of the shards."""
+        """The size of the shards."""
         return artefact.manifest.bytes
 
     def name(self, method: str, summary: FeatureSummary) -> str:
-        """The method's: the front end stays."""
+        """The method's name: the front end stays inside."""
         return f"{method}, features only"
 
     def files(self, artefact: FeatureSet) -> dict[str, bytes]:
@@ -292,11 +293,11 @@ class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
             return ()
 
     def withheld(self, artefact: FeatureSet) -> tuple[str, ...]:
-        """What names the front end."""
+        """Settings that identify the front end."""
         return artefact.withheld
 
     def kept_settings(self, method: type[Channel], kept: Callable[[], Secrets]) -> Mapping[str, Any]:
-        """Those of the front end."""
+        """The settings of the front end."""
         return method.kept_front_end(kept()).settings_table
 
     def tests(self, files: Contents, summary: FeatureSummary, promise: StatedGuarantee, runs: int) -> list[Test]:
@@ -316,7 +317,7 @@ class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
         wrong = [shard.name for shard in made.shards if files.digest(shard.name) != shard.sha256]
         if wrong:
             return [f"{wrong[0]} is not the file that {MANIFEST} names."]
-        for _ in feature_files.blocks(files.folder, made):  # each is checked as it is read
+        for _ in feature_files.blocks(files.folder, made):  # each block is checked as it is read
             pass
         return []
 
@@ -337,7 +338,7 @@ def _reconstruction(summary: FeatureSummary, promise: StatedGuarantee, runs: int
 
 
 def _multiplier(event: Any) -> float | None:
-    """The noise multiplier of the one Gaussian event of a run."""
+    """The noise multiplier of a run's single Gaussian event."""
     if isinstance(event, dict):
         if event.get("type") == "gaussian":
             return float(event["noise_multiplier"])
@@ -359,6 +360,6 @@ def packing_of(kind: ArtefactKind) -> Packing[Any, Any]:
 
 
 def packing_in(files: Contents) -> Packing[Any, Any]:
-    """By the files in a folder: the kind of which it has one that others have not; else a network's."""
+    """The packing whose own files are found in a folder; a network's if there are none."""
     telling = [one for one in PACKINGS.values() if set(one.own_files) & set(files.names)]
     return telling[-1] if telling else PACKINGS["network"]

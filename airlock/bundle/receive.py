@@ -1,7 +1,7 @@
-"""What whoever receives a bundle of features does with it: train a classifier, with nothing else at hand.
+"""What the recipient of a bundle of features does with it: train a classifier from the bundle alone.
 
-In: the bundle. Out: `model.safetensors`, `model.onnx` and `report.json` in a folder. A part of the features is kept for
-a test; where features have noise, so has the test, and the classifier does better on records without.
+In: the bundle. Out: `model.safetensors`, `model.onnx` and `report.json` in a folder. Some of the features are held out
+for testing; where features have noise, so has the test, and the classifier does better on records without noise.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ REPORT = "report.json"
 
 @dataclass(frozen=True)
 class Trained:
-    """A classifier's test.
+    """The test result of a classifier.
 
     Args:
-        release_id: Of the bundle.
-        records: How many it learnt from.
-        tested: How many it was tested on.
-        accuracy: On these, as they were released.
-        net: Its name.
+        release_id: The release id of the bundle.
+        records: How many records it was trained on.
+        tested: How many records it was tested on.
+        accuracy: Its accuracy on these, as they were released.
+        net: The name of its network.
     """
 
     release_id: str
@@ -66,17 +66,17 @@ def train_on(
 
     Args:
         folder: The bundle; it must verify.
-        out: Where the classifier goes; nothing is written without.
+        out: Where the classifier is written; nothing is written if omitted.
         net: The user's own network, `package.module:function`; it is imported.
-        epochs: Of training.
-        holdout: The fraction of rows for the test.
-        seed: Of training and split.
+        epochs: Passes over the training rows.
+        holdout: The fraction of rows held out for testing.
+        seed: The seed for training and for the split.
         device: Where to compute.
-        progress: Called with a label, the steps done and the steps in all.
+        progress: Called with a label, the number of steps done and the total number of steps.
 
     Raises:
         Refused: The bundle does not verify, or holds no features.
-        OutputError: `out` may not be used.
+        OutputError: `out` cannot be used.
     """
     if not 0 < holdout < 1:
         raise ConfigError("a --holdout between 0 and 1", f"{holdout:g}")
@@ -84,7 +84,7 @@ def train_on(
         bundle.check_output(out)
     card = read_verified(folder).card
     if card.features is None:
-        raise Refused("a bundle of features", f"one of {card.channel}", do="Use what it holds as it is.")
+        raise Refused("a bundle of features", f"one of {card.channel}", do="Use its contents directly.")
     made = parse_manifest(parse_json(read_file(Path(folder) / MANIFEST, bundle.LIMITS[MANIFEST])))
     rows, classes = load(Path(folder), made), made.classes
     learnt, tested = _apart(rows, holdout, seed)
@@ -107,5 +107,5 @@ def _apart(rows: Records, holdout: float, seed: int) -> tuple[Records, Records]:
     place = np.random.default_rng(seed).permutation(len(rows))
     count = round(holdout * len(rows))
     if not 0 < count < len(rows):
-        raise ConfigError("rows for training and for a test", f"{len(rows)}", do="Change --holdout.")
+        raise ConfigError("enough rows for training and for a test", f"{len(rows)}", do="Change --holdout.")
     return rows.take(place[count:]), rows.take(place[:count])

@@ -1,9 +1,9 @@
-"""What a card is made of: one small frozen table for each thing a reviewer asks about.
+"""The tables that make up a card: one small frozen model for each question a reviewer asks.
 
-Figures stand here and nothing else; the sentences about them are written in `rendering/text.py`, and the whole is put
-together in `card.py`. Values of other rooms (the claim, the interface, paid attacks) stand on a card as they are; a
-table that says less than the value it was made from is called a summary. Every number is finite: where there is no
-bound, the field is null.
+They hold figures only; the sentences about them are written in `rendering/text.py`, and `card.py` assembles the whole.
+Values of other packages (the claim, the interface, paid attacks) are put on a card unchanged; a table with less
+information than the value it was made from is called a summary. Every number is finite: where there is no bound, the
+field is null.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class NetworkSummary(Frozen):
     """What a card says about the network that leaves.
 
     Args:
-        name: A built-in name, or the `package.module:function` that made it.
-        input_shape: Of one record; a batch has one more axis in front.
+        name: A built-in name, or the `package.module:function` that created it.
+        input_shape: The shape of one record; a batch has a leading axis in addition.
         classes: The class names, in the order of the outputs.
     """
 
@@ -46,20 +46,20 @@ class FeatureSummary(Frozen):
     """What a card says about the features that leave; `features.json` names the files.
 
     Args:
-        shape: Of one record's features.
+        shape: The shape of one record's features.
         classes: The class names, in the order of the labels.
-        records: How many records.
-        files: How many files they lie in.
-        bytes: What these take.
-        form: Of the files.
-        precision: Of the numbers.
+        records: The number of records.
+        files: The number of files that hold them.
+        bytes: The total size of these files.
+        form: The file format.
+        precision: The numeric precision.
         noise: The standard deviation of the noise on every number; null where there is none.
-        labels: Whether labels leave as they are.
-        prior: Whose pictures `recovery` speaks of; empty where nothing is said.
-        recovery: The bound on reconstruction against every attacker.
+        labels: Whether labels leave unchanged.
+        prior: Which pictures `recovery` is about; empty where no bound is stated.
+        recovery: The bound on reconstruction, which holds against every attacker.
     """
 
-    model_config = ConfigDict(revalidate_instances="always")  # a bound that was made elsewhere is checked here
+    model_config = ConfigDict(revalidate_instances="always")  # bounds are computed elsewhere, so validate them here
 
     shape: Shape
     classes: tuple[str, ...]
@@ -75,16 +75,16 @@ class FeatureSummary(Frozen):
 
 
 class DataSummary(Frozen):
-    """What is public about the data, and only that.
+    """What is public about the data, and nothing else.
 
     Args:
-        name: What it is called.
-        origin: Where it and its sizes come from, in one sentence.
-        shape: Of one record.
+        name: The name of the data set.
+        origin: Where the data and their sizes come from, in one sentence.
+        shape: The shape of one record.
         classes: The class names.
         records: The public number of records from which the training records were taken; need not be exact.
         test_records: The size of the official test set, if there is one.
-        public_share: The share of the records that the holder declared public; no promise is about them.
+        public_share: The share of the records that the holder declared public; the guarantee does not cover them.
     """
 
     name: str
@@ -105,12 +105,12 @@ class PartCost(Frozen):
 
 
 class PartCosts(Frozen):
-    """Who pays for what. Every record is in one part, by a keyed hash of its own content, so costs do not add up.
+    """The cost to each part. A keyed hash of its content puts each record in one part, so parts compose in parallel.
 
     Args:
         private: The records that were trained on; its events are those of the guarantee.
-        test: Those on which the release was measured.
-        holdout: Those that were kept for attacks.
+        test: The records on which utility was measured.
+        holdout: The records that were held out for attacks.
     """
 
     private: PartCost
@@ -119,10 +119,10 @@ class PartCosts(Frozen):
 
 
 class StatedGuarantee(Frozen):
-    """A guarantee as a card states it: plain values that anybody may have written; ε is null where there is no bound.
+    """A guarantee as a card states it: plain values that anyone could have written; ε is null where there is no bound.
 
-    `airlock.accounting.Guarantee.to_dict()`, field by field. There ε is computed; here it is read, and `verify`
-    computes it again.
+    The fields are those of `airlock.accounting.Guarantee.to_dict()`. There ε is computed; here it is read, and `verify`
+    recomputes it.
 
     `epsilon` and `events` are those of the private part; no other part pays more (`parts`).
     """
@@ -142,18 +142,18 @@ class StatedGuarantee(Frozen):
 
 
 class RequestedBudget(Frozen):
-    """The ε and δ that were asked for; the guarantee says what was reached."""
+    """The requested ε and δ; the guarantee says what was achieved."""
 
     epsilon: Epsilon
     delta: Delta
 
 
 class Utility(Frozen):
-    """How useful the release is: counts of test records with noise, which are paid for, and what follows from them.
+    """How useful the release is: noisy counts of test records, which are paid for, and the figures derived from them.
 
     Args:
-        counts: The tables, and what they cost a test record.
-        figures: Accuracy and the like, with intervals that contain the noise.
+        counts: The noisy tables, and what they cost a test record.
+        figures: Accuracy and related figures, with intervals that account for the noise.
     """
 
     counts: Evaluation
@@ -164,8 +164,8 @@ class PaidAttacks(Frozen):
     """What a card says about attacks: figures that an explicit share of ε pays for; all others are in the dossier.
 
     Args:
-        share: Of the ε that was asked for.
-        attacks: What it pays for; empty where the share is 0.
+        share: The share of the requested ε that is set aside for them.
+        attacks: The attack figures it pays for; empty if the share is 0.
     """
 
     share: Annotated[float, Field(ge=0, lt=1)]
@@ -193,8 +193,8 @@ class Composition(Frozen):
     """All declared releases from the same data, and what they cost together with this one.
 
     Args:
-        releases: The others.
-        epsilon: The ε of all of them and this one at `delta`; null where one of them has no bound for this unit.
+        releases: The other releases.
+        epsilon: The total ε, including this release, at `delta`; null where one of them has no bound for this unit.
         delta: This card's δ.
         accountant: Which accountant bounded the total; null where there is no bound.
     """
@@ -206,21 +206,22 @@ class Composition(Frozen):
 
 
 class Tuning(Frozen):
-    """How many runs were declared and paid for; the recorded events contain all of them."""
+    """How many runs were declared and paid for; the recorded events include all of them."""
 
     runs: Annotated[int, Field(ge=1)]
 
 
 class Cost(Frozen):
-    """What an architecture takes; the teacher's is measured with random weights.
+    """What an architecture costs; the teacher's is measured with random weights.
 
     Args:
-        name: Of the network.
-        parameters: How many.
-        multiply_adds: Of its convolutions and dense layers, for one record.
-        safetensors_bytes: The size of its weights as a file.
-        onnx_bytes: The size of the whole as a file; null where it cannot be exported.
-        milliseconds: For `images` inputs one by one, where the card was made; null where it cannot be exported.
+        name: The name of the network.
+        parameters: The number of parameters.
+        multiply_adds: Multiply-adds of its convolutions and dense layers, for one record.
+        safetensors_bytes: The size of the safetensors file.
+        onnx_bytes: The size of the ONNX file; null if it cannot be exported.
+        milliseconds: The time for `images` inputs, one at a time, where the card was made; null if it cannot be
+            exported.
     """
 
     name: str
@@ -237,9 +238,9 @@ class OnnxForm(Frozen):
     Args:
         file: Its name.
         bytes: Its size.
-        milliseconds: As in `Cost`, from the same run.
-        agrees: Public records of which it says the same as model.onnx.
-        records: Public records that both were asked about.
+        milliseconds: As in `Cost`, measured in the same run.
+        agrees: The number of public records on which it predicts the same class as model.onnx.
+        records: The number of public records that were compared.
     """
 
     file: Literal["model.onnx", "model.int8.onnx", "model.fp16.onnx"]
@@ -250,7 +251,7 @@ class OnnxForm(Frozen):
 
 
 class OnTest(Frozen):
-    """How one ONNX file does on the test records, counted without noise; for the dossier."""
+    """The results of one ONNX file on the test records, counted without noise; for the dossier."""
 
     file: Literal["model.onnx", "model.int8.onnx", "model.fp16.onnx"]
     correct: Count
@@ -262,10 +263,10 @@ class Compression(Frozen):
     """How much smaller and faster the student is than its teacher, which does not leave.
 
     Args:
-        teacher: What its architecture takes.
-        student: The same of the network that leaves.
-        images: Inputs in one round of the measurement of time.
-        rounds: Of which the median stands here.
+        teacher: What the teacher's architecture costs.
+        student: What the network that leaves costs.
+        images: The number of inputs in one timing round.
+        rounds: The number of timing rounds; the median is reported.
         forms: The ONNX files.
         not_made: What could not be made or measured, one sentence each.
     """
@@ -285,7 +286,7 @@ class Compression(Frozen):
 
 
 class Hashes(Frozen):
-    """SHA-256 of the files whose content the card does not repeat; null for those that are not there."""
+    """SHA-256 of the files that are not derived from the card; null for files that are not in the bundle."""
 
     model_safetensors: Hash | None = None
     model_onnx: Hash | None = None
@@ -296,7 +297,7 @@ class Hashes(Frozen):
 
 
 class Decision(Frozen):
-    """What the reviewer decided; empty until somebody has."""
+    """The reviewer's decision; empty until it is made."""
 
     decision: Literal["approve", "approve with conditions", "reject"] | None = None
     name: str = ""
@@ -305,7 +306,7 @@ class Decision(Frozen):
 
 
 class Words(Frozen):
-    """The sentences of the card: they follow from its figures and are written nowhere else."""
+    """The sentences of the card, all derived from its figures."""
 
     promise: tuple[str, ...]
     noise: str
@@ -316,13 +317,13 @@ class Words(Frozen):
 
 
 class OlderTable(BaseModel):
-    """What is read of a card of an earlier format; the rest of it is left alone."""
+    """The fields that are read from a card of an earlier format; all others are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class OlderGuarantee(OlderTable):
-    """What was promised, with the events that its ε was computed from."""
+    """The guarantee of an older card, with the events that its ε was computed from."""
 
     status: Status
     unit: str

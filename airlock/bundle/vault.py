@@ -1,21 +1,21 @@
 """What must not leave: private models, teachers, collections, front ends, checkpoints.
 
-The vault is a folder of its own, readable by its owner alone and marked as never to be released. It knows the SHA-256
-of everything that it ever held, so that verification recognises a vault file in a bundle under any name, even after the
-original is gone.
+The vault is a separate folder, readable only by its owner and marked as never to be released. It records the SHA-256 of
+everything it has ever held, so that verification recognises a vault file in a bundle under any name, even after the
+original has been deleted.
 
     vault/                      0700
       NEVER-RELEASE.txt         0600   what this is
-      <release id>/             0700   one folder a release
+      <release id>/             0700   one folder per release
         <name>.safetensors      0600   arrays
-        remarks.json            0600   what the holder should know of the records, if anything
+        remarks.json            0600   what the holder should know about the records, if anything
         index.json              0600   SHA-256 of each
-        dossier/                0700   what the reviewer inside reads
-          dossier.json          0600   the newest; older ones are dossier-1.json, dossier-2.json, ...
+        dossier/                0700   what the internal reviewer reads
+          dossier.json          0600   the newest; earlier ones are dossier-1.json, dossier-2.json, ...
           dossier.html          0600   the same as a page
           index.json            0600   SHA-256 of all of them
       checkpoints/<run key>/    0700   unfinished training
-      marks/                    0700   how far the ledger of a service had come
+      marks/                    0700   high-water marks of service ledgers
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _INDEX_LIMIT = 16 << 20
 
 @dataclass(frozen=True)
 class Vault:
-    """The folder of what stays; nothing is created before something is stored."""
+    """The folder of what stays; it is created when something is first stored."""
 
     root: Path
 
     @classmethod
     def open(cls, root: Path | None = None) -> Vault:
-        """The vault at `root`, else at AIRLOCK_VAULT, else in the user's data folder."""
+        """The vault at `root`, or at AIRLOCK_VAULT, or in the user's data folder, in this order."""
         if root is None and os.environ.get(VARIABLE):
             root = Path(os.environ[VARIABLE])
         if root is None:
@@ -77,15 +77,17 @@ class Vault:
         return cls(Path(root).expanduser().absolute())
 
     def store(self, release_id: str, secrets: Secrets, remarks: Sequence[str] = ()) -> Path:
-        """Write the arrays of one release, and remarks for its holder, and remember their hashes; returns its folder.
+        """Write the arrays of one release and the remarks for its holder, and record their hashes; returns its folder.
 
         Raises:
-            OutputError: A name is not a plain file name, this release is stored already, or writing failed.
+            OutputError: A name is not a plain file name, the release is already stored, or writing failed.
         """
         names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in secrets}
         folder = self._prepare(_checked(release_id))
         if (folder / _INDEX).exists():
-            raise OutputError("a release that is not in the vault yet", release_id, "What it holds is never replaced.")
+            raise OutputError(
+                "a release that is not in the vault yet", release_id, "What is stored there is never replaced."
+            )
         try:
             for file, name in names.items():
                 arrays = {key: np.ascontiguousarray(array) for key, array in secrets[name].items()}
@@ -100,10 +102,10 @@ class Vault:
         return folder
 
     def load(self, release_id: str) -> Secrets:
-        """The arrays of one release, each file checked against its remembered hash.
+        """The arrays of one release, each file checked against its recorded hash.
 
         Raises:
-            FormatError: This vault does not have them, or one was changed.
+            FormatError: This vault does not have them, or a file was changed.
         """
         folder = self.root / _checked(release_id)
         try:
@@ -116,26 +118,26 @@ class Vault:
             raise FormatError(
                 f"what release {release_id[:8]} left in the vault",
                 f"nothing that can be read in {self.root}",
-                "What answers never leaves the vault it was made with.",
+                "What answers queries never leaves the vault of its release.",
                 "Give that vault with --vault or AIRLOCK_VAULT.",
             ) from error
         raise FormatError(
             f"what release {release_id[:8]} left in the vault, as it was",
             f"a change in {changed[0]}",
-            "Whoever answers from it would answer from something else.",
+            "Answers would not come from what was released.",
             "Restore the vault, or make the release again.",
         )
 
     def remarks(self, release_id: str) -> tuple[str, ...]:
-        """What the holder was told about the records of one release; never to leave."""
+        """What the holder was told about the records of one release; it must never leave."""
         file = self.root / _checked(release_id) / _REMARKS
         return tuple(parse_json(read_file(file, _INDEX_LIMIT))) if file.is_file() else ()
 
     def store_dossier(self, release_id: str, files: Mapping[str, bytes]) -> Path:
-        """Write the dossier of a release, as files of one stem; older ones get a number. Returns the folder.
+        """Write the files of a release's dossier; earlier ones are kept under a number. Returns the folder.
 
         Raises:
-            OutputError: A name is not a plain file name, or writing failed; the older dossier is still there.
+            OutputError: A name is not a plain file name, or writing failed; the earlier dossier is kept.
         """
         folder = self._prepare(_checked(release_id), _DOSSIER)
         names = {name: Path(_checked(name)) for name in files}
@@ -153,20 +155,20 @@ class Vault:
         return folder
 
     def dossier_folder(self, release_id: str) -> Path:
-        """Where the dossiers of a release lie, if there are any."""
+        """The folder of a release's dossiers, if there are any."""
         return self.root / _checked(release_id) / _DOSSIER
 
     def load_dossier(self, release_id: str) -> bytes | None:
-        """The newest dossier of a release as it was written; None if this vault has none.
+        """The newest dossier of a release as raw bytes; None if this vault has none.
 
         Raises:
-            FormatError: It is no plain file, or too large.
+            FormatError: It is not a plain file, or is too large.
         """
         file = self.dossier_folder(release_id) / DOSSIER
         return read_file(file, _DOSSIER_LIMIT) if os.path.lexists(file) else None
 
     def _remember(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        """Add the files' hashes to the index of a folder, under names of their own."""
+        """Add the files' hashes to the index of a folder, under unique names."""
         place = folder / _INDEX
         index = parse_json(read_file(place, _INDEX_LIMIT)) if place.exists() else {}
         shas = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -176,7 +178,7 @@ class Vault:
         aside.replace(place)
 
     def checkpoint_folder(self, run_key: str) -> Path:
-        """A folder for the checkpoints of one run, readable by its owner alone."""
+        """A folder for the checkpoints of one run, readable only by its owner."""
         return self._prepare(_CHECKPOINTS, _checked(run_key))
 
     def forget_checkpoint(self, run_key: str) -> None:
@@ -184,14 +186,14 @@ class Vault:
         shutil.rmtree(self.root / _CHECKPOINTS / _checked(run_key), ignore_errors=True)
 
     def mark_folder(self) -> Path:
-        """A folder for the high-water marks of ledgers, readable by its owner alone."""
+        """A folder for the high-water marks of ledgers, readable only by its owner."""
         return self._prepare(_MARKS)
 
     def hashes(self, sizes: Set[int] | None = None) -> dict[str, str]:
-        """SHA-256 of everything the vault holds or has held, each with its place in the vault.
+        """SHA-256 of everything the vault holds or has held, each with its path in the vault.
 
         Args:
-            sizes: When given, only files of these sizes in bytes are read; what the index knows is always there.
+            sizes: If given, only files of these sizes in bytes are read; hashes from the index are always included.
         """
         found = dict(self._indexed())
         for path in self._files():
@@ -217,7 +219,7 @@ class Vault:
         return sorted(path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
 
     def _prepare(self, *parts: str) -> Path:
-        """Make the folder and those above it within the vault, all 0700, and the marker."""
+        """Create the folder and its parents within the vault, all with mode 0700, and the marker."""
         folder = self.root
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -234,7 +236,7 @@ class Vault:
 
 
 def _next_number(folder: Path) -> int:
-    """One more than the largest number of an older file."""
+    """One more than the largest number of an earlier file."""
     numbers = [int(found[1]) for path in folder.iterdir() if (found := _NUMBERED.fullmatch(path.name))]
     return max(numbers, default=0) + 1
 

@@ -1,7 +1,7 @@
 """Is this bundle what its card says? Every check by name, every defect in one sentence.
 
-In: a folder, and the vault. Out: a `Verification`. Nothing found in a bundle is executed or imported, and no file,
-however broken, ends a check with anything but "failed".
+In: a folder, and the vault. Out: a `Verification`. Nothing found in a bundle is executed or imported, and a broken file
+never raises: its check fails.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.training.outcomes import Outcomes
 
-OUTCOMES = "outcomes"  # what became of every test record, among the arrays in the vault
-IMPROBABLE = 1e-9  # noise that lies as far from the exact counts as this seldom happens is no noise of the stated size
+OUTCOMES = "outcomes"  # the outcome on every test record, among the arrays in the vault
+IMPROBABLE = 1e-9  # counts are rejected if noise of the stated size deviates this far with a smaller probability
 
 Outcome = Literal["ok", "failed", "skipped"]
 
@@ -46,8 +46,8 @@ class Verification:
 
     Args:
         folder: The bundle.
-        checks: What was asked, and what was found.
-        note: What has to be known before anything else, of a bundle of an earlier format; else None.
+        checks: All checks with their outcomes.
+        note: For a bundle of an earlier format, what must be known before anything else; otherwise None.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed; a skipped one says why it was."""
+        """Whether no check failed; a skipped check says why it was skipped."""
         return all(check.outcome != "failed" for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,12 +72,12 @@ def verify(
 
     Args:
         folder: The bundle.
-        vault: Whose files must not be in it; the user's own when left out.
-        net: For a bundle of the user's own network: that network, to compare its outputs with the ONNX file's.
-        gated: Also fail if by the dossier an attack refutes the stated ε, or one that fits what leaves was not made.
+        vault: The vault whose files must not be in it; the user's default vault if omitted.
+        net: The user's own network, if the bundle holds one, to compare its outputs with the ONNX file's.
+        gated: Also fail if, according to the dossier, an attack refutes the stated ε or a required attack was not run.
 
     Raises:
-        FormatError: There is no such folder; everything else is a failed check.
+        FormatError: There is no such folder; any other problem is a failed check.
     """
     folder = Path(folder).absolute()
     if folder.is_symlink() or not folder.is_dir():
@@ -103,7 +103,7 @@ def verify(
 
 
 def _verify_older(files: Contents, vault: Vault, gated: bool) -> Verification:
-    """A bundle of an earlier format: its files, its checksums and its ε; it passes no gate."""
+    """Check the files, checksums and ε of a bundle of an earlier format; it never passes the gate."""
     tests = [
         ("files", "All files are there and nothing else.", lambda: _files(files, older.FILES)),
         ("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
@@ -119,7 +119,7 @@ def read_verified(folder: Path, vault: Vault | None = None) -> bundle.Bundle:
     """Read a bundle that passes verification.
 
     Raises:
-        Refused: It does not; the first defect is named.
+        Refused: It does not verify; the first defect is named.
     """
     for check in verify(folder, vault).checks:
         if check.outcome == "failed":
@@ -132,7 +132,7 @@ def read_verified(folder: Path, vault: Vault | None = None) -> bundle.Bundle:
 
 
 def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
-    """Ask one question; whatever a broken file provokes in a library is a failed check."""
+    """Run one check; any exception that a broken file causes in a library is a failed check."""
     try:
         defects = test()
     except Skip as reason:
@@ -181,7 +181,7 @@ def _vault(files: Contents, vault: Vault) -> Defects:
 
 
 def _counts(card: Card | None, vault: Vault) -> Defects:
-    """Whether the card's counts are those of the release in the vault, with noise of the stated size."""
+    """Whether the card's counts are those of the release in the vault plus noise of the stated size."""
     if card is None or card.utility is None:
         raise Skip("The card has no counts of test records.")
     try:
@@ -207,7 +207,7 @@ def _schema(files: Contents) -> Defects:
     if not defects:
         try:
             Card.model_validate(table)
-        except ValidationError as error:  # what JSON Schema does not say, such as which days there are
+        except ValidationError as error:  # what JSON Schema does not check, such as valid dates
             defects = [_defect(e["loc"], e["type"].replace("_", " ")) for e in error.errors(include_url=False)[:10]]
     return defects
 
@@ -217,7 +217,7 @@ def _defect(where: Iterable[str | int], what: str) -> str:
 
 
 def _brief(error: jsonschema.ValidationError) -> str:
-    """What the schema wants there; the offending value may be megabytes long and is not repeated."""
+    """What the schema requires there; the offending value may be megabytes long and is not repeated."""
     wanted = {"required": "a field is missing", "additionalProperties": "a field is unknown"}
     return wanted.get(str(error.validator), f"expected {error.validator} {str(error.validator_value)[:60]}")
 

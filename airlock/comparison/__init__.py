@@ -1,18 +1,18 @@
-"""Which way out is best: every method that fits on the same records, under the same attacks, and the page about it.
+"""Which method is best: all applicable methods on the same records, under the same attacks, and a page of the results.
 
-In: a `CompareConfig`. Out: a `Comparison`, as JSON, as CSV and as a page. It is the holder's own look at the records:
-no ε covers it, and nothing of it may leave.
+In: a `CompareConfig`. Out: a `Comparison`, as JSON, as CSV and as a page. It is for the holder of the records alone: no
+ε covers it, and none of it may leave.
 
     settings  what is compared: TOML in, a frozen `CompareConfig` out
-    matrix    which cells there are, laid out before any record is read
-    run       cell after cell, until all are done or the time is over
-    cell      one cell: run it, and keep its figures alone
-    pool      several cells at once, each in a process of its own
-    values    what a comparison is made of
+    matrix    the cells, laid out before any record is read
+    run       run cell after cell, until all are done or time runs out
+    cell      run one cell and keep only its figures
+    pool      several cells at once, each in its own process
+    values    the values that make up a comparison
     results   its files on disk, and every finished cell
-    advise    the chooser: which way out for a stated need
-    page      what a comparison found, and the page that shows it
-    charts    its figures
+    advise    the chooser: which method for a stated need
+    page      the results of a comparison, and the page that shows them
+    charts    its charts
 """
 
 from airlock.comparison.page import Comparison

@@ -1,9 +1,9 @@
-"""The chooser: which way out for a stated need, before any run or by what was measured.
+"""The chooser: which method to use for a stated need, before any run or from measured results.
 
-Only a proven method is ever recommended. Before a run nothing is known of the accuracy on these records, and the noise
-of different mechanisms cannot be compared by its size; the order is then that of what usually does best
-(`Channel.rank`), and each method's reason gives its planner's figures. After a run, accuracy decides; for a phone the
-smallest is taken of those whose accuracy lies within the interval of the best.
+Only a proven method is ever recommended. Before a run, nothing is known about the accuracy on these records, and the
+noise of different mechanisms cannot be compared by its size; methods are then ordered by what usually does best
+(`Channel.rank`), and the reason for each gives its planned figures. After a run, accuracy decides; for a phone, the
+smallest model is chosen among those whose accuracy lies within the interval of the best.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class _Beside:
-    """What a choice is held against, where it was run: no privacy, and the public records alone."""
+    """The reference rows for a choice, if they were run: no privacy, and the public records alone."""
 
     baseline: Row | None = None
     public: Row | None = None
@@ -65,7 +65,7 @@ class _Beside:
 
 @dataclass(frozen=True)
 class _Option:
-    """One method as the chooser sees it; `error` where it cannot be built, `row` where it was run."""
+    """One method as the chooser sees it; `error` if it cannot be built, `row` if it was run."""
 
     method: str
     plan: Plan | None = None
@@ -79,10 +79,10 @@ class _Option:
 
 
 def advise(config: CompareConfig, data_dir: Path | None = None) -> Advice:
-    """What to choose before any run, by the planners' figures; reads no record.
+    """Choose before any run, from the planned figures; reads no record.
 
     Raises:
-        AirlockError: What is declared of the data is not enough for any method.
+        AirlockError: The declared facts about the data are not enough for any method.
     """
     epsilon = chosen_epsilon(config)
     data.describe(config.release(PLAIN, epsilon, config.seeds[0], settings={}), data_dir)
@@ -97,7 +97,7 @@ def advise(config: CompareConfig, data_dir: Path | None = None) -> Advice:
 def advise_measured(
     config: CompareConfig, matrix: Matrix, cells: Sequence[Cell], court: Sequence[MethodVerdict]
 ) -> Advice:
-    """What to choose by what was measured; methods that were not run are ranked by their plans."""
+    """Choose from measured results; methods that were not run are ranked by their plans."""
     epsilon = chosen_epsilon(config)
     rows = {(row.method, row.epsilon_asked): row for row in rows_of(cells)}
     plans = {task.method: task.plan for task in matrix.tasks if task.epsilon == epsilon and task.kind == "release"}
@@ -111,15 +111,15 @@ def advise_measured(
 
 
 def chosen_epsilon(config: CompareConfig) -> float:
-    """The need's, else the middle one, the smaller of two."""
+    """The ε of the need, or else the median of those compared (the lower of two)."""
     return config.need.epsilon or sorted(config.epsilons)[(len(config.epsilons) - 1) // 2]
 
 
 def release_for(config: CompareConfig, advice: Advice, data_dir: Path | None = None) -> ReleaseConfig:
-    """The release of the first choice.
+    """The release config of the first choice.
 
     Raises:
-        Refused: None is recommended.
+        Refused: No method is recommended.
     """
     if advice.method is None or advice.epsilon is None:
         raise Refused("a method to recommend", "none", advice.sentence)
@@ -130,7 +130,7 @@ def release_for(config: CompareConfig, advice: Advice, data_dir: Path | None = N
 
 
 def as_toml(config: ReleaseConfig, sentence: str) -> str:
-    """A release as a TOML file, defaults left out, and above it why it was chosen."""
+    """A release config as TOML without defaults, preceded by why it was chosen."""
     table = config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     data = table["data"]
     table["data"] = data["source"] if set(data) == {"source"} else data
@@ -163,7 +163,7 @@ def _advice(options: Sequence[_Option], need: Need, epsilon: float, beside: _Bes
 
 
 def _place(option: _Option, need: Need, measured: bool) -> tuple[object, ...]:
-    """Proven before unproven, what meets the need first, then measured accuracy, then what usually does best."""
+    """The sort key: proven methods first, then those that meet the need, then measured accuracy, then `rank`."""
     method = methods.named(option.method)
     first = method.compact and need.runs_on == "phone" and not measured
     place = (option.plan is not None and _drowned(option.plan), not first, method.rank)
@@ -172,7 +172,7 @@ def _place(option: _Option, need: Need, measured: bool) -> tuple[object, ...]:
 
 
 def _drowned(plan: Plan) -> bool:
-    """Whether by the planner's figures noise is larger than what one shard may say, or than a clear lead in votes."""
+    """Whether, by the plan, noise exceeds what one shard can contribute, or a clear lead in votes."""
     figures = plan.details
     spread, votes, heads = (figures.get(key) for key in ("noise_norm_over_radius", "noise_on_a_count", "heads"))
     if isinstance(votes, float) and isinstance(heads, int):
@@ -181,7 +181,7 @@ def _drowned(plan: Plan) -> bool:
 
 
 def _smallest_first(fits: list[_Option]) -> list[_Option]:
-    """Those whose accuracy lies within the interval of the best, by size; then the others."""
+    """Methods whose accuracy lies within the interval of the best, by size; then the others."""
     best = fits[0].row if fits else None
     if best is None:
         return fits
@@ -203,7 +203,7 @@ def _unfit_features(need: Need) -> str:
     return "Features leave, on which the receiver trains a model elsewhere." if unfit else ""
 
 
-# By what leaves: why it does not suit a need; empty if it does.
+# By kind of artefact: why it does not meet a need; empty if it does.
 UNFIT: Mapping[ArtefactKind, Callable[[Need], str]] = {
     "network": lambda need: "",
     "interface": _unfit_interface,

@@ -1,4 +1,4 @@
-"""One cell: run it, and keep of it figures alone. Models, bundles and vaults of a comparison are thrown away."""
+"""Run one cell and keep only its figures. Models, bundles and vaults of a comparison are thrown away."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from airlock.pipeline import Preview, preview, train_openly
 from airlock.training import Recipe
 from airlock.training.loop import Progress
 
-_NO_START = ("CUBLAS_STATUS", "CUSOLVER_STATUS", "CUDNN_STATUS")  # mostly because they find no memory
-CLAIMS = 10  # times the seconds: a trial that refutes ends there, and a busy machine should not acquit
+_NO_START = ("CUBLAS_STATUS", "CUSOLVER_STATUS", "CUDNN_STATUS")  # usually because there is no memory left
+CLAIMS = 10  # times as long: a trial ends once it refutes, and a slow machine should not change the verdict
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Ways:
     """How cells are run, the same for all of them.
 
     Args:
-        scratch: Where bundle and vault of a running cell lie.
+        scratch: The folder for the bundle and vault of a running cell.
         baseline: How the model without privacy is trained.
-        court_seconds: How long the court tries one proven method; a claim without proof `CLAIMS` times as long.
-        data_dir: Where named data sets lie.
+        court_seconds: How long the court tries a proven method; an unproven claim gets `CLAIMS` times as long.
+        data_dir: The folder of named data sets.
     """
 
     scratch: Path
@@ -49,7 +49,7 @@ Work = Callable[[Task, Ways, Progress | None], Cell | MethodVerdict]
 
 
 def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell | MethodVerdict:
-    """Run one cell; a failure becomes a cell that says why.
+    """Run one cell; a failure becomes a cell that gives the reason.
 
     Raises:
         Interrupted: Ctrl-C.
@@ -57,20 +57,20 @@ def run_task(task: Task, ways: Ways, progress: Progress | None = None) -> Cell |
     begin = time.monotonic()
     ways_to: dict[str, Work] = {"court": _tried, "baseline": _opened, "release": _released}
     try:
-        with warnings.catch_warnings():  # the plan has warned, once
+        with warnings.catch_warnings():  # the plan has already warned, once
             warnings.simplefilter("ignore")
             return ways_to[task.kind](task, ways, progress)
     except Interrupted:
         raise
     except AirlockError as error:
         return failure(task, str(error), time.monotonic() - begin)
-    except (RuntimeError, ValueError, ArithmeticError, MemoryError, OSError) as error:  # such as no memory on a GPU
+    except (RuntimeError, ValueError, ArithmeticError, MemoryError, OSError) as error:  # such as a GPU out of memory
         first = (str(error).strip().splitlines() or ["no message"])[0]
         return failure(task, f"{type(error).__name__}: {first[:300]}", time.monotonic() - begin)
 
 
 def short_of_memory(found: Cell | MethodVerdict | str) -> bool:
-    """Whether a cell failed because a GPU had no memory left: torch says so, or a library did not start."""
+    """Whether a cell failed because a GPU ran out of memory: torch says so, or a CUDA library failed to start."""
     error = "" if isinstance(found, str) else found.error or ""
     return error.startswith("OutOfMemoryError") or any(name in error for name in _NO_START)
 
@@ -87,7 +87,7 @@ def failure(task: Task, reason: str, seconds: float) -> Cell | MethodVerdict:
 
 
 def _about(task: Task) -> dict[str, Any]:
-    """What is known of a cell before it is run."""
+    """What is known about a cell before it runs."""
     found: dict[str, Any] = {
         "method": task.method,
         "title": title_of(task.method),
@@ -107,9 +107,9 @@ def _about(task: Task) -> dict[str, Any]:
 
 
 def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
-    """A model without noise: as many steps as the public number of private records makes of the epochs.
+    """A model without noise; the number of steps follows from the epochs and the public number of private records.
 
-    Where it learns from the public records alone, it gets the same number of steps: few records, often seen.
+    If it is trained on the public records alone, it gets the same number of steps: fewer records, seen more often.
     """
     how, config, begin = ways.baseline, task.config, time.monotonic()
     records = data.describe(config, ways.data_dir).expected("private", config.split)
@@ -127,7 +127,7 @@ def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
 
 
 def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
-    """A whole release in a scratch folder, of which card and figures are kept."""
+    """A whole release in a scratch folder; only its card and figures are kept."""
     place, begin = ways.scratch / task.name, time.monotonic()
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True, mode=0o700)
@@ -139,7 +139,7 @@ def _released(task: Task, ways: Ways, progress: Progress | None) -> Cell:
 
 
 def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
-    """The figures of a finished release; ε is that of the executed events, and stands only where it is proven."""
+    """The figures of a finished release; ε comes from the executed events, and is given only if it is proven."""
     inside, release = seen.dossier, seen.release
     promise = release.guarantee
     proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
@@ -157,7 +157,7 @@ def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
 
 
 def planned_questions(plan: Plan) -> int | None:
-    """The same before there is a release; methods of `answers` alone count questions."""
+    """How many questions a plan covers; None for methods outside `answers`, which do not count them."""
     found = plan.details.get("queries", plan.details.get("queries_a_unit"))
     return int(found) if plan.channel == "answers" and isinstance(found, int) else None
 
@@ -182,7 +182,7 @@ def _attacked(audit: Audit) -> dict[str, Any]:
 
 
 def _tried(task: Task, ways: Ways, progress: Progress | None) -> MethodVerdict:
-    """The court's verdict on a method, on made-up records; no private record comes near it."""
+    """The court's verdict on a method, on synthetic records; no private record is used."""
     assert task.epsilon is not None
     case, status = open_case(task.method, task.epsilon, task.config.delta), methods.named(task.method).status
     seconds = ways.court_seconds * (1 if status == "proven" else CLAIMS)

@@ -1,7 +1,7 @@
-"""The figures of a comparison: SVG (`bundle.rendering.svg`) in the colours of the page around it.
+"""The charts of a comparison: SVG (`bundle.rendering.svg`) in the colours of the page around it.
 
-In: rows of results. Out: panels that can be read aloud. What is proven, claimed, refuted, only measured and not private
-differs by colour and by shape. Panels share their axes, so that they compare.
+In: rows of results. Out: panels with text for screen readers. Proven, claimed, refuted, merely measured and non-private
+results differ in colour and shape. Panels share their axes, so that they can be compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORDS: dict[Standing, str] = {
     "empirical": "only measured",
     "none": "not private",
 }
-# Around (0, 0), about 12 wide; the page fills or strokes them by their class.
+# Centred on (0, 0), about 12 wide; the page fills or strokes them by class.
 _SHAPES: dict[Standing, str] = {
     "proven": '<circle r="5"/>',
     "claimed": '<path d="M0-6.2L6 4.6H-6z"/>',
@@ -39,14 +39,14 @@ class DataPoint:
     """One method at one ε.
 
     Args:
-        x: The ε that was asked for, or the score of the strongest attack.
+        x: The requested ε, or the score of the strongest attack.
         y: Accuracy.
         low: Lower end of the accuracy's interval.
         high: Upper end.
-        standing: Gives colour and shape.
-        label: Short; stands beside it where it is not part of a line.
-        says: What is read aloud and shown on hovering.
-        x_low: Lower end of the interval across; the point itself where there is none.
+        standing: Determines colour and shape.
+        label: A short label, shown next to a point that is not part of a line.
+        says: The text for screen readers and tooltips.
+        x_low: Lower end of the interval on the x-axis; the point itself if there is none.
         x_high: Upper end.
     """
 
@@ -63,7 +63,7 @@ class DataPoint:
 
 @dataclass(frozen=True)
 class Series:
-    """One method over ε. `aside`: a line to compare with, thin and without marks."""
+    """One method over ε. `aside`: a reference line, thin and without marks."""
 
     name: str
     points: Sequence[DataPoint]
@@ -72,14 +72,14 @@ class Series:
 
 @dataclass(frozen=True)
 class ReferenceLevel:
-    """What does not depend on ε, across the whole panel."""
+    """A level that does not depend on ε, drawn across the whole panel."""
 
     name: str
     point: DataPoint
 
 
 def glyph(standing: Standing) -> str:
-    """The shape alone, for text and tables; the word stands beside it."""
+    """The shape alone, for text and tables, where the word is next to it."""
     shape = _SHAPES[standing]
     return (
         f'<svg class="glyph s-{standing}" viewBox="-7 -7 14 14" aria-hidden="true" focusable="false"><g class="dot">'
@@ -98,11 +98,11 @@ def draw_accuracy(
     """Accuracy over ε on a logarithmic axis, with intervals; a name at the end of each line.
 
     Args:
-        name: Makes the identifiers of this figure unique in a page.
-        title: Above it.
-        lines: The methods, and what to compare them with.
-        levels: What has no ε.
-        epsilons: The axis; in any order.
+        name: Makes the identifiers of this figure unique within a page.
+        title: The title above it.
+        lines: The methods, and the reference lines.
+        levels: Results that have no ε.
+        epsilons: The values on the x-axis, in any order.
         across: The range of accuracy.
     """
     right = 118  # room for the longest name
@@ -132,9 +132,9 @@ def draw_attacks(name: str, title: str, points: Sequence[DataPoint], across: Ran
     """Accuracy over the score of the strongest attack; a number at each point. Left and up is better.
 
     Args:
-        name: Makes the identifiers of this figure unique in a page.
-        title: Above it.
-        points: One a method.
+        name: Makes the identifiers of this figure unique within a page.
+        title: The title above it.
+        points: One point per method.
         across: The range of accuracy.
         score: The range of scores, the same for every panel.
     """
@@ -184,7 +184,7 @@ class _Frame:
         return self.height - _BOTTOM
 
     def y(self, value: float) -> float:
-        """Down, clamped to the plot."""
+        """The y coordinate of a value, clamped to the plot."""
         share = (value - self.across.low) / (self.across.high - self.across.low)
         return round(self.bottom - (self.bottom - _TOP) * min(1.0, max(0.0, share)), 1)
 
@@ -202,7 +202,7 @@ class _Frame:
 
 
 def _logarithmic(epsilons: Sequence[float], frame: _Frame) -> Callable[[float], float]:
-    """ε across, with room at both ends; one ε alone stands in the middle."""
+    """The x coordinate of an ε, with a margin at both ends; a single ε is centred."""
     known = [math.log(value) for value in epsilons if value > 0] or [0.0]
     first, wide = min(known), max(known) - min(known)
 
@@ -214,7 +214,7 @@ def _logarithmic(epsilons: Sequence[float], frame: _Frame) -> Callable[[float], 
 
 
 def _line(line: Series, number: int, shift: float, x_of: Callable[[float], float], frame: _Frame) -> list[str]:
-    """Intervals, the line and its marks; one to compare with has the line alone."""
+    """Intervals, the line and its marks; a reference has only the line."""
     points = sorted(line.points, key=lambda point: point.x)
     way = [(x_of(point.x) + shift, frame.y(point.y)) for point in points]
     if line.aside:
@@ -229,7 +229,7 @@ def _line(line: Series, number: int, shift: float, x_of: Callable[[float], float
 
 
 def _said(point: DataPoint, drawn: str) -> str:
-    """What is drawn of a point, in its colour and with its sentence."""
+    """The drawing of a point, with its colour and its text."""
     return svg.named(drawn, point.says, class_=f"s-{point.standing}")
 
 
@@ -241,7 +241,7 @@ def _level(level: ReferenceLevel, frame: _Frame) -> str:
 
 
 def _names(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
-    """Names beside the ends of their lines, pushed apart so that none covers another."""
+    """Names at the ends of their lines, pushed apart so that none covers another."""
     rows = sorted(ends)
     places: list[float] = []
     for y, _, _ in rows:
@@ -253,7 +253,7 @@ def _names(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
 
 
 def _free(x: float, y: float, taken: Sequence[tuple[float, float]], frame: _Frame) -> tuple[float, float]:
-    """The nearest place for a number beside its point that nothing else has; right of it where there is none."""
+    """The nearest free position for a number next to its point; to the right of it if none is free."""
     for radius in (13.0, 19.0, 26.0, 34.0, 44.0, 56.0, 70.0):
         for turn in (0, 7, 1, 4, 3, 5, 6, 2):
             angle = turn * math.pi / 4

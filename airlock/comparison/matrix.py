@@ -1,9 +1,9 @@
-"""Which cells there are, in the order in which they are run; laid out before any record is read.
+"""The cells of a comparison in the order in which they run, laid out before any record is read.
 
-The order decides what a time budget drops: what is last. First come the model without privacy, that of the public
-records alone if there are any, and plain DP-SGD, which all else is held against; then the first method of every
-channel, the other proven methods, and the published ones, each over all ε, for the first seed. Then the court, the
-unproven first. Then the other seeds.
+The order decides what a time limit drops: whatever comes last. First come the references: the model without privacy,
+the model on public records alone (if there are any), and plain DP-SGD; then the first method of every channel, the
+other proven methods, and the published ones, each at all ε, for the first seed. Then the court, unproven claims first.
+Then the other seeds.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from airlock.methods import METHODS, Plan
 from airlock.pipeline import plan_release
 
 PLAIN = "weights/gaussian"
-LARGEST_CLAIM = 10.0  # that the court tries
+LARGEST_CLAIM = 10.0  # the court tries no larger one
 NOTHING = "Nothing is promised to the people in the data."
-ASIDE: dict[str, dict[str, Any]] = {  # what is known of rows to compare with
+ASIDE: dict[str, dict[str, Any]] = {  # what is known about the reference rows
     BASELINE: {
         "title": "without privacy (never leaves)",
         "status": "none",
@@ -49,21 +49,21 @@ ASIDE: dict[str, dict[str, Any]] = {  # what is known of rows to compare with
 
 
 def title_of(name: str) -> str:
-    """What a row is, in a few words."""
+    """A row's title, in a few words."""
     return str(ASIDE[name]["title"]) if name in ASIDE else methods.named(name).title
 
 
 @dataclass(frozen=True)
 class Task:
-    """One cell to be run: all that its process needs, nothing of a record in it.
+    """One cell to be run: everything its process needs, and nothing derived from a record.
 
     Args:
-        kind: A model without noise, a release, or a trial before the court.
+        kind: A model without noise, a release, or a trial in the court.
         method: As CHANNEL/METHOD; for a model without noise `BASELINE` or `PUBLIC`.
-        epsilon: Asked for, or tried; None for a model without noise.
-        seed: None for a trial.
-        config: The release; for a model without noise whose records and network it takes.
-        plan: Of the release; None elsewhere.
+        epsilon: The ε that is requested, or tried; None for a model without noise.
+        seed: The seed; None for a trial.
+        config: The release config; for a model without noise, the one whose records and network it uses.
+        plan: The plan of a release; otherwise None.
     """
 
     kind: Literal["baseline", "release", "court"]
@@ -75,14 +75,14 @@ class Task:
 
     @property
     def name(self) -> str:
-        """A file name for it."""
+        """Its file name."""
         ways = {"court": "court", "baseline": "open", "release": f"{self.epsilon!r}"}
         seed = "" if self.seed is None else f"-{self.seed}"
         return f"{self.method.replace('/', '.')}-{ways[self.kind]}{seed}"
 
     @property
     def title(self) -> str:
-        """For a line on a terminal."""
+        """Its title for one line on a terminal."""
         if self.kind == "court":
             return f"court: {self.method}"
         size = "" if self.epsilon is None else f" ε = {self.epsilon:g},"
@@ -91,7 +91,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All cells in order, what does not fit, and what is public about the records."""
+    """All cells in order, the methods that do not apply, and what is public about the records."""
 
     tasks: tuple[Task, ...]
     skipped: tuple[Skipped, ...]
@@ -103,14 +103,14 @@ def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
     """The matrix of a comparison; reads no record.
 
     Raises:
-        AirlockError: The data or the network cannot be used at all, or no method fits.
+        AirlockError: The data or the network cannot be used at all, or no method applies.
     """
     base = config.release(PLAIN, config.epsilons[0], config.seeds[0])
     facts = data.describe(base, data_dir)
-    plan_release(base.model_copy(update={"settings": {}}), data_dir)  # a mistake in what all share is no reason to skip
+    plan_release(base.model_copy(update={"settings": {}}), data_dir)  # errors in shared keys are raised, not skipped
     plans, skipped = _plan_all(config, data_dir)
     if not plans:
-        raise Refused("a method that fits these records and settings", "none", skipped[0].reason)
+        raise Refused("a method that applies to these records and settings", "none", skipped[0].reason)
     subject = ComparedData(
         name=facts.name,
         records=facts.records,
@@ -122,7 +122,7 @@ def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
 
 
 def chosen(config: CompareConfig) -> list[str]:
-    """The methods that were asked for, in the order of the matrix; plain DP-SGD always."""
+    """The requested methods in the order of the matrix, always including plain DP-SGD."""
     asked = config.methods
 
     def wanted(name: str) -> bool:
@@ -142,14 +142,14 @@ def chosen(config: CompareConfig) -> list[str]:
 def try_plan(
     config: CompareConfig, method: str, epsilon: float, data_dir: Path | None = None
 ) -> tuple[ReleaseConfig, Plan] | AirlockError:
-    """The release of a method and its plan, or why there is none; reads no record.
+    """A method's release config and plan, or why there is none; reads no record.
 
-    `net` and `need.queries` are for methods that take them. The others are planned without.
+    `net` and `need.queries` apply to methods that accept them. The others are planned without them.
     """
     found: AirlockError | None = None
     for candidate in _candidates(config, method, epsilon):
         try:
-            with warnings.catch_warnings():  # a warning about δ was given for plain DP-SGD
+            with warnings.catch_warnings():  # plain DP-SGD has already warned about δ
                 warnings.simplefilter("ignore")
                 return candidate, plan_release(candidate, data_dir)
         except AirlockError as error:
@@ -187,7 +187,7 @@ def _plan_all(config: CompareConfig, data_dir: Path | None) -> tuple[Plans, tupl
 
 
 def _without_epsilon(method: str) -> bool:
-    """Whether nothing of a method depends on ε: it neither promises nor claims one, and is run once."""
+    """Whether a method does not depend on ε at all: it neither promises nor claims one, and is run once."""
     return methods.named(method).status == "empirical"
 
 
@@ -206,7 +206,7 @@ def _ordered(config: CompareConfig, plans: Plans) -> Iterator[Task]:
 
 
 def _trials(config: CompareConfig, plans: Plans) -> Iterator[Task]:
-    """One a method that proves or claims something, at the ε nearest to 1, where the court sees most."""
+    """One trial per method that proves or claims an ε, at the ε nearest to 1, where the court is most powerful."""
     tried = min(min(config.epsilons, key=lambda epsilon: abs(math.log(epsilon))), LARGEST_CLAIM)
     for method in sorted(plans, key=lambda name: methods.named(name).status == "proven"):
         release, plan = plans[method][0]
@@ -215,7 +215,7 @@ def _trials(config: CompareConfig, plans: Plans) -> Iterator[Task]:
 
 
 def protects(promise: Guarantee, queries: int | None = None) -> str:
-    """Whom a promise is for, in one sentence."""
+    """Whom a guarantee protects, in one sentence."""
     if promise.status != "proven" or promise.unit == "none":
         return NOTHING
     if promise.unit == "model":
@@ -226,6 +226,6 @@ def protects(promise: Guarantee, queries: int | None = None) -> str:
 
 
 def mark(task: Task, extra: object) -> str:
-    """A digest of what a cell depends on: a finished one is taken up again if nothing of it has changed."""
+    """A digest of everything a cell depends on: a finished cell is reused if none of it has changed."""
     told = [task.kind, task.method, task.epsilon, task.seed, task.config.model_dump(mode="json"), extra]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

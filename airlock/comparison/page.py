@@ -1,11 +1,11 @@
-"""What a comparison found, and the page that shows it: which way out it would choose and why, and what was not tested.
+"""The results of a comparison, and the page that shows them: the recommended method and why, and what was not tested.
 
 Nothing in a `Comparison` is covered by an ε: accuracies and attack figures of many runs were computed from private
-records. It says so in `notes`, and whoever shows one shows them.
+records. Its `notes` say so, and must be shown wherever it is shown.
 
-The page (`render`) is one HTML file that loads nothing. It can be read, printed and signed off without its script,
-which sorts the table and changes the colours. Every value is escaped where it is printed. In a notebook a comparison
-shows itself as its page.
+The page (`render`) is one HTML file that loads nothing else. It can be read, printed and signed off without its script,
+which only sorts the table and changes the colours. Every value is escaped where it is printed. A notebook displays a
+comparison as its page.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CHOICE_DEPENDS = (
 )
 NOTES = (COMPUTED_FROM_RECORDS, CHOICE_DEPENDS)
 NAME = "report.html"
-PLAIN = "weights/gaussian"  # plain DP-SGD, with which every channel is compared
+PLAIN = "weights/gaussian"  # plain DP-SGD, the reference for every channel
 CHANNELS = {
     "weights": "a model trained under noise",
     "twin": "a model put together from many",
@@ -80,22 +80,22 @@ RECEIVES = {
 
 
 class Comparison(Frozen):
-    """All of it.
+    """All results of a comparison.
 
     Args:
         data: What is public about the records.
-        epsilons: Those that were asked for.
-        delta: The δ of every promise.
-        seeds: Those that were asked for.
+        epsilons: The requested values of ε.
+        delta: The δ of every guarantee.
+        seeds: The requested seeds.
         cells: Every finished run, in the order of the matrix.
-        skipped: Methods that do not fit.
+        skipped: Methods that do not apply.
         dropped: Cells that were not run.
         court: Verdicts on the claims.
         need: What the release is for.
-        advice: What the chooser says.
-        version: Of Airlock.
-        started: When, in UTC.
-        seconds: How long all cells took, added up; less by the clock where several ran at once.
+        advice: The chooser's recommendation.
+        version: The version of Airlock.
+        started: The start time, in UTC.
+        seconds: The total time of all cells; longer than the wall-clock time if several ran at once.
         complete: Whether every cell of the matrix was run.
         notes: What must be said wherever these results are shown.
     """
@@ -126,11 +126,11 @@ class Comparison(Frozen):
         return page.in_notebook(repr(self), render(self))
 
     def to_json(self) -> str:
-        """Strict JSON: no NaN, no infinity; what is not there is null."""
+        """Strict JSON: no NaN, no infinity; missing values are null."""
         return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_csv(self) -> str:
-        """One line a cell, failed ones too; a claim has a column of its own."""
+        """One line per cell, including failed ones; claims have their own column."""
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         lines.writerow([*_COLUMNS, "standing", "attack", "attack_auc", "attack_low", "attack_high"])
@@ -142,11 +142,11 @@ class Comparison(Frozen):
         return text.getvalue()
 
     def rows(self) -> tuple[Row, ...]:
-        """Every method at every ε over its seeds, in the order of the cells; failed cells are left out."""
+        """Every method at every ε, aggregated over its seeds, in the order of the cells; failed cells are left out."""
         return rows_of(self.cells)
 
     def left_out(self) -> list[tuple[str, str]]:
-        """Cells that were dropped, a method's together, and why."""
+        """Dropped cells grouped by method, and why they were dropped."""
         runs: dict[tuple[str, str, bool], dict[float | None, list[int | None]]] = {}
         for one in self.dropped:
             which = one.method, one.reason, one.seed is None
@@ -161,11 +161,11 @@ class Comparison(Frozen):
         return found
 
     def verdict(self, method: str) -> MethodVerdict | None:
-        """What the court found about a method; None where it was not tried."""
+        """The court's verdict on a method; None if it was not tried."""
         return next((one for one in self.court if one.method == method and one.error is None), None)
 
     def standing(self, one: Cell | Row) -> Standing:
-        """The status, or "refuted" where the court or an attack has shown the promise or the claim to be false."""
+        """The status, or "refuted" if the court or an attack has refuted the guarantee or the claim."""
         stated = one.epsilon if one.epsilon is not None else one.claim_epsilon
         by_attack = stated is not None and one.epsilon_measured is not None and one.epsilon_measured > stated
         found = self.verdict(one.method)
@@ -189,7 +189,7 @@ def _seeds(seeds: tuple[int | None, ...]) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """One line of the table: a row, how its promise stands, and the strongest attack on it over the seeds."""
+    """One line of the table: a row, the standing of its guarantee, and the strongest attack on it over the seeds."""
 
     number: int
     row: Row
@@ -200,7 +200,7 @@ class Shown:
 
     @property
     def says(self) -> str:
-        """The line in a sentence, for those who hear the figures."""
+        """The line as a sentence, for screen readers."""
         row = self.row
         at = "" if row.epsilon_asked is None else f" at ε = {row.epsilon_asked:g}"
         score = "" if row.auc is None else f", AUC of the strongest attack {row.auc:.2f}"
@@ -224,7 +224,7 @@ class Way:
     parameters: int | None
     queries: int | None
     verdict: MethodVerdict | None
-    others: tuple[AttackSummary, ...]  # what was done beside asking who is a member
+    others: tuple[AttackSummary, ...]  # attacks other than membership inference
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Gap:
 
 
 def write_page(folder: Path, found: Comparison) -> Path:
-    """The page, for its owner alone, whole or not at all."""
+    """Write the page atomically, readable only by its owner."""
     place = folder / NAME
     replace_file(place, render(found))
     return place
@@ -273,14 +273,14 @@ def render(found: Comparison) -> str:
 
 
 def first_lines(found: Comparison) -> tuple[str, ...]:
-    """What must be said before any figure: whether this may leave, and what looking at it costs."""
+    """What must precede any figure: whether this may leave, and what looking at it costs."""
     if not found.data.named:
         return found.notes
     return (MAY_BE_SHOWN.format(name=found.data.name), *found.notes[1:])
 
 
 def need_words(need: Need) -> str:
-    """The need that was stated, in one sentence."""
+    """The stated need, in one sentence."""
     parts = [RECEIVES[need.receives]]
     parts.append("it may run anywhere" if need.runs_on == "any" else f"it runs on a {need.runs_on}")
     if need.queries is not None:
@@ -293,7 +293,7 @@ def need_words(need: Need) -> str:
 
 
 def lines(found: Comparison) -> list[Shown]:
-    """Every method at every ε, by ε and then by accuracy; what has no ε stands last."""
+    """Every method at every ε, sorted by ε and then by accuracy; rows without an ε come last."""
     numbers: dict[str, int] = {}
     shown = []
     for row in found.rows():
@@ -318,7 +318,7 @@ def _strongest(cells: Iterable[Cell], row: Row) -> list[AttackSummary]:
 
 
 def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
-    """One panel a channel, on a scale of its own; models without noise and plain DP-SGD are in each."""
+    """One panel per channel, each with its own scale; models without noise and plain DP-SGD are in every panel."""
     if not shown:
         return []
     epsilons = found.epsilons or (1.0,)
@@ -350,7 +350,7 @@ def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
 
 
 def attack_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
-    """One panel an ε, all methods in each; what has no ε is in every one."""
+    """One panel per ε with all methods; rows without an ε are in every panel."""
     known = [line for line in shown if line.row.auc is not None]
     if not known:
         return []
@@ -367,13 +367,13 @@ def attack_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
 
 
 def _channels(shown: Sequence[Shown]) -> list[str]:
-    """Those that have a row, in the order of the house, then any other."""
+    """The channels that have a row: Airlock's own in their usual order, then any others."""
     found = {line.row.channel for line in shown if not _is_aside(line.row)}
     return [*(name for name in CHANNELS if name in found), *sorted(found - set(CHANNELS))]
 
 
 def _methods(shown: Sequence[Shown], channel: str) -> list[str]:
-    """Those of a channel, in the order in which they were run."""
+    """The methods of a channel, in the order in which they were run."""
     own = {line.number: line.row.method for line in shown if line.row.channel == channel}
     return [own[number] for number in sorted(own)]
 
@@ -430,7 +430,7 @@ def _way(found: Comparison, line: Shown, shown: Sequence[Shown]) -> Way:
 
 
 def gaps(found: Comparison) -> list[Gap]:
-    """All that was not tested: methods that do not fit, cells that failed or were dropped, claims not tried."""
+    """Everything that was not tested: methods that do not apply, cells that failed or were dropped, untried claims."""
     listed = [Gap(words_for(one.method, one.epsilons), one.reason) for one in found.skipped]
     listed += [Gap(f"{_cell(one)} failed", one.error) for one in found.cells if one.error is not None]
     listed += [Gap(what, reason) for what, reason in found.left_out()]
@@ -442,7 +442,7 @@ def gaps(found: Comparison) -> list[Gap]:
 
 
 def untried(cells: Iterable[Cell]) -> list[Gap]:
-    """Attacks that were not made, each once, with the methods that it is about as `what`."""
+    """Attacks that were not run, each once, with the methods concerned as `what`."""
     about: dict[str, dict[str, None]] = {}
     for cell in cells:
         for sentence in cell.not_tested:
@@ -460,7 +460,7 @@ def _cell(one: Cell) -> str:
 
 
 def _is_aside(one: Cell | Row) -> bool:
-    """Whether it is there to be compared with, and is no way out."""
+    """Whether it is only a reference and cannot be released."""
     return one.method in WORDS
 
 
@@ -469,7 +469,7 @@ def _short(method: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, in two parts at most."""
+    """A duration in seconds, minutes or hours, using at most two units."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

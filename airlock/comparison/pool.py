@@ -1,7 +1,7 @@
-"""Several cells at once, each in a process of its own, which dies with this one and can be ended at a deadline.
+"""Several cells at once, each in its own process, which ends with this one and can be killed at a deadline.
 
-Processes are spawned and live on from cell to cell, since starting one costs seconds; several may share a GPU. Nothing
-but tasks and figures goes between them.
+Processes are spawned and reused from cell to cell, since starting one takes seconds; several may share a GPU. Only
+tasks and figures pass between them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class _Worker:
 
 
 class Pool(Generic[T, R]):
-    """So many processes, each of which calls `work` on one task after another.
+    """A fixed number of processes, each of which calls `work` on one task after another.
 
     Args:
-        jobs: How many.
-        work: A function of a module, called in the process; what it raises ends the process.
+        jobs: The number of processes.
+        work: A module-level function, called in the process; an exception ends the process.
         start: How processes are started.
     """
 
@@ -45,7 +45,7 @@ class Pool(Generic[T, R]):
         self._workers: list[_Worker] = []
 
     def run(self, next_task: Callable[[], T | None], deadline: float | None = None) -> Iterator[tuple[T, R | Ended]]:
-        """Tasks with their results as they come, until `next_task` gives none and all are done.
+        """Yield tasks with their results as they finish, until `next_task` returns None and all are done.
 
         A task whose process dies gives "crashed", and another process takes its place; one that is still running at the
         deadline (by the monotonic clock) is killed and gives "overtime".
@@ -59,7 +59,7 @@ class Pool(Generic[T, R]):
             self._workers.clear()
 
     def _feed(self, next_task: Callable[[], T | None]) -> bool:
-        """Give every idle process a task; whether any is at work."""
+        """Give every idle process a task; returns whether any process is busy."""
         while sum(worker.task is not None for worker in self._workers) < self._jobs:
             task = next_task()
             if task is None:
@@ -108,8 +108,8 @@ class Pool(Generic[T, R]):
 
 
 def _serve(line: Connection, other: Connection, work: Callable[[T], R]) -> None:
-    """What a process does: Ctrl-C is the other side's business, and its end is the end of this one."""
-    other.close()  # where it was inherited, the end of the other side would not be seen
+    """The main loop of a process: Ctrl-C is handled by the parent, and this process ends when the parent does."""
+    other.close()  # if this end stayed open here, the parent's exit would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
     while True:

@@ -1,10 +1,10 @@
 """The results of a comparison on disk: results.json, results.csv, and every finished cell.
 
-Each cell is a file of its own, written aside and renamed, so that a kill loses none of them.
+Each cell is its own file, written atomically, so that killing the process loses no finished cell.
 
-    DIR/                        0700   covered by no ε: for the holder alone
-      cells/<cell>.json         0600   one finished cell, with the mark of what it depends on
-      scratch/                  0700   bundle and vault of the running cells; emptied at every start
+    DIR/                        0700   not covered by any ε: for the holder alone
+      cells/<cell>.json         0600   one finished cell, with a digest of what it depends on
+      scratch/                  0700   bundles and vaults of running cells; emptied at every start
       results.json, results.csv 0600   and the page
 """
 
@@ -32,7 +32,7 @@ _LOCK = ".lock"
 
 
 def write(folder: Path, found: Comparison) -> tuple[Path, Path]:
-    """results.json and results.csv, for their owner alone, each whole or not at all."""
+    """Write results.json and results.csv atomically, readable only by their owner."""
     places = folder / "results.json", folder / "results.csv"
     replace_file(places[0], found.to_json())
     replace_file(places[1], found.to_csv())
@@ -41,7 +41,7 @@ def write(folder: Path, found: Comparison) -> tuple[Path, Path]:
 
 @dataclass(frozen=True)
 class FinishedCell:
-    """A finished cell and when it was begun."""
+    """A finished cell and when it was started."""
 
     found: Cell | MethodVerdict
     begun: datetime.datetime
@@ -55,15 +55,15 @@ class ComparisonFolder:
 
     @property
     def scratch(self) -> Path:
-        """For what running cells write."""
+        """The folder for what running cells write."""
         return self.root / "scratch"
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """The folder made, and for this process alone; what a killed run left in scratch is removed.
+        """Create the folder and lock it for this process; what a killed run left in scratch is removed.
 
         Raises:
-            OutputError: It cannot be written, it is something else's, or another run is at work in it.
+            OutputError: It cannot be written, it is used for something else, or another run is using it.
         """
         try:
             self._make()
@@ -78,15 +78,15 @@ class ComparisonFolder:
             finally:
                 self._tidy()
         finally:
-            os.close(handle)  # which also gives the lock back
+            os.close(handle)  # which also releases the lock
 
     def _make(self) -> None:
         if self.root.exists() and not (self.root / "cells").is_dir() and any(self.root.iterdir()):
             raise OutputError(
                 "an empty folder, or that of a comparison",
                 f"something else at {self.root}",
-                "Nothing of yours is written over.",
-                "Take another --out.",
+                "Only a comparison's own files are overwritten.",
+                "Choose another --out.",
             )
         self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
@@ -97,16 +97,16 @@ class ComparisonFolder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             alone = f"{self.root} for this run alone"
-            raise OutputError(alone, "another run at work in it", do="Wait, or take another --out.") from error
+            raise OutputError(alone, "another run that is using it", do="Wait, or choose another --out.") from error
 
     def _tidy(self) -> None:
-        """Remove what running cells had begun."""
+        """Remove what interrupted cells left behind."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         for half in (self.root / "cells").glob(".*.part"):
             half.unlink(missing_ok=True)
 
     def take_up(self, name: str, mark: str) -> FinishedCell | None:
-        """A finished cell; None where there is none, it failed, or what it depends on has changed."""
+        """A finished cell; None if there is none, it failed, or something it depends on has changed."""
         try:
             table = parse_json(read_file(self._place(name), _LIMIT))
             if table["mark"] != mark:
@@ -118,7 +118,7 @@ class ComparisonFolder:
             return None
 
     def put(self, name: str, mark: str, kept: FinishedCell) -> None:
-        """Keep a finished cell, or a failed one, which is told and run again at the next start."""
+        """Store a finished cell, or a failed one, which is reported and run again at the next start."""
         kind = "court" if isinstance(kept.found, MethodVerdict) else "cell"
         found = kept.found.model_dump(mode="json")
         table = {"mark": mark, "kind": kind, "begun": kept.begun.isoformat(), "found": found}

@@ -1,7 +1,7 @@
-"""Run a comparison: cell after cell, here or in several processes, until all are done or the time is over.
+"""Run a comparison: cell after cell, here or in several processes, until all are done or time runs out.
 
-Killing it at any moment loses the running cells and no other: a finished cell is a file, and the next start with the
-same settings takes it up. Whatever depends on something that has changed since is run again.
+Killing it at any time loses only the running cells: every finished cell is stored in a file, and the next start with
+the same settings reuses it. Cells that depend on something that has changed since are run again.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Work = Callable[[Task], Found]
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a comparison has come.
+    """The progress of a comparison.
 
     Args:
-        done: Cells that are finished.
-        total: Cells of the matrix.
-        task: The one that was just finished; None at the start.
-        found: What came of it.
-        seconds_left: For the rest, by what its methods took so far; None while nothing is known.
+        done: The number of finished cells.
+        total: The number of cells in the matrix.
+        task: The task that has just finished; None at the start.
+        found: Its result.
+        seconds_left: The estimated time for the rest, from the times of its methods so far; None if unknown.
     """
 
     done: int
@@ -63,7 +63,7 @@ Say = Callable[[Moment], None]
 
 
 class _OutOfTimeError(Exception):
-    """The deadline, met between two steps of a training in this process."""
+    """The deadline has passed, noticed between two training steps in this process."""
 
 
 def compare(
@@ -77,23 +77,23 @@ def compare(
     say: Say | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run every method that fits on the same records, and write results.json, results.csv and the page.
+    """Run all applicable methods on the same records, and write results.json, results.csv and the page.
 
-    No ε covers what it returns: it is for the holder of the records. Every release in it is made by `make_release`,
-    with secret noise, and thrown away.
+    No ε covers the result: it is for the holder of the records. Every release in it is made by `make_release`, with
+    secret noise, and thrown away.
 
     Args:
         config: What is compared.
         out: Where finished cells and results are kept.
-        data_dir: Where named data sets lie.
-        quick: One seed and a short court.
-        jobs: How many cells at once; above 1 each has a process of its own.
-        minutes: How long it may take; else `config.minutes`.
-        say: Told about every finished cell.
-        progress: Of the steps within a cell, where it runs in this process.
+        data_dir: The folder of named data sets.
+        quick: Use one seed and a short court.
+        jobs: How many cells run at once; above 1, each runs in its own process.
+        minutes: The time limit; `config.minutes` if omitted.
+        say: Called after every finished cell.
+        progress: Called with the steps within a cell that runs in this process.
 
     Raises:
-        AirlockError: The records cannot be read, or nothing fits them.
+        AirlockError: The records cannot be read, or no method applies to them.
         Interrupted: Ctrl-C; finished cells are kept.
     """
     if jobs < 1:
@@ -104,7 +104,7 @@ def compare(
     matrix, folder = lay_out(config, data_dir), ComparisonFolder(Path(out).absolute())
     ways = Ways(folder.scratch, config.baseline, config.court_seconds, data_dir)
     marks = {task.name: mark(task, _depends(task, matrix, ways)) for task in matrix.tasks}
-    tell_holder(data.load(matrix.tasks[0].config, data_dir).remarks)  # a bad file is one error, not one a cell
+    tell_holder(data.load(matrix.tasks[0].config, data_dir).remarks)  # a bad file is one error, not one per cell
     with folder.opened():
         line = TaskQueue(matrix.tasks, folder, marks, jobs, None if minutes is None else begin + 60 * minutes, say)
         try:
@@ -115,7 +115,7 @@ def compare(
                 "to finish the comparison",
                 f"Ctrl-C after {len(line.found)} of {len(matrix.tasks)} cells",
                 "Finished cells are kept.",
-                "Run the same command again to go on.",
+                "Run the same command again to continue.",
             ) from None
         made = _result(config, matrix, line)
         write(folder.root, made)
@@ -124,7 +124,7 @@ def compare(
 
 
 def _depends(task: Task, matrix: Matrix, ways: Ways) -> list[object]:
-    """What a cell depends on beside its own config: versions, the data as far as can be told, and how it is run."""
+    """What a cell depends on besides its config: versions, the data as far as can be told, and how it is run."""
     places = [Path(place) for place in (task.config.data.source, task.config.data.test) if place]
     files = [[place.stat().st_size, place.stat().st_mtime_ns] for place in places if place.is_file()]
     own = {"baseline": ways.baseline.model_dump(mode="json"), "court": ways.court_seconds}.get(task.kind)
@@ -133,17 +133,17 @@ def _depends(task: Task, matrix: Matrix, ways: Ways) -> list[object]:
 
 @dataclass
 class TaskQueue:
-    """The cells in line: those found, those still to run, and what must be dropped.
+    """The queue of cells: those finished, those still to run, and those that must be dropped.
 
-    A cell for which others had left no memory on the GPU is tried once more, when those beside it are others.
+    A cell that failed because other cells had used up the GPU's memory is retried once, alongside different cells.
 
     Args:
-        tasks: All of them, in order.
-        folder: Where finished ones are kept.
-        marks: What each depends on, by its name, as all else here.
-        jobs: How many run at once.
-        deadline: By the monotonic clock; None if there is none.
-        say: Told about every finished cell.
+        tasks: All tasks, in order.
+        folder: Where finished cells are kept.
+        marks: The digest of what each cell depends on, by cell name, like everything else here.
+        jobs: How many cells run at once.
+        deadline: On the monotonic clock; None if there is none.
+        say: Called after every finished cell.
     """
 
     tasks: Sequence[Task]
@@ -169,7 +169,7 @@ class TaskQueue:
         self._tell(None)
 
     def next(self) -> Task | None:
-        """The next cell to run for which there is time; None when none is left."""
+        """The next cell for which there is still time; None if there is none."""
         while self._waiting:
             task = self._waiting.pop(0)
             reason = self._no_time(task)
@@ -180,7 +180,7 @@ class TaskQueue:
         return None
 
     def finish(self, task: Task, found: Found | Ended) -> None:
-        """Keep what came of a cell."""
+        """Store the result of a cell."""
         begun = self._begun.pop(task.name)
         if found == "overtime":
             self.dropped[task.name] = OVERTIME
@@ -200,7 +200,7 @@ class TaskQueue:
         self._took.setdefault((task.kind, task.method), []).append(kept.found.seconds)
 
     def seconds_left(self) -> float | None:
-        """For all that is not finished, by the mean of the same method, else of all; None while nothing is known."""
+        """The estimated time for unfinished cells, from the mean of the same method, or of all; None if unknown."""
         every = [seconds for took in self._took.values() for seconds in took]
         if not every:
             return None
@@ -226,7 +226,7 @@ class TaskQueue:
 def run_queue(
     line: TaskQueue, jobs: int, work: Callable[..., Found], progress: Progress | None = None
 ) -> Iterator[tuple[Task, Found | Ended]]:
-    """Run what is in line, here or in so many processes."""
+    """Run the queue, here or in several processes."""
     if jobs > 1:
         threads = max(1, torch.get_num_threads() // jobs)
         own = functools.partial(_in_process, work=work, threads=threads, jobs=jobs)
@@ -244,12 +244,12 @@ def _in_process(task: Task, work: Work, threads: int, jobs: int) -> Found:
     share_gpu(jobs)
     try:
         return work(task)
-    finally:  # else it would be missing to the processes beside this one
+    finally:  # otherwise other processes could not use that memory
         give_back()
 
 
 def _until(deadline: float | None, progress: Progress | None) -> Progress | None:
-    """Progress that ends a training at the deadline."""
+    """A progress callback that ends training at the deadline."""
     if deadline is None:
         return progress
 

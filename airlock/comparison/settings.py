@@ -26,23 +26,23 @@ from airlock.config import (
 from airlock.errors import ConfigError
 from airlock.methods import METHODS, RENAMED, current_name, named, refuse_gone
 
-QUICK_COURT = 2.0  # seconds a method
+QUICK_COURT = 2.0  # seconds per method
 NAMES = tuple(f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods)
 
 
 def _seeds(value: object) -> object:
-    """So many, or which."""
+    """A number of seeds, or the seeds themselves."""
     counted = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1000
     return tuple(range(value)) if counted else value  # type: ignore[call-overload]
 
 
 class BaselineSettings(Frozen):
-    """How the model without privacy is trained, by Adam on shuffled batches.
+    """How the model without privacy is trained, with Adam on shuffled batches.
 
     Args:
         epochs: Passes over the records.
         batch_size: Records per step.
-        learning_rate: Of Adam.
+        learning_rate: The learning rate of Adam.
     """
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 30
@@ -51,24 +51,24 @@ class BaselineSettings(Frozen):
 
 
 class CompareConfig(Frozen):
-    """One comparison: the records, the ε, and what to compare.
+    """One comparison: the records, the values of ε, and what to compare.
 
     Args:
         data: As in a release.
-        epsilons: At which ε every method is run.
-        delta: The δ of every promise.
-        seeds: How many runs of each, or the seeds themselves; every method meets the same split of the records at the
-            same seed.
-        methods: Which, as CHANNEL/METHOD, or CHANNEL for all of one; all when left out. Those that are not listed
-            (`Channel.listed`) are only there by their full names. The model without privacy and plain DP-SGD are always
-            there.
-        minutes: How long all of it may take by the clock; what is last in line is dropped and named.
+        epsilons: The values of ε at which every method is run.
+        delta: The δ of every guarantee.
+        seeds: The number of runs of each method, or the seeds themselves; at the same seed, all methods use the same
+            split of the records.
+        methods: The methods, as CHANNEL/METHOD, or CHANNEL for all of its methods; all if omitted. Unlisted methods
+            (`Channel.listed`) are included only by their full names. The model without privacy and plain DP-SGD are
+            always included.
+        minutes: The wall-clock time limit; cells at the end of the queue are dropped and reported.
         split: As in a release.
-        net: As in a release, for every method that takes it.
-        nets: For single methods.
+        net: As in a release, for every method that accepts it.
+        nets: The networks of individual methods.
         device: As in a release.
         accountant: As in a release.
-        settings: The settings of single methods, as CHANNEL/METHOD; of the model without privacy, as `baseline`.
+        settings: The settings of individual methods, by CHANNEL/METHOD; `baseline` is the model without privacy.
         court_seconds: How long the court tries each proven method; a claim gets up to ten times as long. 0: no court.
         need: What the release is for.
     """
@@ -94,13 +94,13 @@ class CompareConfig(Frozen):
     @classmethod
     def _once(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(set(value)) < len(value):
-            raise ValueError("names one of them twice")
+            raise ValueError("a value is listed twice")
         return value
 
     @model_validator(mode="after")
     def _chooses_among_them(self) -> Self:
         if self.need.epsilon is not None and self.need.epsilon not in self.epsilons:
-            raise ValueError("need.epsilon must be one of epsilons: it is chosen by what was run")
+            raise ValueError("need.epsilon must be one of epsilons: the choice is made among methods that were run")
         return self
 
     @property
@@ -110,16 +110,16 @@ class CompareConfig(Frozen):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The methods to choose among: all that are listed, and those that are asked for by their full names."""
+        """The methods to choose from: all that are listed, and those requested by their full names."""
         return tuple(name for name in NAMES if name in self.methods or named(name).listed)
 
     def quick(self) -> CompareConfig:
-        """The same with one seed and a short court: a first look."""
+        """The same comparison with one seed and a short court, for a first look."""
         short = min(self.court_seconds, QUICK_COURT)
         return self.model_copy(update={"seeds": self.seeds[:1], "court_seconds": short})
 
     def release(self, method: str, epsilon: float, seed: int, **more: object) -> ReleaseConfig:
-        """The release of one cell; `more` replaces keys of it."""
+        """The release config of one cell; `more` overrides keys."""
         channel, _, name = method.partition("/")
         table = {
             "channel": channel,
@@ -145,21 +145,21 @@ def load(path: Path, overrides: Mapping[str, object] | None = None) -> CompareCo
 def from_table(
     table: Mapping[str, object], overrides: Mapping[str, object] | None = None, folder: Path | None = None
 ) -> CompareConfig:
-    """Validate a table; relative data paths are taken from `folder` when they exist there.
+    """Validate a table; relative data paths are resolved against `folder` if they exist there.
 
     Raises:
-        ConfigError: A key or a value cannot be used, or a method is named that does not exist.
+        ConfigError: A key or a value is invalid, or a named method does not exist.
     """
     config = parse(CompareConfig, _renamed(merge(table, overrides or {})))
     for key, names in (("methods", config.methods), ("nets", config.nets), ("settings", config.settings)):
         for name in names:
             _check_name(key, name)
-    config.baseline  # noqa: B018 - a mistake in it is found here
+    config.baseline  # noqa: B018 - validates it early
     return config.model_copy(update={"data": placed(config.data, folder)})
 
 
 def _renamed(table: dict[str, object]) -> dict[str, object]:
-    """The same with today's names of methods; one warning per old name."""
+    """The same table with current method names; one warning per old name."""
     given = {key: table[key] for key in ("methods", "nets", "settings") if key in table}
     names = [name for value in given.values() if isinstance(value, Mapping | list | tuple) for name in value]
     now = {name: current_name(name) for name in RENAMED if name in names}

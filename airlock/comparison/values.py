@@ -1,6 +1,7 @@
-"""What a comparison is made of: frozen values, each with what it may say and what it may not.
+"""The values that make up a comparison, all of them frozen.
 
-A cell is one run, a row a method at one ε over its seeds. A claim never stands in the column of a proven ε.
+A cell is one run; a row is a method at one ε, aggregated over its seeds. A claimed ε never appears in the field for a
+proven one.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from airlock.accounting.guarantee import Status
 from airlock.auditing.result import Aim, View
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape, Signed
 
-# Rows to compare with; no method of a channel is called so.
+# Reference rows; no method has these names.
 BASELINE = "baseline"  # a model without privacy
-PUBLIC = "public"  # a model of the public records alone
+PUBLIC = "public"  # a model trained on the public records alone
 WORDS = {BASELINE: "no privacy", PUBLIC: "public alone"}
 CONFIDENCE = 0.95
 
@@ -29,14 +30,14 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class Need(Frozen):
-    """What the release is for; null where it does not matter or was not said.
+    """What the release is for; null where it does not matter or was not stated.
 
     Args:
-        receives: Whether the receiver gets the thing itself (white-box) or may only ask it (black-box).
+        receives: Whether the recipient gets the model itself (white-box) or may only query it (black-box).
         runs_on: Where it must run.
-        queries: How many questions will be asked of it, at least.
+        queries: The minimum number of questions it must answer.
         public: Whether there are public records of the same kind.
-        epsilon: At which ε to choose; when left out, the middle one of those compared.
+        epsilon: The ε at which to choose; if omitted, the median of those compared.
     """
 
     receives: Receives | None = None
@@ -50,11 +51,11 @@ class ComparedData(Frozen):
     """What is public about the data.
 
     Args:
-        name: What it is called.
+        name: The name of the data set.
         records: The public number of records; need not be exact.
         classes: The class names.
-        shape: Of one record.
-        named: Whether it is one of the public sets that `airlock datasets` lists.
+        shape: The shape of one record.
+        named: Whether it is one of the public data sets that `airlock datasets` lists.
     """
 
     name: str
@@ -65,18 +66,18 @@ class ComparedData(Frozen):
 
 
 class AttackSummary(Frozen):
-    """One attack on one cell; the card's figures, in short.
+    """One attack on one cell: a summary of the audit's figures.
 
     Args:
-        name: Of the attack.
+        name: The name of the attack.
         view: What the attacker has.
-        aim: What the attacker is after.
-        score: What `auc` is: "AUC", or another score where the aim is not membership.
-        auc: The score, an estimate.
+        aim: What the attacker wants to find out.
+        score: What `auc` is: "AUC", or another score if the aim is not membership.
+        auc: The estimated score.
         low: Lower end of its interval.
         high: Upper end.
-        chance: What guessing scores.
-        advantage: True less false positives at one threshold, chosen on other records; null where there is none.
+        chance: The score of a random guess.
+        advantage: TPR minus FPR at one threshold, which was chosen on other records; null if there is none.
         advantage_low: Lower end of its interval.
         advantage_high: Upper end.
         epsilon_lower_bound: The largest ε that the attack refutes; 0 if none.
@@ -97,34 +98,33 @@ class AttackSummary(Frozen):
 
 
 class Cell(Frozen):
-    """One run of one method: its promise, its use, what attacks found, what it cost.
+    """One run of one method: its guarantee, its utility, what attacks found, and what it cost.
 
     Args:
         method: As CHANNEL/METHOD, or `BASELINE`, or `PUBLIC`.
         channel: What leaves; "none" for these two.
-        title: For people.
-        status: Of the promise; "none" for the baseline, which promises nothing and never leaves. A model of public
-            records alone says nothing about a private one: that is proven, with ε = 0.
-        epsilon_asked: The ε that was asked for; null where the method takes none.
-        epsilon: The ε that is proven for one record, from the events that were executed; null where none is. Never a
-            claim.
-        claim_epsilon: What the method's paper would print; null where it claims nothing.
-        seed: Of initialisation and split.
-        accuracy: On the test records; null where the run failed.
+        title: A readable title.
+        status: The status of the guarantee; "none" for the baseline, which promises nothing and never leaves. A model
+            trained on public records alone reveals nothing about private ones: that is proven, with ε = 0.
+        epsilon_asked: The requested ε; null if the method takes none.
+        epsilon: The ε proven for one record, from the executed events; null if none is proven. Never a claim.
+        claim_epsilon: The ε that the method's paper would state; null if it claims none.
+        seed: The seed of initialisation and split.
+        accuracy: Accuracy on the test records; null if the run failed.
         low: Lower end of its interval (Clopper and Pearson, 95%).
         high: Upper end.
-        correct: Test records classified correctly.
-        records: Test records.
-        attacks: What was run on it.
-        not_tested: What was not, one sentence each.
-        epsilon_measured: The largest ε that an attack refutes; null where no attack was run.
-        seconds: From start to finish, attacks included.
-        bytes: What leaves, without card and pages; null for the baseline.
-        parameters: Of the network that leaves; null where none does.
+        correct: The number of test records classified correctly.
+        records: The number of test records.
+        attacks: The attacks that were run on it.
+        not_tested: What was not tested, one sentence each.
+        epsilon_measured: The largest ε that an attack refutes; null if no attack was run.
+        seconds: Total time, attacks included.
+        bytes: The size of what leaves, without card and pages; null for the baseline.
+        parameters: The number of parameters of the network that leaves; null if none leaves.
         leaves: What leaves, in one sentence.
-        protects: Whom the promise is for, in one sentence.
-        queries: How many questions the promise covers; null where any number.
-        error: Why there is no result; null where there is one.
+        protects: Whom the guarantee protects, in one sentence.
+        queries: How many questions the guarantee covers; null if unlimited.
+        error: Why there is no result; null if there is one.
     """
 
     method: str
@@ -153,29 +153,29 @@ class Cell(Frozen):
 
 
 class Row(Frozen):
-    """One method at one ε, over its seeds.
+    """One method at one ε, aggregated over its seeds.
 
     Args:
-        method: As in `Cell`, like the fields that are not explained here.
+        method: As in `Cell`.
         channel: As in `Cell`.
         title: As in `Cell`.
         status: As in `Cell`.
         epsilon_asked: As in `Cell`.
-        epsilon: The largest proven ε of the seeds; null where one of them has none.
-        claim_epsilon: The largest claim.
-        seeds: How many runs.
-        accuracy: Their mean.
-        low: Mean of the lower ends. A mean varies at most as much as its parts do on average, so that [low, high]
-            holds for the mean accuracy of these runs; it says nothing about other seeds.
+        epsilon: The largest proven ε over the seeds; null if one of them has none.
+        claim_epsilon: The largest claim over the seeds.
+        seeds: The number of runs.
+        accuracy: Their mean accuracy.
+        low: Mean of the lower ends. A mean varies at most as much as its terms do on average, so [low, high] is valid
+            for the mean accuracy of these runs; it says nothing about other seeds.
         high: Mean of the upper ends.
-        lowest: The worst seed.
-        highest: The best seed.
-        auc: The largest membership AUC of any attack, mean over the seeds; null where no attack was run.
-        epsilon_measured: The largest of the seeds.
-        seconds: Mean.
-        bytes: Largest.
-        parameters: Largest.
-        queries: Smallest.
+        lowest: The accuracy of the worst seed.
+        highest: The accuracy of the best seed.
+        auc: The largest membership AUC of any attack, averaged over the seeds; null if no attack was run.
+        epsilon_measured: The largest over the seeds.
+        seconds: The mean over the seeds.
+        bytes: The largest over the seeds.
+        parameters: The largest over the seeds.
+        queries: The smallest over the seeds.
     """
 
     method: str
@@ -200,11 +200,11 @@ class Row(Frozen):
 
 
 class Skipped(Frozen):
-    """A method that does not fit, or does not at some ε, and why; found before any record was read."""
+    """A method that does not apply, or not at some ε, and why; determined before any record is read."""
 
     method: str
     reason: str
-    epsilons: tuple[Epsilon, ...] = ()  # empty: at every ε
+    epsilons: tuple[Epsilon, ...] = ()  # empty means every ε
 
 
 class Dropped(Frozen):
@@ -212,21 +212,21 @@ class Dropped(Frozen):
 
     method: str
     epsilon_asked: Epsilon | None
-    seed: Count | None  # null for a trial before the court
+    seed: Count | None  # null for a trial in the court
     reason: str
 
 
 class MethodVerdict(Frozen):
-    """What the court found about a method's claim, on made-up records.
+    """What the court found about a method's claim, on synthetic records.
 
     Args:
         method: As CHANNEL/METHOD.
-        status: Of the method's promise.
-        claim_epsilon: The ε that was tried.
+        status: The status of the method's guarantee.
+        claim_epsilon: The claimed ε that was tested.
         claim_delta: Its δ.
         refuted: Whether the claim is false, with 95% confidence.
         lower_bound: ε is above this, with the same confidence; 0 if nothing was shown.
-        would_show: From which real ε on the runs would be expected to refute it; null if from none.
+        would_show: The smallest true ε at which the runs would be expected to refute the claim; null if none.
         pairs: How many pairs of runs were made.
         seconds: How long they took.
         sentence: The verdict in words.
@@ -247,21 +247,21 @@ class MethodVerdict(Frozen):
 
 
 class Ranked(Frozen):
-    """One method in the order of the chooser.
+    """One method in the chooser's ranking.
 
     Args:
         method: As CHANNEL/METHOD.
         channel: What leaves.
-        title: For people.
-        status: Of its promise.
+        title: A readable title.
+        status: The status of its guarantee.
         recommended: Whether it may be chosen: it is proven, can be built, and meets the need.
-        reason: Why it stands here, in a sentence or two.
-        epsilon: What the plan proves at the ε asked for, or the run did; null where nothing.
-        accuracy: As measured, mean over seeds; null before any run.
+        reason: Why it is ranked here, in a sentence or two.
+        epsilon: The ε proven by the plan, or by the run, for the requested ε; null if none.
+        accuracy: Measured accuracy, averaged over seeds; null before any run.
         low: Lower end of its interval.
         high: Upper end.
-        queries: How many questions the promise covers; null where any number.
-        figures: The planner's public figures: noise, steps, sizes.
+        queries: How many questions the guarantee covers; null if unlimited.
+        figures: The public figures of the plan: noise, steps, sizes.
     """
 
     method: str
@@ -279,14 +279,14 @@ class Ranked(Frozen):
 
 
 class Advice(Frozen):
-    """Which method the chooser takes for a need, and why.
+    """Which method the chooser recommends for a need, and why.
 
     Args:
-        method: The first choice; null where none may be recommended.
-        epsilon: The ε it is chosen at.
+        method: The first choice; null if no method can be recommended.
+        epsilon: The ε at which it is chosen.
         sentence: The choice in one sentence, or that there is none.
         ranking: All methods, best first; unproven ones last.
-        measured: Whether measured accuracy decided, or the planners' figures alone.
+        measured: Whether measured accuracy decided, rather than planned figures alone.
     """
 
     method: str | None
@@ -297,18 +297,18 @@ class Advice(Frozen):
 
 
 def words_for(method: str, epsilons: Iterable[float] = ()) -> str:
-    """A method and the ε that it is about, in words; none is all of them."""
+    """A method and the values of ε concerned, in words; no values means all of them."""
     where = ", ".join(f"{value:g}" for value in epsilons)
     return WORDS.get(method, method) + (f" at ε = {where}" if where else "")
 
 
 def worst_attack(cell: Cell) -> AttackSummary | None:
-    """The attack on membership that does best; None where none was run."""
+    """The most successful membership attack; None if none was run."""
     return max((one for one in cell.attacks if one.aim == "membership"), key=lambda one: one.auc, default=None)
 
 
 def rows_of(cells: Iterable[Cell]) -> tuple[Row, ...]:
-    """Cells over their seeds, in their order; failed ones are left out."""
+    """Cells aggregated over their seeds, in their order; failed cells are left out."""
     groups: dict[tuple[str, float | None], list[Cell]] = {}
     for cell in cells:
         if cell.accuracy is not None:

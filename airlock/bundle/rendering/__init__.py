@@ -1,11 +1,11 @@
 """Cards and dossiers as people and other programs read them: sentences, pages, figures, SACRO.
 
-All of it follows from a card or a dossier, so that it can be made again and compared.
+All of it is derived from a card or a dossier, so it can be rendered again and compared.
 
-    text        sentences, which follow from the figures
-    formatting  numbers as a reviewer reads them, harm rounded up
+    text        sentences, derived from the figures
+    formatting  numbers as a reviewer reads them; risks are rounded up
     page        the card as a page and as a model card, the dossier's page, and how templates are rendered
-    svg         what all figures share: elements, axes, files
+    svg         what all charts share: elements, axes, files
     charts      curves of ε, choices of a front end and ROC curves
     sacro       the audit in the layout of SACRO-ML's report
 """

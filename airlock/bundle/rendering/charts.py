@@ -1,13 +1,13 @@
-"""The figures of plans, choices and dossiers, each a function of public values or of what the holder alone reads.
+"""The charts of plans, front-end choices and dossiers, drawn from public values or for the holder's eyes only.
 
-A curve of ε (`draw_curve`). In: a `Curve` and a title. Out: a figure that browsers, word processors and printers take.
+A curve of ε (`draw_curve`). In: a `Curve` and a title. Out: a chart for browsers, word processors and printers.
 
-The points that a front end can be cut at (`draw_feasible`). In: a choice from public measurements. Out: layers go
-across, the PSNR of reconstructions goes up; a point is labelled with its number of channels. Filled: keeps to all
-limits; hollow: does not; ringed: taken.
+The points where a front end can be cut (`draw_feasible`). In: a choice made from public measurements. Out: layers on
+the x-axis, the PSNR of reconstructions on the y-axis; each point is labelled with its number of channels. Filled points
+meet all limits, hollow ones do not, and the chosen one is ringed.
 
-ROC curves (`draw_roc`), with logarithmic axes. In: attacks that carry a thinned curve. Out: the same figure for the
-same attacks. Curves differ by colour and by dashes; colours follow the reader's light or dark scheme.
+ROC curves (`draw_roc`), with logarithmic axes. In: attacks that carry a thinned curve. Out: a chart that is a pure
+function of the attacks. Curves differ in colour and dash pattern; colours follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _soft, _bold = partial(svg.text, fill=SOFT), partial(svg.text, fill=INK, font_we
 
 
 def draw_curve(curve: Curve, title: str) -> str:
-    """Axes from 0, one line, and its end in figures."""
+    """Axes from 0, one line, and the value at its end."""
     end = curve.points[-1]
     xs, ys = svg.from_zero(end.at, 8), svg.from_zero(end.epsilon, 6)
     bottom = _HEIGHT - _BOTTOM
@@ -69,14 +69,14 @@ def _across(y: float, colour: str, dashes: str | None = None) -> str:
     return svg.line((_LEFT, y), (_WIDTH - _RIGHT, y), stroke=colour, stroke_dasharray=dashes)
 
 
-# The points that a front end can be cut at.
+# The points where a front end can be cut.
 
 _TALL = 460  # the height of this figure
-_HEAD = 96  # above its axes: the reason takes several lines
+_HEAD = 96  # above its axes: the explanation takes several lines
 
 
 def draw_feasible(chosen: Chosen, limits: Limits, title: str) -> str:
-    """All points that were measured, those that keep to the limits, and the one that is taken."""
+    """All measured points, those that meet the limits, and the chosen one."""
     layers = sorted({p.layers for p in chosen.options})
     values = [p.psnr for p in chosen.options] + ([limits.psnr] if limits.psnr else [])
     low, high = math.floor(min(values) - 1), math.ceil(max(values) + 1)
@@ -127,11 +127,11 @@ def _wrapped(words: str, width: int) -> list[str]:
 
 # ROC curves.
 
-_SIDE, _ORIGIN, _UPPER = 380, 78, 64  # of the square, and where it starts
+_SIDE, _ORIGIN, _UPPER = 380, 78, 64  # the side of the square, and its origin
 _ROW = 22
 _SMALLEST = 1e-3
 _ink, _pale = partial(svg.text, class_="roc-ink"), partial(svg.text, class_="roc-soft")
-# Told apart by everyone who tells light from dark, as far as colours can do that; the dashes do the rest.
+# Chosen to differ in lightness too, for colour-blind readers; dash patterns do the rest.
 _LIGHT = ("#1d4f91", "#a85000", "#0a6639", "#8a1c7c", "#a81419", "#46525d")
 _DARK = ("#9cc4ff", "#ffb46b", "#74dda3", "#eb9be0", "#ff9d97", "#b6c1cb")
 
@@ -142,7 +142,7 @@ def has_curve(attacks: Iterable[AttackResult]) -> bool:
 
 
 def draw_roc(attacks: Sequence[AttackResult], title: str = "What the attacks find") -> str:
-    """The figure; attacks without a curve are left out."""
+    """The chart; attacks without a curve are left out."""
     drawn = [attack for attack in attacks if attack.curve]
     height = _UPPER + _SIDE + 70 + _ROW * len(drawn)
     parts = [
@@ -161,7 +161,7 @@ def draw_roc(attacks: Sequence[AttackResult], title: str = "What the attacks fin
 
 
 def _roc_line(number: int, attack: AttackResult) -> list[str]:
-    """A curve, and its row below the picture."""
+    """A curve, and its entry in the legend below."""
     look = {
         "class_": f"roc-line roc-{number % len(_LIGHT)}",
         "stroke_dasharray": svg.DASHES[number % len(svg.DASHES)],
@@ -196,7 +196,7 @@ def _roc_axes() -> list[str]:
 
 
 def _roc_place(value: float) -> tuple[float, float]:
-    """Across and down; what lies below the smallest shown rate lies on the axis."""
+    """The x and y coordinates of a rate; rates below the smallest one shown are clamped to the axis."""
     share = 1.0 - math.log10(max(value, _SMALLEST)) / math.log10(_SMALLEST)
     return round(_ORIGIN + _SIDE * share, 2), round(_UPPER + _SIDE * (1.0 - share), 2)
 

@@ -1,4 +1,4 @@
-"""Numbers as a reviewer reads them; what limits harm is rounded up, so that it never looks smaller than it is."""
+"""Numbers as a reviewer reads them; bounds on risk are rounded up, so that they never look smaller than they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def best_guess(epsilon: float, delta: float) -> float:
-    """How often a guess from even odds is right at most."""
+    """The largest probability that a membership guess is right, starting from even odds."""
     return min(1.0, (1.0 + delta * math.exp(-epsilon)) / (1.0 + math.exp(-epsilon)))
 
 
@@ -41,13 +41,13 @@ def one_in(delta: float) -> str:
 
 
 def short(value: float) -> str:
-    """A number as people write it: 1e-5, not 1e-05."""
+    """A number in short notation: 1e-5, not 1e-05."""
     text = f"{value:.3g}"
     return text.replace("e-0", "e-").replace("e+0", "e") if "e" in text else _small(value, text)
 
 
 def _small(value: float, text: str) -> str:
-    """Small plain decimals in the notation of δ: 0.0001 is 1e-4."""
+    """Small decimals in scientific notation, like δ: 0.0001 becomes 1e-4."""
     if not 0 < abs(value) < 1e-3:
         return text
     mantissa, _, exponent = f"{value:.2e}".partition("e")
@@ -55,6 +55,6 @@ def _small(value: float, text: str) -> str:
 
 
 def _up(value: float, decimals: int) -> float:
-    """Rounded up, except for what is only the error of a float."""
+    """Rounded up, ignoring floating-point error."""
     scale = 10.0**decimals
     return math.ceil(value * scale - 1e-6) / scale

@@ -3,12 +3,12 @@
 In: a `Card`. Out: `card.html`, which needs no network and no script, and `README.md` with front matter. Both are pure
 functions of the card, so verification renders them again and compares. Every value is escaped where it is printed.
 
-How pages are rendered (`room_environment`): templates of a room over the look that all pages share
-(`templates/look.html.j2`). Every value is escaped where it is printed, an unknown one is an error, and a page loads
-nothing from elsewhere: the policy in its head forbids it. A page with a script of its own names it by its SHA-256
-(`allow_script`).
+How pages are rendered (`room_environment`): the templates of a package extend the layout that all pages share
+(`templates/look.html.j2`). Every value is escaped where it is printed, an undefined one is an error, and a page loads
+no external resources: the Content-Security-Policy in its head forbids it. A page with its own script allows it by its
+SHA-256 (`allow_script`).
 
-The dossier's page (`render_dossier`) is to be read, printed and signed inside. It lies next to `dossier.json` in the
+The dossier's page (`render_dossier`) is read, printed and signed inside. It is stored next to `dossier.json` in the
 vault.
 """
 
@@ -41,7 +41,7 @@ from airlock.bundle.vault import DOSSIER, Vault
 
 
 def room_environment(room: str = "bundle") -> Environment:
-    """Renders the templates of a room, which may extend `look.html.j2` and take shapes from `marks.html.j2`."""
+    """The environment for a package's templates, which may extend `look.html.j2` and use marks from `marks.html.j2`."""
     loaders = [PackageLoader(f"airlock.{name}", "templates") for name in dict.fromkeys((room, "bundle"))]
     return Environment(
         loader=ChoiceLoader(loaders),
@@ -54,7 +54,7 @@ def room_environment(room: str = "bundle") -> Environment:
 
 
 def allow_script(source: str) -> str:
-    """The directive of a Content-Security-Policy under which this script runs, and no other."""
+    """The Content-Security-Policy directive that allows this script and no other."""
     return f"script-src 'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
@@ -89,9 +89,9 @@ GIVES = {
     "probabilities": "one noisy probability a class",
     "label": "a class and nothing else",
 }
-WIDE = 0.8  # an interval that says nothing
-FEW_CLASSES = 20  # up to which every recall has a row
-SAME_SPEED = 1.05  # what two measurements of one network may differ by
+WIDE = 0.8  # the width of an uninformative interval
+FEW_CLASSES = 20  # up to this many classes, every recall has a row
+SAME_SPEED = 1.05  # two timings of one network may differ by this factor
 FORMS = {"model.int8.onnx": "8-bit integers", "model.fp16.onnx": "16-bit floats"}
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -101,7 +101,7 @@ MONTHS = (
 
 @dataclass(frozen=True)
 class Scale:
-    """One measured figure on a scale from `start` to `end`: where the point, its interval and the mark lie, in %."""
+    """One measured figure on a scale from `start` to `end`: positions of the point, its interval and the mark, in %."""
 
     point: float
     low: float
@@ -124,7 +124,7 @@ def render_html(card: Card) -> str:
 
 
 def summary(card: Card, folder: Path) -> str:
-    """A release in one line, of what may leave alone: the card's first sentence, how useful it is, where it lies."""
+    """A release in one line, without anything that must stay: the card's headline, its utility, its location."""
     useful = (
         "How useful it is stands in the dossier"
         if card.utility is None
@@ -134,7 +134,7 @@ def summary(card: Card, folder: Path) -> str:
 
 
 def in_notebook(said: str, page: str) -> str:
-    """A page below what it says in short, in a frame of its own: no style and no script of it reaches the notebook."""
+    """A short text with the page below it in its own frame, isolated from the notebook's styles and scripts."""
     return (
         f'<p>{escape(said)}</p><iframe sandbox="allow-scripts" title="{escape(said)}" width="100%" height="560" '
         f'style="border:1px solid #b9c3cc" srcdoc="{escape(page)}"></iframe>'
@@ -168,7 +168,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
 
 @functools.cache
 def environment(autoescape: bool = True) -> Environment:
-    """Templates of this room with the filters of its documents."""
+    """This package's templates with the filters that its documents use."""
     made = room_environment()
     if not autoescape:
         made.autoescape, made.finalize = False, _markdown
@@ -183,7 +183,7 @@ def epsilon(value: float | None) -> str:
 
 
 def figure(value: object) -> str:
-    """A public figure as people write it."""
+    """A public figure in readable form."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -194,14 +194,14 @@ def figure(value: object) -> str:
 
 
 def useful_rows(card: Card) -> list[tuple[str, Figure]]:
-    """Every figure about test records with its name; the recall of each class where there are few."""
+    """Every figure about test records with its name, including per-class recall if there are few classes."""
     return [] if card.utility is None else rows_of(card.utility.figures, card.data.classes)
 
 
 def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
-    """Every figure with its name; of each class too, by its name or its number, where there are few.
+    """Every figure with its name, including those of each class, by name or number, if there are few classes.
 
-    A recall whose interval is almost all of 0 to 1 has no row; it is among the figures all the same.
+    A recall whose interval covers almost all of 0 to 1 gets no row, though it remains among the figures.
     """
     rows = [("accuracy", found.accuracy), ("share of the largest class", found.majority)]
     rows.append(("mean recall of the classes", found.balanced_accuracy))
@@ -217,7 +217,7 @@ def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
 
 @dataclass(frozen=True)
 class SizeRow:
-    """One line of "Smaller and faster", as text; what is not known is a dash."""
+    """One line of "Smaller and faster", as text; unknown values are dashes."""
 
     what: str
     file: str
@@ -229,7 +229,7 @@ class SizeRow:
 
 
 def size_rows(found: Compression) -> list[SizeRow]:
-    """Teacher and student as they are, then the student's smaller files."""
+    """The teacher and the student at full precision, then the student's smaller files."""
     big, small, whole = found.teacher, found.student, found.forms[0]
     rows = [
         SizeRow("teacher, stays", "", f"{big.parameters:,}", _short_count(big.multiply_adds),
@@ -265,7 +265,7 @@ def _ratio(big: int, small: int) -> str:
 
 
 def file_size(size: int | None) -> str:
-    """Bytes as people write them."""
+    """A file size in readable units."""
     if size is None:
         return "–"
     return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB"
@@ -284,12 +284,12 @@ def _total(card: Card) -> list[OtherRelease]:
 
 
 def day(date: datetime.date) -> str:
-    """The same in every locale."""
+    """A date, formatted the same in every locale."""
     return f"{date.day} {MONTHS[date.month - 1]} {date.year}"
 
 
 def percent(value: float) -> str:
-    """A share with one decimal."""
+    """A proportion as a percentage with one decimal."""
     return f"{100 * value:.1f}%"
 
 
@@ -303,7 +303,7 @@ def _pretty(value: Any) -> str:
 
 
 def _yaml(value: object) -> Markup:
-    """A value that every YAML reader takes as this very value: JSON is YAML."""
+    """A value that every YAML parser reads unchanged: JSON is YAML."""
     return Markup(json.dumps(value, ensure_ascii=True))
 
 
@@ -340,7 +340,7 @@ def render_dossier(dossier: Dossier) -> str:
 
 
 def _curves(dossier: Dossier) -> str:
-    """The ROC curves as the address of a picture; empty where there are none."""
+    """The ROC curves as the URL of an image; empty if there are none."""
     attacks = dossier.audit.attacks
     if not has_curve(attacks):
         return ""
@@ -348,11 +348,11 @@ def _curves(dossier: Dossier) -> str:
 
 
 def dossier_place(vault: Vault, release_id: str) -> Path:
-    """Where the page of a release's newest dossier lies."""
+    """The path of the page of a release's newest dossier."""
     return vault.dossier_folder(release_id) / DOSSIER_HTML
 
 
 def keep_dossier(vault: Vault, dossier: Dossier) -> Path:
-    """Write dossier and page to the vault; older ones stay beside them. Returns the page."""
+    """Write the dossier and its page to the vault, keeping earlier ones. Returns the path of the page."""
     files = {DOSSIER: dossier.to_json().encode(), DOSSIER_HTML: render_dossier(dossier).encode()}
     return vault.store_dossier(dossier.release_id, files) / DOSSIER_HTML

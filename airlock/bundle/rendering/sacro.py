@@ -1,10 +1,10 @@
-"""The audit in the layout of SACRO-ML's report.json, so that a trusted research environment can take it in.
+"""The audit in the layout of SACRO-ML's report.json, so that a trusted research environment can use it.
 
 In: a card, and the dossier with its attacks. Out: `report.json` and `target.yaml` in a new folder. Names and nesting
-are those that SACRO-ML 2.0 writes and reads (`GenerateTextReport` takes both files). A figure that Airlock does not
-measure is left out, and nothing is said to have been made by SACRO-ML: `sacroml_version` is null. Theirs and ours
-differ in two points. `Advantage` there is a magnitude, without sign. `TPR@0.1%` there runs along the thresholds between
-two corners of the curve; ours is the corner itself.
+are those that SACRO-ML 2.0 writes and reads (`GenerateTextReport` reads both files). Figures that Airlock does not
+measure are left out, and nothing claims to have been produced by SACRO-ML: `sacroml_version` is null. Two figures are
+defined differently. SACRO-ML's `Advantage` is a magnitude, without sign. Its `TPR@0.1%` interpolates between two
+corners of the ROC curve; ours is the corner itself.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def write_report(folder: Path, card: Card, dossier: Dossier) -> None:
     """
     folder = Path(folder).absolute()
     if os.path.lexists(folder):
-        raise OutputError("a folder that does not exist yet", str(folder), do="Name another one.")
+        raise OutputError("a folder that does not exist yet", str(folder), do="Choose another one.")
     with folder_aside(folder) as aside:
         write_file(aside / REPORT, _json(report(card, dossier)))
         write_file(aside / TARGET, _json(target(card)))  # JSON is YAML
 
 
 def report(card: Card, dossier: Dossier) -> dict[str, Any]:
-    """report.json: one entry an attack, named as SACRO-ML names them."""
+    """report.json: one entry per attack, with SACRO-ML's names."""
     entries = [_entry(card, attack) for attack in dossier.audit.attacks if attack.aim == "membership"]
     return {f"{entry['metadata']['attack_name']}_{entry['log_id']}": entry for entry in entries}
 
@@ -125,7 +125,7 @@ def _instance(attack: AttackResult) -> dict[str, Any]:
 
 
 def _p_value(attack: AttackResult) -> float:
-    """Of an AUC at least this large for a score that knows nothing."""
+    """The probability of an AUC at least this large for an uninformative score."""
     return float(norm.sf(attack.value, loc=0.5, scale=math.sqrt(null_variance(attack.members, attack.non_members))))
 
 

@@ -1,11 +1,12 @@
-"""The sentences of a card: they follow from its figures, so that a changed sentence is found by writing it again.
+"""The sentences of a card: they are derived from its figures, so verification finds an edited sentence by rewriting it.
 
-What ε means is said as a guess. Under (ε, δ) a person who starts from even odds and must say whether a record was used
-is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1). How strong that
-is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 strong, ε ≤ 10 moderate, above it weak.
+The meaning of ε is explained through a guess. Under (ε, δ), someone who starts from even odds and must say whether a
+record was used is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1).
+How strong that is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 strong, ε ≤ 10 moderate, above
+10 weak.
 
-Audit on features have sentences of their own (`write_on_features`): what comes back, whose front end it was, what
-else features tell.
+Attacks on features have their own sentences (`write_on_features`): what can be reconstructed, whether the front end was
+identified, and what else features reveal.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ PUBLIC_PART = " It is not about the {share} of the records that the holder decla
 
 
 def verdict(promise: StatedGuarantee, secure_noise: bool, audit: Audit | None = None) -> CardVerdict:
-    """The one word that decides badge and first line; "doubt" only where it is known what attacks found."""
+    """The one word that decides badge and headline; "doubt" is possible only if the audit is given."""
     if not secure_noise:
         return "insecure"
     if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
@@ -213,13 +214,13 @@ def verdict(promise: StatedGuarantee, secure_noise: bool, audit: Audit | None = 
 
 @dataclass(frozen=True)
 class Particulars:
-    """What a card says because of the kind of artefact that leaves.
+    """Sentences that are specific to the kind of artefact that leaves.
 
     Args:
-        headline: After the first sentence.
-        scope: Before all other sentences about a proven promise.
-        bounds: After them.
-        utility: After how useful it is.
+        headline: Follows the first sentence of the headline.
+        scope: Precedes all other sentences about a proven guarantee.
+        bounds: Follows them.
+        utility: Follows the sentence about utility.
     """
 
     headline: str = ""
@@ -229,7 +230,7 @@ class Particulars:
 
 
 def about_features(features: FeatureSummary) -> Particulars:
-    """That features leave, what is done to them and to their labels, and what nobody can rebuild from them."""
+    """That features leave, how they and their labels are protected, and the bound on reconstruction."""
     noise = WITH_NOISE if features.noise is not None else WITHOUT_NOISE
     shape = " × ".join(f"{side:,}" for side in features.shape)
     return Particulars(
@@ -241,7 +242,7 @@ def about_features(features: FeatureSummary) -> Particulars:
 
 
 def about_answers(promise: StatedGuarantee, interface: Interface) -> Particulars:
-    """That answers leave, how many, and what all of them cost."""
+    """That answers leave, how many, and what they cost in total."""
     units = f"{interface.units or 0:,}"
     if interface.units is None:
         count = "any number of them"
@@ -256,9 +257,9 @@ def about_answers(promise: StatedGuarantee, interface: Interface) -> Particulars
 
 
 def headline(promise: StatedGuarantee, secure_noise: bool, data: DataSummary, own: Particulars) -> str:
-    """The truth in one sentence, which stands first on everything that is printed.
+    """The verdict in one sentence, which comes first in everything that is printed.
 
-    Where no model leaves, or some records were declared public, there is one more.
+    If no model leaves, or some records were declared public, another sentence follows.
     """
     about = verdict(promise, secure_noise) in ("proven", "weak") and data.public_share > 0
     public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%") if about else ""
@@ -332,7 +333,7 @@ def write(
 
 
 def _useful(utility: Utility | None, promise: StatedGuarantee) -> str:
-    """What the counts say, and that they are paid for."""
+    """What the noisy counts show, and that they are paid for."""
     if utility is None:
         return MEASURED_INSIDE
     found = utility.figures
@@ -362,7 +363,7 @@ def _promise(promise: StatedGuarantee, records: int, kind: CardVerdict, own: Par
 
 
 def _recovery(rows: FeatureSummary) -> tuple[str, ...]:
-    """The bound on reconstruction, where it says more than that anything can happen."""
+    """The bound on reconstruction, unless it is vacuous."""
     found = [
         RECOVERY_ROW.format(psnr=one.psnr, bound=percent_up(one.bound), blind=percent_up(one.blind))
         for one in rows.recovery
@@ -403,7 +404,7 @@ def _others(promise: StatedGuarantee, secure_noise: bool, total: Composition) ->
 
 
 def measured(audit: Audit) -> float:
-    """The largest ε that an attack found this release to have at least; 0 if none."""
+    """The largest lower bound on ε from any attack on this release; 0 if there is none."""
     return max((attack.epsilon_lower_bound for attack in audit.attacks), default=0.0)
 
 
@@ -448,7 +449,7 @@ SCOPE = (
 
 
 def write_on_features(found: Findings | None) -> tuple[str, ...]:
-    """Every sentence, the strongest attacker of each kind first; none where no features were attacked."""
+    """Every sentence, starting with the strongest attacker of each kind; none if no features were attacked."""
     if found is None:
         return ()
     best = [_best(found, view) for view in ("front", "features")]
@@ -490,7 +491,7 @@ def _share(one: ReconstructionResult) -> str:
 
 
 def _named(one: IdentificationResult) -> str:
-    """With the fewest known records that name the net and all its channels, else with the most."""
+    """The sentence for the fewest known records that identify the net and all its channels, or else for the most."""
     whole = [i for i, ok in enumerate(one.net_right) if ok and one.live[i] and one.right[i] == one.live[i]]
     place = whole[0] if whole else len(one.known) - 1
     return (NAMED if one.net_right[place] and one.right[place] else NOT_NAMED).format(
