@@ -101,7 +101,7 @@ def on_stripes(place: Path) -> list[list[str]]:
     """Every command, with the source, network, accountant and attack that the example brings."""
     (place / "stripes.toml").write_text(STRIPES)
     (place / "compare-stripes.toml").write_text(STRIPES_COMPARED)
-    config, bundle = str(place / "stripes.toml"), str(place / "stripes")
+    config, bundle = str(place / "stripes.toml"), str(place / "striped")
     named = ["--data", "stripes", "--net", "wide-tanh", "--attack", "sure-guess", "--shadows", "4", "--epochs", "1"]
     compared = ["--out", str(place / "compared-stripes"), "--jobs", "1", "--quick"]
     return [
@@ -116,7 +116,7 @@ def on_stripes(place: Path) -> list[list[str]]:
 
 
 def test_its_own_tests_pass_and_every_command_knows_all_that_it_brings(tmp_path: Path) -> None:
-    means, stripes, bundle = on_means(tmp_path), on_stripes(tmp_path), tmp_path / "stripes"
+    means, stripes, bundle = on_means(tmp_path), on_stripes(tmp_path), tmp_path / "striped"
     told = json.dumps({"tests": str(EXAMPLE / "tests"), "lines": [*means, *stripes]})
     out = run_installed(tmp_path, COMMANDS, told)
     passed, results = json.loads(out.splitlines()[-1])

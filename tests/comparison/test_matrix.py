@@ -77,7 +77,7 @@ def test_the_demo_skips_nothing() -> None:
     with as_file(files("airlock.comparison").joinpath("demo.toml")) as place:
         demo = lay_out(load(place, {"accountant": "rdp"}))  # the quicker one; what fits and what does not is the same
     assert not demo.skipped
-    listed = {name for name in NAMES if named(name).listed}
+    listed = {name for name in NAMES if methods.named(name).listed}
     assert set(NAMES) - listed == {"twin/kde-sharded"}
     assert {task.method for task in demo.tasks if task.kind == "release"} == listed
 
