@@ -61,7 +61,7 @@ from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.sealed import Sealed
 from tests.faults.fault import Patch, Plant
 
-spend_module: Any = importlib.import_module("airlock.accounting.epsilon")
+epsilon_module: Any = importlib.import_module("airlock.accounting.epsilon")
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
@@ -457,8 +457,8 @@ def no_process_adds_the_noise(patch: Patch) -> None:
 
 
 def epsilon_at_a_hundred_times_delta(patch: Patch) -> None:
-    spent = spend_module._spent
-    patch.setattr(spend_module, "_spent", lambda content, delta, how: spent(content, 100 * delta, how))
+    bounded = epsilon_module._bounded
+    patch.setattr(epsilon_module, "_bounded", lambda content, delta, how: bounded(content, 100 * delta, how))
 
 
 def tuning_runs_are_free(patch: Patch) -> None:
@@ -480,12 +480,12 @@ def renyi_without_delta(patch: Patch) -> None:
     """The divergence of the best order, without what δ costs at that order."""
 
     def epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None = None) -> float:
-        with spend_module._quiet():
-            accountant = spend_module.rdp.RdpAccountant(orders)
+        with epsilon_module._quiet():
+            accountant = epsilon_module.rdp.RdpAccountant(orders)
             accountant.compose(event)
             return float(np.min(accountant._rdp[1:] if len(accountant._rdp) > 1 else accountant._rdp))
 
-    patch.setattr(spend_module, "_rdp_epsilon", epsilon)
+    patch.setattr(epsilon_module, "_rdp_epsilon", epsilon)
 
 
 def sampling_under_replace_one(patch: Patch) -> None:
