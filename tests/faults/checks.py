@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from airlock.accounting import compute_epsilon
+from airlock.accounting.epsilon import OTHERS
 from airlock.mechanisms import Clip, Stream
+from airlock.plugins import Plugin
 from airlock.training import PrivateGradients
 from airlock.training.distributed import Group
 from airlock.training.per_sample import use_of
@@ -95,6 +98,17 @@ def every_row_has_noise_of_its_own() -> None:
     """Equal features in every row."""
     found, _ = protected(channel(), np.full(20, 2))
     assert len(np.unique(found, axis=0)) == 20, "rows share their noise"
+
+
+def a_foreign_accountant_lowers_no_epsilon() -> None:
+    """One that says half of what dp-accounting says."""
+    event = dpa.GaussianDpEvent(2.0)
+    own = compute_epsilon(event, 1e-5).epsilon
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OTHERS._table, "half", Plugin("other.place:half", "other-package 1.0"))
+        patch.setitem(OTHERS._loaded, "half", lambda event, delta: own / 2)
+        stated = compute_epsilon(event, 1e-5, accountant="half").epsilon
+    assert stated >= own, f"ε = {stated:.3g} is stated where dp-accounting bounds {own:.3g}"
 
 
 in_every_process: Plant | None = None  # what a fault plants in the processes of a group, each of which has its own code

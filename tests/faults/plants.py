@@ -461,6 +461,11 @@ def epsilon_at_a_hundred_times_delta(patch: Patch) -> None:
     patch.setattr(epsilon_module, "_bounded", lambda content, delta, how: bounded(content, 100 * delta, how))
 
 
+def a_foreign_accountant_has_the_last_word(patch: Patch) -> None:
+    told = epsilon_module.EpsilonBound
+    patch.setattr(epsilon_module, "_raised", lambda own, theirs, name: told(theirs, own.accountant, own.version))
+
+
 def tuning_runs_are_free(patch: Patch) -> None:
     events_of = BudgetSchedule.events
     patch.setattr(BudgetSchedule, "events", lambda self: events_of(replace(self, runs=1)))

@@ -112,6 +112,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("one step more than accounted", "loop", plants.one_step_more, called(checks.as_many_noisy_steps_as_accounted)),
     # Accounting
     _made_up("epsilon read at 100 delta", "compute_epsilon", plants.epsilon_at_a_hundred_times_delta, called(test_epsilon.test_one_gaussian_meets_the_exact_curve)),
+    _made_up("a foreign accountant has the last word", "compute_epsilon", plants.a_foreign_accountant_has_the_last_word, called(checks.a_foreign_accountant_lowers_no_epsilon)),
     _made_up("Rényi divergence without what delta costs", "compute_epsilon", plants.renyi_without_delta, called(test_epsilon.test_known_answers)),
     _made_up("a failure's probability is not taken off delta", "events", plants.failures_cost_nothing, called(test_events.test_a_failure_is_taken_off_delta_wherever_it_stands, dpa.GaussianDpEvent(2.0))),
     _made_up("only the first event is composed", "events", plants.only_the_first_event_is_composed, called(test_events.test_small_compositions_stay_simple)),
