@@ -774,19 +774,12 @@ def tables_cost_twice_what_is_stated(patch: Patch) -> None:
 
 def _views_alone(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, *_: object) -> tuple[Named, int]:
     """Each view of a record is clipped as if it were a record."""
-    rolled = [torch.roll(x, (i, j), (2, 3)) for i in range(2) for j in range(4)]
-    was, total = net.training, {name: torch.zeros_like(p, dtype=torch.float64) for name, p in net.named_parameters()}
+    views = torch.cat([torch.roll(x, (i, j), (2, 3)) for i in range(2) for j in range(4)])
+    was = net.training
     net.eval()
-    for view in rolled:
-        for one, label in zip(view, y, strict=True):
-            net.zero_grad()
-            nn.functional.cross_entropy(net(one[None]), label[None]).backward()
-            found = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
-            whole = torch.stack([g.norm() for g in found.values()]).norm()
-            for name, g in found.items():
-                total[name] += g.double() * min(1.0, clip.norm / float(whole))
+    found = clipped_sum(net, views, y.repeat(8), clip, 200.0)
     net.train(was)
-    return total, 0
+    return found
 
 
 def _in_the_batch(net: nn.Module, x: Tensor, y: Tensor, clip: Clip, *_: object) -> tuple[Named, int]:

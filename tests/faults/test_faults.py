@@ -16,7 +16,15 @@ from tests.faults.table import CATCHERS, FAULTS
 
 
 def _marked(values: tuple[Any, ...]) -> list[Any]:
-    return [pytest.param(one, id=one.name, marks=[pytest.mark.long] if one.long else []) for one in values]
+    return [
+        pytest.param(one, id=one.name, marks=[pytest.mark.long] if one.long or _is_a_test(one) else [])
+        for one in values
+    ]
+
+
+def _is_a_test(one: Fault | Catcher) -> bool:
+    """Whether it is a test of its own, which is quiet in `make test` without being asked here."""
+    return isinstance(one, Catcher) and one.name.partition("[")[0].rpartition(".")[2].startswith("test_")
 
 
 @pytest.mark.parametrize("fault", _marked(FAULTS))

@@ -96,7 +96,7 @@ def count_noise(source: PrivateGradients, records: int, steps: int) -> np.ndarra
     return np.array(found)
 
 
-@pytest.mark.parametrize("records", [1, 5])
+@pytest.mark.parametrize("records", [pytest.param(1, marks=pytest.mark.long), 5])
 def test_the_count_gets_noise_of_the_accounted_scale(records: int) -> None:
     noise = count_noise(PrivateGradients(0.5, 2.0, 7.0, Stream.from_seed(1), MOVING), records, 600)
     assert has_scale(noise, 3.0)

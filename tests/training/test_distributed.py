@@ -20,9 +20,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed import distributed_c10d as c10d
+from typer.testing import CliRunner
 
 from airlock import data, methods, pipeline
 from airlock.bundle.verify import verify
+from airlock.cli import app
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Records
 from airlock.errors import AirlockError, ConfigError, TrainingError
@@ -38,11 +40,27 @@ CPU = torch.device("cpu")
 PATIENCE = LONG  # only a test that has failed waits so long
 
 
-def serve(rank: int, port: int, link: Any) -> None:
-    """One process: joins, then runs what it is sent."""
+Launched = Callable[[list[str]], tuple[int, str, str]]
+
+
+def take_place(rank: int, port: int) -> None:
+    """Say who this process is, as torchrun does."""
     place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     torch.set_num_threads(1)
+
+
+def run_command(rank: int, port: int, link: Any) -> None:
+    """One process of a command: takes it, runs it, and gives its exit code and what it wrote."""
+    take_place(rank, port)
+    command, environment = link.recv()
+    done = CliRunner().invoke(app, command, env=environment)
+    link.send((done.exit_code, done.stdout, done.stderr + repr(done.exception or "")))
+
+
+def serve(rank: int, port: int, link: Any) -> None:
+    """One process: joins, then runs what it is sent."""
+    take_place(rank, port)
     with joined("cpu", datetime.timedelta(seconds=PATIENCE)) as group:
         while (message := link.recv()) is not None:
             try:
@@ -64,20 +82,20 @@ def free_port() -> int:
 class Pair:
     """Two processes; a call runs a function in both and gives both results, or what was refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Callable[[int, int, Any], None] = serve) -> None:
         port = free_port()
         context = mp.get_context("forkserver")  # torch and Airlock are imported once, not by every process
         context.set_forkserver_preload(["tests.training.test_distributed", "torch._dynamo"])
         self.processes, self.links, self.broken = [], [], False
         for rank in range(2):
             here, there = context.Pipe()
-            process = context.Process(target=serve, args=(rank, port, there), daemon=True)
+            process = context.Process(target=target, args=(rank, port, there), daemon=True)
             process.start()
             there.close()
             self.processes.append(process)
             self.links.append(here)
 
-    def __call__(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def __call__(self, task: Any, *arguments: Any) -> list[Any]:
         for link in self.links:
             link.send((task, *arguments))
         return [self.result(rank) for rank in range(2)]
@@ -325,6 +343,7 @@ def test_a_damaged_checkpoint_is_refused_by_all(pair: Pair, tmp_path: Path) -> N
 # The whole release --------------------------------------------------------------------------------------------------
 
 
+QUICK = ("--set", "accountant=rdp")  # to plan
 SETTINGS, SHARES = {"steps": 2, "lot_size": 40}, {"test": 0.1, "holdout": 0.7}  # small lots of few records
 
 
@@ -371,7 +390,7 @@ def test_every_process_reads_the_public_set_beside_its_records(pair: Pair, tmp_p
 
 
 def mixed_up(group: Group, what: str) -> None:
-    asked = config(epsilon=3.0 + (what == "config") * group.rank)
+    asked = config(epsilon=3.0 + (what == "config") * group.rank, accountant="rdp")
     channel = methods.build(asked, data.describe(asked))
     split = data.load(asked)
     if what == "records" and group.rank:
@@ -416,14 +435,29 @@ def test_without_torchrun_there_is_nobody_else(monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
-def test_a_release_by_torchrun_is_sound(digits_config: Path, tmp_path: Path) -> None:
+def by_torchrun(command: list[str]) -> tuple[int, str, str]:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "airlock"]
+    done = subprocess.run([*launch, *command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def by_ourselves(command: list[str]) -> tuple[int, str, str]:
+    """Two processes in which torch is imported already, told who they are as torchrun tells them."""
+    both = Pair(run_command)
+    try:
+        done = both(command, dict(os.environ))
+    finally:
+        both.close()
+    return max(code for code, _, _ in done), "".join(out for _, out, _ in done), "".join(err for _, _, err in done)
+
+
+@pytest.mark.parametrize("launched", [by_ourselves, pytest.param(by_torchrun, marks=pytest.mark.long)])
+def test_a_release_by_torchrun_is_sound(launched: Launched, digits_config: Path, tmp_path: Path) -> None:
     with digits_config.open("a") as file:
         file.write("lot_size = 40\n[split]\ntest = 0.1\nholdout = 0.7\n")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "airlock"]
-    command = ["release", str(digits_config), "--out", str(tmp_path / "bundle"), "--json"]
-    done = subprocess.run([*launch, *command], capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["guarantee"]["epsilon"] <= 3.0  # one answer, from the lead
+    code, out, err = launched(["release", str(digits_config), "--out", str(tmp_path / "bundle"), "--json", *QUICK])
+    assert code == 0, err
+    assert json.loads(out)["guarantee"]["epsilon"] <= 3.0  # one answer, from the lead
     verdict = verify(tmp_path / "bundle")
     assert verdict.ok, verdict
     card = json.loads((tmp_path / "bundle/card.json").read_text())
