@@ -38,11 +38,13 @@ def pytest_configure() -> None:
         chance.forget_local_constants()
 
 
+@pytest.hookimpl(trylast=True)  # when those that do not run are gone
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         test = getattr(item, "obj", None)
         if is_hypothesis_test(test):
             chance.settle(test, getattr(item, "cls", None))
+    items[:] = quick.slow_first(items, [item.path for item in items])
 
 
 @cache
