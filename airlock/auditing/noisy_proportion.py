@@ -141,7 +141,7 @@ class _Law:
         masses = -np.diff(np.append(1.0, tails))  # of what lies before the first edge, and between neighbouring edges
         away = np.subtract.outer(places / two - 1e-9, (one / two) * (edges - 1.0))
         most = math.ceil(_CERTAIN / second.epsilon)  # from here on either way the chances are 0 and 1, but for rounding
-        chances = second.at_least(np.arange(-most, most + 1))
+        chances = second.at_least(np.arange(-most, most + 1.0))
         rounded = np.ceil(np.clip(away, -most, most, out=away), out=away)
         return np.asarray(chances[rounded.astype(np.intp) + most] @ masses + tails[-1])
 
