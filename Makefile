@@ -12,12 +12,16 @@ export UV_FIND_LINKS ?= $(wildcard $(PIP_FIND_LINKS))
 export PYTHONDONTWRITEBYTECODE =
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-quick test-full times faults fuzz lint types check-browser bench docs docs-serve clean
+.PHONY: demo test test-quick test-full pytest times faults fuzz lint style types check-browser bench docs docs-serve clean
 
 demo: $(VENV)/.run
 	$(BIN)/airlock demo --out $(OUT) $(DEMO)
 
-test: lint check-browser
+# Types are checked meanwhile: mypy keeps one core busy, and pytest has only one while it starts and ends.
+test: style check-browser
+	@$(MAKE) --no-print-directory -j 2 types pytest
+
+pytest: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # For the inner loop: what can be said in a minute or so. Without types, and without the modules on tests/slow.txt.
@@ -44,9 +48,13 @@ faults: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile fuzz -m hypothesis $(FUZZ)
 
-lint: $(VENV)/.dev
+lint: style types
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
 # The site, without a network: nothing is loaded from elsewhere, now or when it is read.

@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from hypothesis import HealthCheck, register_random, settings
 
-from airlock.mechanisms import randomness
-
+# torch and Airlock are imported where they are used: the process that only hands tests out to others needs neither.
 USUAL = 100  # examples of a test that asks for no number of its own
 FUZZ_EXAMPLES = int(os.environ.get("AIRLOCK_FUZZ_EXAMPLES", "3000"))
 
@@ -83,6 +81,8 @@ def forget_local_constants() -> None:
 
 def seed_all(name: str) -> None:
     """Start every global generator that a test could draw from anew, from a name."""
+    import torch
+
     seed = zlib.crc32(name.encode())
     random.seed(seed)
     np.random.seed(seed)
@@ -92,6 +92,8 @@ def seed_all(name: str) -> None:
 @contextlib.contextmanager
 def own_chance(name: str) -> Iterator[None]:
     """Seeded inside; afterwards the generators go on as if nothing had been drawn."""
+    import torch
+
     python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seed_all(name)
     try:
@@ -108,6 +110,8 @@ def seeded_system(name: str) -> Iterator[None]:
 
     A process that is forked meanwhile asks the system itself: else two of them would draw the same.
     """
+    from airlock.mechanisms import randomness
+
     count, here = itertools.count(), os.getpid()
 
     class Seeded:
@@ -131,12 +135,18 @@ class _TorchChance:
     """torch's global generator as Hypothesis wants to see it, so that an example means the same when it is repeated."""
 
     def seed(self, seed: int) -> None:
+        import torch
+
         torch.manual_seed(seed)
 
-    def getstate(self) -> torch.Tensor:
+    def getstate(self) -> Any:
+        import torch
+
         return torch.get_rng_state()
 
-    def setstate(self, state: torch.Tensor) -> None:
+    def setstate(self, state: Any) -> None:
+        import torch
+
         torch.set_rng_state(state)
 
 

@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import is_hypothesis_test
 
 from airlock.plugins import Plugin, Registry
-from tests import chance, exporting, quick
+from tests import chance, quick
 
 pytest.register_assert_rewrite("airlock.testing")
 
 # The order of a sum, and with it the last bits of a training, hang on the number of threads: one, here and in children.
 os.environ["OMP_NUM_THREADS"] = "1"
-torch.set_num_threads(1)
 chance.register()
 
 
@@ -40,15 +38,25 @@ def pytest_configure() -> None:
         chance.forget_local_constants()
 
 
+@pytest.hookimpl(trylast=True)  # when those that do not run are gone
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         test = getattr(item, "obj", None)
         if is_hypothesis_test(test):
             chance.settle(test, getattr(item, "cls", None))
+    items[:] = quick.slow_first(items, [item.path for item in items])
+
+
+@cache
+def compute_on_one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """What a module draws while it is imported does not hang on what was imported before it."""
+    compute_on_one_thread()
     chance.seed_all(collector.nodeid)
 
 
@@ -125,6 +133,10 @@ def _exporter_with_a_memory() -> Iterator[None]:
 
     Nor is the graph of one network made again for another that differs in its weights alone: `tests/exporting.py`.
     """
+    import torch
+
+    from tests import exporting
+
     with pytest.MonkeyPatch.context() as patch:
         with contextlib.suppress(ImportError):  # it lies elsewhere in other releases of torch
             from torch.onnx._internal.exporter._registration import ONNXRegistry

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from airlock.mechanisms import Stream
-from tests import chance
+from tests import chance, quick
 
 TESTS = Path(__file__).parent
 SLOW_WORK = {
@@ -191,3 +191,13 @@ def test_a_forked_process_asks_the_system(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.system_randomness
 def test_a_test_can_ask_for_the_systems_own(request: pytest.FixtureRequest) -> None:
     assert Stream.from_system().take_key() not in keys(request.node.nodeid)
+
+
+def test_both_halves_begin_with_slow_modules_and_none_is_divided() -> None:
+    slow, small = sorted(quick.slow())[:4], Path("small.py")
+    modules = [small] * 5 + [module for module in slow for _ in range(3)] + [small] * 9
+    order = quick.slow_first(range(26), modules)
+    assert sorted(order) == list(range(26))
+    first, second = [modules[place] for place in order[:13]], [modules[place] for place in order[13:]]
+    assert first == [slow[0]] * 3 + [slow[2]] * 3 + [small] * 7
+    assert second == [slow[1]] * 3 + [slow[3]] * 3 + [small] * 7

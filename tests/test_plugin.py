@@ -35,22 +35,11 @@ from tests.conftest import Plug
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples/plugin"
 CONFIG = 'channel = "weights"\nmethod = "class-means"\ndata = "digits"\nepsilon = 3.0\ndelta = 1e-4\n'
-COMPARED = """
-data = "digits"
-epsilons = [3.0]
-delta = 1e-4
-methods = ["weights/class-means"]
-court_seconds = 0.2
-[settings."weights/gaussian"]
-steps = 2
-[settings.baseline]
-epochs = 1
-"""
 STRIPES = 'channel = "weights"\ndata = "stripes"\nnet = "wide-tanh"\naccountant = "half-delta"\nepsilon = 3.0\n'
 STRIPES += "delta = 1e-4\nsplit = {test = 0.2, holdout = 0.3}\n[settings]\nsteps = 3\nlot_size = 50\n"
-STRIPES_COMPARED = 'data = "stripes"\nnet = "wide-tanh"\naccountant = "half-delta"\nepsilons = [3.0]\ndelta = 1e-4\n'
-STRIPES_COMPARED += 'methods = ["weights/gaussian"]\ncourt_seconds = 0\n[settings]\n'
-STRIPES_COMPARED += '"weights/gaussian" = {steps = 3}\nbaseline = {epochs = 1}\n'
+COMPARED = 'data = "stripes"\nnet = "wide-tanh"\naccountant = "half-delta"\nepsilons = [3.0]\ndelta = 1e-4\n'
+COMPARED += 'methods = ["weights/class-means"]\ncourt_seconds = 0.2\n[settings]\n'
+COMPARED += '"weights/gaussian" = {steps = 3}\nbaseline = {epochs = 1}\n'
 # In one process, since torch takes longer to import than any of them to run; its tests first, while nothing is imported
 # whose asserts pytest would rewrite.
 COMMANDS = """
@@ -84,7 +73,6 @@ def run_installed(target: Path, code: str, told: str) -> str:
 def on_means(place: Path) -> list[list[str]]:
     """Every command, with the method that the example brings."""
     (place / "means.toml").write_text(CONFIG)
-    (place / "compare.toml").write_text(COMPARED)
     config, bundle = str(place / "means.toml"), str(place / "bundle")
     return [
         ["plan", config],
@@ -92,18 +80,17 @@ def on_means(place: Path) -> list[list[str]]:
         ["verify", bundle],
         ["audit", bundle, "--shadows", "4", "--epochs", "1"],
         ["court", "weights/class-means", "--pairs", "300", "--seconds", "1e9"],
-        ["compare", str(place / "compare.toml"), "--out", str(place / "compared"), "--jobs", "1"],
         ["advise", "--data", "digits", "--epsilon", "3", "--delta", "1e-4", "--json"],
     ]
 
 
 def on_stripes(place: Path) -> list[list[str]]:
-    """Every command, with the source, network, accountant and attack that the example brings."""
+    """The same with the source, network, accountant and attack that it brings; the comparison has them all."""
     (place / "stripes.toml").write_text(STRIPES)
-    (place / "compare-stripes.toml").write_text(STRIPES_COMPARED)
+    (place / "compare.toml").write_text(COMPARED)
     config, bundle = str(place / "stripes.toml"), str(place / "striped")
     named = ["--data", "stripes", "--net", "wide-tanh", "--attack", "sure-guess", "--shadows", "4", "--epochs", "1"]
-    compared = ["--out", str(place / "compared-stripes"), "--jobs", "1", "--quick"]
+    compared = ["--out", str(place / "compared"), "--jobs", "1", "--quick"]
     return [
         ["datasets", "--json"],
         ["plan", config, "--json"],
@@ -111,7 +98,7 @@ def on_stripes(place: Path) -> list[list[str]]:
         ["verify", bundle, "--net", "wide-tanh"],
         ["audit", bundle, *named, "--json"],
         ["audit", bundle, *named, "--attack", "sure-gess"],
-        ["compare", str(place / "compare-stripes.toml"), *compared],
+        ["compare", str(place / "compare.toml"), *compared],
     ]
 
 
@@ -123,7 +110,9 @@ def test_its_own_tests_pass_and_every_command_knows_all_that_it_brings(tmp_path:
     assert passed, out
     assert [code for code, _ in results] == [0] * len(means) + [0, 0, 0, 0, 0, 2, 0], results
     assert "class-means" in results[len(means) - 1][1]
-    assert "weights/class-means" in (tmp_path / "compared/results.csv").read_text()
+    compared = (tmp_path / "compared/results.csv").read_text()
+    assert "weights/class-means" in compared
+    assert "weights/gaussian" in compared  # with the network and the accountant
 
     listed, planned, _, _, audited, misspelt, _ = (said for _, said in results[len(means) :])
     assert {"name": "stripes", "package": "airlock-class-means 0.1.0"}.items() <= json.loads(listed)[-1].items()

@@ -37,7 +37,8 @@ def commands() -> list[str]:
 
 def environment() -> dict[str, str]:
     binaries = str(Path(sys.executable).parent)
-    return {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+    known = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")}  # of `make test`
+    return {**known, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture

@@ -25,9 +25,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
-from airlock.auditing.bounds import Floats, about, epsilon_lower_bound
+from airlock.auditing.bounds import Floats, about, epsilon_lower_bound, log_sum_exp
 
 Hits = NDArray[np.bool_]
 Point = tuple[float, float]  # ε, δ
@@ -276,7 +275,7 @@ def first(holds: Callable[[float], bool]) -> float | None:
 
 def _perfect(pairs: int, epsilon: float, delta: float) -> float:
     growth = np.log1p((1 - delta) / (math.exp(epsilon) + delta) * _STAKES)
-    return float(logsumexp(pairs * growth)) - math.log(len(_STAKES))
+    return float(log_sum_exp(pairs * growth)) - math.log(len(_STAKES))
 
 
 def _expected_wealth(pairs: int, point: Point, one: Floats, other: Floats) -> float:
@@ -289,7 +288,7 @@ def _expected_wealth(pairs: int, point: Point, one: Floats, other: Floats) -> fl
     for hit_p, chance_p in ((1, p), (0, 1.0 - p)):
         for hit_q, chance_q in ((1, q), (0, 1.0 - q)):
             growth += chance_p * chance_q * np.log1p((hit_p - ratio * hit_q - delta) / (ratio + delta) * _STAKES)
-    return float(logsumexp(pairs * growth, axis=1).max()) - math.log(len(_STAKES))
+    return float(log_sum_exp(pairs * growth).max()) - math.log(len(_STAKES))
 
 
 def _last(holds: Callable[[float], bool]) -> float:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ _TAIL = 1e-6  # tail mass of the noise that is cut off; it is added to every pro
 _FINE = 0.05  # of the noise's scale: the block size in which its distribution is discretised
 _STEP = 1.0 / 16.0
 _OUTSIDE = 1e-12  # counts further than ten deviations away, and rounding
+_CERTAIN = 50.0  # of the noise's scale: what lies further away than this has a probability below 1e-18
 _TOGETHER = 0.1  # of the noise's scale: how many sizes are grouped
 
 
@@ -79,6 +81,7 @@ class CountNoise:
         return np.asarray(both * power * ((first + 1.0 + outside) / gap + q / gap**2))
 
 
+@lru_cache(maxsize=4096)  # whoever checks a card computes again what its maker did
 def noisy_interval(
     count: int,
     total: int,
@@ -136,8 +139,11 @@ class _Law:
         edges = np.arange(-far, far + 1 + width, width, dtype=np.float64)
         tails = first.at_least(edges)
         masses = -np.diff(np.append(1.0, tails))  # of what lies before the first edge, and between neighbouring edges
-        away = (places[:, None] - one * (edges - 1.0)[None, :]) / two
-        return np.asarray(second.at_least(away) @ masses + tails[-1])
+        away = np.subtract.outer(places / two - 1e-9, (one / two) * (edges - 1.0))
+        most = math.ceil(_CERTAIN / second.epsilon)  # from here on either way the chances are 0 and 1, but for rounding
+        chances = second.at_least(np.arange(-most, most + 1.0))
+        rounded = np.ceil(np.clip(away, -most, most, out=away), out=away)
+        return np.asarray(chances[rounded.astype(np.intp) + most] @ masses + tails[-1])
 
 
 @dataclass(frozen=True)

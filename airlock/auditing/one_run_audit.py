@@ -74,11 +74,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from airlock.accounting.epsilon import Relation
 from airlock.auditing.audit_game import in_words, power
-from airlock.auditing.bounds import Floats, about
+from airlock.auditing.bounds import Floats, about, log_sum_exp
 from airlock.auditing.dp_audit import LUCK, Event, Hits, choose, first
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Stream
@@ -114,7 +114,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     if correct <= 0:
         return 1.0
     mass = _log_binomial(guesses, epsilon)
-    tail, rest = logsumexp(mass[correct:]), logsumexp(mass[:correct])
+    tail, rest = float(log_sum_exp(mass[correct:])), float(log_sum_exp(mass[:correct]))
     leak = canaries * delta * math.exp(min(700.0, tail + rest - mass[correct] - math.log(correct)))
     return min(1.0, math.exp(tail) + leak)
 
@@ -390,11 +390,21 @@ def _told(way: _Way, p: Hits, q: Hits) -> tuple[int, int]:
     return int(p.sum()), int(q.sum())
 
 
+@lru_cache(maxsize=64)
+def _log_ways(trials: int) -> Floats:
+    """Logarithms of the binomial coefficients."""
+    k = np.arange(trials + 1)
+    ways = np.asarray(gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1))
+    ways.flags.writeable = False  # all callers have the same
+    return ways
+
+
 def _log_binomial(trials: int, epsilon: float) -> Floats:
     """Logarithms of P[B = k] for k = 0, …, trials and B ~ Binomial(trials, e^ε/(e^ε + 1)), without underflow."""
     k = np.arange(trials + 1)
-    ways = gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1)
-    return np.asarray(ways - k * math.log1p(math.exp(-epsilon)) - (trials - k) * math.log1p(math.exp(epsilon)))
+    return np.asarray(
+        _log_ways(trials) - k * math.log1p(math.exp(-epsilon)) - (trials - k) * math.log1p(math.exp(epsilon))
+    )
 
 
 # The trial of a claim with one run.

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from airlock import methods
+from airlock import auditing, methods
 from airlock.cli import app
 from tests.waiting import LONG, wait_until
 
@@ -292,6 +293,22 @@ def test_court_lists_what_can_be_tried() -> None:
     assert "weights/published" in run("court").stdout
 
 
+@pytest.fixture
+def _judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a trial that is asked for twice, in words and in JSON, the runs are made once."""
+    verdicts: dict[tuple[object, ...], auditing.Verdict] = {}
+
+    def judge(case: methods.Case, stream: object, *limits: Any) -> auditing.Verdict:
+        key = (case.claim, *limits[:-1])  # without the bar that shows how far it is
+        if key not in verdicts:
+            verdicts[key] = court_judge(case, stream, *limits)  # type: ignore[arg-type]
+        return verdicts[key]
+
+    court_judge = auditing.judge
+    monkeypatch.setattr(auditing, "judge", judge)
+
+
+@pytest.mark.usefixtures("_judged_once")
 def test_court_refutes_the_published_claim_with_exit_code_1() -> None:
     result = run("court", "weights/published", "--seed", "1", "--seconds", "1e9")
     assert result.exit_code == 1
@@ -318,6 +335,7 @@ def test_court_says_so_when_another_point_of_the_proof_falls() -> None:
     assert "(0, 0.08), and that is false" in words[1]
 
 
+@pytest.mark.usefixtures("_judged_once")
 def test_court_lets_a_proven_claim_stand_with_exit_code_0() -> None:
     options = ("--seed", "1", "--pairs", "300", "--seconds", "1e9", "--epsilon", "2", "--delta", "1e-4")
     result = run("court", "weights/gaussian", *options)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import os
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -18,10 +17,10 @@ from hypothesis import strategies as st
 from airlock.accounting import Curve
 from airlock.accounting.budget_curve import CurvePoint
 from airlock.bundle.rendering.charts import draw_curve
+from airlock.cli import main
 from airlock.cli.plan import chart
 from tests.cli.test_cli import run
 
-ROOT = Path(__file__).resolve().parents[2]
 ROOT_CURVE = Curve(
     "epochs", 1e-5, "proven", 1, tuple(CurvePoint(n, n / 10, 0.3 * math.sqrt(n)) for n in (1, 4, 9, 25, 49, 100))
 )
@@ -166,12 +165,15 @@ def test_a_claim_is_not_drawn(digits_config: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x.svg").exists()
 
 
-def test_a_terminal_without_unicode_reads_epsilon(digits_config: Path) -> None:
-    command = [sys.executable, "-m", "airlock", "plan", str(digits_config)]
-    shown = subprocess.run(
-        command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True, cwd=ROOT
-    )
-    text = shown.stdout.decode("ascii")
+def test_a_terminal_without_unicode_reads_epsilon(digits_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, complaints = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
+    monkeypatch.setattr(sys, "argv", ["airlock", "plan", str(digits_config)])
+    monkeypatch.setattr(sys, "stdout", said)
+    monkeypatch.setattr(sys, "stderr", complaints)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    text, errors = (stream.buffer.getvalue().decode("ascii") for stream in (said, complaints))  # type: ignore[attr-defined]
     assert "epsilon at delta = 0.0001 by number of steps" in text
     assert "***" in text
-    assert shown.stderr == b""
+    assert errors == ""
