@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock import auditing, data, methods, nets, plugins
+from airlock import auditing, data, methods, nets
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
@@ -350,16 +350,13 @@ def audit_bundle(
         progress: Called with a label, the steps done and the steps in all.
 
     Raises:
-        Refused: The bundle does not verify, or it names another package's plugin that the user did not ask for.
+        Refused: The bundle does not verify, or its config leads to code from elsewhere that the user does not name.
     """
     chosen, safe = settings or auditing.AuditSettings(), Vault.open(vault)
     auditing.open_attacks(chosen.attacks)  # an unknown one is reported before any work is done
     card_before = read_verified(folder, safe).card
     _require_network(card_before, chosen.attacks)
-    config = _config_of(folder, {"accountant": "auto", **(overrides or {})})
-    _require_asked(card_before, config, overrides or {}, net, safe)
-    if net is not None and nets.is_foreign(config.net):
-        config = config.model_copy(update={"net": net})  # shadow models, too, use the network that the user names
+    config = _config_of(folder, {**(overrides or {}), **_own_net(card_before, net)})
     packing, method = packing_of(card_before.artefact), methods.find(config)
     stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
     config = config if stayed is None else config.model_copy(update={"settings": stayed})
@@ -399,30 +396,6 @@ def _require_network(made: Card, attacks: Sequence[str]) -> None:
         )
 
 
-def _require_asked(
-    made: Card, config: ReleaseConfig, overrides: Mapping[str, object], net: str | None, safe: Vault
-) -> None:
-    """Require that the user asked for other packages' plugins; that a bundle names one is not enough to import it.
-
-    The user did so if this vault holds the release, since they wrote its config then, or if they name it now.
-    """
-    method = f"{config.channel}/{config.method}"
-    names = [method] if methods.is_foreign(method) and "method" not in overrides else []
-    names += plugins.mentioned(config.model_dump(mode="json", exclude={"channel", "method"}))
-    unasked = [name for name in names if name not in (*map(str, overrides.values()), net)]
-    if not unasked:
-        return
-    try:
-        safe.load(made.release_id)
-    except FormatError as error:
-        raise Refused(
-            "a release of this vault, or names that you give yourself",
-            f"'{unasked[0]}' of another package in config.toml",
-            "Its code is installed here, but is not imported merely because a bundle names it.",
-            "If you trust the bundle, name it yourself: --set method=NAME for a method, --net NAME for a network.",
-        ) from error
-
-
 def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
     """A dossier for a release whose vault is elsewhere or was emptied: without the figures that only the vault had."""
     try:
@@ -450,9 +423,16 @@ def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], 
     return net.eval(), made.network.classes, made.guarantee.delta
 
 
+def _own_net(made: Card, net: str | None) -> dict[str, object]:
+    """The network that the user names, where the bundle's is not built in; shadow models, too, use it."""
+    foreign = net is not None and made.network is not None and nets.is_foreign(made.network.name)
+    return {"net": net} if foreign else {}
+
+
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
+    """The config that a bundle states, with what the user gives; it leads to no other code from elsewhere."""
     try:
-        config = load(folder / bundle.CONFIG, overrides)
+        config = load(folder / bundle.CONFIG, {"accountant": "auto", **overrides})
         _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
         if method:  # without a notice: the user cannot change what a bundle says
             config = config.model_copy(update={"method": method})
