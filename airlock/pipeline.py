@@ -23,8 +23,11 @@ from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
 from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier
+from airlock.bundle.answering import recorded
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
+from airlock.bundle.replan import as_asked
+from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
@@ -234,11 +237,24 @@ def make_release(
     inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
     inside = dossier.with_court(inside, trials)
     page_inside = page.keep_dossier(safe, inside)
-    written = bundle.write(out, config, release, made, smaller=forms, force=force)
+    written = bundle.write(
+        out, config, release, made, smaller=forms, force=force, record=lambda files: safe.record(_record(made, files))
+    )
     release.artefact.forget()
     if release.artefact.made_once:
         safe.forget_checkpoint(_run_key(config, insecure_seed))
     return Outcome(written, release, inside, page_inside)
+
+
+def _record(made: Card, files: Mapping[str, str]) -> ReleaseRecord:
+    """What the vault remembers of a release: a bundle that says otherwise is not this one."""
+    return ReleaseRecord(
+        release_id=made.release_id,
+        channel=made.channel,
+        method=made.method,
+        interface=made.interface,
+        files=dict(files),
+    )
 
 
 def preview(
@@ -369,7 +385,8 @@ def audit_bundle(
         checkpoint=safe.checkpoint_folder(f"{card_before.release_id}-audit"),
         resume=resume,
     )
-    artefact = packing.reopen(folder, card_before.leaving, card_before.details, net)
+    leaving = card_before.leaving if card_before.interface is None else recorded(card_before, safe)[1]
+    artefact = packing.reopen(folder, leaving, card_before.details, net)
     given = auditing.Situation(
         method, lambda: safe.load(card_before.release_id), card_before.guarantee.delta, split, config.split, seed,
         chosen, run, channel, config.seed,
@@ -432,12 +449,7 @@ def _own_net(made: Card, net: str | None) -> dict[str, object]:
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
     """The config that a bundle states, with what the user gives; it leads to no other code from elsewhere."""
     try:
-        config = load(folder / bundle.CONFIG, {"accountant": "auto", **overrides})
-        _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
-        if method:  # without a notice: the user cannot change what a bundle says
-            config = config.model_copy(update={"method": method})
-        # The method chooses a front end by itself: as a `net` it would be trained as a whole.
-        return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
+        return as_asked(load(folder / bundle.CONFIG, {"accountant": "auto", **overrides}))
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
             raise ConfigError(

@@ -283,8 +283,9 @@ def test_a_bundle_that_names_a_method_of_a_package_does_not_import_it(
     with pytest.raises(Refused, match="'strange' as method"):
         load(file)
     assert load(file, {"method": "strange"}).method == "strange"
-    assert not methods.is_foreign("weights/gaussian")
-    assert not methods.is_foreign("weights/unheard-of")
+    assert methods.is_built_in("weights/gaussian")
+    assert methods.is_built_in("weights/published")
+    assert not methods.is_built_in("weights/unheard-of")
 
 
 def test_names_deep_in_a_config_count_too(plug: Plug) -> None:

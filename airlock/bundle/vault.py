@@ -2,7 +2,8 @@
 
 The vault is a separate folder, readable only by its owner and marked as never to be released. It records the SHA-256 of
 everything it has ever held, so that verification recognises a vault file in a bundle under any name, even after the
-original has been deleted.
+original has been deleted. It also records what was released: a bundle is a folder that anyone can write, so what a
+service answers, with which noise and how often, is taken from here. Every file is there whole or not at all.
 
     vault/                      0700
       NEVER-RELEASE.txt         0600   what this is
@@ -10,6 +11,7 @@ original has been deleted.
         <name>.safetensors      0600   arrays
         remarks.json            0600   what the holder should know about the records, if anything
         index.json              0600   SHA-256 of each
+        release.json            0600   what was released: the interface, and SHA-256 of the bundle's files
         dossier/                0700   what the internal reviewer reads
           dossier.json          0600   the newest; earlier ones are dossier-1.json, dossier-2.json, ...
           dossier.html          0600   the same as a page
@@ -26,16 +28,18 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 
-from airlock.bundle.files import digest, output_error, parse_json, read_file, write_file
+from airlock.bundle.files import digest, output_error, parse_json, read_file, sync_folder, write_file
+from airlock.config import Frozen
 from airlock.errors import FormatError, OutputError
 from airlock.methods.contract import Secrets
+from airlock.methods.interface import Interface
 
 VARIABLE = "AIRLOCK_VAULT"
 MARKER = "NEVER-RELEASE.txt"
@@ -48,6 +52,7 @@ Do not copy, share, mail or upload any of it, and keep it out of backups that ot
 its release is no longer in use. `airlock verify` refuses a bundle that holds a file from here under any name.
 """
 _INDEX = "index.json"
+_RELEASED = "release.json"
 _REMARKS = "remarks.json"
 _ARRAYS = ".safetensors"
 _CHECKPOINTS = "checkpoints"
@@ -58,6 +63,28 @@ _DOSSIER_LIMIT = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NUMBERED = re.compile(r".+-([0-9]+)\.[a-z]+")
 _INDEX_LIMIT = 16 << 20
+
+
+class ReleaseRecord(Frozen):
+    """What was released, as the holder's own machine wrote it.
+
+    Args:
+        release_id: Of the card.
+        channel: What leaves.
+        method: How it was made.
+        interface: What may be asked, where answers leave.
+        files: SHA-256 of the bundle's files by name, as they were written.
+    """
+
+    release_id: str
+    channel: str
+    method: str
+    interface: Interface | None
+    files: dict[str, str]
+
+    def changed(self, digest_of: Callable[[str], str]) -> list[str]:
+        """The files of a folder that are not those that were written, by their digests."""
+        return sorted(name for name, sha in self.files.items() if digest_of(name) != sha)
 
 
 @dataclass(frozen=True)
@@ -97,9 +124,45 @@ class Vault:
                 write_file(folder / _REMARKS, text.encode(), 0o600)
             index = {file: digest(folder / file) for file in (*names, *([_REMARKS] if remarks else []))}
             write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
+            sync_folder(folder)
         except OSError as error:
+            for file in (*names, _REMARKS, _INDEX):
+                (folder / file).unlink(missing_ok=True)
             raise output_error(error, folder) from error
         return folder
+
+    def record(self, made: ReleaseRecord) -> None:
+        """Write down what was released; once, and before the bundle is there under its name.
+
+        Raises:
+            OutputError: It could not be written, or is there already.
+        """
+        folder = self._prepare(_checked(made.release_id))
+        text = json.dumps(made.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        try:
+            write_file(folder / _RELEASED, text.encode(), 0o600)
+            sync_folder(folder)
+        except OSError as error:
+            raise output_error(error, folder) from error
+
+    def recorded(self, release_id: str) -> ReleaseRecord | None:
+        """What was released under this id; None if this vault has no record of it.
+
+        Raises:
+            FormatError: The record cannot be read.
+        """
+        file = self.root / _checked(release_id) / _RELEASED
+        if not os.path.lexists(file):
+            return None
+        try:
+            found = ReleaseRecord.model_validate(parse_json(read_file(file, _INDEX_LIMIT)))
+        except ValueError as error:  # includes pydantic's ValidationError
+            raise FormatError(
+                f"the vault's record of release {release_id[:8]}", "something else", do="Restore the vault."
+            ) from error
+        if found.release_id != release_id:
+            raise FormatError(f"the vault's record of release {release_id[:8]}", "that of another one")
+        return found
 
     def load(self, release_id: str) -> Secrets:
         """The arrays of one release, each file checked against its recorded hash.
