@@ -6,13 +6,15 @@ The command line and notebooks call the same functions; each step passes one val
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,7 +32,7 @@ from airlock.bundle.replan import as_asked
 from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
-from airlock.data import Facts, Split
+from airlock.data import Facts, Records, Split
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Channel, Plan, Release
@@ -220,7 +222,7 @@ def make_release(
     run = Run(
         device=group.device or choose_device(config.device),
         progress=progress,
-        checkpoint=safe.checkpoint_folder(_run_key(config, insecure_seed)),
+        checkpoint=safe.begin(_run_key(config, insecure_seed), partial(_keyed, split), resume=resume),
         resume=resume,
         group=group,
         workers=workers,
@@ -241,8 +243,8 @@ def make_release(
         out, config, release, made, smaller=forms, force=force, record=lambda files: safe.record(_record(made, files))
     )
     release.artefact.forget()
-    if release.artefact.made_once:
-        safe.forget_checkpoint(_run_key(config, insecure_seed))
+    forget = safe.forget_checkpoint if release.artefact.made_once else safe.forget_records
+    forget(_run_key(config, insecure_seed))
     return Outcome(written, release, inside, page_inside)
 
 
@@ -382,7 +384,7 @@ def audit_bundle(
     run = Run(
         device=choose_device(device),
         progress=progress,
-        checkpoint=safe.checkpoint_folder(f"{card_before.release_id}-audit"),
+        checkpoint=safe.begin(f"{card_before.release_id}-audit", partial(_keyed, split), resume=resume),
         resume=resume,
     )
     leaving = card_before.leaving if card_before.interface is None else recorded(card_before, safe)[1]
@@ -550,11 +552,25 @@ def _train(
 
 def _fingerprint(split: Split) -> bytes:
     """A hash of the private records, in order; for comparing processes, never stored."""
-    x, y = np.ascontiguousarray(split.private.x), np.ascontiguousarray(split.private.y)
-    total = hashlib.sha256(repr((x.shape, x.dtype.str, y.dtype.str)).encode())
-    total.update(x.view(np.uint8).data)
-    total.update(y.view(np.uint8).data)
+    total = hashlib.sha256()
+    _feed(total.update, split.private)
     return total.digest()
+
+
+def _keyed(split: Split, key: bytes) -> str:
+    """A keyed hash of all records, in order: a lot is drawn by places, so another order is another run."""
+    total = hmac.new(key, digestmod="sha256")
+    beside = [] if split.beside is None else [split.beside.records]
+    for part in (split.private, split.public, split.test, split.holdout, *beside):
+        _feed(total.update, part)
+    return total.hexdigest()
+
+
+def _feed(update: Callable[[Any], object], records: Records) -> None:
+    x, y = np.ascontiguousarray(records.x), np.ascontiguousarray(records.y)
+    update(repr((x.shape, x.dtype.str, y.dtype.str)).encode())
+    for array in (x, y):
+        update(array.view(np.uint8).data if array.size else b"")
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,20 @@ service answers, with which noise and how often, is taken from here. Every file 
           dossier.html          0600   the same as a page
           index.json            0600   SHA-256 of all of them
       checkpoints/<run key>/    0700   unfinished training
+      checkpoints/<run key>.records  0600   keyed fingerprint of the records that it began with
+      records.key               0600   its key
       marks/                    0700   high-water marks of service ledgers
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import hmac
 import json
 import os
 import re
+import secrets
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -35,9 +40,9 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from airlock.bundle.files import digest, output_error, parse_json, read_file, sync_folder, write_file
+from airlock.bundle.files import digest, output_error, parse_json, read_file, replace_file, sync_folder, write_file
 from airlock.config import Frozen
-from airlock.errors import FormatError, OutputError
+from airlock.errors import FormatError, OutputError, TrainingError
 from airlock.methods.contract import Secrets
 from airlock.methods.interface import Interface
 
@@ -53,6 +58,7 @@ its release is no longer in use. `airlock verify` refuses a bundle that holds a 
 """
 _INDEX = "index.json"
 _RELEASED = "release.json"
+_KEY, _KEY_BYTES = "records.key", 32
 _REMARKS = "remarks.json"
 _ARRAYS = ".safetensors"
 _CHECKPOINTS = "checkpoints"
@@ -103,13 +109,13 @@ class Vault:
             root = (Path(home) if home else Path.home() / ".local" / "share") / "airlock" / "vault"
         return cls(Path(root).expanduser().absolute())
 
-    def store(self, release_id: str, secrets: Secrets, remarks: Sequence[str] = ()) -> Path:
+    def store(self, release_id: str, kept: Secrets, remarks: Sequence[str] = ()) -> Path:
         """Write the arrays of one release and the remarks for its holder, and record their hashes; returns its folder.
 
         Raises:
             OutputError: A name is not a plain file name, the release is already stored, or writing failed.
         """
-        names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in secrets}
+        names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in kept}
         folder = self._prepare(_checked(release_id))
         if (folder / _INDEX).exists():
             raise OutputError(
@@ -117,7 +123,7 @@ class Vault:
             )
         try:
             for file, name in names.items():
-                arrays = {key: np.ascontiguousarray(array) for key, array in secrets[name].items()}
+                arrays = {key: np.ascontiguousarray(array) for key, array in kept[name].items()}
                 write_file(folder / file, safetensors.numpy.save(arrays), 0o600)
             if remarks:
                 text = json.dumps(list(remarks), indent=2) + "\n"
@@ -244,9 +250,57 @@ class Vault:
         """A folder for the checkpoints of one run, readable only by its owner."""
         return self._prepare(_CHECKPOINTS, _checked(run_key))
 
+    def begin(self, run_key: str, fingerprint: Callable[[bytes], str], *, resume: bool) -> Path:
+        """The folder for the checkpoints of one run, which is bound to the records that it begins with.
+
+        Args:
+            run_key: Of the run.
+            fingerprint: From a key to the keyed fingerprint of the records; it stays in the vault.
+            resume: Whether the run goes on from what the folder holds.
+
+        Raises:
+            TrainingError: It began with other records, or nobody knows with which. That depends on records: it is for
+                the holder's terminal, before any step, and nothing leaves.
+        """
+        folder, file = self.checkpoint_folder(run_key), self._fingerprint_file(run_key)
+        mine = fingerprint(self._records_key())
+        begun = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if resume and (begun or any(folder.iterdir())) and not hmac.compare_digest(begun.encode(), mine.encode()):
+            raise TrainingError(
+                "the records that this run began with",
+                "others" if begun else "a checkpoint without a fingerprint of its records",
+                "The steps so far learnt from other records than the rest would, and the accounted events would be "
+                "those of neither.",
+                "Restore the records, or start without --resume.",
+            )
+        replace_file(file, mine)
+        return folder
+
     def forget_checkpoint(self, run_key: str) -> None:
         """Remove the checkpoints of a run that is finished."""
         shutil.rmtree(self.root / _CHECKPOINTS / _checked(run_key), ignore_errors=True)
+        self.forget_records(run_key)
+
+    def forget_records(self, run_key: str) -> None:
+        """Remove the fingerprint of a run that is finished."""
+        self._fingerprint_file(run_key).unlink(missing_ok=True)
+
+    def _fingerprint_file(self, run_key: str) -> Path:
+        return self.root / _CHECKPOINTS / f"{_checked(run_key)}.records"
+
+    def _records_key(self) -> bytes:
+        """The key of all fingerprints, made when it is first needed."""
+        file = self._prepare() / _KEY
+        try:
+            with contextlib.suppress(FileExistsError):
+                if not file.exists():
+                    write_file(file, secrets.token_bytes(_KEY_BYTES), 0o600)
+        except OSError as error:
+            raise output_error(error, file) from error
+        key = read_file(file, _KEY_BYTES)
+        if len(key) != _KEY_BYTES:
+            raise FormatError(f"{_KEY_BYTES} bytes in the vault's {_KEY}", f"{len(key)}", do="Restore the vault.")
+        return key
 
     def mark_folder(self) -> Path:
         """A folder for the high-water marks of ledgers, readable only by its owner."""
