@@ -27,6 +27,7 @@ class Frozen(BaseModel):
 
 
 M = TypeVar("M", bound=Frozen)
+_BESIDE_A_CARD = ("card.json", "SHA256SUMS")  # files that show a folder to be a bundle
 
 
 def _finite(value: float) -> float:
@@ -214,12 +215,31 @@ class ReleaseConfig(Frozen):
 
 
 def load(path: Path, overrides: Mapping[str, object] | None = None) -> ReleaseConfig:
-    """Read a TOML file; `overrides` maps dotted keys ("settings.steps") to values that replace the file's."""
-    return from_table(read_table(path), overrides, folder=path.parent)
+    """Read a TOML file; `overrides` maps dotted keys ("settings.steps") to values that replace the file's.
+
+    Raises:
+        Refused: It is a bundle's and leads to code from elsewhere that `overrides` does not name.
+    """
+    return from_table(read_table(path, overrides), overrides, folder=path.parent)
 
 
-def read_table(path: Path) -> dict[str, object]:
-    """The table in a TOML file."""
+def read_table(path: Path, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
+    """The table in a TOML file; a bundle's, which anyone may have written, must not lead to code from elsewhere.
+
+    Args:
+        path: The file.
+        overrides: What the user names, by dotted key.
+
+    Raises:
+        Refused: It is a bundle's and leads to code from elsewhere that `overrides` does not name.
+    """
+    table = _read_toml(path)
+    if any((path.parent / name).exists() for name in _BESIDE_A_CARD):
+        plugins.refuse_strangers(table, overrides)
+    return table
+
+
+def _read_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

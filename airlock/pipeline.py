@@ -6,28 +6,33 @@ The command line and notebooks call the same functions; each step passes one val
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
-from airlock import auditing, data, methods, nets, plugins
+from airlock import auditing, data, methods, nets
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
 from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier
+from airlock.bundle.answering import recorded
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
+from airlock.bundle.replan import as_asked
+from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
-from airlock.data import Facts, Split
+from airlock.data import Facts, Records, Split
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Channel, Plan, Release
@@ -217,7 +222,7 @@ def make_release(
     run = Run(
         device=group.device or choose_device(config.device),
         progress=progress,
-        checkpoint=safe.checkpoint_folder(_run_key(config, insecure_seed)),
+        checkpoint=safe.begin(_run_key(config, insecure_seed), partial(_keyed, split), resume=resume),
         resume=resume,
         group=group,
         workers=workers,
@@ -234,11 +239,24 @@ def make_release(
     inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
     inside = dossier.with_court(inside, trials)
     page_inside = page.keep_dossier(safe, inside)
-    written = bundle.write(out, config, release, made, smaller=forms, force=force)
+    written = bundle.write(
+        out, config, release, made, smaller=forms, force=force, record=lambda files: safe.record(_record(made, files))
+    )
     release.artefact.forget()
-    if release.artefact.made_once:
-        safe.forget_checkpoint(_run_key(config, insecure_seed))
+    forget = safe.forget_checkpoint if release.artefact.made_once else safe.forget_records
+    forget(_run_key(config, insecure_seed))
     return Outcome(written, release, inside, page_inside)
+
+
+def _record(made: Card, files: Mapping[str, str]) -> ReleaseRecord:
+    """What the vault remembers of a release: a bundle that says otherwise is not this one."""
+    return ReleaseRecord(
+        release_id=made.release_id,
+        channel=made.channel,
+        method=made.method,
+        interface=made.interface,
+        files=dict(files),
+    )
 
 
 def preview(
@@ -350,16 +368,13 @@ def audit_bundle(
         progress: Called with a label, the steps done and the steps in all.
 
     Raises:
-        Refused: The bundle does not verify, or it names another package's plugin that the user did not ask for.
+        Refused: The bundle does not verify, or its config leads to code from elsewhere that the user does not name.
     """
     chosen, safe = settings or auditing.AuditSettings(), Vault.open(vault)
     auditing.open_attacks(chosen.attacks)  # an unknown one is reported before any work is done
     card_before = read_verified(folder, safe).card
     _require_network(card_before, chosen.attacks)
-    config = _config_of(folder, {"accountant": "auto", **(overrides or {})})
-    _require_asked(card_before, config, overrides or {}, net, safe)
-    if net is not None and nets.is_foreign(config.net):
-        config = config.model_copy(update={"net": net})  # shadow models, too, use the network that the user names
+    config = _config_of(folder, {**(overrides or {}), **_own_net(card_before, net)})
     packing, method = packing_of(card_before.artefact), methods.find(config)
     stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
     config = config if stayed is None else config.model_copy(update={"settings": stayed})
@@ -369,10 +384,11 @@ def audit_bundle(
     run = Run(
         device=choose_device(device),
         progress=progress,
-        checkpoint=safe.checkpoint_folder(f"{card_before.release_id}-audit"),
+        checkpoint=safe.begin(f"{card_before.release_id}-audit", partial(_keyed, split), resume=resume),
         resume=resume,
     )
-    artefact = packing.reopen(folder, card_before.leaving, card_before.details, net)
+    leaving = card_before.leaving if card_before.interface is None else recorded(card_before, safe)[1]
+    artefact = packing.reopen(folder, leaving, card_before.details, net)
     given = auditing.Situation(
         method, lambda: safe.load(card_before.release_id), card_before.guarantee.delta, split, config.split, seed,
         chosen, run, channel, config.seed,
@@ -397,30 +413,6 @@ def _require_network(made: Card, attacks: Sequence[str]) -> None:
             "They score records with a released network.",
             "Leave --attack out.",
         )
-
-
-def _require_asked(
-    made: Card, config: ReleaseConfig, overrides: Mapping[str, object], net: str | None, safe: Vault
-) -> None:
-    """Require that the user asked for other packages' plugins; that a bundle names one is not enough to import it.
-
-    The user did so if this vault holds the release, since they wrote its config then, or if they name it now.
-    """
-    method = f"{config.channel}/{config.method}"
-    names = [method] if methods.is_foreign(method) and "method" not in overrides else []
-    names += plugins.mentioned(config.model_dump(mode="json", exclude={"channel", "method"}))
-    unasked = [name for name in names if name not in (*map(str, overrides.values()), net)]
-    if not unasked:
-        return
-    try:
-        safe.load(made.release_id)
-    except FormatError as error:
-        raise Refused(
-            "a release of this vault, or names that you give yourself",
-            f"'{unasked[0]}' of another package in config.toml",
-            "Its code is installed here, but is not imported merely because a bundle names it.",
-            "If you trust the bundle, name it yourself: --set method=NAME for a method, --net NAME for a network.",
-        ) from error
 
 
 def _new_dossier(made: Card, safe: Vault, split: Split) -> Dossier:
@@ -450,14 +442,16 @@ def _teacher(made: card.Card, safe: Vault) -> tuple[nn.Module, tuple[str, ...], 
     return net.eval(), made.network.classes, made.guarantee.delta
 
 
+def _own_net(made: Card, net: str | None) -> dict[str, object]:
+    """The network that the user names, where the bundle's is not built in; shadow models, too, use it."""
+    foreign = net is not None and made.network is not None and nets.is_foreign(made.network.name)
+    return {"net": net} if foreign else {}
+
+
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
+    """The config that a bundle states, with what the user gives; it leads to no other code from elsewhere."""
     try:
-        config = load(folder / bundle.CONFIG, overrides)
-        _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
-        if method:  # without a notice: the user cannot change what a bundle says
-            config = config.model_copy(update={"method": method})
-        # The method chooses a front end by itself: as a `net` it would be trained as a whole.
-        return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
+        return as_asked(load(folder / bundle.CONFIG, {"accountant": "auto", **overrides}))
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
             raise ConfigError(
@@ -558,11 +552,25 @@ def _train(
 
 def _fingerprint(split: Split) -> bytes:
     """A hash of the private records, in order; for comparing processes, never stored."""
-    x, y = np.ascontiguousarray(split.private.x), np.ascontiguousarray(split.private.y)
-    total = hashlib.sha256(repr((x.shape, x.dtype.str, y.dtype.str)).encode())
-    total.update(x.view(np.uint8).data)
-    total.update(y.view(np.uint8).data)
+    total = hashlib.sha256()
+    _feed(total.update, split.private)
     return total.digest()
+
+
+def _keyed(split: Split, key: bytes) -> str:
+    """A keyed hash of all records, in order: a lot is drawn by places, so another order is another run."""
+    total = hmac.new(key, digestmod="sha256")
+    beside = [] if split.beside is None else [split.beside.records]
+    for part in (split.private, split.public, split.test, split.holdout, *beside):
+        _feed(total.update, part)
+    return total.hexdigest()
+
+
+def _feed(update: Callable[[Any], object], records: Records) -> None:
+    x, y = np.ascontiguousarray(records.x), np.ascontiguousarray(records.y)
+    update(repr((x.shape, x.dtype.str, y.dtype.str)).encode())
+    for array in (x, y):
+        update(array.view(np.uint8).data if array.size else b"")
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ One mechanism serves all five groups:
 * Names that Airlock itself uses are ignored, and so are names with anything but lower-case letters, digits, `.`, `_`
   and `-`. If two packages register the same name, the first in alphabetical order gets it.
 * A plugin that cannot be imported, is of the wrong kind or fails in use raises an error that names it and its package.
-* Nothing is imported because a bundle names it. `verify` imports nothing at all; `audit` imports what a bundle names
-  only if the user names it too, or if this vault holds the release: then the user named it when it was made.
+* Nothing is imported because a bundle names it (`refuse_strangers`): a user who wants it imported names it too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from airlock.errors import AirlockError, ConfigError
+from airlock.errors import AirlockError, ConfigError, Refused
 
 METHODS = "airlock.methods"
 ATTACKS = "airlock.attacks"
@@ -95,17 +94,65 @@ def methods(own: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     return found
 
 
-def mentioned(value: object) -> tuple[str, ...]:
-    """Which strings in a plain value, such as a config, name other packages' accountants, sources or networks."""
-    known = {name for group in (ACCOUNTANTS, SOURCES, NETS) for name in table(group)}
-    return tuple(text for text in _texts(value) if text in known)
+# What a config that somebody else may have written leads to.
+
+_LEADS = {
+    "net": (NETS,),
+    "nets": (NETS,),  # of a comparison
+    "accountant": (ACCOUNTANTS,),
+    "data": (SOURCES,),
+    "settings": (NETS, SOURCES),
+}
+_WORDS = frozenset({"name", "label", "classes", "columns"})  # keys of a data set's table that hold free text
 
 
-def _texts(value: object) -> Iterator[str]:
+def strangers(config: Mapping[str, object]) -> dict[str, str]:
+    """The values of a config that lead to code from elsewhere, by dotted key; imports nothing.
+
+    Those are `package.module:function` as `net` or anywhere in `settings`, and the names of other packages' methods,
+    accountants, data sources and networks.
+    """
+    found, method = dict[str, str](), f"{config.get('channel')}/{config.get('method')}"
+    entry = read(METHODS).get(method)
+    if entry is not None and not entry.own:
+        found["method"] = str(config["method"])
+    for part, groups in _LEADS.items():
+        known = {name for group in groups for name in table(group)}
+        for key, text in _texts(config.get(part), part):
+            if text in known or (":" in text and NETS in groups):
+                found[key] = text
+    return found
+
+
+def refuse_strangers(config: Mapping[str, object], given: Mapping[str, object] | None = None) -> None:
+    """Refuse a config from a bundle that leads to code from elsewhere, unless the user names the same now.
+
+    Args:
+        config: As the bundle states it, before what is given was put into it.
+        given: What the user names, by dotted key.
+
+    Raises:
+        Refused: It names the first one, and says how to name it.
+    """
+    for key, name in strangers(config).items():
+        if not any(key == own or key.startswith(f"{own}.") for own in given or ()):
+            option = f"--net {name}" if key == "net" else f"--set {key}={name}"
+            raise Refused(
+                "names that you give yourself",
+                f"'{name}' as {key} in the bundle's config.toml",
+                "Nothing is imported because a bundle names it.",
+                f"If you trust it, name it yourself: {option}",
+            )
+
+
+def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every string in a plain value, such as a config, with its dotted key."""
     if isinstance(value, str):
-        yield value
-    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        yield from _texts(inner)
+        yield key, value
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for name, below in inner:
+        if name not in _WORDS:
+            yield from _texts(below, f"{key}.{name}" if key else str(name))
 
 
 def load(what: str, where: str, error: type[AirlockError] = ConfigError) -> object:

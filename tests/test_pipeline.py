@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,8 @@ from airlock.bundle.rendering import page
 from airlock.bundle.schema import Decision
 from airlock.bundle.verify import verify
 from airlock.config import from_table
-from airlock.data import Records
-from airlock.errors import AirlockWarning, ConfigError, DataError, Interrupted, OutputError, Refused
+from airlock.data import Records, Split
+from airlock.errors import AirlockWarning, ConfigError, DataError, Interrupted, OutputError, Refused, TrainingError
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.pipeline import audit_bundle, make_release, plan_release, tell_holder, train_openly
 from tests.faults.plants import noise_over
@@ -144,6 +146,55 @@ def test_ctrl_c_leaves_a_checkpoint_and_resume_ends_in_the_same_bits(tmp_path: P
     )
     assert steps == [3, 4]
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "bundle/model.safetensors").read_bytes()
+
+
+def without_half(records: Records) -> Records:
+    return records.take(np.arange(len(records) // 2))
+
+
+CHANGES: dict[str, Callable[[Split], Split]] = {
+    "half of the private records": lambda split: replace(split, private=without_half(split.private)),
+    "one record more": lambda split: replace(
+        split, private=Records(*(np.concatenate([a, a[:1]]) for a in (split.private.x, split.private.y)))
+    ),
+    "another order": lambda split: replace(split, private=split.private.take(np.arange(len(split.private))[::-1])),
+    "another label": lambda split: replace(split, test=Records(split.test.x, (split.test.y + 1) % 10)),
+    "half of the holdout": lambda split: replace(split, holdout=without_half(split.holdout)),
+}
+
+
+def test_a_run_goes_on_with_its_own_records_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As found: interrupted, half of the records removed, and `--resume` made a sound bundle."""
+    import os
+    import signal
+
+    def press(label: str, done: int, total: int) -> None:
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def never(label: str, done: int, total: int) -> None:
+        raise AssertionError("a step was made")
+
+    asked, whole, loads = config(settings={"steps": 4}), tmp_path / "bundle", airlock.pipeline._load
+    with pytest.raises(Interrupted):
+        make_release(asked, whole, insecure_seed=5, progress=press)
+    for change in CHANGES.values():
+        with monkeypatch.context() as patch:
+            patch.setattr("airlock.pipeline._load", lambda *told, change=change: change(loads(*told)))
+            with pytest.raises(TrainingError, match="the records that this run began with, found others"):
+                make_release(asked, whole, insecure_seed=5, resume=True, progress=never)
+    checkpoints = Vault.open().root / "checkpoints"
+    (file,) = checkpoints.glob("*.records")
+    assert {path.stat().st_mode & 0o777 for path in (file, Vault.open().root / "records.key")} == {0o600}
+    kept = file.read_text()
+    file.unlink()  # as an earlier version left it
+    with pytest.raises(TrainingError, match="without a fingerprint"):
+        make_release(asked, whole, insecure_seed=5, resume=True, progress=never)
+    file.write_text(kept)
+    make_release(asked, whole, insecure_seed=5, resume=True)
+    assert not list(checkpoints.iterdir())
+    make_release(asked, tmp_path / "again", insecure_seed=5, resume=True)  # there is nothing to go on from
+    assert (whole / "model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
 
 
 def test_training_openly_is_better_and_stays_here() -> None:

@@ -4,6 +4,9 @@ The answer is the upper end of a bracket of width 1e-3: its ε has been computed
 1e-3 less noise has been computed and exceeds it. Calibration takes seconds, so answers are cached in the user's cache
 folder, keyed by everything they depend on; the ε of a cached answer is always computed again. Nothing is cached for
 another package's accountant, which may change under the same name.
+
+Whoever checks an answer need not search for it: within `suggesting`, an answer that is suggested is taken if its ε is
+at most the target and that of 1e-3 less noise exceeds it, which is all that is promised of an answer.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 import dp_accounting as dpa
@@ -35,6 +39,7 @@ _LARGEST_NOISE = 1e6
 
 MakeEvent = Callable[[float], dpa.DpEvent]
 End = tuple[float, float]  # a noise multiplier and its ε
+_SUGGESTED: ContextVar[tuple[float, ...]] = ContextVar("suggested", default=())
 
 
 def calibrate(
@@ -55,8 +60,8 @@ def calibrate(
     """
     key = json.dumps([to_json(make_event(1.0)), epsilon, delta, relation, accountant, accounting_version()])
     kept = accountant in OWN
-    remembered = _recall(key) if kept else None
-    if remembered is not None:
+    remembered, suggested = _recall(key) if kept else None, _SUGGESTED.get()
+    if remembered is not None and (not suggested or remembered in suggested):
         return remembered
 
     def cost(noise: float) -> float:
@@ -65,11 +70,24 @@ def calibrate(
     def rough_cost(noise: float) -> float:
         return compute_epsilon_roughly(make_event(noise), delta, accountant)
 
+    right = next((noise for noise in suggested if cost(noise) <= epsilon < cost(noise - TOLERANCE)), remembered)
+    if right is not None:
+        return right
     start = _bisect(rough_cost, epsilon, *_bracket(rough_cost, epsilon, 1.0, 2.0), tolerance=0.02)
     noise = _bisect(cost, epsilon, *_bracket(cost, epsilon, start, 1.01), tolerance=TOLERANCE)
     if kept:
         _remember(key, noise)
     return noise
+
+
+@contextlib.contextmanager
+def suggesting(noises: Sequence[float]) -> Iterator[None]:
+    """Within this, noise multipliers that `calibrate` tries before it searches."""
+    token = _SUGGESTED.set(tuple(noise for noise in noises if TOLERANCE < noise <= _LARGEST_NOISE))
+    try:
+        yield
+    finally:
+        _SUGGESTED.reset(token)
 
 
 def _bisect(cost: Callable[[float], float], target: float, low: End, high: End, tolerance: float) -> float:

@@ -16,6 +16,7 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     verify          whether a bundle is what its card says
     older           bundles of earlier formats, and what can still be checked
     consistency     checks: the card agrees with itself, and the other files with the card
+    replan          checks: the card says what its config leads to
     models          checks: the model files load and agree
     gate            reasons to reject, for caution, and to release
     answering       queries to a bundle, answered by its network or from the vault

@@ -5,7 +5,8 @@ anyone who holds it can query it without limit. A bundle without a network is an
 is paid for (`airlock.methods.interface`).
 
 From the vault (`open_interface`). In: a bundle whose card names an interface, and the vault it was made with. Out: an
-`Answerer`. Both are checked first: the bundle must verify, and the vault must hold what this release stored there.
+`Answerer`. The bundle only says which release is meant: it must verify and be, file by file, what the vault recorded
+when it was written. The method, the interface with its noise and its budget, and what answers come from the vault.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from airlock.bundle.files import read_file
 from airlock.bundle.packing import packing_of
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
-from airlock.errors import Refused
+from airlock.errors import FormatError, Refused
 from airlock.mechanisms import Stream
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 
@@ -41,7 +42,7 @@ def open_interface(folder: Path, vault: Vault) -> Answerer:
 
 
 def from_vault(card: Card, vault: Vault) -> Answerer:
-    """The answerer of a release whose bundle has been verified.
+    """The answerer of a release whose bundle has been verified with this vault, from the vault alone.
 
     Raises:
         Refused: The card has no interface.
@@ -55,7 +56,26 @@ def from_vault(card: Card, vault: Vault) -> Answerer:
             "Open its files yourself.",
         )
     kept = vault.load(card.release_id)
-    return methods.named(f"{card.channel}/{card.method}").answerer(card.interface, kept)
+    method, interface = recorded(card, vault)
+    return methods.named(method).answerer(interface, kept)
+
+
+def recorded(card: Card, vault: Vault) -> tuple[str, Interface]:
+    """CHANNEL/METHOD and the interface of a release, as the vault recorded them when it was made.
+
+    Raises:
+        FormatError: There is none: it was made before there were records.
+    """
+    found = vault.recorded(card.release_id)
+    if found is None or found.interface is None:
+        raise FormatError(
+            f"the vault's record of release {card.release_id[:8]}",
+            "none",
+            "What is answered, and with how much noise, is taken from the vault and never from a bundle; releases by "
+            "earlier versions have no such record.",
+            "Make the release again.",
+        )
+    return f"{found.channel}/{found.method}", found.interface
 
 
 # From a network that has left.

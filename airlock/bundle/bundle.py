@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ def write(
     *,
     smaller: Mapping[str, bytes] | None = None,
     force: bool = False,
+    record: Callable[[Mapping[str, str]], None] | None = None,
 ) -> Bundle:
     """Write the bundle to a temporary folder and rename it into place.
 
@@ -78,6 +79,7 @@ def write(
         card: Its card, from `card.make`; hashes are added here.
         smaller: Smaller ONNX files of the network by file name, from `compression.compress`.
         force: Replace `folder` if it is empty or a bundle.
+        record: Called with the SHA-256 of every file when all are written, before the folder gets its name.
 
     Raises:
         OutputError: The folder cannot be used, or writing failed; no partial output is left behind.
@@ -89,10 +91,17 @@ def write(
     text = config_text(config, release.plan, packing.config_net(artefact, config.net), packing.withheld(artefact))
     kept = {**packing.files(artefact), CONFIG: text.encode(), **(smaller or {})}
     shards = packing.shards(artefact)
-    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force=force, shards=shards)
+    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force, shards, record)
 
 
-def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, shards: Sequence[Path] = ()) -> Bundle:
+def _put(
+    folder: Path,
+    kept: Mapping[str, bytes],
+    card: Card,
+    force: bool,
+    shards: Sequence[Path],
+    record: Callable[[Mapping[str, str]], None] | None,
+) -> Bundle:
     files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
     with folder_aside(folder) as aside:
         for name in sorted(files):
@@ -103,6 +112,8 @@ def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, sh
         sums |= {shard.name: digest(aside / shard.name) for shard in shards}
         write_file(aside / SUMS, sums_text(sums).encode())
         check_output(folder, force=force)  # it may have been created while we wrote
+        if record is not None:
+            record(sums)
     return Bundle(folder, card)
 
 
@@ -210,7 +221,7 @@ def config_text(config: ReleaseConfig, plan: Plan, net_name: str, withheld: Sequ
     """
     table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
-    table["settings"] = _without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
+    table["settings"] = without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
     if not table["settings"]:
         del table["settings"]
     return tomli_w.dumps(table)
@@ -226,7 +237,7 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
     if not table.get("columns"):
         table.pop("columns", None)
     if "name" in table:
-        table["name"] = _without_paths(table["name"])
+        table["name"] = without_paths(table["name"])
     return table
 
 
@@ -244,11 +255,12 @@ def _source_name(source: str) -> str | None:
     return known[0].name if known and known[0].name in SOURCES else None
 
 
-def _without_paths(value: Any) -> Any:
+def without_paths(value: Any) -> Any:
+    """A plain value in which everything that looks like a path is replaced."""
     if isinstance(value, dict):
-        return {key: _without_paths(inner) for key, inner in value.items() if inner is not None}
+        return {key: without_paths(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [_without_paths(inner) for inner in value]
+        return [without_paths(inner) for inner in value]
     return PATH_REMOVED if isinstance(value, str) and _LOOKS_LIKE_PATH.search(value) else value
 
 

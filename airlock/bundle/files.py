@@ -24,13 +24,32 @@ _CHUNK = 1 << 20
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Create a new file with exactly this mode, whatever the umask, and sync it to disk."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
-    with os.fdopen(handle, "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Create a new file with exactly this mode, whatever the umask, synced to disk: it is there whole or not at all.
+
+    Raises:
+        OSError: There is one of this name, or writing failed; nothing is left behind.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _name(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _name(aside: Path, path: Path) -> None:
+    """Give a finished file its name, which must be free; where there are no hard links, by renaming it."""
+    try:
+        os.link(aside, path, follow_symlinks=False)
+    except OSError:
+        if os.path.lexists(path):
+            raise
+        aside.rename(path)
 
 
 def read_file(path: Path, limit: int) -> bytes:
@@ -108,9 +127,9 @@ def folder_aside(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         aside.mkdir(mode=0o755)
         yield aside
-        _sync_folder(aside)
+        sync_folder(aside)
         _replace(aside, target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise output_error(error, target) from error
     finally:
@@ -133,7 +152,7 @@ def _replace(aside: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut; a no-op on systems that cannot sync folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

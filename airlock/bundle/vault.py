@@ -2,7 +2,8 @@
 
 The vault is a separate folder, readable only by its owner and marked as never to be released. It records the SHA-256 of
 everything it has ever held, so that verification recognises a vault file in a bundle under any name, even after the
-original has been deleted.
+original has been deleted. It also records what was released: a bundle is a folder that anyone can write, so what a
+service answers, with which noise and how often, is taken from here. Every file is there whole or not at all.
 
     vault/                      0700
       NEVER-RELEASE.txt         0600   what this is
@@ -10,32 +11,40 @@ original has been deleted.
         <name>.safetensors      0600   arrays
         remarks.json            0600   what the holder should know about the records, if anything
         index.json              0600   SHA-256 of each
+        release.json            0600   what was released: the interface, and SHA-256 of the bundle's files
         dossier/                0700   what the internal reviewer reads
           dossier.json          0600   the newest; earlier ones are dossier-1.json, dossier-2.json, ...
           dossier.html          0600   the same as a page
           index.json            0600   SHA-256 of all of them
       checkpoints/<run key>/    0700   unfinished training
+      checkpoints/<run key>.records  0600   keyed fingerprint of the records that it began with
+      records.key               0600   its key
       marks/                    0700   high-water marks of service ledgers
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import hmac
 import json
 import os
 import re
+import secrets
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
 
-from airlock.bundle.files import digest, output_error, parse_json, read_file, write_file
-from airlock.errors import FormatError, OutputError
+from airlock.bundle.files import digest, output_error, parse_json, read_file, replace_file, sync_folder, write_file
+from airlock.config import Frozen
+from airlock.errors import FormatError, OutputError, TrainingError
 from airlock.methods.contract import Secrets
+from airlock.methods.interface import Interface
 
 VARIABLE = "AIRLOCK_VAULT"
 MARKER = "NEVER-RELEASE.txt"
@@ -48,6 +57,8 @@ Do not copy, share, mail or upload any of it, and keep it out of backups that ot
 its release is no longer in use. `airlock verify` refuses a bundle that holds a file from here under any name.
 """
 _INDEX = "index.json"
+_RELEASED = "release.json"
+_KEY, _KEY_BYTES = "records.key", 32
 _REMARKS = "remarks.json"
 _ARRAYS = ".safetensors"
 _CHECKPOINTS = "checkpoints"
@@ -58,6 +69,28 @@ _DOSSIER_LIMIT = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NUMBERED = re.compile(r".+-([0-9]+)\.[a-z]+")
 _INDEX_LIMIT = 16 << 20
+
+
+class ReleaseRecord(Frozen):
+    """What was released, as the holder's own machine wrote it.
+
+    Args:
+        release_id: Of the card.
+        channel: What leaves.
+        method: How it was made.
+        interface: What may be asked, where answers leave.
+        files: SHA-256 of the bundle's files by name, as they were written.
+    """
+
+    release_id: str
+    channel: str
+    method: str
+    interface: Interface | None
+    files: dict[str, str]
+
+    def changed(self, digest_of: Callable[[str], str]) -> list[str]:
+        """The files of a folder that are not those that were written, by their digests."""
+        return sorted(name for name, sha in self.files.items() if digest_of(name) != sha)
 
 
 @dataclass(frozen=True)
@@ -76,13 +109,13 @@ class Vault:
             root = (Path(home) if home else Path.home() / ".local" / "share") / "airlock" / "vault"
         return cls(Path(root).expanduser().absolute())
 
-    def store(self, release_id: str, secrets: Secrets, remarks: Sequence[str] = ()) -> Path:
+    def store(self, release_id: str, kept: Secrets, remarks: Sequence[str] = ()) -> Path:
         """Write the arrays of one release and the remarks for its holder, and record their hashes; returns its folder.
 
         Raises:
             OutputError: A name is not a plain file name, the release is already stored, or writing failed.
         """
-        names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in secrets}
+        names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in kept}
         folder = self._prepare(_checked(release_id))
         if (folder / _INDEX).exists():
             raise OutputError(
@@ -90,16 +123,52 @@ class Vault:
             )
         try:
             for file, name in names.items():
-                arrays = {key: np.ascontiguousarray(array) for key, array in secrets[name].items()}
+                arrays = {key: np.ascontiguousarray(array) for key, array in kept[name].items()}
                 write_file(folder / file, safetensors.numpy.save(arrays), 0o600)
             if remarks:
                 text = json.dumps(list(remarks), indent=2) + "\n"
                 write_file(folder / _REMARKS, text.encode(), 0o600)
             index = {file: digest(folder / file) for file in (*names, *([_REMARKS] if remarks else []))}
             write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
+            sync_folder(folder)
         except OSError as error:
+            for file in (*names, _REMARKS, _INDEX):
+                (folder / file).unlink(missing_ok=True)
             raise output_error(error, folder) from error
         return folder
+
+    def record(self, made: ReleaseRecord) -> None:
+        """Write down what was released; once, and before the bundle is there under its name.
+
+        Raises:
+            OutputError: It could not be written, or is there already.
+        """
+        folder = self._prepare(_checked(made.release_id))
+        text = json.dumps(made.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        try:
+            write_file(folder / _RELEASED, text.encode(), 0o600)
+            sync_folder(folder)
+        except OSError as error:
+            raise output_error(error, folder) from error
+
+    def recorded(self, release_id: str) -> ReleaseRecord | None:
+        """What was released under this id; None if this vault has no record of it.
+
+        Raises:
+            FormatError: The record cannot be read.
+        """
+        file = self.root / _checked(release_id) / _RELEASED
+        if not os.path.lexists(file):
+            return None
+        try:
+            found = ReleaseRecord.model_validate(parse_json(read_file(file, _INDEX_LIMIT)))
+        except ValueError as error:  # includes pydantic's ValidationError
+            raise FormatError(
+                f"the vault's record of release {release_id[:8]}", "something else", do="Restore the vault."
+            ) from error
+        if found.release_id != release_id:
+            raise FormatError(f"the vault's record of release {release_id[:8]}", "that of another one")
+        return found
 
     def load(self, release_id: str) -> Secrets:
         """The arrays of one release, each file checked against its recorded hash.
@@ -181,9 +250,57 @@ class Vault:
         """A folder for the checkpoints of one run, readable only by its owner."""
         return self._prepare(_CHECKPOINTS, _checked(run_key))
 
+    def begin(self, run_key: str, fingerprint: Callable[[bytes], str], *, resume: bool) -> Path:
+        """The folder for the checkpoints of one run, which is bound to the records that it begins with.
+
+        Args:
+            run_key: Of the run.
+            fingerprint: From a key to the keyed fingerprint of the records; it stays in the vault.
+            resume: Whether the run goes on from what the folder holds.
+
+        Raises:
+            TrainingError: It began with other records, or nobody knows with which. That depends on records: it is for
+                the holder's terminal, before any step, and nothing leaves.
+        """
+        folder, file = self.checkpoint_folder(run_key), self._fingerprint_file(run_key)
+        mine = fingerprint(self._records_key())
+        begun = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if resume and (begun or any(folder.iterdir())) and not hmac.compare_digest(begun.encode(), mine.encode()):
+            raise TrainingError(
+                "the records that this run began with",
+                "others" if begun else "a checkpoint without a fingerprint of its records",
+                "The steps so far learnt from other records than the rest would, and the accounted events would be "
+                "those of neither.",
+                "Restore the records, or start without --resume.",
+            )
+        replace_file(file, mine)
+        return folder
+
     def forget_checkpoint(self, run_key: str) -> None:
         """Remove the checkpoints of a run that is finished."""
         shutil.rmtree(self.root / _CHECKPOINTS / _checked(run_key), ignore_errors=True)
+        self.forget_records(run_key)
+
+    def forget_records(self, run_key: str) -> None:
+        """Remove the fingerprint of a run that is finished."""
+        self._fingerprint_file(run_key).unlink(missing_ok=True)
+
+    def _fingerprint_file(self, run_key: str) -> Path:
+        return self.root / _CHECKPOINTS / f"{_checked(run_key)}.records"
+
+    def _records_key(self) -> bytes:
+        """The key of all fingerprints, made when it is first needed."""
+        file = self._prepare() / _KEY
+        try:
+            with contextlib.suppress(FileExistsError):
+                if not file.exists():
+                    write_file(file, secrets.token_bytes(_KEY_BYTES), 0o600)
+        except OSError as error:
+            raise output_error(error, file) from error
+        key = read_file(file, _KEY_BYTES)
+        if len(key) != _KEY_BYTES:
+            raise FormatError(f"{_KEY_BYTES} bytes in the vault's {_KEY}", f"{len(key)}", do="Restore the vault.")
+        return key
 
     def mark_folder(self) -> Path:
         """A folder for the high-water marks of ledgers, readable only by its owner."""

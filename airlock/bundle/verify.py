@@ -6,7 +6,7 @@ never raises: its check fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock.auditing.evaluation import far
-from airlock.bundle import bundle, consistency, dossier, gate, models, older
+from airlock.bundle import bundle, consistency, dossier, gate, models, older, replan
 from airlock.bundle.card import OLDEST, Card, schema
 from airlock.bundle.contents import Contents, Defects, Skip
 from airlock.bundle.files import parse_json
@@ -66,7 +66,12 @@ class Verification:
 
 
 def verify(
-    folder: Path, vault: Vault | None = None, net: nn.Module | None = None, *, gated: bool = False
+    folder: Path,
+    vault: Vault | None = None,
+    net: nn.Module | None = None,
+    *,
+    gated: bool = False,
+    given: Mapping[str, object] | None = None,
 ) -> Verification:
     """Check a bundle.
 
@@ -74,6 +79,8 @@ def verify(
         folder: The bundle.
         vault: The vault whose files must not be in it; the user's default vault if omitted.
         net: The user's own network, if the bundle holds one, to compare its outputs with the ONNX file's.
+        given: Names that the user gives for what the config leads to outside Airlock, by dotted key such as "net"; they
+            are imported, so that the release can be planned again.
         gated: Also fail if, according to the dossier, an attack refutes the stated ε or a required attack was not run.
 
     Raises:
@@ -92,7 +99,8 @@ def verify(
         _run("card", "The card follows its published schema.", lambda: _schema(files)),
     ]
     card = _card(files, checks[-1])
-    tests = consistency.tests(files, card)
+    checks.append(_run("record", "It is, file by file, what this vault released.", lambda: _record(files, card, safe)))
+    tests = consistency.tests(files, card) + replan.tests(files, card, given)
     packing = packing_of(card.artefact if card else "network")
     tests += packing.model_tests(files, card.leaving if card else None, net)
     if card is not None and card.compression is not None:
@@ -178,6 +186,15 @@ def _vault(files: Contents, vault: Vault) -> Defects:
         elif files.digest(name) in kept:
             defects.append(f"{name} is {kept[files.digest(name)]} of the vault and must never leave.")
     return defects
+
+
+def _record(files: Contents, card: Card | None, vault: Vault) -> Defects:
+    """Whether the files are those that the vault wrote down when this release was made."""
+    made = vault.recorded(card.release_id) if card is not None else None
+    if made is None:
+        raise Skip("This vault has no record of this release: only the bundle itself says what it is.")
+    changed = made.changed(lambda name: files.digest(name) if name in files.names else "")
+    return [f"Not as this vault released it under this id: {', '.join(changed)}."] if changed else []
 
 
 def _counts(card: Card | None, vault: Vault) -> Defects:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import typer
 
-from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, translate_errors
+from airlock.cli.terminal import (
+    JsonOption,
+    SetOption,
+    VaultOption,
+    overrides,
+    print_json,
+    print_table,
+    translate_errors,
+)
 
 
 @translate_errors
@@ -20,6 +28,7 @@ def verify(
     gate: bool = typer.Option(
         False, "--gate", help="Also fail if an attack refutes the stated ε, or a required attack was not run."
     ),
+    settings: list[str] = SetOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -32,7 +41,8 @@ def verify(
     if net is not None:
         network = read(bundle).card.network
         module = create(net, network.input_shape, len(network.classes), seed=0) if network else None
-    verdict = check(bundle, vault=Vault.open(vault), net=module, gated=gate)
+    given = overrides(settings, net=net if module is not None else None)
+    verdict = check(bundle, vault=Vault.open(vault), net=module, gated=gate, given=given)
     if as_json:
         print_json(verdict.to_dict())
     else:

@@ -139,7 +139,7 @@ class CompareConfig(Frozen):
 
 def load(path: Path, overrides: Mapping[str, object] | None = None) -> CompareConfig:
     """Read a TOML file; `overrides` maps dotted keys to values that replace the file's."""
-    return from_table(read_table(path), overrides, folder=path.parent)
+    return from_table(read_table(path, overrides), overrides, folder=path.parent)
 
 
 def from_table(

@@ -111,10 +111,10 @@ def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canari
     return named(name).canaries(epsilon, delta, count)
 
 
-def is_foreign(name: str) -> bool:
-    """Whether a method, by its name as CHANNEL/METHOD, is another package's; imports nothing."""
-    channel, _, method = name.partition("/")
-    return not METHODS.get(channel, {}).get(method, "airlock.").startswith("airlock.")
+def is_built_in(name: str) -> bool:
+    """Whether a method, by its name as CHANNEL/METHOD, is Airlock's own, or was once; imports nothing."""
+    channel, _, method = RENAMED.get(name, name).partition("/")
+    return name in GONE or METHODS.get(channel, {}).get(method, "").startswith("airlock.")
 
 
 def named(name: str) -> type[Channel]:
@@ -200,7 +200,7 @@ __all__ = [
     "build",
     "current_name",
     "find",
-    "is_foreign",
+    "is_built_in",
     "named",
     "open_canaries",
     "open_case",

@@ -158,6 +158,7 @@ class Channel(ABC, Generic[F]):
     small: ClassVar[Mapping[str, object] | None] = None
     # The model of [settings], parsed into `settings` first of all; None if the method parses them itself.
     settings_model: ClassVar[type[Frozen] | None] = None
+    withheld: ClassVar[tuple[str, ...]] = ()  # settings that stay in the vault
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -189,6 +190,10 @@ class Channel(ABC, Generic[F]):
             secrets=done.secrets,
             inside=done.inside,
         )
+
+    def interface(self) -> Interface | None:
+        """What may be asked, for methods that release an `Interface`: it follows from config and facts alone."""
+        return None
 
     @cached_property
     def planned(self) -> Plan[F]:

@@ -174,6 +174,10 @@ def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:
     The function is called with the keywords `shape` and `classes` if it accepts them.
     """
     module_name, _, function_name = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
+        raise NetError(
+            "your own network as package.module:function", f"'{name}'", do='For example net = "my_nets:make".'
+        )
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

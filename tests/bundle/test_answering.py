@@ -17,20 +17,25 @@ from numpy.typing import NDArray
 from airlock import methods
 from airlock.auditing.result import Audit
 from airlock.bundle import Bundle, Card, Vault, make_card, read, verify, weigh, write
-from airlock.bundle.answering import NetAnswerer, open_answerer, open_interface
+from airlock.bundle.answering import NetAnswerer, from_vault, open_answerer, open_interface
 from airlock.bundle.bundle import texts
 from airlock.bundle.dossier import make as make_dossier
+from airlock.bundle.files import digest
 from airlock.bundle.gate import tests as gate_tests
 from airlock.bundle.models import open_net
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering.page import render_readme
 from airlock.bundle.rendering.sacro import report, target
 from airlock.config import ReleaseConfig, from_table
-from airlock.errors import DataError, FormatError, Refused
+from airlock.errors import DataError, FormatError, OutputError, Refused
 from airlock.mechanisms import Stream
 from airlock.methods.contract import Channel, NetworkArtefact, Release, Secrets
 from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Interface, Reservation
+from airlock.pipeline import _record
 from tests.bundle.conftest import ATTACK, CLASSES, DAY, FACTS, SHAPE, guarantee, make_release, noise
+from tests.bundle.forging import forge
+
+pytestmark = pytest.mark.usefixtures("made_up")
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,14 @@ def asking_card(asking_config: ReleaseConfig, asking_release: Release) -> Card:
 @pytest.fixture
 def bundle(tmp_path: Path, asking_config: ReleaseConfig, asking_release: Release, asking_card: Card) -> Bundle:
     return write(tmp_path / "answers", asking_config, asking_release, asking_card)
+
+
+def keep(vault: Vault, bundle: Bundle) -> Path:
+    """What the release left in the vault: what answers, and the record of what leaves."""
+    place = vault.store(bundle.card.release_id, KEPT)
+    files = {path.name: digest(path) for path in bundle.folder.iterdir()}
+    vault.record(_record(bundle.card, files))
+    return place
 
 
 @pytest.fixture
@@ -242,7 +255,7 @@ def test_whoever_answers_comes_from_bundle_and_vault(bundle: Bundle, vault: Vaul
     with pytest.raises(FormatError, match="in the vault") as missing:
         open_interface(bundle.folder, vault)
     assert "--vault" in str(missing.value)
-    vault.store(bundle.card.release_id, KEPT)
+    keep(vault, bundle)
     answerer = open_interface(bundle.folder, vault)
     assert answerer.interface == INTERFACE
     assert isinstance(answerer, Constant)
@@ -251,7 +264,7 @@ def test_whoever_answers_comes_from_bundle_and_vault(bundle: Bundle, vault: Vaul
 
 
 def test_the_service_opens_such_a_bundle_too(bundle: Bundle, vault: Vault, toy: None) -> None:
-    vault.store(bundle.card.release_id, KEPT)
+    keep(vault, bundle)
     card, answerer = open_answerer(bundle.folder, vault)
     assert card.interface is not None
     assert answerer.interface.units == card.interface.units
@@ -259,12 +272,68 @@ def test_the_service_opens_such_a_bundle_too(bundle: Bundle, vault: Vault, toy: 
 
 
 def test_a_changed_vault_is_refused(bundle: Bundle, vault: Vault, toy: None) -> None:
-    folder = vault.store(bundle.card.release_id, KEPT)
+    folder = keep(vault, bundle)
     content = bytearray((folder / "head.safetensors").read_bytes())
     content[-1] ^= 1
     (folder / "head.safetensors").write_bytes(content)
     with pytest.raises(FormatError, match="a change in"):
         open_interface(bundle.folder, vault)
+
+
+FORGERIES: dict[str, dict[str, object]] = {
+    "less noise": {"interface.figures.noise": 0.001},
+    "a larger budget": {"interface.units": 1_000_000},
+    "free answers": {"interface.units": None},
+    "another unit": {"interface.unit": "a hundred answers"},
+    "other classes": {"interface.classes": list(reversed(CLASSES))},
+    "another day": {"created": "2020-01-01"},
+    "another release": {"release_id": "ab" * 16},
+}
+
+
+@pytest.mark.parametrize("changes", FORGERIES.values(), ids=FORGERIES)
+def test_a_bundle_that_is_not_the_vaults_is_not_answered(
+    bundle: Bundle, vault: Vault, toy: None, changes: dict[str, object]
+) -> None:
+    """As found: with everything rendered again, less noise and more answers were served from the same head."""
+    keep(vault, bundle)
+    forge(bundle.folder, changes)
+    for opens in (open_interface, open_answerer):
+        with pytest.raises((Refused, FormatError), match="Not as this vault released it|in the vault"):
+            opens(bundle.folder, vault)
+
+
+def test_every_other_file_of_a_bundle_is_the_vaults_too(bundle: Bundle, vault: Vault, toy: None) -> None:
+    keep(vault, bundle)
+    forge(bundle.folder, config={"seed": 7})
+    with pytest.raises(Refused, match="Not as this vault released it under this id: .*config.toml"):
+        open_interface(bundle.folder, vault)
+
+
+def test_a_release_from_before_there_were_records_is_not_trusted(bundle: Bundle, vault: Vault, toy: None) -> None:
+    vault.store(bundle.card.release_id, KEPT)
+    with pytest.raises(FormatError, match="found none.*never from a bundle.*Make the release again"):
+        open_interface(bundle.folder, vault)
+
+
+def test_what_answers_comes_from_the_vaults_record(bundle: Bundle, vault: Vault, toy: None) -> None:
+    """Even where the bundle were changed between its verification and its use."""
+    keep(vault, bundle)
+    forged = replace(INTERFACE, units=10**6, figures={"noise": 0.0})
+    assert from_vault(bundle.card.model_copy(update={"interface": forged}), vault).interface == INTERFACE
+
+
+def test_a_record_is_written_once_and_read_with_care(bundle: Bundle, vault: Vault) -> None:
+    place = keep(vault, bundle)
+    with pytest.raises(OutputError):
+        vault.record(_record(bundle.card, {}))
+    file = place / "release.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    text = file.read_text()
+    for damaged in (text[:100], text.replace(bundle.card.release_id, "cd" * 16), "[]", text.replace("1000", "-1")):
+        file.write_text(damaged)
+        with pytest.raises(FormatError, match="the vault's record of release"):
+            vault.recorded(bundle.card.release_id)
 
 
 def test_a_network_has_nobody_who_answers(original: Bundle, vault: Vault) -> None:

@@ -31,6 +31,8 @@ RECORDS = Records(RANDOM.integers(0, 256, (40, *SHAPE)).astype(np.uint8), RANDOM
 NONE = RECORDS.take(np.arange(0))
 SPLIT = Split(FACTS, NONE, RECORDS, RECORDS, NONE)
 
+pytestmark = pytest.mark.usefixtures("made_up")
+
 
 class Branching(nn.Module):
     """Branches on a value, which no exporter takes."""

@@ -41,6 +41,8 @@ CONFIG = {
     },
 }  # fmt: skip
 
+pytestmark = pytest.mark.usefixtures("made_up")
+
 
 def written(folder: Path) -> FeatureSet:
     """Two shards; the features of a class lie apart."""

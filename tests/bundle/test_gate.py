@@ -93,7 +93,7 @@ def test_a_defect_and_a_card_that_cannot_be_read_close_the_gate(config: ReleaseC
         ({}, "ε is 2.37: a guess about one record may be right up to 91.5%"),
         ({}, "One run was declared"),
         ({}, "not tried, named in the dossier: 2"),
-        ({}, "a person has to check: 2"),
+        ({}, "a person has to check: 4"),
         ({"assumptions": ("The front end is public.",)}, "Check that this is true: The front end is public."),
         ({"audit": attacks(low=0.51)}, "'loss threshold' does better than chance: AUC 0.512, 0.510 to 0.569"),
         ({"audit": attacks(non_members=400)}, "400 non-members took part"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import resource
+import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,8 @@ import pytest
 import safetensors.numpy
 
 from airlock.bundle import Vault
-from airlock.bundle.vault import MARKER
+from airlock.bundle.files import write_file
+from airlock.bundle.vault import MARKER, ReleaseRecord
 from airlock.errors import FormatError, OutputError
 
 ID = "0123456789abcdef" * 2
@@ -49,6 +54,66 @@ def test_arrays_come_back(vault: Vault):
     folder = vault.store(ID, SECRETS)
     loaded = safetensors.numpy.load_file(folder / "teachers.safetensors")
     np.testing.assert_array_equal(loaded["weight"], SECRETS["teachers"]["weight"])
+
+
+@contextlib.contextmanager
+def full_disk(most: int) -> Iterator[None]:
+    """No file can be longer than this many bytes: a real write fails half-way."""
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_leaves_nothing_half_written(vault: Vault):
+    vault.store("first", SECRETS)
+    before = {path: path.read_bytes() for path in vault.root.rglob("*") if path.is_file()}
+    large = {"small": {"x": np.ones(2)}, "head": {"weight": np.zeros(10_000)}}
+    record = ReleaseRecord(release_id=ID, channel="answers", method="votes", interface=None, files={"x" * 9000: "y"})
+    with full_disk(4096):
+        for stores in (
+            lambda: vault.store(ID, large),
+            lambda: vault.record(record),
+            lambda: vault.store_dossier(ID, {"dossier.json": b"x" * 9000}),
+        ):
+            with pytest.raises(OutputError, match="Nothing half-written was kept"):
+                stores()
+    assert {path: path.read_bytes() for path in vault.root.rglob("*") if path.is_file()} == before
+    assert vault.recorded(ID) is None
+    vault.store(ID, large)  # when there is space again
+    vault.record(record)
+    assert set(vault.load(ID)) == {"small", "head"}
+    assert vault.recorded(ID) == record
+
+
+def test_a_process_that_dies_while_it_writes_leaves_no_file_of_that_name(tmp_path: Path):
+    """SIGXFSZ kills it in the middle of the write."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        write_file(tmp_path / "head.safetensors", b"x" * 9000)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
+    assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
+
+
+def test_a_new_file_takes_no_others_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "there").write_text("first")
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    for name in ("there", "link"):
+        with pytest.raises(FileExistsError):
+            write_file(tmp_path / name, b"second")
+    monkeypatch.setattr(os, "link", lambda *args, **options: (_ for _ in ()).throw(PermissionError()))
+    with pytest.raises(PermissionError):
+        write_file(tmp_path / "there", b"second")  # on a disk without hard links
+    write_file(tmp_path / "new", b"second", 0o600)
+    assert {path.name for path in tmp_path.iterdir()} == {"there", "link", "new"}
+    assert (tmp_path / "there").read_text() == "first"
 
 
 def test_marker_says_what_it_is(vault: Vault):

@@ -25,16 +25,18 @@ from airlock.auditing.evaluation import event as evaluation_event
 from airlock.bundle import Bundle, Card, Vault, make_card, read_verified, verify, write
 from airlock.bundle.bundle import texts
 from airlock.bundle.card import headline, sentences
+from airlock.bundle.files import digest
 from airlock.bundle.packing import packing_of
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
 from airlock.methods.contract import NetworkArtefact, Release
+from airlock.pipeline import _record
 from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.conftest import Plug
 
 Seal = Callable[[Path], None]
-NAMES = ("files", "checksums", "vault", "card", "epsilon", "parts", "total", "words", "page", "readme", "utility",
-         "hashes", "config", "weights", "onnx", "outputs", "counts")  # fmt: skip
+NAMES = ("files", "checksums", "vault", "card", "record", "epsilon", "parts", "total", "words", "page", "readme",
+         "utility", "hashes", "config", "plan", "weights", "onnx", "outputs", "counts")  # fmt: skip
 
 
 def failed(folder: Path, **options: Any) -> dict[str, str]:
@@ -59,6 +61,7 @@ def render_again(folder: Path) -> None:
 
 def test_an_untouched_bundle_passes_every_check(original: Bundle, release: Release, vault: Vault):
     vault.store(original.card.release_id, {"outcomes": release.utility.arrays()})
+    vault.record(_record(original.card, {path.name: digest(path) for path in original.folder.iterdir()}))
     result = verify(original.folder)
     assert [(check.name, check.outcome) for check in result.checks] == [(name, "ok") for name in NAMES]
     assert result.ok
@@ -184,10 +187,10 @@ def test_a_card_of_today_under_an_older_number_is_found(folder: Path, reseal: Se
 
 def test_an_edited_config_with_new_checksums(folder: Path, reseal: Seal):
     text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text.replace("epsilon = 3.0", "epsilon = 1.0").replace("digits", "/srv/data"))
+    (folder / "config.toml").write_text(text.replace("epsilon = 2.366", "epsilon = 1.0").replace("digits", "/srv/data"))
     reseal(folder)
     found = failed(folder)
-    assert found.keys() == {"config", "hashes"}
+    assert found.keys() == {"config", "hashes", "plan"}
     assert "epsilon in config.toml" in found["config"]
     assert "where the data lie" in found["config"]
 
@@ -249,10 +252,13 @@ def test_a_test_part_that_pays_more_than_is_stated_is_found(folder: Path, reseal
     assert "more than the stated" in failed(folder)["parts"]
 
 
+OTHER = {"epsilon": 3.0, "accountant": "other"}
+
+
 def raised(tmp_path: Path, config: ReleaseConfig, plug: Plug, factor: float) -> Path:
     """A bundle whose ε another package's accountant stated."""
     plug(OTHERS, "other", lambda event, delta: factor * compute_epsilon(event, delta).epsilon)
-    made = make_release(guarantee(accountant="other"))
+    made, config = make_release(guarantee(accountant="other")), config.model_copy(update=OTHER)
     write(tmp_path / "raised", config, made, make_card(config, FACTS, made, noise()))
     return tmp_path / "raised"
 
@@ -286,7 +292,7 @@ def test_no_accountant_excuses_a_smaller_epsilon(tmp_path: Path, config: Release
 @pytest.mark.usefixtures("fast_export")
 def test_a_total_with_a_raised_epsilon_verifies(tmp_path: Path, config: ReleaseConfig, plug: Plug):
     first = read_verified(raised(tmp_path, config, plug, 1.2)).card
-    made = make_release(guarantee(accountant="other"))
+    made, config = make_release(guarantee(accountant="other")), config.model_copy(update=OTHER)
     card = make_card(config, FACTS, made, noise(), others=(first,))
     write(tmp_path / "second", config, made, card)
     assert not failed(tmp_path / "second")
@@ -429,15 +435,21 @@ def test_the_users_own_network_is_never_imported(
     monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(name))
     result = verify(made.folder)
     assert result.ok
-    assert [check.name for check in result.checks if check.outcome == "skipped"] == ["outputs", "counts"]
+    assert [check.name for check in result.checks if check.outcome == "skipped"] == [
+        "record",
+        "plan",
+        "outputs",
+        "counts",
+    ]
     other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    assert {check.name for check in verify(made.folder, net=other).checks if check.outcome != "ok"} == {"counts"}
+    left = {check.name for check in verify(made.folder, net=other).checks if check.outcome != "ok"}
+    assert left == {"record", "plan", "counts"}
 
 
 def test_a_composed_release_verifies_and_its_total_is_recomputed(
     tmp_path: Path, config: ReleaseConfig, card: Card, fast_export: None, reseal: Seal
 ):
-    release = make_release(guarantee(2.0))
+    release = make_release(guarantee())
     made = write(
         tmp_path / "second", config, release,
         make_card(config, FACTS, release, noise(), others=(card,), created=datetime.date(2026, 3, 10)),

@@ -63,6 +63,7 @@ class Published(Extracting):
     )
     unproven: ClassVar[str] = "Nothing limits what someone who finds or guesses the front end can tell from its maps."
     sound_method: ClassVar[str] = "noised"
+    withheld: ClassVar[tuple[str, ...]] = FRONT_KEYS
 
     def opened(self) -> FeatureFrontEnd:
         """The first m layers with D' channels, as set or as selected by the limits."""
@@ -210,6 +211,6 @@ class Published(Extracting):
         folder, manifest = self.written(front, split.private, order, run)
         utility = self.usefulness(front, None, folder, manifest, split.test, run)
         executed = repeat(dpa.NonPrivateDpEvent(), self.config.tuning_runs)  # features left as they are
-        features = FeatureSet(folder, manifest, "clear", withheld=FRONT_KEYS, front=front.cpu())
+        features = FeatureSet(folder, manifest, "clear", withheld=self.withheld, front=front.cpu())
         kept = keep(front, choice, order, self.settings)
         return Executed(self.owned(features, run), executed, utility, {"features": self._size}, secrets=kept)

@@ -167,6 +167,11 @@ def planned_sentence(settings: FrontSettings) -> tuple[str, ...]:
     return (f"{names.get(source, f'{name} {_OPEN}')}.",)
 
 
+def is_about_public(said: str) -> bool:
+    """Whether this is one of these two sentences."""
+    return _OPEN in said or _DRAWN in said
+
+
 def moments(front: nn.Module, public: Public, within: bool, run: Run) -> tuple[Tensor, Tensor]:
     """Mean and covariance of public features, in float64 on the run's device; around class means if `within`.
 

@@ -1,0 +1,201 @@
+"""Does the card say what its config leads to? The release is planned again, without a record, and compared.
+
+A plan is a function of the config and of public facts, so anyone who has a bundle can make it again. What must agree:
+what leaves, the events and with them ε, δ, status and unit; the sentences that a reviewer ticks; the public figures;
+and, where answers leave, how many there are and how much noise is on each. So whoever changes one of these has to
+change the config too, and then the card says what that config promises.
+
+The noise is not searched for again, which takes seconds: the card's is right if its ε is at most the requested one and
+1e-3 less noise would exceed it (`accounting.calibrate`).
+
+What cannot be planned is skipped, and the reason is given: nothing is imported because a bundle names it, paths and
+some settings never leave, and figures that are only known after the records were read are not part of a plan.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airlock import data, methods, nets, plugins
+from airlock._version import VERSION
+from airlock.accounting.calibrate import suggesting
+from airlock.auditing import paid_attacks
+from airlock.bundle.bundle import PATH_REMOVED
+from airlock.bundle.card import Card
+from airlock.bundle.contents import CONFIG, Contents, Defects, Skip, Test
+from airlock.config import ACCOUNTANTS, DataConfig, ReleaseConfig, from_table, merge
+from airlock.data import Facts
+from airlock.data.sources import SOURCES
+from airlock.errors import ConfigError, NetError
+from airlock.methods.contract import Channel, Plan
+from airlock.training.front_ends.public import is_about_public
+
+CLOSE = 1e-9  # relative; another machine may round a logarithm or a power in another way
+_MOST_INPUTS = 1 << 22  # numbers in a record; planning makes the network
+_NOT_COMPARED = "Events, noise, budget and figures were not compared with what the config leads to."
+_ELSEWHERE = "(not in the bundle)"
+_NOISE = "noise_multiplier"
+
+
+def tests(files: Contents, card: Card | None, given: Mapping[str, object] | None) -> list[Test]:
+    """The check against the plan.
+
+    Args:
+        files: The bundle's.
+        card: Its card.
+        given: What the user names in place of the config's own code from elsewhere, by dotted key; it is imported.
+    """
+    says = "Events, noise, budget and figures are those that the config leads to."
+    return [("plan", says, lambda: _compare(files, card, given or {}))]
+
+
+def as_asked(config: ReleaseConfig) -> ReleaseConfig:
+    """A bundle's config as it was asked for: under the method's name of today, and with the front end left to it."""
+    _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
+    if method:  # without a notice: the user cannot change what a bundle says
+        config = config.model_copy(update={"method": method})
+    # The method chooses a front end by itself: as a `net` it would be trained as a whole.
+    return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
+
+
+def _compare(files: Contents, card: Card | None, given: Mapping[str, object]) -> Defects:
+    if card is None:
+        raise Skip("There is no usable card.json to check it against.")
+    config = _config(tomllib.loads(files.read(CONFIG).decode("utf-8")), given)
+    method = methods.find(config)
+    if method.withheld:
+        raise Skip(f"Settings that {method.channel}/{method.method} plans with stay in the vault. {_NOT_COMPARED}")
+    if math.prod(card.data.shape) > _MOST_INPUTS:
+        raise Skip(f"Its records are too large to make their network here. {_NOT_COMPARED}")
+    facts = _facts(config, card)
+    if of_data := list(_of_data(facts, config, card)):
+        return _with_version(of_data, card)
+    with warnings.catch_warnings(), suggesting(list(_noises(card))):
+        warnings.simplefilter("ignore")
+        try:
+            channel = methods.build(paid_attacks.for_method(config), facts)
+            plan = paid_attacks.planned(config, facts, channel.planned)
+        except NetError as error:  # one of another package that is not installed here, somewhere in the settings
+            raise Skip(f"{error} {_NOT_COMPARED}") from error
+    return _with_version([*_of_plan(plan, card), *_of_artefact(channel, card)], card)
+
+
+def _with_version(defects: list[str], card: Card) -> Defects:
+    """What was planned may differ from one version of Airlock to the next."""
+    if defects and card.airlock_version != VERSION:
+        defects.append(f"The card was written by Airlock {card.airlock_version}; compare with that version.")
+    return defects
+
+
+def _config(table: dict[str, Any], given: Mapping[str, object]) -> ReleaseConfig:
+    """The config that can be planned.
+
+    Raises:
+        Skip: It leads to code from elsewhere that the user does not name, or to a path that did not leave.
+        ConfigError: The user names something that is not the config's own code from elsewhere.
+    """
+    strangers = plugins.strangers(table) | _not_built_in(table)
+    for key in given:
+        if key not in strangers:
+            raise ConfigError(
+                "names for what config.toml leads to outside Airlock", f"{key}", do="Leave it out: it is in the bundle."
+            )
+    for key, name in strangers.items():
+        if key not in given:
+            option = f"--net {name}" if key == "net" else f"--set {key}={name}"
+            raise Skip(f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare "
+                       f"them, name it yourself: {option}")  # fmt: skip
+    if PATH_REMOVED in str(table.get("settings")):
+        raise Skip(f"A setting was a path, which never leaves. {_NOT_COMPARED}")
+    here = table.get("data") if isinstance(table.get("data"), Mapping) else {}
+    placed = {} if "source" in here else {"data.source": _ELSEWHERE}
+    return as_asked(from_table(merge(table, {**placed, **given})))
+
+
+def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
+    """The names that are not Airlock's own, whether or not their package is installed here."""
+    own = table.get("channel") in methods.METHODS and methods.is_built_in(f"{table['channel']}/{table.get('method')}")
+    known = {
+        "method": own,
+        "accountant": table.get("accountant", "auto") in ACCOUNTANTS,
+        "net": table.get("net", "auto") in ("auto", *nets.names(), *nets.front_names()),
+    }
+    return {key: str(table.get(key)) for key, ours in known.items() if not ours}
+
+
+def _facts(config: ReleaseConfig, card: Card) -> Facts:
+    """What is public about the data: as published, or as the owner declared it, which only the card says in full."""
+    if config.data.source in SOURCES:
+        return data.describe(config)
+    said = card.data
+    return Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin)
+
+
+def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
+    named = {key: getattr(facts, key) for key in ("name", "origin", "shape", "classes", "records", "test_records")}
+    if config.data.source == _ELSEWHERE:
+        named |= _declared(config.data)
+    for key, value in {**named, "public_share": config.split.public}.items():
+        if not _same(getattr(card.data, key), value):
+            yield f"The card's data.{key} is not that of the config."
+
+
+def _declared(declared: DataConfig) -> dict[str, object]:
+    """What a config says of the owner's own data."""
+    classes = declared.classes
+    named: dict[str, object] = {"records": declared.records, "shape": declared.shape}
+    named["classes"] = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def _of_plan(plan: Plan, card: Card) -> Iterator[str]:
+    stated, planned = card.guarantee.model_dump(mode="json"), plan.guarantee.to_dict()
+    if (card.channel, card.method, card.leaves) != (plan.channel, plan.method, plan.leaves):
+        yield "What the card says leaves is not what the config leads to."
+    for key in ("status", "unit", "relation", "delta", "sampling", "claim", "events"):
+        if not _same(stated[key], planned[key]):
+            yield f"The guarantee's {key} {'are' if key == 'events' else 'is'} not what the config leads to."
+    for said in plan.guarantee.assumptions:
+        if said not in card.guarantee.assumptions and not is_about_public(said):
+            yield f"The card does not state an assumption: {said}"
+    for key, value in plan.details.items():
+        found = card.details.get(key)
+        known_later = isinstance(value, str) and isinstance(found, int | float)  # in words until it was executed
+        if not (known_later or _same(found, value)):
+            yield f"The card's {key} is not what the config leads to."
+
+
+def _of_artefact(channel: Channel, card: Card) -> Iterator[str]:
+    facts, leaving = channel.facts, card.leaving
+    if card.artefact != channel.artefact:
+        yield f"A bundle of {channel.channel}/{channel.method} holds something else."
+    elif card.network is not None and (leaving.input_shape, leaving.classes) != (facts.shape, facts.classes):
+        yield "The network does not take the records of the config."
+    wanted = channel.interface()
+    if wanted is not None and card.interface is not None and not _same(vars(card.interface), vars(wanted)):
+        wrong = [key for key, value in vars(wanted).items() if not _same(getattr(card.interface, key), value)]
+        yield f"What may be asked is not what the config leads to: {', '.join(wrong)}."
+
+
+def _noises(card: Card) -> Iterator[float]:
+    """Every noise multiplier on the card."""
+    figures = {} if card.interface is None else card.interface.figures
+    for key, value in (*card.details.items(), *figures.items()):
+        if _NOISE in key and isinstance(value, int | float):
+            yield float(value)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two plain values are equal, lists and tuples alike, and numbers up to rounding."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) or isinstance(other, float):
+        numbers = isinstance(one, int | float) and isinstance(other, int | float)
+        return numbers and math.isclose(one, other, rel_tol=CLOSE, abs_tol=0.0)
+    return type(one) is type(other) and bool(one == other)
