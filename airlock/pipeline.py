@@ -25,6 +25,7 @@ from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
 from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
+from airlock.bundle.signing.keys import obtain_vault_key
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Split
@@ -54,12 +55,16 @@ class Outcome:
         release: The values it was made from.
         dossier: What the reviewer inside reads.
         dossier_page: The path of its page in the vault.
+        fingerprint: Of the vault's key, which signed the bundle.
+        new_key: Whether that key was made for this release.
     """
 
     bundle: Bundle
     release: Release
     dossier: Dossier
     dossier_page: Path
+    fingerprint: str
+    new_key: bool
 
     def __repr__(self) -> str:
         return page.summary(self.bundle.card, self.bundle.folder)
@@ -212,8 +217,9 @@ def make_release(
     card.check_budget(config, paid_attacks.planned(config, facts, channel.planned))
     randomness = Randomness.make(config.seed, insecure_seed)
     trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
-    split = _load(config, channel, data_dir)
     safe = Vault.open(vault)
+    signer = obtain_vault_key(safe)
+    split = _load(config, channel, data_dir)
     run = Run(
         device=group.device or choose_device(config.device),
         progress=progress,
@@ -234,11 +240,11 @@ def make_release(
     inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
     inside = dossier.with_court(inside, trials)
     page_inside = page.keep_dossier(safe, inside)
-    written = bundle.write(out, config, release, made, smaller=forms, force=force)
+    written = bundle.write(out, config, release, made, smaller=forms, signer=signer, force=force)
     release.artefact.forget()
     if release.artefact.made_once:
         safe.forget_checkpoint(_run_key(config, insecure_seed))
-    return Outcome(written, release, inside, page_inside)
+    return Outcome(written, release, inside, page_inside, signer.public.fingerprint, signer.new)
 
 
 def preview(

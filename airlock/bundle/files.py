@@ -108,9 +108,9 @@ def folder_aside(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         aside.mkdir(mode=0o755)
         yield aside
-        _sync_folder(aside)
+        sync_folder(aside)
         _replace(aside, target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise output_error(error, target) from error
     finally:
@@ -133,7 +133,7 @@ def _replace(aside: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut; a no-op on systems that cannot sync folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

@@ -33,8 +33,8 @@ from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.conftest import Plug
 
 Seal = Callable[[Path], None]
-NAMES = ("files", "checksums", "vault", "card", "epsilon", "parts", "total", "words", "page", "readme", "utility",
-         "hashes", "config", "weights", "onnx", "outputs", "counts")  # fmt: skip
+NAMES = ("files", "checksums", "vault", "card", "signature", "epsilon", "parts", "total", "words", "page", "readme",
+         "utility", "hashes", "config", "weights", "onnx", "outputs", "counts")  # fmt: skip
 
 
 def failed(folder: Path, **options: Any) -> dict[str, str]:
@@ -60,7 +60,8 @@ def render_again(folder: Path) -> None:
 def test_an_untouched_bundle_passes_every_check(original: Bundle, release: Release, vault: Vault):
     vault.store(original.card.release_id, {"outcomes": release.utility.arrays()})
     result = verify(original.folder)
-    assert [(check.name, check.outcome) for check in result.checks] == [(name, "ok") for name in NAMES]
+    wanted = [(name, "skipped" if name == "signature" else "ok") for name in NAMES]  # it was written without a key
+    assert [(check.name, check.outcome) for check in result.checks] == wanted
     assert result.ok
     assert result.to_dict()["ok"]
     assert read_verified(original.folder) == original
@@ -429,9 +430,12 @@ def test_the_users_own_network_is_never_imported(
     monkeypatch.setattr("importlib.import_module", lambda name: pytest.fail(name))
     result = verify(made.folder)
     assert result.ok
-    assert [check.name for check in result.checks if check.outcome == "skipped"] == ["outputs", "counts"]
+    assert [check.name for check in result.checks if check.outcome == "skipped"] == ["signature", "outputs", "counts"]
     other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    assert {check.name for check in verify(made.folder, net=other).checks if check.outcome != "ok"} == {"counts"}
+    assert {check.name for check in verify(made.folder, net=other).checks if check.outcome != "ok"} == {
+        "signature",
+        "counts",
+    }
 
 
 def test_a_composed_release_verifies_and_its_total_is_recomputed(
