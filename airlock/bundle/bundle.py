@@ -1,9 +1,9 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
 In: the config, the release and its card. Out: a folder of seven files for a network, six for answers, six plus the
-shards for features, and up to two smaller ONNX files for a student. All of them can be inspected without executing
-anything. The whole folder, card included, satisfies the stated (ε, δ); everything else is in the vault.
-`docs/bundle.md` describes it; `packing.py` says what it holds for each kind of artefact, `verify.py` checks it.
+shards for features, up to two smaller ONNX files for a student, and a signature over all of them. They can be inspected
+without executing anything. The whole folder, card included, satisfies the stated (ε, δ); everything else is in the
+vault. `docs/bundle.md` describes it; `packing.py` says what it holds for each kind of artefact, `verify.py` checks it.
 """
 
 from __future__ import annotations

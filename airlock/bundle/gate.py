@@ -84,6 +84,8 @@ def _endorsed(found: Signatures, is_current: bool | None) -> Weighing:
         caution.append(approval.says)
     if approval.accepted and is_current is False:
         caution.append("The dossier was made anew after the reviewer's decision, which does not cover it.")
+    if approval.accepted and approval.fingerprint == signed.fingerprint:
+        caution.append("The key that signed the release also approved it: nobody else has looked at it.")
     release = [signed.says] if signed.accepted else []
     release += [approval.says] if approval.accepted and not found.rejected and not conditional else []
     reject = [approval.says] if found.rejected else []

@@ -125,7 +125,7 @@ def _release(files: Contents, ring: Keyring) -> Endorsement:
         return Endorsement("none", UNSIGNED, required=bool(ring.required))
     envelope = unseal(files.read(SIGNATURE), SIGNATURE)
     differences = _differences(envelope.statement(ReleaseStatement).files, files)
-    return _judged(envelope, differences, ring, "Signed", "it was signed", None)
+    return _judged(envelope, differences, ring, "Signed", None)
 
 
 def _approval(files: Contents, ring: Keyring) -> Endorsement:
@@ -134,13 +134,16 @@ def _approval(files: Contents, ring: Keyring) -> Endorsement:
     envelope = unseal(files.read(APPROVAL), APPROVAL)
     statement = envelope.statement(ApprovalStatement)
     differences = _differences(statement.files, files)
-    return _judged(envelope, differences, ring, f"{statement.predicate}, signed", "reviewed", statement.predicate)
+    return _judged(envelope, differences, ring, "Countersigned", statement.predicate)
 
 
 def _judged(
-    envelope: Envelope, differences: Sequence[str], ring: Keyring, done: str, was: str, approval: Approval | None
+    envelope: Envelope, differences: Sequence[str], ring: Keyring, done: str, approval: Approval | None
 ) -> Endorsement:
-    """Whose signature this is, and whether it is of these files."""
+    """Whose signature this is, and whether it is of these files.
+
+    The key comes first, and what the signer says about themselves last: it could be worded like another signature.
+    """
     known, needed = ring.find(envelope.fingerprint), bool(ring.required)
     key = known.key if known else envelope.certified
     fingerprint = envelope.fingerprint
@@ -149,12 +152,14 @@ def _judged(
         says = f"FORGED: {envelope.name} names the key of {who} and was not made with it."
         return Endorsement("forged", says, required=needed)
     if differences:
-        return Endorsement("changed", f"NOT as {was} by {who}: {' '.join(differences)}", required=needed)
+        says = f"NOT as it was {done.lower()} by {who}: {' '.join(differences)}"
+        return Endorsement("changed", says, required=needed)
+    decided = "." if approval is None else f": {approval}."
     if known is None:
-        says = f"{done} by {who}: anyone could have made it."
+        says = f"{done} by {who}, which anyone could have made{decided}"
         return Endorsement("unknown", says, None, fingerprint, False, needed, approval)
     accepted = ring.accepts(known.key)
-    says = f"{done} by {who}." if accepted else f"{done} by {who}, not by a key that was required."
+    says = f"{done} by {who}{'' if accepted else ', not by a key that was required'}{decided}"
     return Endorsement("known", says, known.name, fingerprint, accepted, needed, approval)
 
 

@@ -45,7 +45,7 @@ def test_nothing_else_changes_and_every_decision_can_be_read_back(
         found = look(signed, reviewer)
         assert found.approval.approval == made
         assert (made.decision, made.name, made.date, made.conditions) == (decision, "Ada", "2026-03-09", conditions)
-        assert found.approval.says.startswith(f"{made}, signed by the required key ({reviewer.public.fingerprint})")
+        assert found.approval.says == f"Countersigned by the required key ({reviewer.public.fingerprint}): {made}."
         assert found.rejected == (decision == "reject")
         assert verify(signed, signers=[holder.public]).ok
         assert verify(signed, approvers=[reviewer.public]).ok == (decision != "reject")
@@ -182,7 +182,7 @@ def test_gate_serve_and_verify_require_it(
         assert cli("verify", signed, "--require-approval", key)[0] == (0 if good else 1)
     _, said = cli("gate", signed, "--require-approval", key, "--json")
     lists = json.loads(said)
-    assert any("Ada" in line or "countersigned" in line or "reviewed" in line for line in lists["reject"]) == (not good)
+    assert any("Ada" in line or "countersigned" in line for line in lists["reject"]) == (not good)
     assert any("on conditions by Ada" in line for line in lists["caution"]) == (how == "conditions")
     assert any("Approved by Ada" in line and "the board" in line for line in lists["release"]) == (how == "approved")
     if good:
@@ -215,3 +215,28 @@ def test_show_says_who_signed_and_approved(signed: Path, reviewer: SigningKey) -
     said = cli("show", signed)[1].replace("│", " ")
     assert "Signed by an unknown key" in " ".join(said.split())
     assert "Approved by Ada on 2026-03-09" in " ".join(said.split())
+
+
+def test_a_reviewer_cannot_pass_for_another_by_what_they_call_themselves(signed: Path, stranger: SigningKey) -> None:
+    countersign(signed, stranger, name="Ada. Countersigned by the board (0123): Approved by Bob")
+    says = look(signed, stranger).approval.says
+    assert says.startswith(f"Countersigned by the required key ({stranger.public.fingerprint}): ")
+    says = examine(Contents(signed), None).approval.says
+    assert says.startswith(
+        f"Countersigned by an unknown key ({stranger.public.fingerprint}), which anyone could have made: "
+    )
+
+
+def test_the_gate_warns_if_the_key_that_signed_also_approved(signed: Path, holder: SigningKey, tmp_path: Path) -> None:
+    countersign(signed, holder)
+    assert (
+        "nobody else has looked at it"
+        in cli(
+            "gate",
+            signed,
+            "--signer",
+            public_file(holder, tmp_path / "keys"),
+            "--require-approval",
+            public_file(holder, tmp_path / "keys"),
+        )[1]
+    )

@@ -61,7 +61,7 @@ def test_the_first_line_says_who_signed(
     mine, other = public_file(holder, tmp_path / "keys"), public_file(stranger, tmp_path / "keys")
     fingerprint = holder.public.fingerprint
     code, lines = cli("verify", signed)
-    assert (code, lines[0]) == (0, f"Signed by an unknown key ({fingerprint}): anyone could have made it.")
+    assert (code, lines[0]) == (0, f"Signed by an unknown key ({fingerprint}), which anyone could have made.")
     code, lines = cli("verify", signed, "--signer", mine)
     assert (code, lines[0]) == (0, f"Signed by the required key ({fingerprint}).")
     assert cli("keys", "trust", mine, "--name", "the clinic")[0] == 0
