@@ -30,6 +30,7 @@ from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
 from airlock.bundle.replan import as_asked
 from airlock.bundle.vault import ReleaseRecord
+from airlock.bundle.signing.keys import obtain_vault_key
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
@@ -59,12 +60,16 @@ class Outcome:
         release: The values it was made from.
         dossier: What the reviewer inside reads.
         dossier_page: The path of its page in the vault.
+        fingerprint: Of the vault's key, which signed the bundle.
+        new_key: Whether that key was made for this release.
     """
 
     bundle: Bundle
     release: Release
     dossier: Dossier
     dossier_page: Path
+    fingerprint: str
+    new_key: bool
 
     def __repr__(self) -> str:
         return page.summary(self.bundle.card, self.bundle.folder)
@@ -217,8 +222,9 @@ def make_release(
     card.check_budget(config, paid_attacks.planned(config, facts, channel.planned))
     randomness = Randomness.make(config.seed, insecure_seed)
     trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
-    split = _load(config, channel, data_dir)
     safe = Vault.open(vault)
+    signer = obtain_vault_key(safe)
+    split = _load(config, channel, data_dir)
     run = Run(
         device=group.device or choose_device(config.device),
         progress=progress,
@@ -240,12 +246,13 @@ def make_release(
     inside = dossier.with_court(inside, trials)
     page_inside = page.keep_dossier(safe, inside)
     written = bundle.write(
-        out, config, release, made, smaller=forms, force=force, record=lambda files: safe.record(_record(made, files))
-    )
+        out, config, release, made, smaller=forms, signer=signer, force=force,
+        record=lambda files: safe.record(_record(made, files)),
+    )  # fmt: skip
     release.artefact.forget()
     forget = safe.forget_checkpoint if release.artefact.made_once else safe.forget_records
     forget(_run_key(config, insecure_seed))
-    return Outcome(written, release, inside, page_inside)
+    return Outcome(written, release, inside, page_inside, signer.public.fingerprint, signer.new)
 
 
 def _record(made: Card, files: Mapping[str, str]) -> ReleaseRecord:

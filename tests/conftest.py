@@ -103,6 +103,7 @@ def _own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
             patch.delenv(name)
         patch.setenv("XDG_CACHE_HOME", str(whole / "cache"))
         patch.setenv("AIRLOCK_VAULT", str(root / "vault"))
+        patch.setenv("XDG_CONFIG_HOME", str(root / "config"))
         patch.setattr("airlock.data.sources._DEBIAN_FASHION", root / "no-debian-package")
         yield
 

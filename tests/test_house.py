@@ -249,6 +249,7 @@ def test_every_command_and_option_is_documented() -> None:
         set(commands)
         == {
             "advise",
+            "approve",
             "audit",
             "bench",
             "compare",

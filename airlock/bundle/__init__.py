@@ -21,6 +21,7 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     gate            reasons to reject, for caution, and to release
     answering       queries to a bundle, answered by its network or from the vault
     receive         a classifier trained on released features
+    signing/        who made a bundle, and who approved it
     rendering/      sentences, pages, figures, SACRO-ML reports
 """
 

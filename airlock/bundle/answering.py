@@ -11,6 +11,7 @@ when it was written. The method, the interface with its noise and its budget, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from airlock.bundle import bundle, export
 from airlock.bundle.card import Card
 from airlock.bundle.files import read_file
 from airlock.bundle.packing import packing_of
+from airlock.bundle.signing.approval import refuse_rejected
+from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
 from airlock.errors import FormatError, Refused
@@ -103,18 +106,27 @@ class NetAnswerer(Answerer):
         return Answers(np.where(whole, values.argmax(axis=1), -1).astype(np.int64), values)
 
 
-def open_answerer(folder: Path, vault: Vault | None = None) -> tuple[Card, Answerer]:
+def open_answerer(
+    folder: Path,
+    vault: Vault | None = None,
+    *,
+    signers: Sequence[PublicKey] = (),
+    approvers: Sequence[PublicKey] = (),
+) -> tuple[Card, Answerer]:
     """The card of a bundle that verifies, and its answerer.
 
     Args:
         folder: The bundle.
         vault: The vault it was made with; the user's default vault if omitted.
+        signers: If given, one of these keys must have signed it.
+        approvers: If given, a reviewer must have approved it with one of these keys.
 
     Raises:
-        Refused: The bundle does not verify.
+        Refused: The bundle does not verify, lacks a required signature, or a reviewer has rejected it.
         FormatError: The vault does not hold what is needed to answer.
     """
-    found = read_verified(folder, vault)
+    found = read_verified(folder, vault, signers=signers, approvers=approvers)
+    refuse_rejected(found.folder)
     net = found.card.network
     if net is None:
         return found.card, from_vault(found.card, vault or Vault.open())

@@ -1,9 +1,9 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
 In: the config, the release and its card. Out: a folder of seven files for a network, six for answers, six plus the
-shards for features, and up to two smaller ONNX files for a student. All of them can be inspected without executing
-anything. The whole folder, card included, satisfies the stated (ε, δ); everything else is in the vault.
-`docs/bundle.md` describes it; `packing.py` says what it holds for each kind of artefact, `verify.py` checks it.
+shards for features, up to two smaller ONNX files for a student, and a signature over all of them. They can be inspected
+without executing anything. The whole folder, card included, satisfies the stated (ε, δ); everything else is in the
+vault. `docs/bundle.md` describes it; `packing.py` says what it holds for each kind of artefact, `verify.py` checks it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from airlock.bundle.contents import (
     ONNX,
     README,
     SAFETENSORS,
+    SIGNATURE,
     SMALLER,
     SUMS,
 )
@@ -40,6 +41,8 @@ from airlock.bundle.files import digest, folder_aside, output_error, parse_json,
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import Hashes
+from airlock.bundle.signing.envelope import release_statement, seal
+from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.vault import MARKER
 from airlock.config import ReleaseConfig
 from airlock.data.feature_files import NAME
@@ -67,6 +70,7 @@ def write(
     card: Card,
     *,
     smaller: Mapping[str, bytes] | None = None,
+    signer: SigningKey | None = None,
     force: bool = False,
     record: Callable[[Mapping[str, str]], None] | None = None,
 ) -> Bundle:
@@ -78,6 +82,7 @@ def write(
         release: What leaves. Its secrets are not written here; they go to the vault.
         card: Its card, from `card.make`; hashes are added here.
         smaller: Smaller ONNX files of the network by file name, from `compression.compress`.
+        signer: The key that signs every file; without it the bundle is unsigned, and `verify` says so first.
         force: Replace `folder` if it is empty or a bundle.
         record: Called with the SHA-256 of every file when all are written, before the folder gets its name.
 
@@ -91,15 +96,18 @@ def write(
     text = config_text(config, release.plan, packing.config_net(artefact, config.net), packing.withheld(artefact))
     kept = {**packing.files(artefact), CONFIG: text.encode(), **(smaller or {})}
     shards = packing.shards(artefact)
-    return _put(folder, kept, card.model_copy(update={"hashes": hashes(kept)}), force, shards, record)
+    made = card.model_copy(update={"hashes": hashes(kept)})
+    return _put(folder, kept, made, force=force, shards=shards, signer=signer, record=record)
 
 
 def _put(
     folder: Path,
     kept: Mapping[str, bytes],
     card: Card,
+    *,
     force: bool,
     shards: Sequence[Path],
+    signer: SigningKey | None,
     record: Callable[[Mapping[str, str]], None] | None,
 ) -> Bundle:
     files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
@@ -110,7 +118,11 @@ def _put(
             _lay(shard, aside / shard.name)
         sums = {name: _sha(content) for name, content in files.items()}
         sums |= {shard.name: digest(aside / shard.name) for shard in shards}
-        write_file(aside / SUMS, sums_text(sums).encode())
+        listed = sums_text(sums).encode()
+        write_file(aside / SUMS, listed)
+        if signer is not None:
+            statement = release_statement({**sums, SUMS: _sha(listed)}, card.release_id)
+            write_file(aside / SIGNATURE, seal(statement, signer))
         check_output(folder, force=force)  # it may have been created while we wrote
         if record is not None:
             record(sums)

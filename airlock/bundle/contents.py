@@ -19,6 +19,8 @@ from airlock.errors import FormatError
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
 SUMS, INTERFACE = "SHA256SUMS", "interface.json"
+SIGNATURE, APPROVAL = "model.sig", "approval.sig"
+SIGNATURES = (SIGNATURE, APPROVAL)  # they cover all other files, and are in no list themselves
 SMALLER = (INT8, FP16)  # in addition to the network, where a student leaves
 # Every file that a bundle can have, and the most bytes that are read from it; protobuf is limited to 2 GiB.
 LIMITS = {
@@ -33,6 +35,8 @@ LIMITS = {
     SUMS: 64 << 10,
     INT8: 2 << 30,
     FP16: 2 << 30,
+    SIGNATURE: 4 << 20,
+    APPROVAL: 4 << 20,
 }
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]([^\x00-\x1f]+)")
 _MANY = 10_000
@@ -90,6 +94,10 @@ class Contents:
         """The content of one of a bundle's files, up to its limit."""
         return read_file(self.folder / name, LIMITS[name])
 
+    def signed(self) -> dict[str, str]:
+        """The SHA-256 of every file that a signature covers: all but the signatures themselves, and no links."""
+        return {name: self.digest(name) for name in self.names if name not in (*SIGNATURES, *self.links)}
+
     def sums(self) -> tuple[dict[str, str], list[str]]:
         """The entries of SHA256SUMS by file name, and its defects."""
         recorded: dict[str, str] = {}
@@ -104,6 +112,7 @@ class Contents:
 
 
 __all__ = [
+    "APPROVAL",
     "CARD",
     "CONFIG",
     "FP16",
@@ -115,6 +124,8 @@ __all__ = [
     "ONNX",
     "README",
     "SAFETENSORS",
+    "SIGNATURE",
+    "SIGNATURES",
     "SMALLER",
     "SUMS",
     "Contents",

@@ -20,6 +20,7 @@ from airlock.bundle.contents import Defects, Skip, Test
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short, size
 from airlock.bundle.rendering.text import MODERATE, STRONG, measured
+from airlock.bundle.signing.signatures import Signatures
 
 UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
 PUBLIC = "public"  # assumptions with this word are quoted in full: data called public may contain private records
@@ -43,22 +44,52 @@ class Weighing:
         return {"open": self.open, **{name: list(lines) for name, lines in vars(self).items()}}
 
 
-def weigh(card: Card | None, defects: Sequence[str], dossier: Dossier | None = None) -> Weighing:
+def weigh(
+    card: Card | None,
+    defects: Sequence[str],
+    dossier: Dossier | None = None,
+    signatures: Signatures | None = None,
+    approval_is_current: bool | None = None,
+) -> Weighing:
     """Weigh a release.
 
     Args:
         card: The bundle's card; None if there is none that can be read.
         defects: The defects that `verify` found, one sentence each.
         dossier: The release's dossier, if the vault is available.
+        signatures: Who signed and who approved it, as `verify` found out.
+        approval_is_current: Whether the approval was made on this dossier; None if that is not known.
     """
     broken = tuple(f"The bundle does not verify: {defect}" for defect in defects)
     if card is None:
         return Weighing((*broken, "There is no card that can be read."), (), ())
+    signed = _endorsed(signatures, approval_is_current) if signatures else Weighing((), (), ())
     return Weighing(
-        (*broken, *_against(card, dossier)),
-        tuple(_careful(card, dossier)),
-        (*(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)), *_for(card, dossier)),
+        (*broken, *signed.reject, *_against(card, dossier)),
+        (*signed.caution, *_careful(card, dossier)),
+        (
+            *(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)),
+            *signed.release,
+            *_for(card, dossier),
+        ),
     )
+
+
+def _endorsed(found: Signatures, is_current: bool | None) -> Weighing:
+    """What the holder's and the reviewer's signatures say; a broken one is among the defects already."""
+    signed, approval = found.release, found.approval
+    conditional = approval.approval is not None and approval.approval.decision == "conditions"
+    caution = [signed.says] if signed.state in ("none", "unknown") else []
+    if approval.state == "unknown" or (approval.accepted and conditional):
+        caution.append(approval.says)
+    if approval.accepted and is_current is False:
+        caution.append("The dossier was made anew after the reviewer's decision, which does not cover it.")
+    if approval.accepted and approval.fingerprint == signed.fingerprint:
+        caution.append("The key that signed the release also approved it: nobody else has looked at it.")
+    release = [signed.says] if signed.accepted else []
+    release += [approval.says] if approval.accepted and not found.rejected and not conditional else []
+    reject = [approval.says] if found.rejected else []
+    return Weighing(tuple(reject), tuple(one for one in caution if one not in reject), tuple(release))
 
 
 def tests(card: Card | None, dossier: Callable[[Card], Dossier | None]) -> list[Test]:

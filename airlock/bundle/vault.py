@@ -20,6 +20,7 @@ service answers, with which noise and how often, is taken from here. Every file 
       checkpoints/<run key>.records  0600   keyed fingerprint of the records that it began with
       records.key               0600   its key
       marks/                    0700   high-water marks of service ledgers
+      keys/                     0700   the key that signs releases
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ _REMARKS = "remarks.json"
 _ARRAYS = ".safetensors"
 _CHECKPOINTS = "checkpoints"
 _MARKS = "marks"
+_KEYS = "keys"
 _DOSSIER = "dossier"
 DOSSIER = "dossier.json"
 _DOSSIER_LIMIT = 64 << 20
@@ -305,6 +307,15 @@ class Vault:
     def mark_folder(self) -> Path:
         """A folder for the high-water marks of ledgers, readable only by its owner."""
         return self._prepare(_MARKS)
+
+    def key_folder(self) -> Path:
+        """A folder for the key that signs releases, readable only by its owner."""
+        return self._prepare(_KEYS)
+
+    @property
+    def signing_key(self) -> Path:
+        """Where the key that signs releases is, if there is one."""
+        return self.root / _KEYS / "signing.pem"
 
     def hashes(self, sizes: Set[int] | None = None) -> dict[str, str]:
         """SHA-256 of everything the vault holds or has held, each with its path in the vault.

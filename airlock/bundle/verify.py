@@ -18,9 +18,11 @@ from torch import nn
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older, replan
 from airlock.bundle.card import OLDEST, Card, schema
-from airlock.bundle.contents import Contents, Defects, Skip
+from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
+from airlock.bundle.signing.keys import PublicKey
+from airlock.bundle.signing.signatures import Signatures, examine
 from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.training.outcomes import Outcomes
@@ -47,11 +49,13 @@ class Verification:
     Args:
         folder: The bundle.
         checks: All checks with their outcomes.
+        signatures: Who signed it, and who approved it.
         note: For a bundle of an earlier format, what must be known before anything else; otherwise None.
     """
 
     folder: Path
     checks: tuple[Check, ...]
+    signatures: Signatures
     note: str | None = None
 
     @property
@@ -62,7 +66,7 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
         first = {} if self.note is None else {"note": self.note}
-        return {**first, "ok": self.ok, "checks": [vars(check) for check in self.checks]}
+        return {**first, "ok": self.ok, **self.signatures.to_dict(), "checks": [vars(check) for check in self.checks]}
 
 
 def verify(
@@ -72,6 +76,8 @@ def verify(
     *,
     gated: bool = False,
     given: Mapping[str, object] | None = None,
+    signers: Sequence[PublicKey] = (),
+    approvers: Sequence[PublicKey] = (),
 ) -> Verification:
     """Check a bundle.
 
@@ -82,6 +88,8 @@ def verify(
         given: Names that the user gives for what the config leads to outside Airlock, by dotted key such as "net"; they
             are imported, so that the release can be planned again.
         gated: Also fail if, according to the dossier, an attack refutes the stated ε or a required attack was not run.
+        signers: If given, also fail unless one of these keys signed the release.
+        approvers: If given, also fail unless a reviewer approved it with one of these keys.
 
     Raises:
         FormatError: There is no such folder; any other problem is a failed check.
@@ -90,8 +98,9 @@ def verify(
     if folder.is_symlink() or not folder.is_dir():
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
     files, safe = Contents(folder), vault or Vault.open()
+    signed = examine(files, safe, signers, approvers)
     if older.format_of(files) is not None:
-        return _verify_older(files, safe, gated)
+        return _verify_older(files, safe, gated, signed)
     checks = [
         _run("files", "All files are there and nothing else.", lambda: _files(files)),
         _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
@@ -100,36 +109,43 @@ def verify(
     ]
     card = _card(files, checks[-1])
     checks.append(_run("record", "It is, file by file, what this vault released.", lambda: _record(files, card, safe)))
-    tests = consistency.tests(files, card) + replan.tests(files, card, given)
+    tests = signed.tests() + consistency.tests(files, card) + replan.tests(files, card, given)
     packing = packing_of(card.artefact if card else "network")
     tests += packing.model_tests(files, card.leaving if card else None, net)
     if card is not None and card.compression is not None:
         tests += models.size_tests(files, card.network, bundle.smaller_of(card), card.compression)
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
     tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
-    return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)))
+    return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)), signed)
 
 
-def _verify_older(files: Contents, vault: Vault, gated: bool) -> Verification:
+def _verify_older(files: Contents, vault: Vault, gated: bool, signed: Signatures) -> Verification:
     """Check the files, checksums and ε of a bundle of an earlier format; it never passes the gate."""
     tests = [
         ("files", "All files are there and nothing else.", lambda: _files(files, older.FILES)),
         ("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
         ("vault", "It holds no file of the vault.", lambda: _vault(files, vault)),
+        *signed.tests(),
         *older.tests(files),
     ]
     if gated:
         tests.append(("gate", "", lambda: [f"No gate weighs a bundle from before format {OLDEST}: make it again."]))
-    return Verification(files.folder, tuple(_run(name, says, test) for name, says, test in tests), older.NOTE)
+    return Verification(files.folder, tuple(_run(name, says, test) for name, says, test in tests), signed, older.NOTE)
 
 
-def read_verified(folder: Path, vault: Vault | None = None) -> bundle.Bundle:
-    """Read a bundle that passes verification.
+def read_verified(
+    folder: Path,
+    vault: Vault | None = None,
+    *,
+    signers: Sequence[PublicKey] = (),
+    approvers: Sequence[PublicKey] = (),
+) -> bundle.Bundle:
+    """Read a bundle that passes verification, with these keys where any are required.
 
     Raises:
         Refused: It does not verify; the first defect is named.
     """
-    for check in verify(folder, vault).checks:
+    for check in verify(folder, vault, signers=signers, approvers=approvers).checks:
         if check.outcome == "failed":
             raise Refused(
                 f"a bundle that verifies in {folder}",
@@ -157,7 +173,7 @@ def _files(files: Contents, more: Sequence[str] = ()) -> Defects:
     listed = packing.listed(files)
     missing = [f"{name} is missing." for name in (*packing.required_files, *listed) if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
-    known = (*packing.required_files, *listed, *packing.optional_files, *more)
+    known = (*packing.required_files, *listed, *packing.optional_files, *SIGNATURES, *more)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     return missing + links + extra
 
@@ -165,7 +181,7 @@ def _files(files: Contents, more: Sequence[str] = ()) -> Defects:
 def _checksums(files: Contents) -> Defects:
     recorded, defects = files.sums()
     for name in files.names:
-        if name != bundle.SUMS and name not in recorded:
+        if name not in (bundle.SUMS, *SIGNATURES, *recorded):
             defects.append(f"{name} is not in {bundle.SUMS}.")
     for name, sha in recorded.items():
         if name not in files.names:

@@ -12,9 +12,10 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     verify    whether a bundle is intact and its figures follow from its events
     show      the card or the dossier in the terminal
     gate      reasons to reject, for caution, and to release
+    approve   a reviewer's decision, signed
     court     whether a method's (ε, δ) can be refuted
     serve     answers over HTTP
-    keys      the keys of a service
+    keys      the keys of a service, and those that sign bundles
     ledger    whether a service's log is intact
     features  characterise, extract and train
     pretrain  a front end trained on public images
@@ -26,6 +27,7 @@ from __future__ import annotations
 import typer
 
 from airlock.cli.advise import advise
+from airlock.cli.approve import approve
 from airlock.cli.audit import audit
 from airlock.cli.bench import bench
 from airlock.cli.compare import compare, demo
@@ -64,7 +66,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 for _command in (
-    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, court, serve, pretrain, bench,
+    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, approve, court, serve, pretrain, bench,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(features, name="features")

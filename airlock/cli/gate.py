@@ -6,7 +6,15 @@ from pathlib import Path
 
 import typer
 
-from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_lines, translate_errors
+from airlock.cli.terminal import (
+    ApprovalOption,
+    JsonOption,
+    SignerOption,
+    VaultOption,
+    print_json,
+    print_lines,
+    translate_errors,
+)
 from airlock.errors import Refused
 
 TITLES = {"reject": "Reasons to reject", "caution": "Reasons for caution", "release": "Reasons to release"}
@@ -19,6 +27,8 @@ def gate(
         None, "--sacro", metavar="DIR", help="Also write the audit as a SACRO-ML report into this new folder.",
         show_default=False,
     ),
+    signer: list[Path] = SignerOption,
+    require_approval: list[Path] = ApprovalOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
@@ -29,14 +39,18 @@ def gate(
     from airlock.bundle import Vault, dossier, read, verify
     from airlock.bundle.gate import weigh
     from airlock.bundle.rendering.sacro import write_report
+    from airlock.bundle.signing.approval import covers_newest_dossier
+    from airlock.bundle.signing.keys import read_all
 
     safe = Vault.open(vault)
-    checks = verify(bundle, vault=safe).checks
+    verdict = verify(bundle, vault=safe, signers=read_all(signer), approvers=read_all(require_approval))
+    checks = verdict.checks
     defects = [check.says for check in checks if check.outcome == "failed"]
     readable = all(check.outcome != "failed" for check in checks if check.name == "card")
     card = read(bundle).card if readable else None
     inside = dossier.find(safe, card.release_id) if card else None
-    weighing = weigh(card, defects, inside)
+    current = covers_newest_dossier(safe, card.release_id) if card else None
+    weighing = weigh(card, defects, inside, verdict.signatures, current)
     if as_json:
         print_json(weighing.to_dict())
     else:

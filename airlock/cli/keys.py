@@ -1,4 +1,4 @@
-"""`airlock keys`: who may query a service, how much and until when."""
+"""`airlock keys`: who may query a service, how much and until when; and the keys that sign bundles."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from airlock.cli.ledger import BundleOption, LedgerOption, MarkOption, open_ledger
-from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_json, print_table, translate_errors
+from airlock.cli.terminal import (
+    JsonOption,
+    VaultOption,
+    err_console,
+    print_json,
+    print_table,
+    shown,
+    translate_errors,
+)
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from airlock.ledger import Key, Ledger
 
-keys = typer.Typer(no_args_is_help=True, help="Issue, list and revoke the keys of a service.")
+keys = typer.Typer(no_args_is_help=True, help="Keys of a service: issue, list, revoke. Keys that sign bundles.")
 
 
 @keys.command("add")
@@ -95,6 +103,65 @@ def revoke(
         print_json([one.id for one in revoked])
     else:
         print_table("Revoked", ["id", "client"], [[one.id, one.client or "(admin)"] for one in revoked])
+
+
+@keys.command("signing")
+@translate_errors
+def signing(
+    out: Path | None = typer.Option(
+        None, "--out", help="Write the public key (PEM) to this new file, for receivers.", show_default=False
+    ),
+    key: Path | None = typer.Option(
+        None, "--key", help="Use this existing private key (PEM) from now on; it is copied.", show_default=False
+    ),
+    certificate: Path | None = typer.Option(
+        None, "--certificate", help="With --key: its certificate (PEM), then further ones.", show_default=False
+    ),
+    reviewer: bool = typer.Option(False, "--reviewer", help="Your own key for approvals instead of the vault's."),
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Make or show the key that signs releases; the private key stays in the vault."""
+    from airlock.bundle import Vault
+    from airlock.bundle.signing import keys as own
+
+    if certificate is not None and key is None:
+        raise ConfigError("--key with --certificate", "--certificate alone")
+    safe = Vault.open(vault)
+    place = own.reviewer_place() if reviewer else safe.signing_key
+    if key is not None:
+        found = own.adopt(own.read_private(key, certificate), safe, reviewer=reviewer)
+    else:
+        found = own.obtain_reviewer_key() if reviewer else own.obtain_vault_key(safe)
+    if out is not None:
+        own.export(found.public, out)
+    if as_json:
+        public = found.public.pem.decode()
+        print_json({"fingerprint": found.public.fingerprint, "public_key": public, "place": str(place)})
+        return
+    typer.echo(found.public.fingerprint)
+    made = "Made" if found.new else "The key is"
+    err_console().print(f"{made} in {shown(place)}; this is its fingerprint.", markup=False)
+
+
+@keys.command("trust")
+@translate_errors
+def trust(
+    public: Path = typer.Argument(help="A public key or a certificate (PEM).", show_default=False),
+    name: str = typer.Option(..., "--name", help="Whose it is; `airlock verify` says this name."),
+    as_json: bool = JsonOption,
+) -> None:
+    """Remember whose key this is. Compare its fingerprint with what its owner tells you first."""
+    from airlock.bundle.signing import keys as own
+
+    found = own.read_public(public)
+    added = own.trust(found, name)
+    if as_json:
+        print_json({"name": name, "fingerprint": found.fingerprint, "added": added})
+        return
+    typer.echo(found.fingerprint)
+    word = "is now" if added else "was already"
+    err_console().print(f"This key {word} trusted as '{name}', in {shown(own.trusted_place())}.", markup=False)
 
 
 def _time(text: str | None) -> datetime | None:

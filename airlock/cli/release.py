@@ -102,6 +102,7 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
     return {
         "bundle": str(out),
         "dossier": str(outcome.dossier_page.with_suffix(".json")),
+        "signed_by": outcome.fingerprint,
         "utility": None if card.utility is None else card.utility.figures.accuracy.model_dump(),
         "guarantee": outcome.release.guarantee.to_dict(),
         "inside": {
@@ -124,11 +125,15 @@ def print_summary(outcome: Outcome, out: Path) -> None:
         [f"attack, stays inside: {a.name}", f"{a.score} {_interval(a.value, a.low, a.high)}"]
         for a in inside.audit.attacks
     ]
+    made = (
+        "A key was made in the vault to sign this and later bundles. Give receivers: airlock keys signing --out FILE\n"
+    )
     print_table(
         f"Released: {card.channel}/{card.method}",
         ["", ""],
         rows,
-        f"Bundle, which may leave: {shown(out)}\nDossier, which stays inside: {shown(outcome.dossier_page)}\n"
+        f"Bundle, which may leave: {shown(out)}\nSigned by this vault ({outcome.fingerprint}).\n"
+        f"{made if outcome.new_key else ''}Dossier, which stays inside: {shown(outcome.dossier_page)}\n"
         f"Read both, then: airlock gate {shown(out)}",
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from airlock.cli.ledger import LedgerOption, MarkOption, check_extra, mark_of
-from airlock.cli.terminal import VaultOption, err_console, translate_errors
+from airlock.cli.terminal import ApprovalOption, SignerOption, VaultOption, err_console, translate_errors
 
 if TYPE_CHECKING:
     from airlock.serve.service import Service
@@ -27,6 +27,8 @@ def serve(
     max_requests: int = typer.Option(256, "--max-requests", min=1, help="The most concurrent requests."),
     place: str | None = LedgerOption,
     mark: Path | None = MarkOption,
+    signer: list[Path] = SignerOption,
+    require_approval: list[Path] = ApprovalOption,
     vault: Path | None = VaultOption,
 ) -> None:
     """Answer queries over HTTP with the Open Inference Protocol, each paid for before it is computed."""
@@ -34,6 +36,7 @@ def serve(
     from airlock.bundle import Vault
     from airlock.bundle.answering import open_answerer
     from airlock.bundle.rendering.page import render_html
+    from airlock.bundle.signing.keys import read_all
     from airlock.ledger import KeyStore
     from airlock.serve.access import LOCAL
     from airlock.serve.ledger_paths import ledger_place, open_only
@@ -44,7 +47,8 @@ def serve(
     limits = ServiceLimits(rows=max_rows, concurrent=max_requests)
     with bind(host, port) as bound:
         check_address(bound.getsockname()[0], keys=not no_keys)
-        card, answerer = open_answerer(bundle, Vault.open(vault))
+        keys_needed = {"signers": read_all(signer), "approvers": read_all(require_approval)}
+        card, answerer = open_answerer(bundle, Vault.open(vault), **keys_needed)
         page = render_html(card).encode()  # verification has compared it with the file
         where = place or str(ledger_place(Vault.open(vault), card.release_id))
         path = mark_of(where, mark, vault)

@@ -34,6 +34,7 @@ def show(
     from airlock.bundle import dossier as dossiers
     from airlock.bundle.contents import Contents
     from airlock.bundle.rendering.page import dossier_place, smaller_words, useful_rows
+    from airlock.bundle.signing.signatures import examine
 
     files = Contents(bundle.absolute())
     if not dossier and older.format_of(files) is not None:
@@ -47,10 +48,12 @@ def show(
     if as_json:
         print_json(card.model_dump(mode="json"))
         return
-    promise = card.guarantee
+    promise, signed = card.guarantee, examine(files, Vault.open(vault))
     epsilon = "no bound" if promise.epsilon is None else f"{promise.epsilon:.4f}"
     rows = [
         ["summary", card.headline],
+        ["signature", signed.release.says],
+        ["approval", signed.approval.says],
         ["what leaves", card.leaves],
         ["data", f"{card.data.name}: {card.data.origin}"],
         ["status", promise.status],

@@ -54,6 +54,16 @@ VaultOption = typer.Option(
     show_default=False,
 )  # fmt: skip
 
+SignerOption: list[Path] = typer.Option(
+    [], "--signer", metavar="KEY", help="Require a signature by this public key (PEM) or certificate. Repeatable."
+)
+ApprovalOption: list[Path] = typer.Option(
+    [],
+    "--require-approval",
+    metavar="KEY",
+    help="Require a reviewer's approval by this public key (PEM) or certificate. Repeatable.",
+)
+
 
 _SPELT = {"ε": "epsilon", "δ": "delta", "σ": "sigma", "–": "-", "’": "'", "“": '"', "”": '"', "×": "x", "≤": "<="}
 

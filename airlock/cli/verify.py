@@ -7,8 +7,10 @@ from pathlib import Path
 import typer
 
 from airlock.cli.terminal import (
+    ApprovalOption,
     JsonOption,
     SetOption,
+    SignerOption,
     VaultOption,
     overrides,
     print_json,
@@ -29,11 +31,17 @@ def verify(
         False, "--gate", help="Also fail if an attack refutes the stated ε, or a required attack was not run."
     ),
     settings: list[str] = SetOption,
+    signer: list[Path] = SignerOption,
+    require_approval: list[Path] = ApprovalOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Check a bundle: files, checksums, card, ε recomputed, models compared, nothing from a vault."""
+    """Check a bundle: who signed it, files, checksums, card, ε recomputed, models compared, nothing from a vault.
+
+    The first line says who signed it.
+    """
     from airlock.bundle import Vault, read
+    from airlock.bundle.signing.keys import read_all
     from airlock.bundle.verify import verify as check
     from airlock.nets import create
 
@@ -41,12 +49,20 @@ def verify(
     if net is not None:
         network = read(bundle).card.network
         module = create(net, network.input_shape, len(network.classes), seed=0) if network else None
-    given = overrides(settings, net=net if module is not None else None)
-    verdict = check(bundle, vault=Vault.open(vault), net=module, gated=gate, given=given)
+    verdict = check(
+        bundle,
+        Vault.open(vault),
+        module,
+        gated=gate,
+        given=overrides(settings, net=net if module is not None else None),
+        signers=read_all(signer),
+        approvers=read_all(require_approval),
+    )
     if as_json:
         print_json(verdict.to_dict())
     else:
         rows = [[one.name, one.outcome, one.says] for one in verdict.checks]
+        typer.echo(verdict.signatures.release.says)
         if verdict.note is not None:
             typer.echo(verdict.note)
         sound = (

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from airlock.bundle import read, read_verified, verify
 from airlock.bundle.older import NOTE
+from airlock.bundle.signing.signatures import UNSIGNED
 from airlock.cli import app
 from airlock.errors import FormatError
 
@@ -63,12 +64,12 @@ def test_files_and_epsilon_are_checked_and_the_first_line_says_what_is_not(name:
     assert verification.ok, verification
     assert verification.note == NOTE
     assert [check.name for check in verification.checks] == [
-        "files", "checksums", "vault", "card", "epsilon", "hashes",
+        "files", "checksums", "vault", "signature", "card", "epsilon", "hashes",
     ]  # fmt: skip
-    for command in ("verify", "show"):
+    for command, first in (("verify", [UNSIGNED, NOTE]), ("show", [NOTE])):
         said = CliRunner().invoke(app, [command, str(older / name)])
         assert said.exit_code == 0, said.output
-        assert said.stdout.splitlines()[0] == NOTE
+        assert said.stdout.splitlines()[: len(first)] == first
         assert "The bundle is sound" not in said.stdout
         told = json.loads(CliRunner().invoke(app, [command, str(older / name), "--json"]).stdout)
         assert next(iter(told)) == "note"

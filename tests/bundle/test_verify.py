@@ -35,8 +35,8 @@ from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.conftest import Plug
 
 Seal = Callable[[Path], None]
-NAMES = ("files", "checksums", "vault", "card", "record", "epsilon", "parts", "total", "words", "page", "readme",
-         "utility", "hashes", "config", "plan", "weights", "onnx", "outputs", "counts")  # fmt: skip
+NAMES = ("files", "checksums", "vault", "card", "record", "signature", "epsilon", "parts", "total", "words", "page",
+         "readme", "utility", "hashes", "config", "plan", "weights", "onnx", "outputs", "counts")  # fmt: skip
 
 
 def failed(folder: Path, **options: Any) -> dict[str, str]:
@@ -63,7 +63,8 @@ def test_an_untouched_bundle_passes_every_check(original: Bundle, release: Relea
     vault.store(original.card.release_id, {"outcomes": release.utility.arrays()})
     vault.record(_record(original.card, {path.name: digest(path) for path in original.folder.iterdir()}))
     result = verify(original.folder)
-    assert [(check.name, check.outcome) for check in result.checks] == [(name, "ok") for name in NAMES]
+    wanted = [(name, "skipped" if name == "signature" else "ok") for name in NAMES]  # it was written without a key
+    assert [(check.name, check.outcome) for check in result.checks] == wanted
     assert result.ok
     assert result.to_dict()["ok"]
     assert read_verified(original.folder) == original
@@ -437,13 +438,14 @@ def test_the_users_own_network_is_never_imported(
     assert result.ok
     assert [check.name for check in result.checks if check.outcome == "skipped"] == [
         "record",
+        "signature",
         "plan",
         "outputs",
         "counts",
     ]
     other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     left = {check.name for check in verify(made.folder, net=other).checks if check.outcome != "ok"}
-    assert left == {"record", "plan", "counts"}
+    assert left == {"record", "signature", "plan", "counts"}
 
 
 def test_a_composed_release_verifies_and_its_total_is_recomputed(

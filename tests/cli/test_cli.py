@@ -55,7 +55,9 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     assert 0 <= summary["utility"]["low"] <= summary["utility"]["value"] <= summary["utility"]["high"] <= 1
     assert summary["guarantee"]["status"] == "proven"
     assert summary["guarantee"]["epsilon"] <= 3.0
-    assert run("verify", out).exit_code == 0
+    verified = run("verify", out)
+    assert verified.exit_code == 0
+    assert verified.stdout.splitlines()[0] == f"Signed by this vault ({summary['signed_by']})."
     assert json.loads(run("verify", out, "--json").stdout)["ok"] is True
     assert "ε" in run("show", out).stdout
     assert "it may leave" in run("show", out).stdout
@@ -91,8 +93,12 @@ def test_release_prints_where_the_bundle_is(digits_config: Path, tmp_path: Path)
     result = run("release", digits_config, "--out", out)
     assert result.exit_code == 0
     assert str(out) in result.stdout.replace("\n", "")
+    assert result.stdout.count("A key was made in the vault") == 1
     assert run("release", digits_config, "--out", out).exit_code == 2
-    assert run("release", digits_config, "--out", out, "--force").exit_code == 0
+    again = run("release", digits_config, "--out", out, "--force")
+    assert again.exit_code == 0
+    assert "A key was made" not in again.stdout
+    assert result.stdout.split("Signed by")[1].split(".")[0] == again.stdout.split("Signed by")[1].split(".")[0]
 
 
 def test_audit_in_words_and_in_json(digits_config: Path, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class TestLogits(MethodContract):
         vault = Vault.open(tmp_path / "vault")
         assert verify(tmp_path / "bundle", vault, gated=True).ok
         assert not weigh(made.bundle.card, ()).reject
-        assert not [file for file in (tmp_path / "bundle").iterdir() if file.name.startswith("model")]
+        assert [file.name for file in (tmp_path / "bundle").glob("model*")] == ["model.sig"]
         answerer, split = open_interface(tmp_path / "bundle", vault), data.load(self.config())
         first = PerQuery.answerer(made.release.artefact, made.release.secrets)  # type: ignore[arg-type]
         says = [ask(one, as_queries(split.test), Stream.from_seed(5)).values for one in (first, answerer)]
