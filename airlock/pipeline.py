@@ -29,8 +29,8 @@ from airlock.bundle.answering import recorded
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
 from airlock.bundle.replan import as_asked
-from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.signing.keys import obtain_vault_key
+from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
 from airlock.data import Facts, Records, Split
