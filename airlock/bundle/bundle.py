@@ -280,8 +280,8 @@ def _replaceable(folder: Path) -> bool:
 def _older(folder: Path) -> bool:
     """Whether this is a bundle of an earlier format, which a new bundle may replace."""
     try:
-        found = json.loads((folder / CARD).read_bytes())
-    except (OSError, ValueError):
+        found = parse_json(read_file(folder / CARD, LIMITS[CARD]))
+    except (FormatError, ValueError):
         return False
     return _is_older(found)
 

@@ -39,33 +39,50 @@ def read_file(path: Path, limit: int) -> bytes:
     Raises:
         FormatError: It is missing, is a link or a device, is too large, or cannot be read.
     """
-    with open_plain(path) as file:
+    with open_plain(path, limit) as file:
         content = file.read(limit + 1)
-    if len(content) > limit:
-        raise FormatError(f"at most {limit:,} bytes in {path.name}", "more", "A larger file is not read.")
+    if len(content) > limit:  # it grew while it was read
+        raise _too_large(path, limit)
     return content
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a plain file."""
-    total = hashlib.sha256()
-    with open_plain(path) as file:
+def digest(path: Path, limit: int | None = None) -> str:
+    """The SHA-256 of a plain file, of at most `limit` bytes where one is given.
+
+    Raises:
+        FormatError: It is missing, is a link or a device, is too large, or cannot be read.
+    """
+    total, size = hashlib.sha256(), 0
+    with open_plain(path, limit) as file:
         while chunk := file.read(_CHUNK):
             total.update(chunk)
+            size += len(chunk)
+            if limit is not None and size > limit:
+                raise _too_large(path, limit)
     return total.hexdigest()
 
 
+def _too_large(path: Path, limit: int) -> FormatError:
+    return FormatError(f"at most {limit:,} bytes in {path.name}", "more", "A larger file is not read.")
+
+
 @contextlib.contextmanager
-def open_plain(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; a symbolic link, a pipe or a device is an error."""
+def open_plain(path: Path, limit: int | None = None) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; a symbolic link, a pipe or a device is an error.
+
+    So is a file above the limit: its size is asked for first, since a sparse file of terabytes costs nothing to make.
+    """
     try:
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         handle = os.open(path, flags)
     except OSError as error:
         raise FormatError(f"a readable plain file {path.name}", _reason(error)) from error
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
             raise FormatError(f"a plain file {path.name}", "something else")
+        if limit is not None and about.st_size > limit:
+            raise _too_large(path, limit)
         yield file
 
 

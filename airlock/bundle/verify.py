@@ -18,7 +18,7 @@ from torch import nn
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older
 from airlock.bundle.card import OLDEST, Card, schema
-from airlock.bundle.contents import Contents, Defects, Skip
+from airlock.bundle.contents import Contents, Defects, Skip, limit_of
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
 from airlock.bundle.vault import MARKER, Vault
@@ -151,7 +151,8 @@ def _files(files: Contents, more: Sequence[str] = ()) -> Defects:
     links = [f"{name} is a symbolic link." for name in files.links]
     known = (*packing.required_files, *listed, *packing.optional_files, *more)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
-    return missing + links + extra
+    large = [f"{name} has more than the {limit_of(name):,} bytes that are read." for name in files.too_large]
+    return missing + links + extra + large
 
 
 def _checksums(files: Contents) -> Defects:
@@ -162,7 +163,7 @@ def _checksums(files: Contents) -> Defects:
     for name, sha in recorded.items():
         if name not in files.names:
             defects.append(f"{name} is in {bundle.SUMS} and not there.")
-        elif name not in files.links and files.digest(name) != sha:
+        elif name not in (*files.links, *files.too_large) and files.digest(name) != sha:
             defects.append(f"{name} was changed: its SHA-256 is not the recorded one.")
     return defects
 
@@ -171,7 +172,7 @@ def _vault(files: Contents, vault: Vault) -> Defects:
     kept = vault.hashes(files.sizes())
     defects = []
     for name in files.names:
-        if name in files.links:
+        if name in (*files.links, *files.too_large):
             continue
         if Path(name).name == MARKER:
             defects.append(f"{name} marks a vault: nothing in this folder may leave.")

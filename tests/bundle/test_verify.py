@@ -104,6 +104,16 @@ def test_links_are_named_and_not_followed(folder: Path, tmp_path: Path):
     assert "symbolic link" in found["readme"]
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "card.json", "SHA256SUMS", "features-00000.parquet", "notes.txt"])
+def test_a_sparse_file_of_terabytes_is_refused_by_its_size(folder: Path, name: str):
+    with (folder / name).open("ab") as file:
+        file.truncate(1 << 42)
+    found = failed(folder)
+    assert f"{name} has more than the" in found["files"]
+    with pytest.raises(Refused, match="bytes that are read"):
+        read_verified(folder)
+
+
 def test_edited_epsilon_with_new_checksums(folder: Path, reseal: Seal):
     edit(folder, "guarantee", "epsilon", value=0.5)
     reseal(folder)
