@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from airlock.cli.ledger import BundleOption, LedgerOption, MarkOption, open_ledger
-from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_json, print_table, translate_errors
+from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, print_text, tell, translate_errors
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def add(
         if as_json:
             print_json(_plain(key, ledger) | {"token": token})
             return
-    typer.echo(token)
-    err_console().print(f"Key {key.id} for {key.client or 'the admin'}. This is its token; it is not shown again.")
+    print_text(token)
+    tell("", f"Key {key.id} for {key.client or 'the admin'}. This is its token; it is not shown again.")
 
 
 @keys.command("list")

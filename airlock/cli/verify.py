@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, translate_errors
+from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, print_text, translate_errors
 
 
 @translate_errors
@@ -38,7 +38,7 @@ def verify(
     else:
         rows = [[one.name, one.outcome, one.says] for one in verdict.checks]
         if verdict.note is not None:
-            typer.echo(verdict.note)
+            print_text(verdict.note)
         sound = (
             "The bundle is sound."
             if verdict.note is None

@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
+from typer.testing import CliRunner
 
 from airlock.accounting import compute_epsilon, to_json
 from airlock.accounting.epsilon import OTHERS
@@ -26,6 +27,7 @@ from airlock.bundle import Bundle, Card, Vault, make_card, read_verified, verify
 from airlock.bundle.bundle import texts
 from airlock.bundle.card import headline, sentences
 from airlock.bundle.packing import packing_of
+from airlock.cli import app
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
 from airlock.methods.contract import NetworkArtefact, Release
@@ -313,6 +315,21 @@ def test_a_broken_card_is_a_failed_check(folder: Path, garbage: str):
     assert outcomes["card"] == "failed"
     assert outcomes["epsilon"] == "skipped"
     assert outcomes["weights"] == "ok"
+
+
+def test_names_of_files_and_cards_cannot_act_on_the_terminal_or_the_page(folder: Path, reseal: Seal):
+    hostile = "x\x1b[31m\u202e[bold]y"
+    (folder / hostile).write_text("x")
+    edit(folder, "data", "name", value=hostile)
+    edit(folder, "guarantee", "assumptions", value=[hostile])
+    render_again(folder)
+    reseal(folder)
+    for command in ("verify", "show", "gate"):
+        found = CliRunner().invoke(app, [command, str(folder)], env={"COLUMNS": "300"})
+        assert "[bold]y" in found.output
+        assert all(line.isprintable() for line in found.output.splitlines())
+    for name in ("card.html", "README.md"):
+        assert not {"\x1b", "\u202e"} & set((folder / name).read_text())
 
 
 def test_no_folder_is_the_users_mistake(tmp_path: Path):
