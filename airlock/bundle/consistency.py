@@ -10,7 +10,6 @@ An ε that a plugin's accountant raised is checked without that plugin: dp-accou
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable
 
 from airlock._version import VERSION
@@ -30,7 +29,9 @@ from airlock.bundle.contents import Contents, Defects, Skip, Test
 from airlock.bundle.packing import PACKINGS, packing_of
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import OlderGuarantee, OtherRelease, StatedGuarantee
+from airlock.config import parse_toml
 from airlock.data.sources import SOURCES
+from airlock.errors import ConfigError
 
 SAME_VERSION, OTHER_VERSION = 1e-6, 1e-2  # relative tolerances for a recomputed ε
 
@@ -232,9 +233,9 @@ def _hashes(files: Contents, card: Card) -> Defects:
 
 def _config(files: Contents, card: Card) -> Defects:
     try:
-        table = tomllib.loads(files.read(bundle.CONFIG).decode("utf-8"))
-    except ValueError as error:
-        return [f"config.toml is not TOML: {error}."]
+        table = parse_toml(files.read(bundle.CONFIG).decode("utf-8"), bundle.CONFIG)
+    except ConfigError as error:
+        return [f"config.toml is not TOML: {error.found}."]
     wanted: dict[str, object] = {
         "channel": card.channel,
         "method": card.method,

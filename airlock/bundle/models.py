@@ -184,12 +184,15 @@ class Pair:
         if given.shape != (1, len(network.classes)):
             return [f"model.onnx does not give one output for each of the {len(network.classes)} classes on the card."]
         turns = sorted({node.op_type for node in model.graph.node} & set(TURNS))
-        raise Skip(
-            f"{_stranger(network.name)}; its weights were compared by value, and nothing else is in its files. Whether "
-            "its layers are those that were trained was not checked"
-            + (f": it uses {', '.join(turns)}, with which a network can react to a chosen input" if turns else "")
-            + ". Give the network with --net to compare them."
-        )
+        raise Skip(_not_at_hand(network.name, turns))
+
+
+def _not_at_hand(name: str, turns: list[str]) -> str:
+    can = f": it uses {', '.join(turns)}, with which a network can react to a chosen input" if turns else ""
+    return (
+        f"{_stranger(name)}; its weights were compared by value, and nothing else is in its files. Whether its layers "
+        f"are those that were trained was not checked{can}. Give the network with --net to compare them."
+    )
 
 
 def _finite(tensor: torch.Tensor) -> bool:

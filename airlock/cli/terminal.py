@@ -174,10 +174,14 @@ def parse_shape(text: str) -> list[int]:
 
 
 def _value(text: str) -> object:
+    from airlock.config import parse_toml
+
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        return parse_toml(f"value = {text}", "--set")["value"]
+    except ConfigError as error:
+        if isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            return text
+        raise
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
