@@ -94,7 +94,7 @@ def write(
 
 def _put(folder: Path, kept: Mapping[str, bytes], card: Card, *, force: bool, shards: Sequence[Path] = ()) -> Bundle:
     files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
-    with folder_aside(folder) as aside:
+    with folder_aside(folder, replace=force) as aside:
         for name in sorted(files):
             write_file(aside / name, files[name])
         for shard in shards:

@@ -40,9 +40,10 @@ def read_file(path: Path, limit: int) -> bytes:
         FormatError: It is missing, is a link or a device, is too large, or cannot be read.
     """
     with open_plain(path, limit) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:  # it grew while it was read
-        raise _too_large(path, limit)
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1)  # Python reserves at once what is asked for
+    if len(content) > size:
+        raise FormatError(f"the same bytes in {path.name} while it is read", "more and more")
     return content
 
 
@@ -114,11 +115,18 @@ def parse_json(content: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def folder_aside(target: Path) -> Iterator[Path]:
+def folder_aside(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """A new hidden folder next to `target`, renamed to `target` if the block succeeds and removed otherwise.
 
+    Of several processes that write to one place at once, one succeeds.
+
+    Args:
+        target: The folder to be.
+        replace: Whether a folder that is there by then is replaced.
+
     Raises:
-        OutputError: The disk is full, the location is read-only, or writing failed otherwise; nothing is left behind.
+        OutputError: The disk is full, the location is read-only, another process was faster, or writing failed
+            otherwise; nothing is left behind.
     """
     aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
     try:
@@ -126,7 +134,8 @@ def folder_aside(target: Path) -> Iterator[Path]:
         aside.mkdir(mode=0o755)
         yield aside
         _sync_folder(aside)
-        _replace(aside, target)
+        with locked(target.parent):
+            _replace(aside, target, replace)
         _sync_folder(target.parent)
     except OSError as error:
         raise output_error(error, target) from error
@@ -134,11 +143,31 @@ def folder_aside(target: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _replace(aside: Path, target: Path) -> None:
-    """Rename over an old folder; if the second rename fails, the old folder is restored."""
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes of Airlock for a moment; the system lets it go if this process dies."""
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(aside: Path, target: Path, replace: bool) -> None:
+    """Rename, also over an old folder if that is wanted; if the second rename fails, the old folder is restored."""
     if not os.path.lexists(target):
         aside.rename(target)
         return
+    if not replace:
+        raise OutputError(
+            "an output folder that does not exist yet",
+            f"{target}, which another process has written meanwhile",
+            "It is left as it is, and this result was not kept.",
+            "Choose another folder.",
+        )
     old = aside.with_suffix(".old")
     try:
         target.rename(old)

@@ -61,6 +61,14 @@ def graph(name: str, shape: tuple[int, ...], classes: int) -> bytes:
     return export.without_weights(export.traced(made), net.state_dict())
 
 
+def size(name: str, shape: tuple[int, ...], classes: int) -> int:
+    """The bytes of a built-in network's weights; none are allocated for this."""
+    if math.prod(shape) > MAX_INPUT:
+        raise ConfigError(f"at most {MAX_INPUT:,} numbers in a record", "more")
+    with torch.device("meta"):
+        return sum(each.nbytes for each in _empty(name, shape, classes).state_dict().values())
+
+
 ask_for_graph: Callable[[str, tuple[int, ...], int], bytes] = graph  # a child process asks its parent instead
 
 
@@ -113,7 +121,7 @@ class Pair:
             return b""
         if self.net is None:
             known = ask_for_graph(network.name, network.input_shape, len(network.classes))
-            return export.with_weights(known, self.tensors)
+            return export.with_weights(known, self.tensors) if known else b""
         own = export.load_weights(copy.deepcopy(self.net), self.tensors)
         return export.traced(NetworkArtefact(own, network.name, network.input_shape, network.classes))
 

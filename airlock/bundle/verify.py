@@ -1,13 +1,15 @@
 """Is this bundle what its card says? Every check by name, every defect in one sentence.
 
 In: a folder, and the vault. Out: a `Verification`. Nothing found in a bundle is executed or imported, and a broken file
-never raises: its check fails.
+never raises: its check fails. All of it is done in a child process with limits on memory and time (`isolation`): one
+that exceeds them is a failed check, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +17,14 @@ import jsonschema
 from pydantic import ValidationError
 from torch import nn
 
+from airlock import isolation
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older
 from airlock.bundle.card import OLDEST, Card, schema
 from airlock.bundle.contents import Contents, Defects, Skip, limit_of
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
+from airlock.bundle.rendering import page
 from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.training.outcomes import Outcomes
@@ -82,7 +86,89 @@ def verify(
     folder = Path(folder).absolute()
     if folder.is_symlink() or not folder.is_dir():
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
-    files, safe = Contents(folder), vault or Vault.open()
+    safe = vault or Vault.open()
+    request = {"folder": str(folder), "vault": str(safe.root), "gated": gated}
+    checks: list[Check] = []
+    note, current = None, "files"
+    try:
+        for said in isolation.run(f"{__name__}:in_child", request, _limits(folder), partial(_graph, folder)):
+            if "says" in said:
+                checks.append(Check(**said))
+            current, note = said.get("begins", current), said.get("note", note)
+    except isolation.Stopped as reason:
+        checks.append(Check(current, "failed", str(reason)))
+    found = Verification(folder, tuple(checks), note)
+    return found if net is None else _with_own(found, net)
+
+
+def _with_own(found: Verification, net: nn.Module) -> Verification:
+    """Compare with a network of the user's own, which is in this process, once its file has passed all that it can."""
+    if any(one.outcome == "failed" for one in found.checks if one.name in ("card", "weights", "onnx")):
+        return found
+    card = bundle.read(found.folder).card
+    if card.network is None:
+        return found
+    again = {name: (says, test) for name, says, test in models.tests(Contents(found.folder), card.network, net)}
+    checks = tuple(_run(one.name, *again[one.name]) if one.name in again else one for one in found.checks)
+    return replace(found, checks=checks)
+
+
+def _limits(folder: Path) -> isolation.Limits:
+    """What a bundle may use: more for a large one, by the space that it takes up on the disk."""
+    size = sum(place.lstat().st_blocks * 512 for place in folder.iterdir())
+    return isolation.Limits(
+        isolation.setting(isolation.BYTES_VARIABLE, (4 << 30) + 8 * size),
+        isolation.setting(isolation.SECONDS_VARIABLE, 60 + 30 * (size >> 30)),
+    )
+
+
+def _graph(folder: Path, asked: Mapping[str, Any]) -> bytes:
+    """The graph of a built-in network for a child: making it takes seconds, and this process remembers it.
+
+    Only of a network whose weights the bundle can hold, so that no card makes this process build a huge one.
+    """
+    name, shape, classes = str(asked["name"]), tuple(asked["shape"]), int(asked["classes"])
+    try:
+        if models.size(name, shape, classes) > (folder / bundle.SAFETENSORS).lstat().st_size:
+            return b""
+        return models.graph(name, shape, classes)
+    except Exception:  # noqa: BLE001  a card may name anything; without a graph the check fails
+        return b""
+
+
+def in_child(parent: isolation.Parent, request: Mapping[str, Any]) -> None:
+    """Check a bundle, and tell the parent about every check."""
+    global _watch
+    before = _watch, models.ask_for_graph
+    _watch = parent.say
+    models.ask_for_graph = lambda name, shape, classes: parent.ask({"name": name, "shape": shape, "classes": classes})
+    try:
+        found = inspect(Path(request["folder"]), Vault(Path(request["vault"])), gated=request["gated"])
+        parent.say({"note": found.note})
+    finally:
+        _watch, models.ask_for_graph = before
+
+
+def _nobody(said: dict[str, Any]) -> None:
+    """Nobody watches the checks of this process."""
+
+
+_watch: Callable[[dict[str, Any]], None] = _nobody
+
+
+def warm_up() -> None:
+    """Make what every verification needs: a server does it once for all its children."""
+    for escaped in (True, False):
+        templates = page.environment(escaped)
+        for name in templates.list_templates():
+            templates.get_template(name)
+    jsonschema.Draft202012Validator(schema())
+    models.size("linear", (1,), 2)
+
+
+def inspect(folder: Path, safe: Vault, net: nn.Module | None = None, *, gated: bool = False) -> Verification:
+    """Check a bundle in this process, without limits; `verify` is for bundles of others."""
+    files = Contents(folder)
     if older.format_of(files) is not None:
         return _verify_older(files, safe, gated)
     checks = [
@@ -133,6 +219,13 @@ def read_verified(folder: Path, vault: Vault | None = None) -> bundle.Bundle:
 
 def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
     """Run one check; any exception that a broken file causes in a library is a failed check."""
+    _watch({"begins": name})
+    found = _tried(name, says, test)
+    _watch(vars(found))
+    return found
+
+
+def _tried(name: str, says: str, test: Callable[[], Defects]) -> Check:
     try:
         defects = test()
     except Skip as reason:
@@ -140,6 +233,8 @@ def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
     except AirlockError as error:
         return Check(name, "failed", str(error))
     except Exception as error:  # noqa: BLE001  a hostile file may make any library raise anything
+        if isinstance(error, MemoryError) or "alloc" in str(error):  # as ONNX Runtime and torch put it
+            return Check(name, "failed", "It needed more memory than is allowed: AIRLOCK_CHECK_BYTES allows more.")
         return Check(name, "failed", f"It could not be checked: {type(error).__name__} in reading it.")
     return Check(name, "failed", " ".join(defects)) if defects else Check(name, "ok", says)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from airlock import isolation
 from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, print_text, translate_errors
 
 
@@ -24,6 +25,7 @@ def verify(
     as_json: bool = JsonOption,
 ) -> None:
     """Check a bundle: files, checksums, card, ε recomputed, models compared, nothing from a vault."""
+    isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault, read
     from airlock.bundle.verify import verify as check
     from airlock.nets import create

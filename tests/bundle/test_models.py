@@ -14,37 +14,11 @@ import safetensors.torch
 import torch
 from onnx import helper, numpy_helper
 
-from airlock.bundle import Bundle, export, make_card, verify, write
-from airlock.config import ReleaseConfig
-from airlock.methods.contract import NetworkArtefact, Release
-from tests.bundle.conftest import FACTS, SHAPE, guarantee, make_release, noise
+from airlock.bundle import export, verify
+from tests.bundle.conftest import own_net
 from tests.bundle.test_verify import change_onnx, failed
 
 SECRET = "the records of ward 7"
-
-
-def own_net() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval().requires_grad_(False)
-
-
-@pytest.fixture(scope="session")
-def of_my_own(tmp_path_factory: pytest.TempPathFactory, config: ReleaseConfig) -> Bundle:
-    """A bundle of a network that is not built in."""
-    torch.manual_seed(3)
-    base = make_release(guarantee())
-    artefact = NetworkArtefact(own_net(), "my.module:make", SHAPE, FACTS.classes)
-    release = Release(base.plan, artefact, base.guarantee, base.utility, True, ("cpu",))
-    return write(tmp_path_factory.mktemp("own") / "bundle", config, release, make_card(config, FACTS, release, noise()))
-
-
-@pytest.fixture
-def own(of_my_own: Bundle, tmp_path: Path) -> Path:
-    """A copy of it that a test may tamper with."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    for file in of_my_own.folder.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    return folder
 
 
 def repack(path: Path, change: Callable[[dict[str, object], bytearray], None]) -> None:
