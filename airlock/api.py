@@ -28,6 +28,7 @@ from airlock.comparison.run import Moment
 from airlock.comparison.run import compare as run_comparison
 from airlock.comparison.settings import CompareConfig
 from airlock.config import ReleaseConfig, parse
+from airlock.errors import visible
 from airlock.pipeline import Audited, Outcome
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
     if not (console.is_jupyter or console.is_terminal):
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         row = bar.add_task("", total=None)
-        yield lambda label, done, total: bar.update(row, description=label, completed=done, total=total)
+        yield lambda label, done, total: bar.update(row, description=visible(label), completed=done, total=total)

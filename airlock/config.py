@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -28,6 +28,9 @@ class Frozen(BaseModel):
 
 M = TypeVar("M", bound=Frozen)
 _BESIDE_A_CARD = ("card.json", "SHA256SUMS")  # files that show a folder to be a bundle
+MAX_BYTES = 4 << 20  # of a config file
+_DEEPEST = 32
+_FLAT, _SMALL = "No setting has that many levels.", "TOML's whole numbers have 64 bits."
 
 
 def _finite(value: float) -> float:
@@ -241,13 +244,43 @@ def read_table(path: Path, overrides: Mapping[str, object] | None = None) -> dic
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"at most {MAX_BYTES:,} bytes in {path}", "more", do="Check the path.")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError("a config file", f"nothing at {path}", do="Check the path.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("a readable config file", f"{path}, which cannot be read as text") from error
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, object]:
+    """The table in a TOML text; `where` it is from is for the error.
+
+    Raises:
+        ConfigError: It is not TOML, is nested too deeply, or has a whole number of more than 64 bits.
+    """
+    expected = f"valid TOML in {where}"
+    try:
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"valid TOML in {path}", f"a syntax error: {error}") from error
+        raise ConfigError(expected, f"a syntax error: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(expected, "tables nested too deeply", _FLAT, "Flatten them.") from error
+    except ValueError as error:  # Python converts no number of thousands of digits
+        raise ConfigError(expected, "a number with too many digits", _SMALL, "Write it as 1e30.") from error
+    layer: list[object] = [table]
+    for _ in range(_DEEPEST):
+        if any(type(value) is int and not -(2**63) <= value < 2**63 for value in layer):
+            raise ConfigError(expected, "a whole number of more than 64 bits", _SMALL, "Write it as 1e30.")
+        layer = [inner for value in layer for inner in _inside(value)]
+        if not layer:
+            return table
+    raise ConfigError(expected, "tables nested too deeply", _FLAT, "Flatten them.")
+
+
+def _inside(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def from_table(

@@ -20,10 +20,31 @@
 
 A message has four parts, in this order: what was expected, what was found, why it matters, what to do. Nothing that
 depends on a private record's value is put into a message: it may name a file, a column, a declared class or a row
-number, never the value itself.
+number, never the value itself. What is quoted from a file may be anything, so a message is always one line of
+characters that are seen (`visible`).
 """
 
 from __future__ import annotations
+
+import unicodedata
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # control, direction, surrogates, separators of lines
+
+
+def visible(text: str, breaks: bool = False) -> str:
+    r"""Text with every character written out that a terminal or a page would act on, or would not show.
+
+    Names in files of others may hold escape sequences, which change what is on the screen, and characters that turn the
+    direction of writing around. They come out as Python writes them: `\x1b`, `\u202e`.
+
+    Args:
+        text: The text.
+        breaks: Whether line breaks and tabs stay: only for text of our own, which has lines.
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if breaks else ""
+    return "".join(c if c in kept or unicodedata.category(c) not in _UNSEEN else ascii(c)[1:-1] for c in text)
 
 
 class AirlockError(Exception):
@@ -40,7 +61,7 @@ class AirlockError(Exception):
 
     def __init__(self, expected: str, found: str, why: str = "", do: str = "") -> None:
         self.expected, self.found, self.why, self.do = expected, found, why, do
-        super().__init__(" ".join(part for part in (f"Expected {expected}, found {found}.", why, do) if part))
+        super().__init__(visible(" ".join(part for part in (f"Expected {expected}, found {found}.", why, do) if part)))
 
 
 class ConfigError(AirlockError):

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import is_hypothesis_test
 
+from airlock import isolation
 from airlock.plugins import Plugin, Registry
-from tests import chance, quick
+from tests import chance, isolating, quick
 
 pytest.register_assert_rewrite("airlock.testing")
 
@@ -145,6 +146,24 @@ def _exporter_with_a_memory() -> Iterator[None]:
             patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
         patch.setattr(torch.onnx, "export", exporting.once(torch.onnx.export))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _checks_in_this_process() -> Iterator[pytest.MonkeyPatch]:
+    """A child for every verification takes a third of a second; here they are made in this process, as a child would.
+
+    `@pytest.mark.isolated` is for tests of the children themselves.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation, "run", isolating.run)
+        patch.setattr(isolation, "start", lambda: None)
+        yield patch
+
+
+@pytest.fixture(autouse=True)
+def _checks_in_a_child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("isolated"):
+        monkeypatch.setattr(isolation, "run", isolating.in_a_child)
 
 
 Plug = Callable[[Registry[Any], str, object], None]

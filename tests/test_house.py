@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = [
     ["_version", "threads"],
     ["errors"],
+    ["isolation"],
     ["plugins"],
     ["config", "ledger"],
     ["data", "nets", "mechanisms", "accounting"],

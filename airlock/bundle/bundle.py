@@ -111,7 +111,7 @@ def _put(
     record: Callable[[Mapping[str, str]], None] | None,
 ) -> Bundle:
     files = dict(kept) | {name: text.encode() for name, text in texts(card).items()}
-    with folder_aside(folder) as aside:
+    with folder_aside(folder, replace=force) as aside:
         for name in sorted(files):
             write_file(aside / name, files[name])
         for shard in shards:
@@ -304,8 +304,8 @@ def _replaceable(folder: Path) -> bool:
 def _older(folder: Path) -> bool:
     """Whether this is a bundle of an earlier format, which a new bundle may replace."""
     try:
-        found = json.loads((folder / CARD).read_bytes())
-    except (OSError, ValueError):
+        found = parse_json(read_file(folder / CARD, LIMITS[CARD]))
+    except (FormatError, ValueError):
         return False
     return _is_older(found)
 

@@ -10,7 +10,6 @@ An ε that a plugin's accountant raised is checked without that plugin: dp-accou
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable
 
 from airlock._version import VERSION
@@ -30,7 +29,9 @@ from airlock.bundle.contents import Contents, Defects, Skip, Test
 from airlock.bundle.packing import PACKINGS, packing_of
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import OlderGuarantee, OtherRelease, StatedGuarantee
+from airlock.config import parse_toml
 from airlock.data.sources import SOURCES
+from airlock.errors import ConfigError
 
 # By how much, relatively, a stated ε may be off from the recomputed one. It is lower only by rounding, whichever
 # version is named (dp-accounting 0.5 and 0.6 agree to the last bit); another version may have stated more.
@@ -234,9 +235,9 @@ def _hashes(files: Contents, card: Card) -> Defects:
 
 def _config(files: Contents, card: Card) -> Defects:
     try:
-        table = tomllib.loads(files.read(bundle.CONFIG).decode("utf-8"))
-    except ValueError as error:
-        return [f"config.toml is not TOML: {error}."]
+        table = parse_toml(files.read(bundle.CONFIG).decode("utf-8"), bundle.CONFIG)
+    except ConfigError as error:
+        return [f"config.toml is not TOML: {error.found}."]
     wanted: dict[str, object] = {
         "channel": card.channel,
         "method": card.method,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airlock.bundle.compression import FP16, INT8
 from airlock.bundle.files import digest, read_file
-from airlock.data.feature_files import MANIFEST
+from airlock.data.feature_files import MANIFEST, NAME
 from airlock.errors import FormatError
 
 CARD, HTML, README = "card.json", "card.html", "README.md"
@@ -32,17 +32,24 @@ LIMITS = {
     CONFIG: 4 << 20,
     INTERFACE: 16 << 20,
     MANIFEST: 16 << 20,
-    SUMS: 64 << 10,
+    SUMS: 2 << 20,
     INT8: 2 << 30,
     FP16: 2 << 30,
     SIGNATURE: 4 << 20,
     APPROVAL: 4 << 20,
 }
+_SHARD = 1 << 30  # a shard of features; they are written in pieces of 32 MiB, or of one record
+_ANY_OTHER = 256 << 20  # whatever else lies there, which belongs to no bundle
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]([^\x00-\x1f]+)")
 _MANY = 10_000
 
 Defects = Sequence[str]  # one sentence each; empty if the check passed
 Test = tuple[str, str, Callable[[], Defects]]  # name, what holds if the check finds nothing, the check
+
+
+def limit_of(name: str) -> int:
+    """The most bytes that are read from a file of a bundle, or of a folder that claims to be one."""
+    return LIMITS.get(name, _SHARD if NAME.fullmatch(name) else _ANY_OTHER)
 
 
 class Skip(Exception):
@@ -84,10 +91,16 @@ class Contents:
         """The file sizes that occur, in bytes."""
         return {(self.folder / name).lstat().st_size for name in self.names if name not in self.links}
 
+    @cached_property
+    def too_large(self) -> tuple[str, ...]:
+        """The files above their limits, by the sizes that the file system gives: nothing is read from them."""
+        whole = [name for name in self.names if name not in self.links]
+        return tuple(name for name in whole if (self.folder / name).lstat().st_size > limit_of(name))
+
     def digest(self, name: str) -> str:
-        """The SHA-256 of a file."""
+        """The SHA-256 of a file, up to its limit."""
         if name not in self._digests:
-            self._digests[name] = digest(self.folder / name)
+            self._digests[name] = digest(self.folder / name, limit_of(name))
         return self._digests[name]
 
     def read(self, name: str) -> bytes:
@@ -132,4 +145,5 @@ __all__ = [
     "Defects",
     "Skip",
     "Test",
+    "limit_of",
 ]

@@ -1,8 +1,12 @@
 """The network as files that can be inspected without executing them: safetensors for the weights, ONNX for the whole.
 
 The ONNX file is self-contained, without external data, with input `input` (float32, a batch of records; images in
-[0, 1]) and output `logits`, for any batch size. What the exporter records about the machine it ran on (source paths,
-stack traces) is removed. ONNX and its runtime are imported only when a file is made or read.
+[0, 1]) and output `logits`, for any batch size. ONNX and its runtime are imported only when a file is made or read.
+
+Both files hold the network and nothing else, in one form each: the same network and the same weights always give the
+same bytes (`to_safetensors`, `canonical`), whatever the exporter calls its nodes and whatever it records about the
+machine it ran on. So a file can be compared with what it should be, byte by byte, and no name, note, order or spare
+field can carry anything.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import hashlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,6 +32,8 @@ from airlock.methods.contract import NetworkArtefact
 BATCHES = (1, 7)
 TOLERANCE = 1e-4
 FEW = 64  # most numbers in a constant added by the exporter
+_MANY = 100_000  # inputs of layers that wait to be written
+_PLAIN = (1, 2, 3, 6, 7, 8)  # kinds of attributes: numbers, text, and lists of them
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir", "onnx")
 
 Floats = NDArray[np.float32]
@@ -35,8 +41,12 @@ Floats = NDArray[np.float32]
 
 def to_safetensors(artefact: NetworkArtefact) -> bytes:
     """Every parameter and buffer by name, each with its own storage."""
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in artefact.net.state_dict().items()}
-    return safetensors.torch.save(tensors)
+    return packed(artefact.net.state_dict())
+
+
+def packed(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Tensors as a safetensors file: without metadata, in the library's own order, no byte between them."""
+    return safetensors.torch.save({name: each.detach().cpu().clone().contiguous() for name, each in tensors.items()})
 
 
 _exported: WeakKeyDictionary[nn.Module, tuple[bytes, bytes]] = WeakKeyDictionary()
@@ -58,6 +68,17 @@ def to_onnx(artefact: NetworkArtefact) -> bytes:
 
 
 def _to_onnx(artefact: NetworkArtefact) -> bytes:
+    content = traced(artefact)
+    _check_agreement(artefact, content)
+    return content
+
+
+def traced(artefact: NetworkArtefact) -> bytes:
+    """The network as one ONNX file, in canonical form; it has not been run yet.
+
+    Raises:
+        NetError: The network cannot be exported.
+    """
     example = torch.zeros(2, *artefact.input_shape)
     try:
         with _quiet():
@@ -76,9 +97,10 @@ def _to_onnx(artefact: NetworkArtefact) -> bytes:
         raise _not_exported(artefact, "an operation that torch.onnx does not take") from error
     if program is None:
         raise _not_exported(artefact, "no program")
-    content = bytes(with_plain_shapes(stripped(program.model_proto)).SerializeToString(deterministic=True))
-    _check_agreement(artefact, content)
-    return content
+    try:
+        return canonical(with_plain_shapes(stripped(program.model_proto)), artefact.net.state_dict())
+    except NotCanonical as error:
+        raise _not_exported(artefact, str(error)) from error
 
 
 def stripped(model: Any) -> Any:
@@ -115,9 +137,6 @@ def with_plain_shapes(model: Any) -> Any:
             name = f"{node.name}_shape"
             graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), name))
             node.input[1] = name
-    while dead := [node for node in graph.node if _used(graph).isdisjoint(node.output)]:
-        for node in dead:
-            graph.node.remove(node)
     return model
 
 
@@ -134,8 +153,157 @@ def _sizes(made: Mapping[str, Any], name: str) -> list[int] | None:
     return sizes if sizes.count(-1) == 1 and all(size > 0 for size in sizes if size != -1) else None
 
 
-def _used(graph: Any) -> set[str]:
-    return {name for node in graph.node for name in node.input} | {out.name for out in graph.output}
+# The canonical form.
+
+
+class NotCanonical(ValueError):
+    """Something that no network in canonical form has; the message says what."""
+
+
+def canonical(model: Any, tensors: Collection[str]) -> bytes:
+    """The file of a network, a function of what it computes from its weights and of nothing else.
+
+    It is built anew from the parts that matter: the nodes that the output depends on, in the order in which it depends
+    on them, their attributes by name, and the numbers that they use. Weights keep their names; everything else is
+    numbered. Notes, names, the producer, unused numbers and fields that ONNX does not know are not among these parts.
+
+    Args:
+        model: An ONNX model with the input `input` and the output `logits`.
+        tensors: The names of the weights.
+
+    Raises:
+        NotCanonical: It holds something that cannot be written in this form, such as a graph within the graph.
+    """
+    import onnx
+
+    graph = model.graph
+    if [each.name for each in graph.input] != ["input"] or [each.name for each in graph.output] != ["logits"]:
+        raise NotCanonical("other inputs or outputs than `input` and `logits`")
+    clean = onnx.ModelProto(ir_version=model.ir_version)
+    versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    clean.opset_import.add(version=versions[0] if versions else 0)
+    clean.graph.name = "network"
+    clean.graph.input.append(_value("input", graph.input[0]))
+    clean.graph.output.append(_value("logits", graph.output[0]))
+    names = {"": "", "input": "input", "logits": "logits"}
+    for node in _needed(graph):
+        if node.op_type != "Constant":
+            _add_node(clean.graph, node, names)
+        else:
+            _add_number(clean.graph, _constant(node), node.output[0], names, tensors)
+    return bytes(clean.SerializeToString(deterministic=True))
+
+
+def _value(name: str, given: Any) -> Any:
+    """An input or output: float32, with any number of records."""
+    from onnx import TensorProto, helper
+
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in given.type.tensor_type.shape.dim]
+    if given.type.tensor_type.elem_type != TensorProto.FLOAT or None in sizes[1:]:
+        raise NotCanonical(f"another type or an open shape for `{name}`")
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *sizes[1:]])
+
+
+def _needed(graph: Any) -> Iterator[Any]:
+    """The nodes and numbers that the output depends on, each after what it depends on itself; numbers as nodes."""
+    from onnx import helper
+
+    made = {name: node for node in graph.node for name in node.output if name}
+    for tensor in graph.initializer:
+        made.setdefault(tensor.name, helper.make_node("Constant", [], [tensor.name], value=tensor))
+    done: set[str] = {"", "input"}
+    waiting = [("logits", False)]
+    while waiting:
+        name, follows = waiting.pop()
+        if name in done:
+            continue
+        if name not in made:
+            raise NotCanonical("a layer whose input nothing gives")
+        node = made[name]
+        if follows:
+            done.update(node.output)
+            yield node
+        else:
+            waiting.append((name, True))
+            waiting += [(each, False) for each in reversed(node.input)]
+            if len(waiting) > _MANY:
+                raise NotCanonical("layers that depend on each other in a circle")
+
+
+def _add_node(graph: Any, node: Any, names: dict[str, str]) -> None:
+    from onnx import AttributeProto, helper
+
+    if node.domain not in ("", "ai.onnx"):
+        raise NotCanonical("operators that are not ONNX's own")
+    for place, name in enumerate(node.output):
+        names.setdefault(name, f"value/{len(graph.node)}/{place}")
+    made = helper.make_node(node.op_type, [names[n] for n in node.input], [names[n] for n in node.output])
+    made.name = f"node/{len(graph.node)}"
+    for attribute in sorted(node.attribute, key=lambda each: str(each.name)):
+        if attribute.type not in (AttributeProto.TENSOR, *_PLAIN) or attribute.ref_attr_name:
+            raise NotCanonical("a graph within the graph")
+        value = helper.get_attribute_value(attribute)
+        whole = _number("", value) if attribute.type == AttributeProto.TENSOR else value
+        made.attribute.append(helper.make_attribute(attribute.name, whole, attr_type=attribute.type))
+    graph.node.append(made)
+
+
+def _constant(node: Any) -> Any:
+    """The tensor of a constant, which has many spellings."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    given = node.attribute[0] if len(node.attribute) == 1 else None
+    value = helper.get_attribute_value(given) if given is not None else None
+    if isinstance(value, TensorProto):
+        return value
+    kind = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if given is None or given.name not in kind:
+        raise NotCanonical("a constant that is not a number")
+    return numpy_helper.from_array(np.array(value, kind[given.name]))
+
+
+def _add_number(graph: Any, tensor: Any, name: str, names: dict[str, str], tensors: Collection[str]) -> None:
+    names[name] = name if name in tensors else f"number/{len(graph.initializer)}"
+    graph.initializer.append(_number(names[name], tensor))
+
+
+def _number(name: str, tensor: Any) -> Any:
+    """A tensor with its bytes in the one field that is meant for them."""
+    from onnx import TensorProto, numpy_helper
+
+    if tensor.data_location == TensorProto.EXTERNAL or tensor.data_type == TensorProto.STRING:
+        raise NotCanonical("a tensor that is text or lies in another file")
+    return numpy_helper.from_array(numpy_helper.to_array(tensor), name)
+
+
+def without_weights(content: bytes, tensors: Collection[str]) -> bytes:
+    """An ONNX file in canonical form without the values of its weights: the graph of the network."""
+    import onnx
+
+    model = onnx.load_model_from_string(content)
+    for tensor in model.graph.initializer:
+        if tensor.name in tensors:
+            tensor.raw_data = b""
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def with_weights(graph: bytes, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """The file that a network of this graph with these weights is exported to.
+
+    Raises:
+        NotCanonical: A tensor has another type or shape than in the graph.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load_model_from_string(graph)
+    for tensor in model.graph.initializer:
+        if tensor.name in tensors:
+            own = numpy_helper.from_array(tensors[tensor.name].detach().cpu().contiguous().numpy())
+            if (own.data_type, own.dims) != (tensor.data_type, tensor.dims):
+                raise NotCanonical(f"{tensor.name} of another type or shape")
+            tensor.raw_data = own.raw_data
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def open_onnx(content: bytes) -> Any:
@@ -180,22 +348,23 @@ def _check_agreement(artefact: NetworkArtefact, content: bytes) -> None:
 def differing_weights(tensors: Mapping[str, torch.Tensor], model: Any) -> Iterator[str]:
     """Compare tensors with the ONNX file's by value; one sentence for each that is in only one of them.
 
-    A tensor shared by two layers is stored in the ONNX file once, under either name. Constants that the exporter adds,
-    such as shapes, are small.
+    A tensor shared by two layers is stored in the ONNX file once, under either name. A buffer of whole numbers may be
+    missing there: it may only count. Constants that the exporter adds, such as shapes, are small.
     """
-    arrays = {name: array for name, array in _arrays(model) if np.issubdtype(array.dtype, np.floating)}
+    arrays = dict(numbers(model))
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            wanted = tensor.detach().cpu().float().numpy()
-            candidates = [arrays[name]] if name in arrays else list(arrays.values())
-            if not any(a.shape == wanted.shape and np.array_equal(a.astype(np.float32), wanted) for a in candidates):
-                yield f"{name} in model.safetensors is not the same in model.onnx."
+        wanted = tensor.detach().cpu().numpy()
+        if not wanted.size or (name not in arrays and not tensor.is_floating_point()):
+            continue
+        candidates = [arrays[name]] if name in arrays else list(arrays.values())
+        if not any(a.dtype == wanted.dtype and np.array_equal(a, wanted) for a in candidates):
+            yield f"{name} in model.safetensors is not the same in model.onnx."
     for name, array in arrays.items():
         if name not in tensors and array.size > FEW:
             yield f"{name} in model.onnx is not in model.safetensors."
 
 
-def _arrays(model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+def numbers(model: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     """Initialisers and constants by name."""
     import onnx
     from onnx import numpy_helper

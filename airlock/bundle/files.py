@@ -58,33 +58,51 @@ def read_file(path: Path, limit: int) -> bytes:
     Raises:
         FormatError: It is missing, is a link or a device, is too large, or cannot be read.
     """
-    with open_plain(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise FormatError(f"at most {limit:,} bytes in {path.name}", "more", "A larger file is not read.")
+    with open_plain(path, limit) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1)  # Python reserves at once what is asked for
+    if len(content) > size:
+        raise FormatError(f"the same bytes in {path.name} while it is read", "more and more")
     return content
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a plain file."""
-    total = hashlib.sha256()
-    with open_plain(path) as file:
+def digest(path: Path, limit: int | None = None) -> str:
+    """The SHA-256 of a plain file, of at most `limit` bytes where one is given.
+
+    Raises:
+        FormatError: It is missing, is a link or a device, is too large, or cannot be read.
+    """
+    total, size = hashlib.sha256(), 0
+    with open_plain(path, limit) as file:
         while chunk := file.read(_CHUNK):
             total.update(chunk)
+            size += len(chunk)
+            if limit is not None and size > limit:
+                raise _too_large(path, limit)
     return total.hexdigest()
 
 
+def _too_large(path: Path, limit: int) -> FormatError:
+    return FormatError(f"at most {limit:,} bytes in {path.name}", "more", "A larger file is not read.")
+
+
 @contextlib.contextmanager
-def open_plain(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; a symbolic link, a pipe or a device is an error."""
+def open_plain(path: Path, limit: int | None = None) -> Iterator[BinaryIO]:
+    """Open a regular file for reading; a symbolic link, a pipe or a device is an error.
+
+    So is a file above the limit: its size is asked for first, since a sparse file of terabytes costs nothing to make.
+    """
     try:
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         handle = os.open(path, flags)
     except OSError as error:
         raise FormatError(f"a readable plain file {path.name}", _reason(error)) from error
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
             raise FormatError(f"a plain file {path.name}", "something else")
+        if limit is not None and about.st_size > limit:
+            raise _too_large(path, limit)
         yield file
 
 
@@ -116,11 +134,18 @@ def parse_json(content: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def folder_aside(target: Path) -> Iterator[Path]:
+def folder_aside(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """A new hidden folder next to `target`, renamed to `target` if the block succeeds and removed otherwise.
 
+    Of several processes that write to one place at once, one succeeds.
+
+    Args:
+        target: The folder to be.
+        replace: Whether a folder that is there by then is replaced.
+
     Raises:
-        OutputError: The disk is full, the location is read-only, or writing failed otherwise; nothing is left behind.
+        OutputError: The disk is full, the location is read-only, another process was faster, or writing failed
+            otherwise; nothing is left behind.
     """
     aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
     try:
@@ -128,7 +153,8 @@ def folder_aside(target: Path) -> Iterator[Path]:
         aside.mkdir(mode=0o755)
         yield aside
         sync_folder(aside)
-        _replace(aside, target)
+        with locked(target.parent):
+            _replace(aside, target, replace)
         sync_folder(target.parent)
     except OSError as error:
         raise output_error(error, target) from error
@@ -136,11 +162,31 @@ def folder_aside(target: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _replace(aside: Path, target: Path) -> None:
-    """Rename over an old folder; if the second rename fails, the old folder is restored."""
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes of Airlock for a moment; the system lets it go if this process dies."""
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(aside: Path, target: Path, replace: bool) -> None:
+    """Rename, also over an old folder if that is wanted; if the second rename fails, the old folder is restored."""
     if not os.path.lexists(target):
         aside.rename(target)
         return
+    if not replace:
+        raise OutputError(
+            "an output folder that does not exist yet",
+            f"{target}, which another process has written meanwhile",
+            "It is left as it is, and this result was not kept.",
+            "Choose another folder.",
+        )
     old = aside.with_suffix(".old")
     try:
         target.rename(old)

@@ -41,7 +41,16 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from airlock.bundle.files import digest, output_error, parse_json, read_file, replace_file, sync_folder, write_file
+from airlock.bundle.files import (
+    digest,
+    locked,
+    output_error,
+    parse_json,
+    read_file,
+    replace_file,
+    sync_folder,
+    write_file,
+)
 from airlock.config import Frozen
 from airlock.errors import FormatError, OutputError, TrainingError
 from airlock.methods.contract import Secrets
@@ -119,10 +128,11 @@ class Vault:
         """
         names = {_checked(name).removesuffix(_ARRAYS) + _ARRAYS: name for name in kept}
         folder = self._prepare(_checked(release_id))
+        taken = OutputError(
+            "a release that is not in the vault yet", release_id, "What is stored there is never replaced."
+        )
         if (folder / _INDEX).exists():
-            raise OutputError(
-                "a release that is not in the vault yet", release_id, "What is stored there is never replaced."
-            )
+            raise taken
         try:
             for file, name in names.items():
                 arrays = {key: np.ascontiguousarray(array) for key, array in kept[name].items()}
@@ -133,6 +143,8 @@ class Vault:
             index = {file: digest(folder / file) for file in (*names, *([_REMARKS] if remarks else []))}
             write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode(), 0o600)
             sync_folder(folder)
+        except FileExistsError as error:  # another process is storing it
+            raise taken from error
         except OSError as error:
             for file in (*names, _REMARKS, _INDEX):
                 (folder / file).unlink(missing_ok=True)
@@ -213,14 +225,15 @@ class Vault:
         folder = self._prepare(_checked(release_id), _DOSSIER)
         names = {name: Path(_checked(name)) for name in files}
         try:
-            number = _next_number(folder)
-            for name, content in files.items():
-                aside = folder / f"{name}.{uuid.uuid4().hex[:8]}.part"
-                write_file(aside, content, 0o600)
-                if (folder / name).exists():
-                    (folder / name).rename(folder / f"{names[name].stem}-{number}{names[name].suffix}")
-                aside.rename(folder / name)
-            self._remember(folder, files)
+            with locked(folder):
+                number = _next_number(folder)
+                for name, content in files.items():
+                    aside = folder / f"{name}.{uuid.uuid4().hex[:8]}.part"
+                    write_file(aside, content, 0o600)
+                    if (folder / name).exists():
+                        (folder / name).rename(folder / f"{names[name].stem}-{number}{names[name].suffix}")
+                    aside.rename(folder / name)
+                self._remember(folder, files)
         except OSError as error:
             raise output_error(error, folder) from error
         return folder
@@ -352,7 +365,7 @@ class Vault:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self.root.chmod(0o700)
-            if not (self.root / MARKER).exists():
+            with contextlib.suppress(FileExistsError):  # another process may be the first here
                 write_file(self.root / MARKER, MARKER_TEXT.encode(), 0o600)
             for part in parts:
                 folder = folder / part

@@ -1,13 +1,15 @@
 """Is this bundle what its card says? Every check by name, every defect in one sentence.
 
 In: a folder, and the vault. Out: a `Verification`. Nothing found in a bundle is executed or imported, and a broken file
-never raises: its check fails.
+never raises: its check fails. All of it is done in a child process with limits on memory and time (`isolation`): one
+that exceeds them is a failed check, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +17,14 @@ import jsonschema
 from pydantic import ValidationError
 from torch import nn
 
+from airlock import isolation
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older, replan
 from airlock.bundle.card import OLDEST, Card, schema
-from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip
+from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip, limit_of
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
+from airlock.bundle.rendering import page
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.signing.signatures import Signatures, examine
 from airlock.bundle.vault import MARKER, Vault
@@ -97,10 +101,99 @@ def verify(
     folder = Path(folder).absolute()
     if folder.is_symlink() or not folder.is_dir():
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
-    files, safe = Contents(folder), vault or Vault.open()
-    signed = examine(files, safe, signers, approvers)
+    safe = vault or Vault.open()
+    signed = examine(Contents(folder), safe, signers, approvers)
+    checks, note = _checked_in_child(folder, safe, gated)
+    first = (_run(name, says, test) for name, says, test in signed.tests())
+    found = Verification(folder, (*first, *checks), signed, note)
+    return found if net is None and not given else _with_own(found, net, given)
+
+
+def _checked_in_child(folder: Path, vault: Vault, gated: bool) -> tuple[list[Check], str | None]:
+    """All checks but that of the signatures, and a note about the format; a child that was stopped failed its check."""
+    request = {"folder": str(folder), "vault": str(vault.root), "gated": gated}
+    checks: list[Check] = []
+    note, current = None, "files"
+    try:
+        for said in isolation.run(f"{__name__}:in_child", request, _limits(folder), partial(_graph, folder)):
+            if "says" in said:
+                checks.append(Check(**said))
+            current, note = said.get("begins", current), said.get("note", note)
+    except isolation.Stopped as reason:
+        checks.append(Check(current, "failed", str(reason)))
+    return checks, note
+
+
+def _with_own(found: Verification, net: nn.Module | None, given: Mapping[str, object] | None) -> Verification:
+    """Check with what is the user's own, which is imported in this process, once the files have passed all they can."""
+    if any(one.outcome == "failed" for one in found.checks if one.name in ("card", "weights", "onnx")):
+        return found
+    files, card = Contents(found.folder), bundle.read(found.folder).card
+    tests = replan.tests(files, card, given) if given else []
+    tests += models.tests(files, card.network, net) if net is not None and card.network is not None else []
+    again = {name: (says, test) for name, says, test in tests}
+    checks = tuple(_run(one.name, *again[one.name]) if one.name in again else one for one in found.checks)
+    return replace(found, checks=checks)
+
+
+def _limits(folder: Path) -> isolation.Limits:
+    """What a bundle may use: more for a large one, by the space that it takes up on the disk."""
+    size = sum(place.lstat().st_blocks * 512 for place in folder.iterdir())
+    return isolation.Limits(
+        isolation.setting(isolation.BYTES_VARIABLE, (4 << 30) + 8 * size),
+        isolation.setting(isolation.SECONDS_VARIABLE, 60 + 30 * (size >> 30)),
+    )
+
+
+def _graph(folder: Path, asked: Mapping[str, Any]) -> bytes:
+    """The graph of a built-in network for a child: making it takes seconds, and this process remembers it.
+
+    Only of a network whose weights the bundle can hold, so that no card makes this process build a huge one.
+    """
+    name, shape, classes = str(asked["name"]), tuple(asked["shape"]), int(asked["classes"])
+    try:
+        if models.size(name, shape, classes) > (folder / bundle.SAFETENSORS).lstat().st_size:
+            return b""
+        return models.graph(name, shape, classes)
+    except Exception:  # noqa: BLE001  a card may name anything; without a graph the check fails
+        return b""
+
+
+def in_child(parent: isolation.Parent, request: Mapping[str, Any]) -> None:
+    """Check a bundle, and tell the parent about every check."""
+    global _watch
+    before = _watch, models.ask_for_graph
+    _watch = parent.say
+    models.ask_for_graph = lambda name, shape, classes: parent.ask({"name": name, "shape": shape, "classes": classes})
+    try:
+        _, note = inspect(Path(request["folder"]), Vault(Path(request["vault"])), gated=request["gated"])
+        parent.say({"note": note})
+    finally:
+        _watch, models.ask_for_graph = before
+
+
+def _nobody(said: dict[str, Any]) -> None:
+    """Nobody watches the checks of this process."""
+
+
+_watch: Callable[[dict[str, Any]], None] = _nobody
+
+
+def warm_up() -> None:
+    """Make what every verification needs: a server does it once for all its children."""
+    for escaped in (True, False):
+        templates = page.environment(escaped)
+        for name in templates.list_templates():
+            templates.get_template(name)
+    jsonschema.Draft202012Validator(schema())
+    models.size("linear", (1,), 2)
+
+
+def inspect(folder: Path, safe: Vault, *, gated: bool = False) -> tuple[tuple[Check, ...], str | None]:
+    """Check all but the signatures, in this process and without limits; returns a note about the format, too."""
+    files = Contents(folder)
     if older.format_of(files) is not None:
-        return _verify_older(files, safe, gated, signed)
+        return _inspect_older(files, safe, gated), older.NOTE
     checks = [
         _run("files", "All files are there and nothing else.", lambda: _files(files)),
         _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
@@ -109,28 +202,27 @@ def verify(
     ]
     card = _card(files, checks[-1])
     checks.append(_run("record", "It is, file by file, what this vault released.", lambda: _record(files, card, safe)))
-    tests = signed.tests() + consistency.tests(files, card) + replan.tests(files, card, given)
+    tests = consistency.tests(files, card) + replan.tests(files, card, None)
     packing = packing_of(card.artefact if card else "network")
-    tests += packing.model_tests(files, card.leaving if card else None, net)
+    tests += packing.model_tests(files, card.leaving if card else None, None)
     if card is not None and card.compression is not None:
         tests += models.size_tests(files, card.network, bundle.smaller_of(card), card.compression)
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
     tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
-    return Verification(folder, (*checks, *(_run(name, says, test) for name, says, test in tests)), signed)
+    return (*checks, *(_run(name, says, test) for name, says, test in tests)), None
 
 
-def _verify_older(files: Contents, vault: Vault, gated: bool, signed: Signatures) -> Verification:
+def _inspect_older(files: Contents, vault: Vault, gated: bool) -> tuple[Check, ...]:
     """Check the files, checksums and ε of a bundle of an earlier format; it never passes the gate."""
     tests = [
         ("files", "All files are there and nothing else.", lambda: _files(files, older.FILES)),
         ("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
         ("vault", "It holds no file of the vault.", lambda: _vault(files, vault)),
-        *signed.tests(),
         *older.tests(files),
     ]
     if gated:
         tests.append(("gate", "", lambda: [f"No gate weighs a bundle from before format {OLDEST}: make it again."]))
-    return Verification(files.folder, tuple(_run(name, says, test) for name, says, test in tests), signed, older.NOTE)
+    return tuple(_run(name, says, test) for name, says, test in tests)
 
 
 def read_verified(
@@ -157,6 +249,13 @@ def read_verified(
 
 def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
     """Run one check; any exception that a broken file causes in a library is a failed check."""
+    _watch({"begins": name})
+    found = _tried(name, says, test)
+    _watch(vars(found))
+    return found
+
+
+def _tried(name: str, says: str, test: Callable[[], Defects]) -> Check:
     try:
         defects = test()
     except Skip as reason:
@@ -164,6 +263,8 @@ def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
     except AirlockError as error:
         return Check(name, "failed", str(error))
     except Exception as error:  # noqa: BLE001  a hostile file may make any library raise anything
+        if isinstance(error, MemoryError) or "alloc" in str(error):  # as ONNX Runtime and torch put it
+            return Check(name, "failed", "It needed more memory than is allowed: AIRLOCK_CHECK_BYTES allows more.")
         return Check(name, "failed", f"It could not be checked: {type(error).__name__} in reading it.")
     return Check(name, "failed", " ".join(defects)) if defects else Check(name, "ok", says)
 
@@ -175,7 +276,8 @@ def _files(files: Contents, more: Sequence[str] = ()) -> Defects:
     links = [f"{name} is a symbolic link." for name in files.links]
     known = (*packing.required_files, *listed, *packing.optional_files, *SIGNATURES, *more)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
-    return missing + links + extra
+    large = [f"{name} has more than the {limit_of(name):,} bytes that are read." for name in files.too_large]
+    return missing + links + extra + large
 
 
 def _checksums(files: Contents) -> Defects:
@@ -186,7 +288,7 @@ def _checksums(files: Contents) -> Defects:
     for name, sha in recorded.items():
         if name not in files.names:
             defects.append(f"{name} is in {bundle.SUMS} and not there.")
-        elif name not in files.links and files.digest(name) != sha:
+        elif name not in (*files.links, *files.too_large) and files.digest(name) != sha:
             defects.append(f"{name} was changed: its SHA-256 is not the recorded one.")
     return defects
 
@@ -195,7 +297,7 @@ def _vault(files: Contents, vault: Vault) -> Defects:
     kept = vault.hashes(files.sizes())
     defects = []
     for name in files.names:
-        if name in files.links:
+        if name in (*files.links, *files.too_large):
             continue
         if Path(name).name == MARKER:
             defects.append(f"{name} marks a vault: nothing in this folder may leave.")

@@ -42,7 +42,7 @@ from airlock.cli.pretrain import pretrain
 from airlock.cli.release import release
 from airlock.cli.serve import serve
 from airlock.cli.show import show
-from airlock.cli.terminal import spell_out
+from airlock.cli.terminal import print_text, spell_out
 from airlock.cli.verify import verify
 
 app = typer.Typer(
@@ -61,7 +61,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
     if version:
         from airlock._version import VERSION
 
-        typer.echo(VERSION)
+        print_text(VERSION)
         raise typer.Exit
 
 

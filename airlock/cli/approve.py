@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_json, shown, translate_errors
+from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_text, shown, tell, translate_errors
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ def approve(
         raise ConfigError("approve, conditions or reject after --decision", f"'{decision[:40]}'")
     signing = obtain_reviewer_key() if key is None else read_private(key)
     if signing.new:
-        err_console().print(
-            f"A key was made for you in {reviewer_place()}. Give others: airlock keys signing --reviewer --out FILE",
-            markup=False,
+        tell(
+            "", f"A key was made for you in {reviewer_place()}. Give others: airlock keys signing --reviewer --out FILE"
         )
     made, inside = decide(
         bundle, signing, cast("DecisionWord", decision), name, conditions, vault=Vault.open(vault), replace=force
@@ -56,6 +55,6 @@ def approve(
     if as_json:
         print_json({**made.model_dump(mode="json"), "fingerprint": signing.public.fingerprint, "dossier": inside})
         return
-    typer.echo(f"{made}, signed with {signing.public.fingerprint}: {shown(bundle / 'approval.sig')}")
+    print_text(f"{made}, signed with {signing.public.fingerprint}: {shown(bundle / 'approval.sig')}")
     if not inside:
-        typer.echo("The dossier is not in this vault: the decision is about the bundle alone.")
+        print_text("The dossier is not in this vault: the decision is about the bundle alone.")

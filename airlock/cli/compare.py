@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress
+from rich.text import Text
 
 from airlock.cli.terminal import (
+    LABEL,
     ConfigArgument,
     DataDirOption,
     JsonOption,
@@ -28,6 +29,7 @@ from airlock.cli.terminal import (
     shown,
     translate_errors,
 )
+from airlock.errors import visible
 
 if TYPE_CHECKING:
     from airlock.comparison import Comparison, Row
@@ -72,7 +74,7 @@ def compare(
 @contextlib.contextmanager
 def telling() -> Iterator[tuple[Say, Steps]]:
     """One line per finished cell on stderr; on a terminal also progress bars for all cells and the current one."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    columns = [LABEL, BarColumn(), MofNCompleteColumn()]
     with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         cells, inside = bar.add_task("cells", total=None), bar.add_task("", total=None, visible=False)
 
@@ -82,10 +84,10 @@ def telling() -> Iterator[tuple[Say, Steps]]:
             bar.update(inside, visible=False)
             line = _line(moment, left)
             if line:
-                bar.console.print(escape(line))
+                bar.console.print(Text(visible(line)))
 
         def steps(label: str, done: int, total: int) -> None:
-            bar.update(inside, description=label, completed=done, total=total, visible=True)
+            bar.update(inside, description=visible(label), completed=done, total=total, visible=True)
 
         yield say, steps
 
@@ -212,6 +214,4 @@ def demo(
         return
     print_comparison(found, out)
     if released:
-        typer.echo(
-            f"\nReleased with {advice.method}: the card to read and sign is {shown(out / DEMO_BUNDLE / 'card.html')}"
-        )
+        say(f"\nReleased with {advice.method}: the card to read and sign is {shown(out / DEMO_BUNDLE / 'card.html')}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from airlock import isolation
 from airlock.cli.terminal import (
     ApprovalOption,
     JsonOption,
@@ -36,6 +37,7 @@ def gate(
 
     Attack results are read from the dossier in the vault; without it, the list says that it was not seen.
     """
+    isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault, dossier, read, verify
     from airlock.bundle.gate import weigh
     from airlock.bundle.rendering.sacro import write_report

@@ -13,10 +13,11 @@ from airlock.cli.ledger import BundleOption, LedgerOption, MarkOption, open_ledg
 from airlock.cli.terminal import (
     JsonOption,
     VaultOption,
-    err_console,
     print_json,
     print_table,
+    print_text,
     shown,
+    tell,
     translate_errors,
 )
 from airlock.errors import ConfigError
@@ -59,8 +60,8 @@ def add(
         if as_json:
             print_json(_plain(key, ledger) | {"token": token})
             return
-    typer.echo(token)
-    err_console().print(f"Key {key.id} for {key.client or 'the admin'}. This is its token; it is not shown again.")
+    print_text(token)
+    tell("", f"Key {key.id} for {key.client or 'the admin'}. This is its token; it is not shown again.")
 
 
 @keys.command("list")
@@ -139,9 +140,9 @@ def signing(
         public = found.public.pem.decode()
         print_json({"fingerprint": found.public.fingerprint, "public_key": public, "place": str(place)})
         return
-    typer.echo(found.public.fingerprint)
+    print_text(found.public.fingerprint)
     made = "Made" if found.new else "The key is"
-    err_console().print(f"{made} in {shown(place)}; this is its fingerprint.", markup=False)
+    tell("", f"{made} in {shown(place)}; this is its fingerprint.")
 
 
 @keys.command("trust")
@@ -159,9 +160,9 @@ def trust(
     if as_json:
         print_json({"name": name, "fingerprint": found.fingerprint, "added": added})
         return
-    typer.echo(found.fingerprint)
+    print_text(found.fingerprint)
     word = "is now" if added else "was already"
-    err_console().print(f"This key {word} trusted as '{name}', in {shown(own.trusted_place())}.", markup=False)
+    tell("", f"This key {word} trusted as '{name}', in {shown(own.trusted_place())}.")
 
 
 def _time(text: str | None) -> datetime | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from airlock.cli.ledger import LedgerOption, MarkOption, check_extra, mark_of
-from airlock.cli.terminal import ApprovalOption, SignerOption, VaultOption, err_console, translate_errors
+from airlock.cli.terminal import ApprovalOption, SignerOption, VaultOption, print_text, tell, translate_errors
 
 if TYPE_CHECKING:
     from airlock.serve.service import Service
@@ -66,6 +66,6 @@ def serve(
 
 def _announce(service: Service, where: str, bundle: Path) -> None:
     """Print the address on stdout, for programs, and hints on stderr."""
-    typer.echo(where)
+    print_text(where)
     if service.keys is not None and not service.keys.all():
-        err_console().print(f"There are no keys yet: airlock keys add CLIENT --bundle {bundle}", markup=False)
+        tell("", f"There are no keys yet: airlock keys add CLIENT --bundle {bundle}")

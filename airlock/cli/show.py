@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, protects, shown, translate_errors
+from airlock.cli.terminal import (
+    JsonOption,
+    VaultOption,
+    print_json,
+    print_table,
+    print_text,
+    protects,
+    shown,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from airlock.auditing.evaluation import Figure
@@ -89,7 +98,7 @@ def _print_older(card: OlderCard, as_json: bool) -> None:
         ["protects", protects(promise.unit, promise.relation)],
         ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],
     ]
-    typer.echo(NOTE)
+    print_text(NOTE)
     print_table(f"Card of {card.channel}/{card.method}, {card.created}, format {card.schema_version}", ["", ""], rows)
 
 
@@ -138,7 +147,7 @@ def _print_sizes(found: Compression) -> None:
     ]
     print_table("Smaller and faster", columns, rows)
     for line in found.not_made:
-        typer.echo(f"Not made or measured. {line}")
+        print_text(f"Not made or measured. {line}")
 
 
 def _figure(one: Figure) -> str:

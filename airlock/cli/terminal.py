@@ -1,4 +1,8 @@
-"""What all commands share: tables or JSON on stdout, progress and messages on stderr, errors to exit codes."""
+"""What all commands share: tables or JSON on stdout, progress and messages on stderr, errors to exit codes.
+
+Every command prints through this module (a test of the house checks it). What is printed may come from a file that
+somebody else wrote, so control characters are written out (`errors.visible`), and Rich's markup is not acted on.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from airlock.errors import AirlockError, AirlockWarning, ConfigError, Refused
+from airlock.errors import AirlockError, AirlockWarning, ConfigError, Refused, visible
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,6 +76,16 @@ def err_console() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+def tell(word: str, message: str, style: str = "") -> None:
+    """A message on stderr, after a word in a style of its own."""
+    err_console().print(Text.assemble((visible(word), style), " " if word else "", visible(message, breaks=True)))
+
+
+def print_text(line: str) -> None:
+    """A line of plain text on stdout."""
+    typer.echo(visible(line, breaks=True))
+
+
 def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
     """A user's mistake becomes one message and an exit code; no traceback."""
 
@@ -84,13 +97,13 @@ def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
         except AirlockError as error:
             word = "refused" if error.exit_code == 1 else "interrupted" if error.exit_code == 130 else "error"
             if not (assists() and word == "interrupted"):
-                err_console().print(f"[bold red]{_process()}{word}:[/] {escape(str(error))}")
+                tell(f"{_process()}{word}:", str(error), "bold red")
             raise typer.Exit(error.exit_code) from None
         except (KeyboardInterrupt, Exception) as error:
             if not _by_ctrl_c(error):
                 raise
             if not assists():
-                err_console().print("[bold red]interrupted:[/] Ctrl-C. Nothing was released.")
+                tell("interrupted:", "Ctrl-C. Nothing was released.", "bold red")
             raise typer.Exit(130) from None
 
     return wrapped
@@ -114,7 +127,7 @@ def tries(command: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if _by_ctrl_c(error):
                 raise
-            traceback.print_exc()
+            tell("", traceback.format_exc())
             raise typer.Exit(2) from None
 
     return wrapped
@@ -142,7 +155,7 @@ def _shown_warnings() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, AirlockWarning) and not assists():
-            err_console().print(f"[bold yellow]warning:[/] {escape(str(message))}")
+            tell("warning:", str(message), "bold yellow")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -171,34 +184,44 @@ def parse_shape(text: str) -> list[int]:
 
 
 def _value(text: str) -> object:
+    from airlock.config import parse_toml
+
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+        return parse_toml(f"value = {text}", "--set")["value"]
+    except ConfigError as error:
+        if isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            return text
+        raise
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Strict JSON on stdout."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """Strict JSON on stdout; characters that a terminal would act on are escaped in it."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    unseen = {c for c in text if c != "\n" and visible(c) != c}
+    typer.echo(text.translate({ord(c): json.dumps(c)[1:-1] if c != "\x7f" else r"\u007f" for c in unseen}))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], footer: str = "") -> None:
     """A table on stdout."""
     console = Console(highlight=False)
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", show_header=any(columns))
+    table = Table(title=_text(title, "bold"), title_justify="left", header_style="bold", show_header=any(columns))
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(_text(column), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(_text, row))
     console.print(table)
     if footer:
-        console.print(footer, markup=False, soft_wrap=True)
+        console.print(_text(footer), soft_wrap=True)
 
 
 def print_lines(draw: Callable[[int, bool], str]) -> None:
     """Lines on stdout from `draw`, which receives the number of columns and whether to use only ASCII."""
     console = Console(highlight=False)
-    console.print(draw(console.width, console.options.ascii_only), markup=False, soft_wrap=True)
+    console.print(_text(draw(console.width, console.options.ascii_only)), soft_wrap=True)
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(visible(text, breaks=True), style=style)
 
 
 def spell_out() -> None:
@@ -215,6 +238,9 @@ def _spelt(error: UnicodeError) -> tuple[str, int]:
     return "".join(_SPELT.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
+LABEL = TextColumn("{task.description}", markup=False)
+
+
 class _Rate(ProgressColumn):
     """Steps per second."""
 
@@ -226,13 +252,13 @@ class _Rate(ProgressColumn):
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     """A bar with rate and time left on stderr; silent if stderr is not a terminal."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
+    columns = [LABEL, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
     with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
         tasks: dict[str, Any] = {}
 
         def report(label: str, done: int, total: int) -> None:
             if label not in tasks:
-                tasks[label] = bar.add_task(label, total=total)
+                tasks[label] = bar.add_task(visible(label), total=total)
             bar.update(tasks[label], completed=done)
 
         yield report

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from airlock import isolation
 from airlock.cli.terminal import (
     ApprovalOption,
     JsonOption,
@@ -15,6 +16,7 @@ from airlock.cli.terminal import (
     overrides,
     print_json,
     print_table,
+    print_text,
     translate_errors,
 )
 
@@ -40,6 +42,7 @@ def verify(
 
     The first line says who signed it.
     """
+    isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault, read
     from airlock.bundle.signing.keys import read_all
     from airlock.bundle.verify import verify as check
@@ -62,9 +65,9 @@ def verify(
         print_json(verdict.to_dict())
     else:
         rows = [[one.name, one.outcome, one.says] for one in verdict.checks]
-        typer.echo(verdict.signatures.release.says)
+        print_text(verdict.signatures.release.says)
         if verdict.note is not None:
-            typer.echo(verdict.note)
+            print_text(verdict.note)
         sound = (
             "The bundle is sound."
             if verdict.note is None

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import gzip
 import math
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +87,7 @@ def read_idx(path: Path, dimensions: int) -> Array:
         size = _idx_header(stream, path)
         if len(size) != dimensions:
             raise damaged(path, f"{dimensions} dimensions", str(len(size)))
+        check_ratio(path, path.stat().st_size, math.prod(size))
         return np.frombuffer(read_exactly(stream, math.prod(size), path), np.uint8).reshape(size)
 
 
@@ -108,6 +111,10 @@ def _pick_idx(folder: Path, stem: str, dimensions: int) -> Path | None:
 
 
 # SVHN.
+
+_COMPRESSED = 15  # the kind of an element of a MATLAB file
+_NUMBERS = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "int64", "uint64", "single", "double")
+_STEP = 2**20
 
 
 @dataclass(frozen=True)
@@ -140,16 +147,46 @@ def _count_svhn(path: Path) -> int:
     from scipy.io import whosmat  # type: ignore[import-untyped, unused-ignore]
 
     with reading(path, "a MATLAB file (version 4 to 7)"):
+        _check_unpacked(path)
         variables = {name: (tuple(shape), kind) for name, shape, kind in whosmat(path)}
     shape, kind = variables.get("X", ((), ""))
     if kind != "uint8" or len(shape) != 4 or shape[:3] != (32, 32, 3):
         raise damaged(path, "X with 32 x 32 x 3 x N bytes", "none" if "X" not in variables else "another shape or type")
-    labels, _ = variables.get("y", ((), ""))
-    if math.prod(labels) != shape[3]:
+    labels, kind = variables.get("y", ((), ""))
+    if math.prod(labels) != shape[3] or kind not in _NUMBERS:
         raise damaged(path, "y with one label per image in X", "none" if "y" not in variables else "another number")
     check_bytes(path, math.prod(shape))
     check_ratio(path, path.stat().st_size, math.prod(shape))
     return int(shape[3])
+
+
+def _check_unpacked(path: Path) -> None:
+    """Unpack what is compressed in a file of version 5 to 7 piece by piece, keeping nothing, and count the bytes.
+
+    What the file says about its sizes is only said, and its reader allocates what it unpacks to.
+    """
+    packed, total = path.stat().st_size, 0
+    with path.open("rb") as stream:
+        order = {b"IM": "<II", b"MI": ">II"}.get(stream.read(128)[126:128])  # none in version 4, which packs nothing
+        while order and len(tag := stream.read(8)) == 8:
+            kind, size = struct.unpack(order, tag)
+            if kind != _COMPRESSED:
+                stream.seek(size, 1)
+                continue
+            for step in _unpacked(stream, size):
+                total += step
+                check_bytes(path, total)
+                check_ratio(path, packed, total)
+
+
+def _unpacked(stream: IO[bytes], size: int) -> Iterator[int]:
+    """How many bytes each step of unpacking gives."""
+    unzip = zlib.decompressobj()
+    while size > 0 and (piece := stream.read(min(size, _STEP))):
+        size -= len(piece)
+        while piece:
+            yield len(unzip.decompress(piece, _STEP))
+            piece = unzip.unconsumed_tail
 
 
 def _read_svhn(path: Path) -> Raw:

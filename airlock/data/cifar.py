@@ -112,11 +112,15 @@ class Archive:
         found: dict[str, bytes] = {}
         with reading(self.where, "a gzipped tar archive"), gzip.open(self.where) as unzipped:
             stream = _Bounded(unzipped, min(_MAX_ARCHIVE_BYTES, max_bytes()), self.where)
+            left = stream.left
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     name = wanted.get(member.name.removeprefix("./"))
                     content = archive.extractfile(member) if name and member.isreg() else None
                     if name and content is not None:
+                        left -= member.size  # a sparse member is larger than what the archive holds of it
+                        if left < 0:
+                            raise _too_much(self.where)
                         found[name] = bytes(read_exactly(content, member.size, self.where))
         return found
 
@@ -131,8 +135,12 @@ class _Bounded(io.RawIOBase):
         data = self.stream.read(self.left + 1 if size < 0 else min(size, self.left + 1))
         self.left -= len(data)
         if self.left < 0:
-            raise damaged(self.path, "at most the size of a CIFAR archive unpacked", "more")
+            raise _too_much(self.path)
         return data
+
+
+def _too_much(path: Path) -> DataError:
+    return damaged(path, "at most the size of a CIFAR archive unpacked", "more")
 
 
 @dataclass(frozen=True)

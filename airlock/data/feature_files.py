@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from airlock.data import npz
 from airlock.data.limits import check_bytes, damaged, reading
+from airlock.data.parquet_pages import largest_page
 from airlock.data.split import Records
 from airlock.errors import DataError, FormatError
 
@@ -121,6 +122,11 @@ class Manifest:
     def records(self) -> int:
         """The total number of records."""
         return sum(shard.records for shard in self.shards)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one record's features in bytes."""
+        return math.prod(self.shape) * np.dtype(self.precision).itemsize
 
     @property
     def bytes(self) -> int:
@@ -282,7 +288,10 @@ def blocks(folder: Path, manifest: Manifest) -> Iterator[Records]:
     for shard in manifest.shards:
         path = folder / shard.name
         with reading(path, "a shard of features"):
-            check_bytes(path, path.stat().st_size)
+            size = path.stat().st_size
+            check_bytes(path, size)
+            if shard.records * manifest.row_bytes > size:  # numbers are stored as they are
+                raise damaged(path, f"{shard.records} records", "a file that is too small for them")
             x, y = (_read_parquet if manifest.form == "parquet" else _read_npz)(path, manifest)
             good = x.shape == (shard.records, *manifest.shape) and len(y) == shard.records
             if not (good and np.isfinite(x).all() and ((y >= 0) & (y < len(manifest.classes))).all()):
@@ -312,12 +321,14 @@ def _read_parquet(path: Path, manifest: Manifest) -> tuple[Floats, Labels]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wanted = Layout(manifest.shape, manifest.form, manifest.precision)
+    wanted, size = Layout(manifest.shape, manifest.form, manifest.precision), path.stat().st_size
     with contextlib.closing(pq.ParquetFile(path, memory_map=False)) as file:
         schema = file.schema_arrow
         if schema.names != ["features", "label"] or schema.types != [pa.binary(wanted.row_bytes), pa.int32()]:
             raise damaged(path, "the columns features and label", "others")
         check_bytes(path, file.metadata.num_rows * (wanted.row_bytes + 4))
+        if largest_page(path, file.metadata, schema.names) > size or file.metadata.num_rows * wanted.row_bytes > size:
+            raise damaged(path, "numbers that are stored as they are", "packed ones")
         table = file.read(use_threads=False)
     if table["features"].null_count or table["label"].null_count:
         raise damaged(path, "no missing values", "some")

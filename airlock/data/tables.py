@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.config import Column, DataConfig
-from airlock.data.limits import check_bytes, reading
+from airlock.data.limits import check_bytes, check_ratio, reading
+from airlock.data.parquet_pages import largest_page
 from airlock.data.remarks import Fault, Faults
 from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError, FormatError
@@ -141,7 +142,7 @@ def _places(
 
 # Files.
 
-_BLOCK_ROWS = 8192
+_BLOCK_ROWS, _BLOCK_BYTES = 8192, 2**28
 _LARGEST_CELL = 2**31 - 1  # the file size is bounded by `limits`, and with it every cell
 
 
@@ -254,20 +255,29 @@ def csv_rows(stream: Iterator[str], cells: int) -> Iterator[list[str] | None]:
 
 
 def _parquet_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[str, Cells]]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with reading(path, "a Parquet file"):
         check_bytes(path, path.stat().st_size)
         with pq.ParquetFile(path) as file:
             names = list(_find_columns(file.schema_arrow.names, data, path))
-            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            check_bytes(path, sum(group.total_byte_size for group in groups))
-            check_bytes(path, 4 * width(data.columns) * file.metadata.num_rows)
-            first = 0
-            for batch in file.iter_batches(_BLOCK_ROWS, columns=names, use_threads=False):
+            for name in names:  # a type that is not read is refused before anything is
+                none = pa.nulls(0, file.schema_arrow.field(name).type)
+                _cells(name, none, data.columns.get(name), Faults(), 0)
+            decoded = 4 * width(data.columns) * file.metadata.num_rows
+            check_bytes(path, decoded)
+            check_ratio(path, path.stat().st_size, decoded)
+            rows, first = _rows_at_a_time(largest_page(path, file.metadata, names)), 0
+            for batch in file.iter_batches(rows, columns=names, use_threads=False):
                 columns = {name: (batch.column(name), data.columns.get(name)) for name in names}
                 yield {name: _cells(name, *column, faults, first) for name, column in columns.items()}
                 first += batch.num_rows
+
+
+def _rows_at_a_time(largest: int) -> int:
+    """So many rows that a block of them stays small even if every cell refers to a whole page of text."""
+    return max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, largest)))
 
 
 def _cells(name: str, values: Any, column: Column | None, faults: Faults, first: int) -> Cells:

@@ -153,6 +153,30 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airlock.bundle.replan.tests", lambda *told: [])
 
 
+def own_net() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def of_my_own(tmp_path_factory: pytest.TempPathFactory, config: ReleaseConfig) -> Bundle:
+    """A bundle of a network that is not built in."""
+    torch.manual_seed(3)
+    base = make_release(guarantee())
+    artefact = NetworkArtefact(own_net(), "my.module:make", SHAPE, FACTS.classes)
+    release = Release(base.plan, artefact, base.guarantee, base.utility, True, ("cpu",))
+    return write(tmp_path_factory.mktemp("own") / "bundle", config, release, make_card(config, FACTS, release, noise()))
+
+
+@pytest.fixture
+def own(of_my_own: Bundle, tmp_path: Path) -> Path:
+    """A copy of it that a test may tamper with."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for file in of_my_own.folder.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
     """An empty vault of the test's own, also where none is named."""

@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
+from typer.testing import CliRunner
 
 from airlock.accounting import compute_epsilon, to_json
 from airlock.accounting.epsilon import OTHERS
@@ -27,6 +28,7 @@ from airlock.bundle.bundle import texts
 from airlock.bundle.card import headline, sentences
 from airlock.bundle.files import digest
 from airlock.bundle.packing import packing_of
+from airlock.cli import app
 from airlock.config import ReleaseConfig
 from airlock.errors import FormatError, Refused
 from airlock.methods.contract import NetworkArtefact, Release
@@ -35,7 +37,7 @@ from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.conftest import Plug
 
 Seal = Callable[[Path], None]
-NAMES = ("files", "checksums", "vault", "card", "record", "signature", "epsilon", "parts", "total", "words", "page",
+NAMES = ("signature", "files", "checksums", "vault", "card", "record", "epsilon", "parts", "total", "words", "page",
          "readme", "utility", "hashes", "config", "plan", "weights", "onnx", "outputs", "counts")  # fmt: skip
 
 
@@ -106,6 +108,18 @@ def test_links_are_named_and_not_followed(folder: Path, tmp_path: Path):
     assert "README.md is a symbolic link." in found["files"]
     assert "all is a symbolic link." in found["files"]
     assert "symbolic link" in found["readme"]
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "card.json", "SHA256SUMS", "features-00000.parquet", "notes.txt"]
+)
+def test_a_sparse_file_of_terabytes_is_refused_by_its_size(folder: Path, name: str):
+    with (folder / name).open("ab") as file:
+        file.truncate(1 << 42)
+    found = failed(folder)
+    assert f"{name} has more than the" in found["files"]
+    with pytest.raises(Refused, match="bytes that are read"):
+        read_verified(folder)
 
 
 def test_edited_epsilon_with_new_checksums(folder: Path, reseal: Seal):
@@ -310,6 +324,21 @@ def test_a_broken_card_is_a_failed_check(folder: Path, garbage: str):
     assert outcomes["weights"] == "ok"
 
 
+def test_names_of_files_and_cards_cannot_act_on_the_terminal_or_the_page(folder: Path, reseal: Seal):
+    hostile = "x\x1b[31m\u202e[bold]y"
+    (folder / hostile).write_text("x")
+    edit(folder, "data", "name", value=hostile)
+    edit(folder, "guarantee", "assumptions", value=[hostile])
+    render_again(folder)
+    reseal(folder)
+    for command in ("verify", "show", "gate"):
+        found = CliRunner().invoke(app, [command, str(folder)], env={"COLUMNS": "300"})
+        assert "[bold]y" in found.output
+        assert all(line.isprintable() for line in found.output.splitlines())
+    for name in ("card.html", "README.md"):
+        assert not {"\x1b", "\u202e"} & set((folder / name).read_text())
+
+
 def test_no_folder_is_the_users_mistake(tmp_path: Path):
     with pytest.raises(FormatError, match="bundle's folder"):
         verify(tmp_path / "nothing")
@@ -378,7 +407,7 @@ def test_other_weights_are_found_by_value_and_by_output(folder: Path):
     change_weights(folder, lambda weight: weight + 1)
     found = failed(folder)
     assert "1.weight in model.safetensors is not the same" in found["onnx"]
-    assert "disagree" in found["outputs"]
+    assert "was not run" in found["outputs"]
 
 
 def test_weights_that_are_not_finite(folder: Path):
@@ -437,8 +466,8 @@ def test_the_users_own_network_is_never_imported(
     result = verify(made.folder)
     assert result.ok
     assert [check.name for check in result.checks if check.outcome == "skipped"] == [
-        "record",
         "signature",
+        "record",
         "plan",
         "outputs",
         "counts",

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import json
+from pathlib import Path
+
 import pytest
 import typer
 
-from airlock.cli.terminal import translate_errors
+import airlock.cli
+from airlock.cli.terminal import (
+    print_json,
+    print_lines,
+    print_table,
+    print_text,
+    progress_bar,
+    tell,
+    translate_errors,
+)
+from airlock.errors import AirlockError, visible
+
+# A title that is set, a colour, a line that is wiped, a name that is turned around, one that is not seen, a lone byte.
+HOSTILE = "\x1b]0;owned\x07\x1b[31m\r\x9b2K\x7f\u202egnp.exe\u2066\u200b\ufeff\u2028\udc80[bold red]ok[/]"
 
 
 class _Interrupted:
@@ -43,3 +60,52 @@ def test_a_defect_stays_what_it_is() -> None:
 
     with pytest.raises(RuntimeError, match="a defect"):
         broken()
+
+
+def test_what_a_terminal_would_act_on_is_written_out() -> None:
+    seen = visible(HOSTILE)
+    assert seen.isprintable()
+    assert seen.startswith(r"\x1b]0;owned\x07\x1b[31m\r\x9b2K\x7f\u202egnp.exe")
+    assert visible("a\nb\tc", breaks=True) == "a\nb\tc"
+    assert visible("a\nb\tc") == r"a\nb\tc"
+    assert visible("Größe ε ≤ 3, 名前 ✓") == "Größe ε ≤ 3, 名前 ✓"
+
+
+def test_no_way_of_printing_lets_a_name_act_on_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+
+    @translate_errors
+    def refused() -> None:
+        raise AirlockError(HOSTILE, f"{HOSTILE}\nerror: a second line")
+
+    print_table(HOSTILE, [HOSTILE, "b"], [[HOSTILE, HOSTILE]], HOSTILE)
+    print_lines(lambda width, plain: HOSTILE)
+    print_text(HOSTILE)
+    tell(HOSTILE, HOSTILE)
+    print_json({HOSTILE: HOSTILE})
+    with pytest.raises(typer.Exit):
+        refused()
+    with progress_bar() as report:
+        report(HOSTILE, 1, 2)
+    out, err = capsys.readouterr()
+    for text in (out, err):
+        assert "[bold red]ok[/]" in text
+        assert all(line.isprintable() for line in text.splitlines())
+    assert err.count("\n") == 2
+
+
+def test_json_is_the_same_value_for_whoever_parses_it(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"name": HOSTILE.replace("\udc80", "") + "\U000e0041ε"}
+    print_json(value)
+    assert json.loads(capsys.readouterr().out) == value
+
+
+def test_every_command_prints_through_the_terminal() -> None:
+    for path in Path(airlock.cli.__file__).parent.glob("*.py"):
+        if path.name == "terminal.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert called not in ("print", "typer.echo", "typer.secho", "Console", "sys.stdout.write"), path.name

@@ -295,6 +295,9 @@ def test_idx_that_promises_terabytes_allocates_nothing(tmp_path):
     with pytest.raises(DataError, match="at most"):
         load(config("mnist"), tmp_path)
     file.write_bytes(gzip.compress(b"\x00\x00\x08\x03" + b"\x00\x10\x00\x00" + b"\x00\x00\x00\x40" * 2))
+    with pytest.raises(FormatError, match="compression ratio"):
+        load(config("mnist"), tmp_path)
+    file.write_bytes(gzip.compress(b"\x00\x00\x08\x03" + b"\x00\x00\x10\x00" + b"\x00\x00\x00\x40" * 2))
     with pytest.raises(FormatError, match="cut off"):
         load(config("mnist"), tmp_path)
 

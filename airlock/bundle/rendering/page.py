@@ -36,6 +36,7 @@ from airlock.bundle.rendering import formatting
 from airlock.bundle.rendering.charts import draw_roc, has_curve
 from airlock.bundle.schema import Compression, OtherRelease
 from airlock.bundle.vault import DOSSIER, Vault
+from airlock.errors import visible
 
 # Templates.
 
@@ -50,6 +51,7 @@ def room_environment(room: str = "bundle") -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=lambda value: visible(value, breaks=True) if type(value) is str else value,
     )
 
 
@@ -311,12 +313,12 @@ def _markdown(value: object) -> Markup:
     """Text on one line with everything escaped that Markdown or HTML would act on."""
     if isinstance(value, Markup):
         return value
-    return Markup(_MARKDOWN.sub(r"\\\1", _WHITE.sub(" ", str(value))))
+    return Markup(_MARKDOWN.sub(r"\\\1", visible(_WHITE.sub(" ", str(value)))))
 
 
 def _code(value: object) -> Markup:
     """Text for a code span or a code block: one line, without backticks."""
-    return Markup(_WHITE.sub(" ", str(value)).replace("`", "'"))
+    return Markup(visible(_WHITE.sub(" ", str(value))).replace("`", "'"))
 
 
 # The dossier.

@@ -1,0 +1,138 @@
+"""Files of others are checked in a child: whatever becomes of it, there is an answer, and nothing is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airlock import isolation
+from airlock.bundle import read_verified, verify
+from airlock.errors import ConfigError, Refused
+from airlock.isolation import Limits, Stopped, run
+from tests.bundle.test_models import _bomb, in_its_form
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+PLENTY = Limits(1 << 30, 600)
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server of the test's own, which imports nothing beforehand and whose children do the work of `isolating`."""
+    monkeypatch.setattr(isolation, "run", run)
+    monkeypatch.setattr(isolation, "PRELOADED", ())
+    monkeypatch.setattr(isolation, "_servers", [])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    yield
+    isolation._stop_all()
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The children that were made, by the server's own word."""
+    made: list[int] = []
+    receive = isolation._receive
+
+    def spying(line: object) -> bytes:
+        content = receive(line)  # type: ignore[arg-type]
+        word, value = json.loads(content)
+        if word == "child":
+            made.append(value)
+        return content
+
+    monkeypatch.setattr(isolation, "_receive", spying)
+    return made
+
+
+def work(
+    name: str, limits: Limits = PLENTY, answer: isolation.Answer = lambda _: b"", **request: object
+) -> list[object]:
+    return list(isolation.run(f"tests.isolating:{name}", request, limits, answer))
+
+
+def is_gone(child: int) -> bool:
+    try:
+        os.kill(child, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.isolated
+def test_a_bundle_is_verified_in_a_child(folder: Path, own: Path, children: list[int]) -> None:
+    """One that is sound, and one that makes ONNX Runtime ask for 20 GB."""
+    assert verify(folder).ok
+    assert read_verified(folder).card.network is not None
+    assert len(set(children)) == 2
+    in_its_form(own, _bomb)
+    found = {check.name: check.says for check in verify(own).checks if check.outcome == "failed"}
+    assert any("memory" in says for says in found.values())
+    with pytest.raises(Refused):
+        read_verified(own)
+
+
+@pytest.mark.usefixtures("light")
+def test_a_child_is_asked_and_answered() -> None:
+    assert work("asks", answer=lambda number: str(10 * number).encode(), times=3) == ["0", "10", "20"]
+    assert len(isolation._servers) == 1
+
+
+@pytest.mark.usefixtures("light")
+def test_the_settings_are_those_of_the_caller_at_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    work("asks", times=0)  # the server has the settings of this moment
+    monkeypatch.setenv("AIRLOCK_VAULT", "/somewhere/else")
+    assert work("shows", variable="AIRLOCK_VAULT") == ["/somewhere/else"]
+
+
+@pytest.mark.usefixtures("light")
+def test_a_child_that_needs_too_much_is_stopped() -> None:
+    with pytest.raises(Stopped, match="It needed more than 1 s and was stopped; AIRLOCK_CHECK_SECONDS allows more"):
+        work("spins", Limits(1 << 30, 1))
+    with pytest.raises(Stopped, match="more than 0.25 GiB of memory and was stopped; AIRLOCK_CHECK_BYTES allows more"):
+        work("grows", Limits(1 << 28, 600))
+
+
+@pytest.mark.usefixtures("light")
+def test_a_child_that_crashes_leaves_nobody_waiting() -> None:
+    said = isolation.run("tests.isolating:aborts", {}, PLENTY, lambda _: b"")
+    assert next(said) == "before"
+    with pytest.raises(Stopped, match="crash"):
+        next(said)
+    assert work("asks", times=0) == []
+
+
+@pytest.mark.usefixtures("light")
+def test_a_server_that_dies_leaves_nobody_waiting() -> None:
+    work("asks", times=0)
+    first = isolation._servers[0].process
+
+    def end_of_all(_: object) -> bytes:
+        first.kill()
+        first.wait()
+        return b""
+
+    with pytest.raises(Stopped, match="died"):
+        work("asks", answer=end_of_all, times=1)
+    assert work("asks", answer=lambda _: b"again", times=1) == ["again"]
+    assert isolation._servers[0].process is not first
+
+
+@pytest.mark.usefixtures("light")
+def test_ctrl_c_ends_the_child(children: list[int]) -> None:
+    def interrupted(_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work("asks", answer=interrupted, times=1)
+    wait_until(lambda: is_gone(children[0]), "the end of the child")
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "0", "9" * 30])
+def test_a_limit_is_a_whole_number(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(isolation.BYTES_VARIABLE, text)
+    with pytest.raises(ConfigError, match="AIRLOCK_CHECK_BYTES"):
+        verify(folder)
