@@ -23,6 +23,7 @@ from airlock.ledger.chain import FIRST_HASH, KEY, KEYED, OPENED, QUOTA, SPENT, E
 Row = tuple[Any, ...]  # the fields of an entry, then its stored hash
 
 _PAGE = 20_000
+_NOBODY: tuple[int | None, int] = (0, -1)
 # Built once: building a statement costs as much as running it.
 _CURRENT = sa.select(tables.ledger)
 _LOCKED = _CURRENT.with_for_update()
@@ -136,31 +137,42 @@ class State:
     def _extend_plain(self, row: Row) -> None:
         entry = Entry(*row[:-1])
         if entry.seq != self.entries + 1 or entry.previous != self.head:
-            self._refuse_link(entry.seq)
+            raise _broken_link(entry.seq, self.entries + 1)
         if entry.plain_hash() != row[-1] or entry.kind in (KEYED, KEY):
             raise Wrong("its content was changed", entry.seq)
         self.count(entry, row[-1])
 
     def _extend_keyed(self, rows: Iterator[Row], seal: Seal) -> None:
-        """The walk itself, a million times: charges are counted here, since they are nearly all there is."""
-        inner_of, outer_of = seal.inner.copy, seal.outer.copy
-        for seq, at, kind, client, count, units, request, key, note, previous, stored in rows:
-            if seq != self.entries + 1 or previous != self.head:
-                self._refuse_link(seq)
-            inner, outer = inner_of(), outer_of()
-            inner.update(
-                f"{seq}\n{at}\n{kind}\n{client}\n{count}\n{units}\n{request}\n{key}\n{note}\n{previous}".encode()
-            )
-            outer.update(inner.digest())
-            if outer.hexdigest() != stored:
-                raise Wrong("its content was changed", seq)
-            if kind == SPENT:
-                self._spend(seq, client, count, units)
-            else:
-                self._count_rare(Entry(seq, at, kind, client, count, units, request, key, note, previous))
-            if at > self.at:
-                self.at = at
-            self.entries, self.head = seq, stored
+        """The walk itself, a million times: in local names, and with charges counted here, since nearly all are."""
+        inner_of, outer_of, accounts = seal.inner.copy, seal.outer.copy, self.accounts
+        entries, head, latest, total, cap = self.entries, self.head, self.at, self.spent, self.cap
+        try:
+            for seq, at, kind, client, count, units, request, key, note, previous, stored in rows:
+                if seq != entries + 1 or previous != head:
+                    raise _broken_link(seq, entries + 1)
+                inner, outer = inner_of(), outer_of()
+                inner.update(
+                    f"{seq}\n{at}\n{kind}\n{client}\n{count}\n{units}\n{request}\n{key}\n{note}\n{head}".encode()
+                )
+                outer.update(inner.digest())
+                if outer.hexdigest() != stored:
+                    raise Wrong("its content was changed", seq)
+                if kind == SPENT:
+                    quota, spent = accounts.get(client, _NOBODY)
+                    if units < 1 or count < 1 or spent < 0:
+                        raise Wrong("it charges nothing, or no client", seq)
+                    if total + units > cap or (quota is not None and spent + units > quota):
+                        raise Wrong("it spends more than was left", seq)
+                    total += units
+                    accounts[client] = (quota, spent + units)
+                else:
+                    self._count_rare(Entry(seq, at, kind, client, count, units, request, key, note, previous))
+                    cap = self.cap
+                if at > latest:
+                    latest = at
+                entries, head = seq, stored
+        finally:
+            self.entries, self.head, self.at, self.spent = entries, head, latest, total
 
     def count(self, entry: Entry, its_hash: str) -> None:
         """Count an entry whose hash is known to be right.
@@ -175,21 +187,14 @@ class State:
         self.at = max(self.at, entry.at)
         self.entries, self.head = entry.seq, its_hash
 
-    def _refuse_link(self, seq: int) -> None:
-        if seq != self.entries + 1:
-            raise Wrong(f"entry {self.entries + 1} is missing", self.entries + 1)
-        raise Wrong("it does not follow from the previous entry", seq)
-
     def _spend(self, seq: int, client: str, rows: int, units: int) -> None:
-        quota, spent = self.accounts.get(client, (0, -1))
+        quota, spent = self.accounts.get(client, _NOBODY)
         if units < 1 or rows < 1 or spent < 0:
             raise Wrong("it charges nothing, or no client", seq)
-        self.spent += units
-        spent += units
-        if self.spent > self.cap or (quota is not None and spent > quota):
-            self.spent -= units
+        if self.spent + units > self.cap or (quota is not None and spent + units > quota):
             raise Wrong("it spends more than was left", seq)
-        self.accounts[client] = (quota, spent)
+        self.spent += units
+        self.accounts[client] = (quota, spent + units)
 
     def _count_rare(self, entry: Entry) -> None:
         if (entry.kind == OPENED) != (entry.seq == 1):
@@ -230,6 +235,12 @@ class State:
         accounts = {name: (quota, spent) for name, (quota, spent) in content["accounts"].items()}
         keys = {fields["id"]: (Key(**fields), token) for fields, token in content["keys"]}
         return cls(**(content | {"accounts": accounts, "keys": keys}))
+
+
+def _broken_link(seq: int, expected: int) -> Wrong:
+    if seq != expected:
+        return Wrong(f"entry {expected} is missing", expected)
+    return Wrong("it does not follow from the previous entry", seq)
 
 
 def _only_revoked(held: Key, key: Key) -> bool:
