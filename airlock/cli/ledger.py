@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from airlock.cli.terminal import JsonOption, VaultOption, print_json, print_table, translate_errors
+from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_json, print_table, translate_errors
 from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,14 +38,22 @@ def verify(
     bundle: Path | None = BundleOption,
     mark: Path | None = MarkOption,
     new_mark: bool = typer.Option(
-        False, "--new-mark", help="First create a mark on this machine: for a new replica, or if it was lost."
+        False,
+        "--new-mark",
+        help="First create a mark here, for a new replica or if it was lost: needs the ledger's secret beside it, and "
+        "takes the database's word that it is the newest.",
     ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Check the whole log: every hash, every total, every limit, and the high-water mark."""
+    """Check the whole log: every hash, every total, every limit, every key, and the high-water mark."""
     if new_mark:
         open_ledger(place, bundle, mark, vault, new_mark=True).close()
+        err_console().print(
+            "From now on a rewound budget is noticed here. Whether this database was the newest until now, no one "
+            "can tell: what was spent after a backup was made is lost if it is one.",
+            highlight=False,
+        )
     where = _place(place, bundle, vault)
     path = mark_of(where, mark, vault)
     from airlock.ledger.ledger import verify_at

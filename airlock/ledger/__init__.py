@@ -3,21 +3,26 @@
 In: a release's budget in whole units. Out: a `Charge` for each request, on disk before noise is drawn.
 
     ledger       the ledger: opened with its terms, paid from, verified
-    transaction  whole units, orders, and what one transaction may charge
+    transaction  orders, and what one transaction may charge
+    units        whole units: costs rounded up, budgets down
     writer       group commit: one thread writes for all callers
     tables       the tables, and the durability that SQLite and PostgreSQL must provide
-    chain        entries, the chain of hashes through them, and the high-water mark
-    verify       checks that the log is intact
+    chain        entries, and the chain of keyed hashes through them
+    state        what the log says: totals, limits and keys, verified
+    mark         what is kept outside the database: the high-water mark, the secret, a verified state
+    verify       checks that the log is intact and the newest
     keys         who may ask, for how long, and how much
 """
 
-from airlock.ledger.chain import digest, mark_name
-from airlock.ledger.keys import Key as Key
+from airlock.ledger.chain import digest
 from airlock.ledger.keys import KeyStore as KeyStore
 from airlock.ledger.ledger import Balance as Balance
 from airlock.ledger.ledger import Ledger as Ledger
 from airlock.ledger.ledger import Terms as Terms
-from airlock.ledger.transaction import Charge, Replay, Rules, Spend, budget_in_units, cost_in_units
+from airlock.ledger.mark import mark_name
+from airlock.ledger.state import Key as Key
+from airlock.ledger.transaction import Charge, Replay, Rules, Spend
+from airlock.ledger.units import budget_in_units, cost_in_units
 from airlock.ledger.verify import LedgerVerification as LedgerVerification
 
 __all__ = [

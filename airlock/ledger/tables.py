@@ -3,7 +3,8 @@
 Both: a writer holds one lock from its first read to its commit (`BEGIN IMMEDIATE`, or the one row of `ledger` for
 update), and a commit returns once the data is on disk (`synchronous=FULL`; `fsync` and `synchronous_commit`). Limits
 are CHECK constraints too, so that a mistake in the calling code cannot overdraw the budget. Triggers protect the log
-against accidental changes; the hashes and the mark detect deliberate ones.
+against accidental changes; the hashes and the mark detect deliberate ones. Totals, clients and keys are a cache of the
+log, for whoever reads the database: nothing is decided by them (`state`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from airlock.errors import ConfigError, LedgerBroken, LedgerError, LedgerUnavailable
+from airlock.ledger.mark import make_folder, open_private
 
 LOCK_SECONDS = 30
 _meta = sa.MetaData()
@@ -192,8 +194,8 @@ def _sqlite(path: Path, create: bool) -> sa.Engine:
     if not create and not path.is_file():
         raise ConfigError("a ledger in this place", "none", do="A service creates it with the terms of its release.")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        make_folder(path.parent)
+        os.close(open_private(path, os.O_RDWR))
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)

@@ -1,74 +1,28 @@
 """What a caller can order from the ledger, and the transaction that decides on it.
 
-Costs are whole units: a cost is rounded up, a budget down, so that rounding never gives privacy away. The ledger adds
-whole numbers and knows nothing about privacy. The cost must therefore be one that composes by addition: the ε of pure
-DP, or the ρ of zero-concentrated DP; never the ε of an (ε, δ) computed for one query.
-
 Orders. An order says whose rows it needs and is applied to a `Transaction`, together with other orders. Amounts and
 names are checked when it is created, so that nothing free or negative reaches a transaction.
 
-The transaction holds the lock, and what may be charged is decided in it. `Transaction` reads the rows that a batch of
-orders needs, decides one order after another in memory, and writes the changes at the end. An order that is refused
-raises before it has changed anything, so it does not affect the others in its batch.
+The transaction holds the lock, and what may be charged is decided in it. `Transaction` takes the totals from the state
+that the log adds up to, compares the rows that a batch of orders needs with it, decides one order after another in
+memory, and writes the changes at the end. An order that is refused raises before it has changed anything, so it does
+not affect the others in its batch.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Protocol
 
 import sqlalchemy as sa
 
 from airlock.errors import ConfigError, Exhausted, KeyReused, LedgerBroken, UnknownKey
 from airlock.ledger import tables
-from airlock.ledger.chain import QUOTA, SPENT, Entry, Position, digest
-
-# Whole units.
-
-LARGEST = 2**62
-Amount = int | float | str | Fraction
-
-
-def cost_in_units(cost: Amount, unit: Amount) -> int:
-    """The smallest number of units that pays for `cost`, at least 1.
-
-    Numbers are taken exactly: the float 0.3 is a little less than three tenths, and 0.1 + 0.2 a little more than it,
-    which then costs one unit more. Pass text ("0.3") or a Fraction where that unit matters.
-
-    Raises:
-        ConfigError: A number is not positive and finite, or the cost is more units than a ledger can count.
-    """
-    return _counted(math.ceil(_exact(cost, "cost") / _exact(unit, "unit")))
-
-
-def budget_in_units(budget: Amount, unit: Amount) -> int:
-    """The largest number of units that `budget` covers: the cap of a ledger.
-
-    Raises:
-        ConfigError: A number is not positive and finite, or the budget is less than one unit.
-    """
-    return _counted(math.floor(_exact(budget, "budget") / _exact(unit, "unit")))
-
-
-def _exact(amount: Amount, name: str) -> Fraction:
-    try:
-        value = Fraction(amount)
-    except (ValueError, OverflowError, ZeroDivisionError) as error:
-        raise ConfigError(f"a positive number as {name}", repr(amount)[:40]) from error
-    if value <= 0:
-        raise ConfigError(f"a positive number as {name}", repr(amount)[:40], "Every answer costs something.")
-    return value
-
-
-def _counted(units: int) -> int:
-    if not 1 <= units <= LARGEST:
-        raise ConfigError(f"1 to {LARGEST:,} units", f"{units:,}", do="Choose another unit.")
-    return units
-
+from airlock.ledger.chain import KEY, KEYED, QUOTA, SPENT, Entry, Seal, digest
+from airlock.ledger.state import Key, State, Wrong, bring_up_to_date, hash_of, keys_in
+from airlock.ledger.units import LARGEST
 
 # Orders.
 
@@ -218,6 +172,20 @@ class SetQuota:
 
 
 @dataclass(frozen=True)
+class SetKey:
+    """Write a key into the log: a new one, or one that is revoked."""
+
+    key: Key
+    token: str
+    client: str = ""
+    key_digest: str = ""
+
+    def apply(self, transaction: Transaction) -> None:
+        """Write it into the log and its row."""
+        transaction.set_key(self.key, self.token)
+
+
+@dataclass(frozen=True)
 class Forget:
     """Drop stored answers that have expired."""
 
@@ -229,10 +197,33 @@ class Forget:
         return transaction.forget()
 
 
+@dataclass(frozen=True)
+class Touch:
+    """Write something that changes nothing, to find out whether that is possible."""
+
+    client: str = ""
+    key_digest: str = ""
+
+    def apply(self, transaction: Transaction) -> None:
+        """Write the ledger's row as it is."""
+        transaction.connection.execute(sa.update(tables.ledger).values(one=1))
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """Key the hashes of a ledger from before there was a secret, and bring its keys into the log."""
+
+    client: str = ""
+    key_digest: str = ""
+
+    def apply(self, transaction: Transaction) -> None:
+        """One entry that covers all before it, and one or two for each key."""
+        transaction.upgrade()
+
+
 # The rows inside one transaction.
 
 # Built once: building a statement costs as much as running it.
-_LOCKED = sa.select(tables.ledger).with_for_update()
 _APPEND = sa.insert(tables.log)
 _ADVANCE = (
     sa.update(tables.ledger)
@@ -246,7 +237,7 @@ _REPLACE = {
         sa.delete(table).where(*(column == sa.bindparam(f"its_{column.name}") for column in table.primary_key)),
         sa.insert(table),
     )
-    for table in (tables.clients, tables.answers)
+    for table in (tables.clients, tables.answers, tables.keys)
 }
 
 
@@ -267,76 +258,82 @@ class _Answer:
     body: bytes | None
 
 
+@dataclass(frozen=True)
+class Unanswered:
+    """A charge that was made, or may have been, and that nobody was told of: no noise was drawn for it."""
+
+    charge: Charge
+    request: str
+    hash: str
+
+
+Names = tuple[str, str]  # a client, and the digest of its idempotency key
+
+
 @dataclass
 class Transaction:
-    """The rows of one transaction; `open` takes the lock, `flush` writes."""
+    """The rows of one transaction; `open` takes the lock, `flush` writes.
+
+    Attributes:
+        state: What the log says; changed by `flush`'s caller once the commit has succeeded (`entries_written`).
+        unanswered: Charges that may be handed out instead of new ones; those that were are in `taken`.
+    """
 
     connection: sa.Connection
     now: int
     rules: Rules
-    id: str = ""
+    state: State
+    seal: Seal | None = None
+    unanswered: Mapping[Names, Unanswered] = field(default_factory=dict)
+    taken: set[Names] = field(default_factory=set)
     cap: int = 0
     spent: int = 0
     entries: int = 0
     head: str = ""
-    terms: str = ""
-    _before: Position | None = None
     _accounts: dict[str, _Account] = field(default_factory=dict)
-    _answers: dict[tuple[str, str], _Answer] = field(default_factory=dict)
-    _log: list[Entry] = field(default_factory=list)
+    _answers: dict[Names, _Answer] = field(default_factory=dict)
+    _keys: dict[str, tuple[Key, str]] = field(default_factory=dict)
+    _log: list[tuple[Entry, str]] = field(default_factory=list)
     _touched_accounts: set[str] = field(default_factory=set)
-    _touched_answers: set[tuple[str, str]] = field(default_factory=set)
+    _touched_answers: set[Names] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.cap, self.spent = self.state.cap, self.state.spent
+        self.entries, self.head = self.state.entries, self.state.head
 
     @classmethod
-    def open(cls, connection: sa.Connection, now: int, rules: Rules, orders: Sequence[Order] = ()) -> Transaction:
-        """Take the lock, then read what the orders need."""
-        row = connection.execute(_LOCKED).one_or_none()
-        if row is None:
-            raise LedgerBroken(
-                "a ledger in this database", "none", "It was removed.", "Restore it, or start a new one."
-            )
-        transaction = cls(connection, now, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
-        transaction._before = transaction.position
+    def open(
+        cls,
+        connection: sa.Connection,
+        now: int,
+        rules: Rules,
+        state: State,
+        seal: Seal | None,
+        orders: Sequence[Order] = (),
+        unanswered: Mapping[Names, Unanswered] | None = None,
+    ) -> Transaction:
+        """Take the lock, bring the state up to date, then read what the orders need.
+
+        Raises:
+            LedgerBroken: The ledger was tampered with, rewound or replaced since its state was verified.
+        """
+        bring_up_to_date(connection, state, seal, state.entries, lock=True)
+        transaction = cls(connection, max(now, state.at), rules, state, seal, unanswered or {})
         transaction._load(orders)
-        return transaction
-
-    @classmethod
-    def read(cls, connection: sa.Connection, rules: Rules, client: str = "") -> Transaction:
-        """The current state, without the lock: nothing may be charged in this transaction."""
-        row = connection.execute(sa.select(tables.ledger)).one()
-        transaction = cls(connection, 0, rules, row.id, row.cap, row.spent, row.entries, row.head, row.terms)
-        transaction._load([SetQuota(client, None)] if client else [])
         return transaction
 
     @classmethod
     def look_up(cls, connection: sa.Connection, now: int, rules: Rules, spend: Spend) -> Replay | None:
         """The answer that a request received before, without the lock; raises `KeyReused` as `charge` does."""
-        transaction = cls(connection, now, rules)
-        transaction._load([spend])
+        transaction = cls(connection, now, rules, State(""))
+        transaction._load_answers([spend])
         held = transaction._held(spend)
         return Replay(held.entry, held.body) if held is not None and held.body is not None else None
 
-    def balance(self, client: str = "") -> tuple[int | None, int, int]:
-        """The limit, what was spent of it and what remains, for one client or (empty) for all together."""
-        if not client:
-            return self.cap, self.spent, self.cap - self.spent
-        account = self._account(client)
-        return account.quota, account.spent, self._left(account)
-
     @property
-    def position(self) -> Position:
-        """How far the ledger has progressed, including this transaction."""
-        return Position(self.id, self.entries, self.head)
-
-    @property
-    def moved(self) -> bool:
-        """Whether this transaction adds to the log."""
-        return bool(self._log)
-
-    def hash_of(self, seq: int) -> str | None:
-        """The stored hash of an entry from before this transaction."""
-        found: str | None = self.connection.scalar(sa.select(tables.log.c.hash).where(tables.log.c.seq == seq))
-        return found
+    def entries_written(self) -> list[tuple[Entry, str]]:
+        """What this transaction adds to the log, with the hashes."""
+        return self._log
 
     def charge(self, spend: Spend) -> Charge | Replay:
         """Check and debit: the client's quota, the cap, and whether the key was seen before.
@@ -351,6 +348,8 @@ class Transaction:
         if held is not None and held.body is not None:
             return Replay(held.entry, held.body)
         total = spend.units * spend.rows
+        if (made := self._unanswered(spend, held, total)) is not None:
+            return replace(made, left=self._left(account))
         if account.quota is not None and total > account.quota - account.spent:
             raise Exhausted(total, account.quota - account.spent, "this client's quota")
         if total > self.cap - self.spent:
@@ -369,11 +368,24 @@ class Transaction:
             return None
         if held.request != spend.request:
             raise KeyReused("a new idempotency key for a new request", "one already used", "Nothing was charged.")
-        if held.body is None and self.now - held.at < self.rules.answer_seconds * 1000:
-            raise KeyReused(
-                "an idempotency key whose request is not in progress", "one that is", "Nothing was charged.", "Wait."
-            )
+        waits = (spend.client, spend.key_digest) in self.unanswered
+        if held.body is None and not waits and self.now - held.at < self.rules.answer_seconds * 1000:
+            raise _in_progress()
         return held
+
+    def _unanswered(self, spend: Spend, held: _Answer | None, total: int) -> Charge | None:
+        """The charge that this very request made before and was not told of; it is handed out once."""
+        names = (spend.client, spend.key_digest)
+        made = self.unanswered.get(names) if spend.key is not None else None
+        if made is None or held is None or held.entry != made.charge.entry:
+            return None
+        same = (made.request, made.charge.units, made.charge.rows) == (spend.request, total, spend.rows)
+        if not same or hash_of(self.connection, made.charge.entry) != made.hash:
+            return None
+        if names in self.taken:
+            raise _in_progress()
+        self.taken.add(names)
+        return made.charge
 
     def keep(self, charge: Charge, body: bytes) -> bool:
         """Store an answer if its charge is still the key's current one and has no answer yet."""
@@ -392,6 +404,26 @@ class Transaction:
         self._put(replace(account, quota=limit))
         self._append(QUOTA, name, note="" if limit is None else str(limit))
 
+    def set_key(self, key: Key, token: str) -> None:
+        """Issue a key, or revoke one; what another process has revoked stays as it is."""
+        held, stored = self._keys.get(key.id) or self.state.keys.get(key.id) or (None, token)
+        if stored != token or (held is not None and key.revoked is None):
+            raise ConfigError("a key's name that is not in use", "one that is", do="Issue another.")
+        if held is not None and held.revoked is not None:
+            return
+        if key.client and key.client not in self.state.accounts and key.client not in self._accounts:
+            raise unknown_client()
+        self._keys[key.id] = (key, token)
+        self._append(KEY, key.client, key=token, note=key.note())
+
+    def upgrade(self) -> None:
+        """Cover all entries so far by one whose hash is keyed; the keys of that time come into the log as they are."""
+        if self.state.keyed:
+            return
+        self._append(KEYED, "")
+        for key, token in keys_in(self.connection).values():
+            self.set_key(key, token)
+
     def forget(self) -> int:
         """Drop stored answers that have expired."""
         old = self.now - int(self.rules.replay_seconds * 1000)
@@ -400,31 +432,46 @@ class Transaction:
     def flush(self) -> None:
         """Write the changes; the state row only if nobody else changed it, which the lock rules out."""
         if self._touched_accounts:
-            self._replace_rows(tables.clients, [self._accounts[name] for name in self._touched_accounts])
+            self._replace_rows(tables.clients, [vars(self._accounts[name]) for name in self._touched_accounts])
         if self._touched_answers:
-            self._replace_rows(tables.answers, [self._answers[key] for key in self._touched_answers])
-        if not self._log or self._before is None:
+            self._replace_rows(tables.answers, [vars(self._answers[names]) for names in self._touched_answers])
+        if self._keys:
+            self._replace_rows(tables.keys, [vars(key) | {"hash": token} for key, token in self._keys.values()])
+        if not self._log:
             return
-        self.connection.execute(_APPEND, [vars(entry) | {"hash": entry.hash} for entry in self._log])
-        before = {"entries_before": self._before.entries, "head_before": self._before.head}
+        self.connection.execute(_APPEND, [vars(entry) | {"hash": its_hash} for entry, its_hash in self._log])
+        before = {"entries_before": self.state.entries, "head_before": self.state.head}
         after = {"spent": self.spent, "entries": self.entries, "head": self.head}
         changed = self.connection.execute(_ADVANCE, before | after)
         if changed.rowcount != 1:
             raise LedgerBroken("the ledger's lock to hold", "that another changed the ledger", "Nothing was charged.")
 
-    def _replace_rows(self, table: sa.Table, rows: Sequence[_Account | _Answer]) -> None:
+    def _replace_rows(self, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
         delete, insert = _REPLACE[table.name]
         self.connection.execute(
-            delete, [{f"its_{key.name}": getattr(row, key.name) for key in table.primary_key} for row in rows]
+            delete, [{f"its_{key.name}": row[key.name] for key in table.primary_key} for row in rows]
         )
-        self.connection.execute(insert, [vars(row) for row in rows])
+        self.connection.execute(insert, list(rows))
 
     def _load(self, orders: Sequence[Order]) -> None:
-        if names := {order.client for order in orders if NAME.fullmatch(order.client)}:
+        """Read the rows of the orders' clients and keys; a client's must be what the log says.
+
+        Raises:
+            LedgerBroken: One is not.
+        """
+        names = {order.client for order in orders if NAME.fullmatch(order.client)}
+        if names:
             found = self.connection.execute(sa.select(tables.clients).where(tables.clients.c.name.in_(sorted(names))))
-            self._accounts = {row.name: _Account(row.name, row.quota, row.spent) for row in found}
+            stored = {row.name: (row.quota, row.spent) for row in found}
+            known = {name: self.state.accounts[name] for name in names if name in self.state.accounts}
+            if stored != known:
+                raise Wrong("the clients' totals do not match the log").told()
+            self._accounts = {name: _Account(name, *values) for name, values in known.items()}
+        self._load_answers(orders)
+
+    def _load_answers(self, orders: Sequence[Order]) -> None:
         if wanted := {
-            (order.client, order.key_digest) for order in orders if order.key_digest and order.client in names
+            (order.client, order.key_digest) for order in orders if order.key_digest and NAME.fullmatch(order.client)
         }:
             t = tables.answers
             found = self.connection.execute(sa.select(t).where(sa.tuple_(t.c.client, t.c.key).in_(sorted(wanted))))
@@ -435,14 +482,11 @@ class Transaction:
 
     def _account(self, name: str) -> _Account:
         if name not in self._accounts:
-            raise UnknownKey(
-                "a client of this ledger", "an unknown one", "Nothing was charged.", "Add it: airlock keys add."
-            )
+            raise unknown_client()
         return self._accounts[name]
 
     def _left(self, account: _Account) -> int:
-        left = self.cap - self.spent
-        return left if account.quota is None else min(left, account.quota - account.spent)
+        return left_of(self.cap - self.spent, account.quota, account.spent)
 
     def _is_over(self, held: _Answer) -> bool:
         return self.now - held.at >= self.rules.replay_seconds * 1000
@@ -459,7 +503,25 @@ class Transaction:
     def _append(
         self, kind: str, client: str, rows: int = 0, units: int = 0, request: str = "", key: str = "", note: str = ""
     ) -> int:
+        assert self.seal is not None
         entry = Entry(self.entries + 1, self.now, kind, client, rows, units, request, key, note, self.head)
-        self._log.append(entry)
-        self.entries, self.head = entry.seq, entry.hash
+        its_hash = self.seal.hash(entry.packed())
+        self._log.append((entry, its_hash))
+        self.entries, self.head = entry.seq, its_hash
         return entry.seq
+
+
+def left_of(left: int, quota: int | None, spent: int) -> int:
+    """What a client can still spend, of what is left of the budget."""
+    return left if quota is None else min(left, quota - spent)
+
+
+def unknown_client() -> UnknownKey:
+    """The refusal of a client that the log does not name."""
+    return UnknownKey("a client of this ledger", "an unknown one", "Nothing was charged.", "Add it: airlock keys add.")
+
+
+def _in_progress() -> KeyReused:
+    return KeyReused(
+        "an idempotency key whose request is not in progress", "one that is", "Nothing was charged.", "Wait."
+    )

@@ -1,20 +1,21 @@
-"""Is the log intact? Every hash and every total is recomputed, and the mark must match an entry of the chain."""
+"""Is the log intact, and is it the newest? Every hash, total and key is compared, and the mark must match an entry.
+
+`walk` is the whole check and gives a verdict; `opened` is what every opening does: the same, but from the verified
+state that was kept beside the mark, so that only what follows is walked, and what it finds is refused.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken
 from airlock.ledger import tables
-from airlock.ledger.chain import FIRST_HASH, OPENED, QUOTA, SPENT, Entry, HighWaterMark, Position
-
-_COLUMNS = [column for column in tables.log.c if column.name != "hash"]
-_PAGE = 2000
+from airlock.ledger.chain import Position, Seal
+from airlock.ledger.mark import HighWaterMark
+from airlock.ledger.state import State, Wrong, differs, follow, hash_of, rewound
 
 
 @dataclass(frozen=True)
@@ -44,128 +45,77 @@ class LedgerVerification:
         return asdict(self)
 
 
-class _Wrong(Exception):
-    """The first thing that is wrong."""
-
-    def __init__(self, says: str, entry: int | None = None) -> None:
-        super().__init__(says)
-        self.says, self.entry = says, entry
-
-
-@dataclass
-class _Totals:
-    """What the entries so far add up to."""
-
-    terms: str = ""
-    cap: int = 0
-    entries: int = 0
-    head: str = FIRST_HASH
-    spent: int = 0
-    quotas: dict[str, int | None] = field(default_factory=dict)
-    by_client: dict[str, int] = field(default_factory=dict)
-
-    def add(self, entry: Entry, stored_hash: str) -> None:
-        if entry.seq != self.entries + 1:
-            raise _Wrong(f"entry {self.entries + 1} is missing", self.entries + 1)
-        if entry.previous != self.head:
-            raise _Wrong("it does not follow from the previous entry", entry.seq)
-        if entry.hash != stored_hash:
-            raise _Wrong("its content was changed", entry.seq)
-        self._count(entry)
-        self.entries, self.head = entry.seq, stored_hash
-
-    def _count(self, entry: Entry) -> None:
-        if (entry.kind == OPENED) != (entry.seq == 1):
-            raise _Wrong("only the first entry may open the log", entry.seq)
-        if entry.kind == OPENED:
-            self.terms, self.cap = entry.note, _cap(entry)
-        elif entry.kind == QUOTA:
-            self.quotas[entry.client] = int(entry.note) if entry.note else None
-            self.by_client.setdefault(entry.client, 0)
-        elif entry.kind == SPENT:
-            self._spend(entry)
-        else:
-            raise _Wrong("its kind is unknown", entry.seq)
-
-    def _spend(self, entry: Entry) -> None:
-        if entry.units < 1 or entry.rows < 1 or entry.client not in self.by_client:
-            raise _Wrong("it charges nothing, or no client", entry.seq)
-        self.spent += entry.units
-        self.by_client[entry.client] += entry.units
-        quota = self.quotas[entry.client]
-        if self.spent > self.cap or (quota is not None and self.by_client[entry.client] > quota):
-            raise _Wrong("it spends more than was left", entry.seq)
-
-
 def walk(engine: sa.Engine, mark: HighWaterMark) -> LedgerVerification:
     """Verify a whole ledger in one consistent read; it may be in use.
 
     The mark is read first: it never runs ahead of the database, so a later read includes its entry.
     """
-    totals = _Totals()
     held = mark.read()
     marked = held.entries if held else None
-    try:
-        with tables.reading(engine) as connection:
-            for entry, stored in _entries(connection):
-                totals.add(entry, stored)
-                if held is not None and entry.seq == held.entries and stored != held.head:
-                    raise _Wrong("the high-water mark has another entry at this number", entry.seq)
-            _compare(connection, totals, held)
-    except _Wrong as wrong:
-        return LedgerVerification(False, totals.entries, totals.spent, totals.cap, wrong.entry, wrong.says, marked)
-    return LedgerVerification(
-        True, totals.entries, totals.spent, totals.cap, None, "hashes, totals and limits agree", marked
-    )
+    with tables.reading(engine) as connection:
+        row = connection.execute(sa.select(tables.ledger)).one_or_none()
+        state = State(row.id if row is not None else "")
+        try:
+            if row is None:
+                raise Wrong("there is no ledger")
+            _walk(connection, state, mark.seal(row.id), held)
+        except Wrong as wrong:
+            entry, says = wrong.entry, wrong.says
+            if row is not None and not state.entries and mark.seal(row.id) is None:
+                entry, says = None, "the ledger's secret is not here, so its hashes cannot be checked"
+            return LedgerVerification(False, state.entries, state.spent, state.cap, entry, says, marked)
+    says = "hashes, totals, limits and keys agree"
+    return LedgerVerification(True, state.entries, state.spent, state.cap, None, says, marked)
 
 
-def check_mark(mark: Position, at: Position, hash_of: Callable[[int], str | None]) -> None:
-    """Refuse a ledger that is behind a mark, or has another entry at its number.
+def opened(connection: sa.Connection, mark: HighWaterMark, held: Position | None, ledger: str) -> tuple[State, int]:
+    """What the log of a ledger says, if its tables agree with it and it is not behind its mark.
+
+    Returns:
+        The state, and the number of entries that were known before and not walked.
 
     Raises:
-        LedgerBroken: It was rewound or replaced.
+        LedgerBroken: It was tampered with, rewound or replaced, or its secret is missing.
     """
-    if mark == at or (mark.ledger == at.ledger and mark.entries < at.entries and hash_of(mark.entries) == mark.head):
-        return
-    found = "another ledger" if mark.ledger != at.ledger else f"{at.entries:,} entries, or another entry at that number"
-    raise LedgerBroken(
-        f"entry {mark.entries:,} as the high-water mark has it",
-        found,
-        "The database was restored from a backup or replaced: its budget is not what was spent.",
-        "Nothing is answered. Restore the newest database, or retire this release.",
-    )
-
-
-def _entries(connection: sa.Connection) -> Iterator[tuple[Entry, str]]:
-    """All entries in order, read a few thousand at a time."""
-    last = -(2**63)
-    query = sa.select(*_COLUMNS, tables.log.c.hash).order_by(tables.log.c.seq).limit(_PAGE)
-    while rows := connection.execute(query.where(tables.log.c.seq > last)).all():
-        for *fields, stored in rows:
-            yield Entry(*fields), stored
-        last = rows[-1].seq
-
-
-def _cap(entry: Entry) -> int:
+    seal = mark.seal(ledger)
+    if held is not None and held.ledger != ledger:
+        raise rewound(held, "another ledger")
+    if held is not None and held.entries and hash_of(connection, held.entries) != held.head:
+        raise rewound(held, "fewer entries, or another at that number")
+    kept = mark.load_state(seal) if seal is not None else None
+    state = State(ledger) if kept is None or kept["ledger"] != ledger else State.from_dict(kept)
+    if state.entries and hash_of(connection, state.entries) != state.head:
+        raise rewound(state.position, "fewer entries, or another at that number")
+    if held is None:  # nothing vouches for what is before: the whole log is walked
+        state = State(ledger)
+    begun = state.entries
     try:
-        return int(json.loads(entry.note)["cap"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise _Wrong("its terms cannot be read", entry.seq) from error
+        _walk(connection, state, seal, held)
+    except Wrong as wrong:
+        if seal is None and not state.entries:
+            raise no_secret(mark, ledger) from wrong
+        raise wrong.told() from wrong
+    return state, begun
 
 
-def _compare(connection: sa.Connection, totals: _Totals, held: Position | None) -> None:
-    """Check that the other tables agree with the log, and that the mark is not ahead of it."""
-    row = connection.execute(sa.select(tables.ledger)).one_or_none()
-    if row is None:
-        raise _Wrong("there is no ledger")
-    if totals.entries < row.entries:
-        raise _Wrong("the log ends too early", totals.entries + 1)
-    if (row.entries, row.head) != (totals.entries, totals.head):
-        raise _Wrong("the ledger's head is not the last entry", row.entries + 1)
-    if (row.spent, row.cap, row.terms) != (totals.spent, totals.cap, totals.terms):
-        raise _Wrong("the ledger's totals do not match the log")
-    stored = {one.name: (one.spent, one.quota) for one in connection.execute(sa.select(tables.clients))}
-    if stored != {name: (spent, totals.quotas[name]) for name, spent in totals.by_client.items()}:
-        raise _Wrong("the clients' totals do not match the log")
-    if held is not None and (held.ledger != row.id or held.entries > totals.entries):
-        raise _Wrong("the high-water mark is ahead: the database was rewound or replaced", totals.entries + 1)
+def _walk(connection: sa.Connection, state: State, seal: Seal | None, held: Position | None) -> None:
+    """Walk on from a state, then compare the mark and the tables."""
+    begun = state.entries
+    follow(connection, state, seal)
+    if held is not None and begun < held.entries <= state.entries and hash_of(connection, held.entries) != held.head:
+        raise Wrong("the high-water mark has another entry at this number", held.entries)
+    if held is not None and held.keyed and not state.keyed:
+        raise Wrong("the hashes are no longer keyed, as the high-water mark knows them to be")
+    differs(connection, state)
+    if held is not None and (held.ledger != state.ledger or held.entries > state.entries):
+        raise Wrong("the high-water mark is ahead: the database was rewound or replaced", state.entries + 1)
+
+
+def no_secret(mark: HighWaterMark, ledger: str) -> LedgerBroken:
+    """The refusal of a ledger whose hashes cannot be checked here."""
+    return LedgerBroken(
+        f"the ledger's secret in {mark.secret_path(ledger).name}, in the folder of the mark",
+        "none",
+        "Without it the log cannot be checked, and nothing can be added to it.",
+        "Copy it from the vault of a machine that has it; it is never in the database.",
+    )

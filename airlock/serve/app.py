@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from airlock._version import VERSION
-from airlock.errors import AirlockError
+from airlock.errors import AirlockError, LedgerUnavailable
 from airlock.ledger.ledger import Balance
 from airlock.serve import pages, protocol, schema
 from airlock.serve.access import Access
@@ -57,6 +57,7 @@ class App:
         self.service, self.meters = service, Meters()
         self.access, self.handler = Access(service.keys), AnswerHandler(service.answerer, service.ledger)
         self._ready_until = 0.0
+        self._readiness: asyncio.Future[None] | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -74,7 +75,7 @@ class App:
         return {"live": True}
 
     async def ready(self) -> dict[str, Any]:
-        """Whether it can answer now: the ledger is available and intact."""
+        """Whether it can answer now: the ledger is intact, and it and its mark can be written."""
         await self._check_ready()
         return {"ready": True}
 
@@ -104,7 +105,11 @@ class App:
         content = await read_body(request, limits.body_bytes, limits.body_seconds)
         query = await asyncio.to_thread(self._read, content) if len(content) > _LARGE else self._read(content)
         told["rows"] = len(query.x)
-        paid = await self.handler.handle(client, query, key)
+        try:
+            paid = await self.handler.handle(client, query, key)
+        except LedgerUnavailable as error:
+            self.meters.uncertain.inc(error.uncertain)
+            raise
         told["units"] = paid.units
         self.meters.rows.inc(len(query.x))
         self.meters.units.inc(paid.units)
@@ -147,10 +152,11 @@ class App:
         return protocol.read_query(parse_json(content), service.answerer.interface, service.limits.rows, service.name)
 
     async def _check_ready(self) -> None:
-        """Check the ledger, at most once a second."""
-        if time.monotonic() >= self._ready_until:
-            await asyncio.to_thread(self.service.ledger.balance)
+        """Write to the ledger and its mark, at most once a second; whoever asks meanwhile is told the same."""
+        if self._readiness is None or (self._readiness.done() and time.monotonic() >= self._ready_until):
             self._ready_until = time.monotonic() + _READY_SECONDS
+            self._readiness = asyncio.ensure_future(asyncio.to_thread(self.service.ledger.check_writable))
+        await asyncio.shield(self._readiness)
 
     def _check_name(self, name: str) -> None:
         if name != self.service.name:

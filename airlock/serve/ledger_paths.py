@@ -4,7 +4,8 @@ By default it is next to the vault, one file per release. It is not in the vault
 mark is useful only if restoring the database does not overwrite it.
 
 A second ledger for the same release would be a second budget. So the vault, without which nothing is answered, keeps
-the identity of the first ledger that a release was opened with, and any other is refused.
+the identity of the first ledger that a release was opened with, and any other is refused. From then on none is created
+for it, wherever the database or the mark is said to be.
 """
 
 from __future__ import annotations
@@ -50,14 +51,28 @@ def open_only(
         ConfigError: As in `Ledger.open`.
         LedgerUnavailable: As in `Ledger.open`.
     """
-    ledger = Ledger.open(place, mark, terms_of(release_id, interface), new_mark=new_mark)
+    claim = vault.mark_folder() / f"{release_id}.ledger"
+    known = _claimed(claim) if interface.units is not None else None
+    ledger = Ledger.open(place, mark, terms_of(release_id, interface), known=known, new_mark=new_mark)
     try:
         if interface.units is not None:
-            _claim(vault.mark_folder() / f"{release_id}.ledger", ledger.id)
+            _claim(claim, ledger.id)
     except BaseException:
         ledger.close()
         raise
     return ledger
+
+
+def _claimed(path: Path) -> str | None:
+    """The identity of the ledger that a release was opened with; None if there is none yet."""
+    try:
+        return path.read_text("ascii")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LedgerBroken(
+            "the identity of a ledger", f"something else in {path.parent.name}/{path.name}", "It names the only budget."
+        ) from error
 
 
 def _claim(path: Path, identity: str) -> None:

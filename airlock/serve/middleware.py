@@ -44,6 +44,9 @@ class Meters:
         self.rows = Counter("airlock_rows_answered_total", "Rows that were answered.", registry=self.registry)
         self.units = Counter("airlock_units_charged_total", "Units that were charged.", registry=self.registry)
         self.replays = Counter("airlock_replays_total", "Answers that were replayed.", registry=self.registry)
+        self.uncertain = Counter(
+            "airlock_uncertain_charges_total", "Charges that may have been made unanswered.", registry=self.registry
+        )
         self.in_flight = Gauge("airlock_requests_in_flight", "Requests being answered now.", registry=self.registry)
         self.budget = Gauge("airlock_budget_units", "The whole budget.", ["state"], registry=self.registry)
 

@@ -39,6 +39,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "wrong-inputs": (422, "The inputs do not fit"),
     "failed": (500, "Answering failed"),
     "busy": (503, "Temporarily unavailable"),
+    "uncertain": (503, "A charge may have been made"),
     "ledger-broken": (503, "The ledger is not intact"),
 }
 
@@ -115,8 +116,7 @@ def _from_ours(error: AirlockError) -> Problem:
     if isinstance(error, KeyReused):
         return Problem("key-reused", *parts)
     if isinstance(error, LedgerUnavailable):
-        why = "A charge may have been made; nothing was answered." if error.uncertain else "Nothing was answered."
-        return Problem("busy", "a ledger that answers", "one that does not", why, "Retry later.", {"Retry-After": "5"})
+        return _unavailable(error.uncertain)
     if isinstance(error, LedgerBroken):
         return Problem(
             "ledger-broken",
@@ -125,6 +125,21 @@ def _from_ours(error: AirlockError) -> Problem:
             "Nothing is answered until it has been investigated.",
         )
     return failed()
+
+
+def _unavailable(uncertain: bool) -> Problem:
+    """A ledger that fails; after a charge that may have been made, the client is told what is safe to do."""
+    later, what = {"Retry-After": "5"}, ("a ledger that answers", "one that does not")
+    if not uncertain:
+        return Problem("busy", *what, "Nothing was charged or answered.", "Retry later.", later)
+    return Problem(
+        "uncertain",
+        *what,
+        "The charge may have been made; nothing was answered.",
+        "Repeat the request with the same Idempotency-Key: this service then charges it once. "
+        "Without a key, or with another, it is charged again.",
+        later,
+    )
 
 
 def failed() -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -105,9 +106,17 @@ def test_a_new_replica_begins_its_mark(place: str, tmp_path: Path) -> None:
         ledger.spend(Spend("ann", 3, digest("x")))
     other = tmp_path / "other" / "mark"
     assert "high-water mark" in run("keys", "list", "--mark", other).stderr
-    assert "may still be an old copy" in run("ledger", "verify", "--mark", other).stdout
+    assert "secret" in run("ledger", "verify", "--mark", other).stdout
+    assert "secret" in run("ledger", "verify", "--mark", other, "--new-mark").stderr
     assert not other.exists()
-    assert run("ledger", "verify", "--mark", other, "--new-mark").exit_code == 0
+    (secret,) = Vault.open().mark_folder().glob("*.secret")
+    other.parent.mkdir()
+    shutil.copy(secret, other.parent)
+    assert "may still be an old copy" in run("ledger", "verify", "--mark", other).stdout
+    begun = run("ledger", "verify", "--mark", other, "--new-mark")
+    assert begun.exit_code == 0
+    assert "no one can tell" in " ".join(begun.stderr.split())
+    assert secret.read_text().strip() not in begun.output
     assert run("keys", "list", "--mark", other).exit_code == 0
 
 

@@ -35,26 +35,48 @@ def programs() -> Path | None:
     return next((folder for folder in folders if (folder / "initdb").exists()), None)
 
 
-@contextlib.contextmanager
-def running(binaries: Path) -> Iterator[Path]:
-    """A server that listens on a socket in its own folder; as root it runs as `nobody`, since it refuses root."""
-    home = Path(tempfile.mkdtemp(prefix="airlock-pg-", dir=MEMORY))
-    who = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
-    if who:
-        shutil.chown(home, "nobody", "nogroup")
-    init = [binaries / "initdb", "-D", home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
-    subprocess.run([*init, "--no-sync"], check=True, capture_output=True, cwd=home, **who)
-    start = [binaries / "postgres", "-D", home / "data", "-k", home, "-h", ""]
-    with subprocess.Popen(start, cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **who) as server:
+class Server:
+    """A PostgreSQL that listens on a socket in its own folder; as root it runs as `nobody`, since it refuses root."""
+
+    def __init__(self, binaries: Path) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="airlock-pg-", dir=MEMORY))
+        self._binaries = binaries
+        self._who = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+        if self._who:
+            shutil.chown(self.home, "nobody", "nogroup")
+        init = ["initdb", "-D", self.home / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
+        command = [binaries / init[0], *init[1:], "--no-sync"]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.home, **self._who)
+        self.start()
+
+    def start(self) -> None:
+        command = [self._binaries / "postgres", "-D", self.home / "data", "-k", self.home, "-h", ""]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, cwd=self.home, start_new_session=True, **quiet, **self._who)
+
+    def kill(self) -> None:
+        """End it and all its children at once, as when its machine loses power but keeps its disk."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(LONG)
+        (self.home / "data" / "postmaster.pid").unlink(missing_ok=True)  # its number may be another's by now
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGQUIT)  # at once: nobody reads these databases again
         try:
-            yield home
-        finally:
-            server.send_signal(signal.SIGQUIT)  # at once: nobody reads these databases again
-            try:
-                server.wait(LONG)
-            except subprocess.TimeoutExpired:
-                server.kill()
-    shutil.rmtree(home, ignore_errors=True)
+            self._process.wait(LONG)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def place(self) -> str:
+        return f"postgresql://postgres@/postgres?host={self.home}"
 
 
 def wait_for(home: Path) -> psycopg.Connection:
@@ -87,19 +109,31 @@ def _patient_locks() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def new_database() -> Iterator[Callable[[], str]]:
     """Makes an empty schema, which is as good as a database of its own and much cheaper, and gives its address."""
+    with Server(_binaries()) as server, contextlib.closing(wait_for(server.home)) as connection:
+
+        def make() -> str:
+            name = f"ledger_{next(_count)}"
+            connection.execute(f"CREATE SCHEMA {name}")
+            return f"{server.place}&options=-csearch_path%3D{name}"
+
+        yield make
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A PostgreSQL of the test's own, to be killed."""
+    with Server(_binaries()) as made:
+        wait_for(made.home).close()
+        yield made
+
+
+def _binaries() -> Path:
     binaries = programs()
     if binaries is None:
         if os.environ.get("CI"):
             pytest.fail("no PostgreSQL found")
         pytest.skip("no PostgreSQL: install the wheel pgserver, or your system's package")
-    with running(binaries) as home, contextlib.closing(wait_for(home)) as connection:
-
-        def make() -> str:
-            name = f"ledger_{next(_count)}"
-            connection.execute(f"CREATE SCHEMA {name}")
-            return f"postgresql://postgres@/postgres?host={home}&options=-csearch_path%3D{name}"
-
-        yield make
+    return binaries
 
 
 @pytest.fixture

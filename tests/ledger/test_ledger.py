@@ -298,7 +298,7 @@ def test_a_lock_that_others_keep_is_waited_for_only_so_long(
     with Ledger.open(place, mark, TERMS) as ledger, Ledger.open(place, mark) as other:
         ledger.set_quota("ann", None)
         with tables.writing(other.engine) as connection:
-            Transaction.open(connection, 0, Rules())
+            Transaction.open(connection, 0, Rules(), other._state, other._seal)
             with pytest.raises(LedgerUnavailable, match="lock"):
                 ledger.spend(Spend("ann", 1, ONE))
         assert spent(ledger) == 0

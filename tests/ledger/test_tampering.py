@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken, LedgerUnavailable
 from airlock.ledger import Ledger, Spend, Terms, digest, tables
-from airlock.ledger.chain import Entry, HighWaterMark, Position
+from airlock.ledger.chain import Entry, Position, Seal
+from airlock.ledger.mark import HighWaterMark
 from tests.ledger.conftest import forging
 
 REQUEST = digest("a request")
@@ -27,15 +28,17 @@ def change(ledger: Ledger, *statements: sa.Executable) -> None:
             connection.execute(statement)
 
 
-def rehash(ledger: Ledger, since: int) -> None:
-    """What a forger does: make every hash from an entry on agree again."""
+def rehash(ledger: Ledger, since: int, seal: Seal | None = None) -> None:
+    """What a forger does: make every hash from an entry on agree again, under the ledger's secret or another."""
+    seal = seal or ledger.mark.seal(ledger.id)
+    assert seal is not None
     with forging(ledger.engine) as connection:
         columns = [column for column in LOG.c if column.name != "hash"]
         rows = connection.execute(sa.select(*columns).order_by(LOG.c.seq)).mappings().all()
         head = connection.scalar(sa.select(LOG.c.hash).where(LOG.c.seq == since - 1))
         for row in rows[since - 1 :]:
             entry = Entry(**(dict(row) | {"previous": head}))
-            head = entry.hash
+            head = seal.hash(entry.packed())
             connection.execute(sa.update(LOG).where(LOG.c.seq == entry.seq).values(previous=entry.previous, hash=head))
         connection.execute(sa.update(STATE).values(head=head))
 
@@ -94,6 +97,24 @@ def test_a_change_is_found_at_the_first_entry_that_is_wrong(used: Ledger, forger
     assert not verdict.ok
     assert verdict.broken_entry == entry
     assert word in verdict.says
+
+
+def test_hashes_made_to_agree_again_without_the_secret_are_found(used: Ledger, place: str, mark: Path) -> None:
+    """Neither a mark that is lost nor one that is behind helps the forger: the entries after it are keyed too."""
+    held = json.loads(mark.read_text())
+    with tables.reading(used.engine) as connection:
+        early = connection.scalar(sa.select(LOG.c.hash).where(LOG.c.seq == 3))
+    change(used, sa.update(LOG).where(LOG.c.seq == 8).values(units=1), sa.update(STATE).values(spent=11))
+    change(used, sa.update(CLIENTS).where(CLIENTS.c.name == "ann").values(spent=11))
+    rehash(used, 8, Seal(bytes(32)))
+    mark.unlink()
+    assert used.verify().broken_entry == 8
+    assert "content" in used.verify().says
+    with pytest.raises(LedgerBroken, match="changed at entry 8"):
+        Ledger.open(place, mark, new_mark=True)
+    mark.write_text(json.dumps(held | {"entries": 3, "head": early}))
+    with pytest.raises(LedgerBroken, match="changed at entry 8"):
+        Ledger.open(place, mark)
 
 
 def test_hashes_made_to_agree_again_are_caught_by_the_mark(used: Ledger, place: str, mark: Path) -> None:
@@ -169,7 +190,7 @@ def test_a_restored_file_is_refused(tmp_path: Path, mark: Path) -> None:
 
 def test_a_lost_mark_is_said_and_not_passed_over(used: Ledger, place: str, mark: Path) -> None:
     mark.unlink()
-    with pytest.raises(LedgerBroken, match="high-water mark of a ledger that has spent"):
+    with pytest.raises(LedgerBroken, match="high-water mark of a ledger that was opened before"):
         Ledger.open(place, mark)
     with Ledger.open(place, mark, new_mark=True) as again:
         assert again.verify().marked == 8

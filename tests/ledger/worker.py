@@ -21,7 +21,7 @@ from typing import Any
 
 from airlock.errors import AirlockError, Exhausted, KeyReused
 from airlock.ledger import Charge, Ledger, Replay, Spend, Terms, digest, tables
-from airlock.ledger.chain import HighWaterMark
+from airlock.ledger.mark import HighWaterMark
 from airlock.ledger.transaction import Transaction
 from tests.waiting import LONG
 

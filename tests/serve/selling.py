@@ -69,8 +69,16 @@ def question(rows: int = 1, value: float = 0.5, **changes: Any) -> dict[str, Any
     return {"inputs": [{"name": "input", "datatype": "FP32", "shape": [rows, *SHAPE], "data": data} | changes]}
 
 
-def make(folder: Path, answerer: Answerer, *, keys: bool = True, body_seconds: float = LONG, **limits: Any) -> Service:
-    ledger = Ledger.open(folder / "ledger.db", folder / "mark", terms_of(RELEASE, answerer.interface))
+def make(
+    folder: Path,
+    answerer: Answerer,
+    *,
+    place: str = "",
+    keys: bool = True,
+    body_seconds: float = LONG,
+    **limits: Any,
+) -> Service:
+    ledger = Ledger.open(place or folder / "ledger.db", folder / "mark", terms_of(RELEASE, answerer.interface))
     store = KeyStore(ledger) if keys else None
     allowed = ServiceLimits(body_seconds=body_seconds, **limits)
     return Service("pets", RELEASE, "airlock_answers_test", CARD, answerer, ledger, store, allowed)
@@ -125,9 +133,9 @@ class Nursery:
         command = [sys.executable, "-m", "tests.serve.selling"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def start(self, folder: Path, cap: int, seconds: float = 0.0) -> tuple[int, str]:
-        """A new service on a ledger in this folder: its process and its address."""
-        pid, where = self._say([str(folder), cap, seconds])
+    def start(self, folder: Path, cap: int, seconds: float = 0.0, place: str = "") -> tuple[int, str]:
+        """A new service on a ledger in this folder, or with its mark there: its process and its address."""
+        pid, where = self._say([str(folder), cap, seconds, place])
         return int(pid), where
 
     def end(self, pid: int, number: int) -> None:
@@ -148,11 +156,11 @@ class Nursery:
         return self.process.stdout.readline().split()
 
 
-def _serve(folder: str, cap: int, seconds: float) -> None:
+def _serve(folder: str, cap: int, seconds: float, place: str) -> None:
     with open(Path(folder) / "log", "a") as log:
         os.dup2(log.fileno(), 2)
     with bind("127.0.0.1", 0) as bound:
-        selling = make(Path(folder), Priced(cap, seconds))
+        selling = make(Path(folder), Priced(cap, seconds), place=place)
         with selling.ledger:
             serve(selling, bound, lambda: print(os.getpid(), address(bound), flush=True))
 

@@ -306,12 +306,13 @@ def test_a_ledger_that_fails(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Non
         return submit
 
     monkeypatch.setattr(Ledger, "submit", fail(LedgerUnavailable("/a/path", "x", uncertain=True)))
-    told = check_problem(shop.ask(), 503, "busy")
+    told = check_problem(shop.ask(), 503, "uncertain")
     assert "may have been made" in told["why"]
+    assert "same Idempotency-Key" in told["do"]
     assert "/a/path" not in json.dumps(told)
     monkeypatch.setattr(Ledger, "submit", fail(LedgerBroken("x", "y")))
     check_problem(shop.ask(), 503, "ledger-broken")
-    monkeypatch.setattr(Ledger, "balance", fail(LedgerBroken("x", "y")))
+    monkeypatch.setattr(Ledger, "check_writable", fail(LedgerBroken("x", "y")))
     check_problem(shop.web.get("/v2/health/ready"), 503, "ledger-broken")
     assert shop.web.get("/v2/health/live").status_code == 200
     assert shop.answerer.cancelled == 2

@@ -1,4 +1,4 @@
-"""Real processes: one budget for many clients, an end on request, and ends that nobody asked for."""
+"""Real processes: one budget for many clients, and an end on request; test_kills.py has the other ends."""
 
 from __future__ import annotations
 
@@ -105,35 +105,6 @@ def test_what_was_charged_is_answered_before_the_end(nursery: Nursery, folder: P
     charged, verdict = spent(folder)
     assert verdict.ok
     assert charged == answered > 0
-
-
-def test_killed_under_load(nursery: Nursery, folder: Path) -> None:
-    token = prepared(folder, 10**6)
-    total, chance = 0, random.Random(0)
-    for number in range(5):
-        tally: list[int] = []
-        pid, where = nursery.start(folder, 10**6)
-        with ThreadPoolExecutor(8) as pool:
-            asking = [pool.submit(keep_asking, where, token, f"{number}-{n}", tally) for n in range(8)]
-            wait_for(tally, chance.randint(1, 60))
-            nursery.end(pid, signal.SIGKILL)
-            found = [one.result() for one in asking]
-        assert nursery.wait(pid) == -signal.SIGKILL
-        total += sum(units for units, _ in found)
-        charged, verdict = spent(folder)
-        assert verdict.ok
-        assert charged >= total > 0
-    before = charged
-    pid, where = nursery.start(folder, 10**6)
-    connection = connect(where)
-    for _, kept in found:
-        for key, rows, outputs in kept[-2:]:
-            status, body = ask(connection, token, question(rows), key)
-            assert (status, body["outputs"]) == (200, outputs)
-    connection.close()
-    nursery.end(pid, signal.SIGTERM)
-    assert nursery.wait(pid) == 0
-    assert spent(folder)[0] == before
 
 
 @pytest.fixture(scope="module")
