@@ -1,4 +1,4 @@
-"""Around every request: an id, a limit on concurrent requests, the headers of all responses, one line in the log.
+"""Around every request: an id, the headers of all responses, one line in the log.
 
 No exception passes it: an unexpected one becomes a 500 without details. HEAD is GET without its body; OPTIONS lists the
 allowed methods.
@@ -45,6 +45,16 @@ class Meters:
         self.units = Counter("airlock_units_charged_total", "Units that were charged.", registry=self.registry)
         self.replays = Counter("airlock_replays_total", "Answers that were replayed.", registry=self.registry)
         self.in_flight = Gauge("airlock_requests_in_flight", "Requests being answered now.", registry=self.registry)
+        self.connections = Gauge("airlock_connections", "Open connections.", registry=self.registry)
+        self.closed = Counter(
+            "airlock_connections_closed_total",
+            "Connections that the service closed to keep its limits.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.wrong_tokens = Counter(
+            "airlock_wrong_tokens_total", "Requests with a wrong token.", registry=self.registry
+        )
         self.budget = Gauge("airlock_budget_units", "The whole budget.", ["state"], registry=self.registry)
 
 
@@ -55,11 +65,10 @@ class Guard:
         app: The application it wraps, with `router.routes`.
         routes: Its routes, for their names and methods.
         meters: Where requests are counted.
-        concurrent: The most concurrent requests; health checks are always answered.
     """
 
-    def __init__(self, app: ASGIApp, routes: list[Any], meters: Meters, concurrent: int) -> None:
-        self._app, self._routes, self._meters, self._concurrent = app, routes, meters, concurrent
+    def __init__(self, app: ASGIApp, routes: list[Any], meters: Meters) -> None:
+        self._app, self._routes, self._meters = app, routes, meters
         self._now, self._name, self._count = 0, secrets.token_hex(4), itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,7 +85,7 @@ class Guard:
         self._now += 1
         self._meters.in_flight.set(self._now)
         try:
-            await self._handle(scope, receive, reply, route)
+            await self._handle(scope, receive, reply)
         except asyncio.CancelledError:
             told["status"] = 499
             raise
@@ -85,16 +94,11 @@ class Guard:
             self._meters.in_flight.set(self._now)
             self._note(route, told, time.perf_counter() - begun)
 
-    async def _handle(self, scope: Scope, receive: Receive, reply: _Reply, route: str) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         if scope["method"] == "OPTIONS" and reply.allowed:
             await reply.whole(204, b"", {})
             return
         try:
-            if self._now > self._concurrent and not route.startswith("/v2/health"):
-                raise Problem(
-                    "busy", f"at most {self._concurrent:,} requests at once", "more", do="Retry in a second.",
-                    headers={"Retry-After": "1"},
-                )  # fmt: skip
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             await self._app({**scope, "method": method}, receive, reply)
         except Problem as problem:

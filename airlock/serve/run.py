@@ -6,23 +6,28 @@ is one line of JSON per request on stderr, without inputs and answers.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from airlock.errors import ConfigError, OutputError
 from airlock.serve.app import build
+from airlock.serve.connections import ConnectionTable, LimitedProtocol, Listener, fit_descriptors
+from airlock.serve.middleware import Meters
 from airlock.serve.service import Service
 
-_BACKLOG = 2048
 _GRACE_SECONDS = 60
 
 
@@ -87,6 +92,7 @@ def serve(service: Service, bound: socket.socket, started: Callable[[], None]) -
         started: Called once requests are accepted.
     """
     _set_up_log()
+    raise_descriptors()
     server = make_server(service, started)
     # uvicorn re-raises the signal it caught; a requested shutdown is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,29 +100,37 @@ def serve(service: Service, bound: socket.socket, started: Callable[[], None]) -
     server.run(sockets=[bound])
 
 
+def raise_descriptors() -> None:
+    """Let this process open as many files as the system allows it: each connection is one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def make_server(service: Service, started: Callable[[], None]) -> Server:
     """The server alone, for a process with its own signal handling and log."""
+    limits = fit_descriptors(service.limits, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    service, meters = replace(service, limits=limits), Meters()
     config = uvicorn.Config(
-        build(service),
+        build(service, meters),
+        http=HttpToolsProtocol,
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
         lifespan="on",
         ws="none",
-        backlog=_BACKLOG,
-        timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    return Server(config, started)
+    return Server(config, ConnectionTable(limits, meters), started)
 
 
 class Server(uvicorn.Server):
     """Reports when it accepts requests, and stops on request."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, table: ConnectionTable, started: Callable[[], None]) -> None:
         super().__init__(config)
-        self._started = started
+        self._table, self._started = table, started
 
     def stop(self, *_: object) -> None:
         """Accept no more requests, finish the open ones, then stop."""
@@ -124,8 +138,17 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening, then report it."""
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(uvicorn.config.STARTUP_FAILURE)
+        self.servers = [Listener(bound, self._table, self._connection) for bound in sockets or ()]
+        self.started = True
         self._started()
+
+    def _connection(self, network: str) -> LimitedProtocol:
+        return LimitedProtocol(
+            self._table, network, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 class _Lines(logging.Formatter):

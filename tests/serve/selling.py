@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -69,10 +71,13 @@ def question(rows: int = 1, value: float = 0.5, **changes: Any) -> dict[str, Any
     return {"inputs": [{"name": "input", "datatype": "FP32", "shape": [rows, *SHAPE], "data": data} | changes]}
 
 
-def make(folder: Path, answerer: Answerer, *, keys: bool = True, body_seconds: float = LONG, **limits: Any) -> Service:
+PATIENT = dict.fromkeys(("body_seconds", "header_seconds", "idle_seconds", "write_seconds"), LONG)
+
+
+def make(folder: Path, answerer: Answerer, *, keys: bool = True, **limits: Any) -> Service:
     ledger = Ledger.open(folder / "ledger.db", folder / "mark", terms_of(RELEASE, answerer.interface))
     store = KeyStore(ledger) if keys else None
-    allowed = ServiceLimits(body_seconds=body_seconds, **limits)
+    allowed = ServiceLimits(**(PATIENT | limits))
     return Service("pets", RELEASE, "airlock_answers_test", CARD, answerer, ledger, store, allowed)
 
 
@@ -124,10 +129,14 @@ class Nursery:
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.serve.selling"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._running: set[int] = set()
 
-    def start(self, folder: Path, cap: int, seconds: float = 0.0) -> tuple[int, str]:
+    def start(
+        self, folder: Path, cap: int, seconds: float = 0.0, descriptors: int = 0, **limits: Any
+    ) -> tuple[int, str]:
         """A new service on a ledger in this folder: its process and its address."""
-        pid, where = self._say([str(folder), cap, seconds])
+        pid, where = self._say([str(folder), cap, seconds, descriptors, limits])
+        self._running.add(int(pid))
         return int(pid), where
 
     def end(self, pid: int, number: int) -> None:
@@ -135,9 +144,13 @@ class Nursery:
 
     def wait(self, pid: int) -> int:
         """How it ended."""
+        self._running.discard(pid)
         return int(self._say(pid)[0])
 
     def close(self) -> None:
+        for pid in self._running:  # of a test that failed
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.communicate()
 
@@ -148,11 +161,13 @@ class Nursery:
         return self.process.stdout.readline().split()
 
 
-def _serve(folder: str, cap: int, seconds: float) -> None:
+def _serve(folder: str, cap: int, seconds: float, descriptors: int, limits: dict[str, Any]) -> None:
+    if descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     with open(Path(folder) / "log", "a") as log:
         os.dup2(log.fileno(), 2)
     with bind("127.0.0.1", 0) as bound:
-        selling = make(Path(folder), Priced(cap, seconds))
+        selling = make(Path(folder), Priced(cap, seconds), **limits)
         with selling.ledger:
             serve(selling, bound, lambda: print(os.getpid(), address(bound), flush=True))
 
