@@ -7,6 +7,7 @@ In: a bundle that answers, its ledger and its keys. Out: the Open Inference Prot
     app             the routes and what each does
     middleware      around every request: an id, headers, a line in the log
     connections     counted from the moment they are accepted; limits on number, time and bytes
+    tls             a certificate and its key, checked at the start
     access          bearer tokens, and what each kind of key may do
     admission       fair shares of memory and turns between clients
     protocol        request bodies, queries and answers in the Open Inference Protocol

@@ -28,6 +28,7 @@ _ALWAYS = {
     b"referrer-policy": b"no-referrer",
     b"cache-control": b"no-store",
 }
+_SECURE = {b"strict-transport-security": b"max-age=31536000"}  # a browser that has been here comes back by TLS
 
 
 class Meters:
@@ -81,7 +82,7 @@ class Guard:
         state = scope.setdefault("state", {})
         state["told"] = told
         route, allowed = self._find(scope)
-        reply = _Reply(send, told, ", ".join(sorted(allowed)))
+        reply = _Reply(send, told, ", ".join(sorted(allowed)), scope["scheme"] == "https")
         self._now += 1
         self._meters.in_flight.set(self._now)
         try:
@@ -129,9 +130,10 @@ class Guard:
 class _Reply:
     """Sends a response, with the headers that all responses have."""
 
-    def __init__(self, send: Send, told: dict[str, Any], allowed: str) -> None:
+    def __init__(self, send: Send, told: dict[str, Any], allowed: str, secure: bool) -> None:
         self._send, self._told, self._begun = send, told, False
         self.allowed = allowed
+        self._always = _ALWAYS | _SECURE if secure else _ALWAYS
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -141,7 +143,7 @@ class _Reply:
             if message["status"] in (204, 405):
                 headers.append((b"allow", self.allowed.encode()))
             there = {name.lower() for name, _ in headers}
-            headers += [(name, value) for name, value in _ALWAYS.items() if name not in there]
+            headers += [(name, value) for name, value in self._always.items() if name not in there]
             headers.append((b"x-request-id", self._told["request_id"].encode()))
             message = {**message, "headers": headers}
         await self._send(message)

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from airlock.mechanisms import Stream
 from airlock.mechanisms.discrete import GridNoise
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 from airlock.serve.ledger_paths import terms_of
-from airlock.serve.run import address, bind, make_server, serve
+from airlock.serve.run import LoadTls, Server, address, bind, make_server, serve
 from airlock.serve.service import Service, ServiceLimits
 from tests.waiting import LONG
 
@@ -82,16 +83,25 @@ def make(folder: Path, answerer: Answerer, *, keys: bool = True, **limits: Any) 
 
 
 @contextlib.contextmanager
-def running(service: Service) -> Iterator[str]:
+def running(service: Service, **parts: Any) -> Iterator[str]:
     """The service at an address, in a thread of this process."""
+    with running_server(service, **parts) as (_, where):
+        yield where
+
+
+@contextlib.contextmanager
+def running_server(
+    service: Service, tls: LoadTls = lambda: None, listening: type[socket.socket] = socket.socket
+) -> Iterator[tuple[Server, str]]:
+    """The server and its address; it listens on a socket of the given class."""
     ready = threading.Event()
-    server = make_server(service, ready.set)
-    with bind("127.0.0.1", 0) as bound:
+    server = make_server(service, ready.set, tls)
+    with listening(fileno=bind("127.0.0.1", 0).detach()) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         try:
             assert ready.wait(LONG)
-            yield address(bound)
+            yield server, address(bound, tls=server.has_tls)
         finally:
             server.stop()
             thread.join(LONG)
