@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
 import resource
 import statistics
@@ -102,26 +103,29 @@ def _with_slow_clients(where: str, token: str) -> tuple[float, float]:
     alone, crowded = list[float](), list[float]()
     for _ in range(SLOW_ROUNDS):
         alone.append(asyncio.run(_load(where, token, SECONDS))[1])
-        command = [sys.executable, "-P", __file__, where.removeprefix("http://"), "slow"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                assert int(process.stdout.readline()) == SLOW
-                crowded.append(asyncio.run(_load(where, token, SECONDS))[1])
-            finally:
-                process.terminate()
+        opened = multiprocessing.get_context("fork").Event()
+        process = multiprocessing.get_context("fork").Process(target=_be_slow, args=(where, opened), daemon=True)
+        process.start()
+        opened.wait()
+        crowded.append(asyncio.run(_load(where, token, SECONDS))[1])
+        process.terminate()
+        process.join()
     return statistics.median(alone), statistics.median(crowded)
 
 
-async def _be_slow(where: str) -> None:
-    """The process of the slow clients: prints their number once all are connected."""
-    host, port = where.split(":")
-    opened = [asyncio.Event() for _ in range(SLOW)]
-    tasks = [asyncio.create_task(_wait(host, int(port), number, one)) for number, one in enumerate(opened)]
-    for one in opened:
-        await one.wait()
-    print(SLOW, flush=True)
-    await asyncio.gather(*tasks)
+def _be_slow(where: str, opened: Any) -> None:
+    """The process of the slow clients, which says when all have been connected."""
+    host, port = where.removeprefix("http://").split(":")
+
+    async def connect() -> None:
+        once = [asyncio.Event() for _ in range(SLOW)]
+        tasks = [asyncio.create_task(_wait(host, int(port), number, one)) for number, one in enumerate(once)]
+        for one in once:
+            await one.wait()
+        opened.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(connect())
 
 
 async def _wait(host: str, port: int, number: int, opened: asyncio.Event) -> None:
@@ -199,8 +203,5 @@ def _serve(folder: Path, which: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[2] == "slow":
-        asyncio.run(_be_slow(sys.argv[1]))
-    else:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-        _serve(Path(sys.argv[1]), sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    _serve(Path(sys.argv[1]), sys.argv[2])

@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from airlock.cli import app
 from airlock.serve.service import ServiceLimits
+from tests.serve.test_tls import issue
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -57,7 +58,7 @@ def test_the_database_and_the_service_are_not_published() -> None:
             assert source in COMPOSE["volumes"] or source in ("./nginx.conf", "./tls", "./bundle", "./vault")
 
 
-def test_the_proxy_has_the_limits_of_the_service() -> None:
+def test_the_proxy_has_the_limits_of_the_service(tmp_path: Path) -> None:
     limits = ServiceLimits()
     assert f"client_max_body_size {limits.body_bytes >> 20}m;" in NGINX
     assert f"client_body_timeout {limits.body_seconds:g}s;" in NGINX
@@ -65,10 +66,14 @@ def test_the_proxy_has_the_limits_of_the_service() -> None:
     assert NGINX.count("{") == NGINX.count("}")
     if shutil.which("nginx") is None:
         pytest.skip("nginx is not installed")
-    test = NGINX.replace("service:8080", "127.0.0.1:8080")
-    test = re.sub(r"\s*(listen 443 ssl|ssl_certificate(_key)? .*);", "\n listen 8443;", test, count=1)
-    test = re.sub(r"ssl_certificate(_key)? .*;", "", test)
-    run = subprocess.run(["nginx", "-t", "-c", "/dev/stdin"], input=test, capture_output=True, text=True)
+    certificate, key = issue(tmp_path)
+    here = {"service:8080": "127.0.0.1:8080", "/etc/nginx/tls/cert.pem": certificate, "/etc/nginx/tls/key.pem": key}
+    text = NGINX
+    for there, local in here.items():
+        assert there in text
+        text = text.replace(there, str(local))
+    (tmp_path / "nginx.conf").write_text(text)
+    run = subprocess.run(["nginx", "-t", "-c", str(tmp_path / "nginx.conf")], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 
