@@ -4,6 +4,10 @@ Two servers, each in its own process, differ in one thing: in one a charge is on
 other nothing is charged. Both check keys, parse the same body (a row of 784 numbers) and draw exact noise on a grid for
 ten logits. 32 clients query over real sockets, each sending its next query when the last is answered; the servers take
 turns, so that a busy machine slows both equally, and the median of the rounds' ratios is reported.
+
+Then the server with the ledger answers the same clients while 2,000 others hold half-sent requests, and come back a
+second after they are closed; the processes of the servers may open 1,024 files. The time within which 99 of 100 queries
+are answered is reported with them and without them, in turns.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -35,6 +41,7 @@ from airlock.serve.service import Service
 
 CLIENTS, ROUNDS, SECONDS, WARM_UP = 32, 7, 4.0, 1.0
 NUMBERS, CLASSES = 784, 10
+SLOW, SLOW_ROUNDS, DESCRIPTORS = 2000, 3, 1024
 
 
 class NoisyLinear(Answerer):
@@ -72,6 +79,7 @@ def run() -> list[dict[str, Any]]:
         for _ in range(ROUNDS):
             for which, (where, token) in servers.items():
                 measured[which].append(asyncio.run(_load(where, token, SECONDS)))
+        alone, crowded = _with_slow_clients(*servers["on"])
     rates = {which: [rate for rate, _ in rounds] for which, rounds in measured.items()}
     slowest = {which: statistics.median(last for _, last in rounds) for which, rounds in measured.items()}
     ratios = [on / off for on, off in zip(rates["on"], rates["off"], strict=True)]
@@ -84,8 +92,56 @@ def run() -> list[dict[str, Any]]:
             "lowest_ratio": round(min(ratios), 2),
             "p99_ms_on": round(1000 * slowest["on"], 1),
             "p99_ms_off": round(1000 * slowest["off"], 1),
+            "p99_ms_alone": round(1000 * alone, 1),
+            f"p99_ms_with_{SLOW}_slow": round(1000 * crowded, 1),
         }
     ]
+
+
+def _with_slow_clients(where: str, token: str) -> tuple[float, float]:
+    """The time within which 99 of 100 were answered, without slow clients and with them: medians of rounds in turns."""
+    alone, crowded = list[float](), list[float]()
+    for _ in range(SLOW_ROUNDS):
+        alone.append(asyncio.run(_load(where, token, SECONDS))[1])
+        opened = multiprocessing.get_context("fork").Event()
+        process = multiprocessing.get_context("fork").Process(target=_be_slow, args=(where, opened), daemon=True)
+        process.start()
+        opened.wait()
+        crowded.append(asyncio.run(_load(where, token, SECONDS))[1])
+        process.terminate()
+        process.join()
+    return statistics.median(alone), statistics.median(crowded)
+
+
+def _be_slow(where: str, opened: Any) -> None:
+    """The process of the slow clients, which says when all have been connected."""
+    host, port = where.removeprefix("http://").split(":")
+
+    async def connect() -> None:
+        once = [asyncio.Event() for _ in range(SLOW)]
+        tasks = [asyncio.create_task(_wait(host, int(port), number, one)) for number, one in enumerate(once)]
+        for one in once:
+            await one.wait()
+        opened.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(connect())
+
+
+async def _wait(host: str, port: int, number: int, opened: asyncio.Event) -> None:
+    """One slow client, from one of eight addresses: half a head, then a byte a second for as long as it may."""
+    while True:
+        with contextlib.suppress(OSError):
+            source = (f"127.0.0.{2 + number % 8}", 0)
+            reader, writer = await asyncio.open_connection(host, port, local_addr=source)
+            opened.set()
+            writer.write(b"POST /v2/models/bench/infer HTTP/1.1\r\nHost: x\r\nX-Slow: "[: number % 60])
+            while not reader.at_eof():
+                writer.write(b"x")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(4096), 1.0)
+            writer.close()
+        await asyncio.sleep(1.0)
 
 
 @contextlib.contextmanager
@@ -147,4 +203,5 @@ def _serve(folder: Path, which: str) -> None:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     _serve(Path(sys.argv[1]), sys.argv[2])

@@ -24,7 +24,20 @@ def serve(
     ),
     no_keys: bool = typer.Option(False, "--no-keys", help="Require no keys; only on an address of this machine alone."),
     max_rows: int = typer.Option(256, "--max-rows", min=1, help="The most rows in one request."),
-    max_requests: int = typer.Option(256, "--max-requests", min=1, help="The most concurrent requests."),
+    max_requests: int = typer.Option(256, "--max-requests", min=1, help="The most requests answered at once."),
+    max_connections: int = typer.Option(
+        1024, "--max-connections", min=8, help="The most connections; fewer if the system allows fewer open files."
+    ),
+    max_per_address: int | None = typer.Option(
+        None, "--max-per-address", min=1, help="The most from one address; by default a quarter.", show_default=False
+    ),
+    tls_cert: Path | None = typer.Option(
+        None, "--tls-cert", help="A certificate and its chain as PEM, for TLS.", show_default=False
+    ),
+    tls_key: Path | None = typer.Option(None, "--tls-key", help="Its private key as PEM.", show_default=False),
+    plain_http: bool = typer.Option(
+        False, "--plain-http", help="Allow an address that others can reach without TLS, for a proxy in front."
+    ),
     place: str | None = LedgerOption,
     mark: Path | None = MarkOption,
     signer: list[Path] = SignerOption,
@@ -43,10 +56,14 @@ def serve(
     from airlock.serve.run import address, bind, check_address
     from airlock.serve.run import serve as run
     from airlock.serve.service import Service, ServiceLimits
+    from airlock.serve.tls import load_tls
 
-    limits = ServiceLimits(rows=max_rows, concurrent=max_requests)
+    limits = ServiceLimits(
+        rows=max_rows, concurrent=max_requests, connections=max_connections, per_address=max_per_address
+    )
+    tls = load_tls(tls_cert, tls_key) is not None
     with bind(host, port) as bound:
-        check_address(bound.getsockname()[0], keys=not no_keys)
+        check_address(bound.getsockname()[0], keys=not no_keys, tls=tls, plain=plain_http)
         keys_needed = {"signers": read_all(signer), "approvers": read_all(require_approval)}
         card, answerer = open_answerer(bundle, Vault.open(vault), **keys_needed)
         page = render_html(card).encode()  # verification has compared it with the file
@@ -61,7 +78,8 @@ def serve(
             service = Service(
                 called, card.release_id, method, page, answerer, ledger, keys, limits, card.headline, card.verdict
             )
-            run(service, bound, lambda: _announce(service, address(bound), bundle))
+            where_it_is = address(bound, tls=tls)
+            run(service, bound, lambda: _announce(service, where_it_is, bundle), lambda: load_tls(tls_cert, tls_key))
 
 
 def _announce(service: Service, where: str, bundle: Path) -> None:

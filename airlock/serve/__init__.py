@@ -5,8 +5,11 @@ In: a bundle that answers, its ledger and its keys. Out: the Open Inference Prot
     run             the process: an address, a server, a graceful shutdown
     service         everything that makes up a service, before it has an address
     app             the routes and what each does
-    middleware      around every request: an id, limits, headers, a line in the log
+    middleware      around every request: an id, headers, a line in the log
+    connections     counted from the moment they are accepted; limits on number, time and bytes
+    tls             a certificate and its key, checked at the start
     access          bearer tokens, and what each kind of key may do
+    admission       fair shares of memory and turns between clients
     protocol        request bodies, queries and answers in the Open Inference Protocol
     answer_handler  reserve, charge, answer, keep; answers computed off the event loop
     problems        errors as RFC 9457 problem details

@@ -24,7 +24,8 @@ from airlock.errors import AirlockError, LedgerUnavailable
 from airlock.ledger.ledger import Balance
 from airlock.serve import pages, protocol, schema
 from airlock.serve.access import Access
-from airlock.serve.answer_handler import AnswerHandler
+from airlock.serve.admission import Admission
+from airlock.serve.answer_handler import AnswerHandler, PaidAnswer
 from airlock.serve.middleware import Guard, Meters
 from airlock.serve.problems import MEDIA_TYPE, Problem, from_error
 from airlock.serve.protocol import parse_json, read_body
@@ -53,9 +54,11 @@ ROUTES = [
 class App:
     """The routes of one service."""
 
-    def __init__(self, service: Service) -> None:
-        self.service, self.meters = service, Meters()
-        self.access, self.handler = Access(service.keys), AnswerHandler(service.answerer, service.ledger)
+    def __init__(self, service: Service, meters: Meters) -> None:
+        self.service, self.meters = service, meters
+        self.access, self.handler = Access(service.keys, meters), AnswerHandler(service.answerer, service.ledger)
+        limits = service.limits
+        self.admission = Admission(limits.open_requests, limits.held_bytes, limits.concurrent)
         self._ready_until = 0.0
         self._readiness: asyncio.Future[None] | None = None
 
@@ -102,14 +105,14 @@ class App:
         self._check_name(name)
         key = _idempotency_key(request)
         limits = self.service.limits
-        content = await read_body(request, limits.body_bytes, limits.body_seconds)
-        query = await asyncio.to_thread(self._read, content) if len(content) > _LARGE else self._read(content)
-        told["rows"] = len(query.x)
-        try:
-            paid = await self.handler.handle(client, query, key)
-        except LedgerUnavailable as error:
-            self.meters.uncertain.inc(error.uncertain)
-            raise
+        with self.admission.request(client) as room:
+            content = await read_body(request, room, limits.body_bytes, limits.body_seconds)
+            query = await self._read(client, content)
+            told["rows"] = len(query.x)
+            async with self.admission.answering.turn(client) as waited:
+                if waited and await request.is_disconnected():
+                    raise Problem("bad-request", "a client that waits", "one that disconnected", "Nothing was charged.")
+                paid = await self._pay(client, query, key)
         told["units"] = paid.units
         self.meters.rows.inc(len(query.x))
         self.meters.units.inc(paid.units)
@@ -124,7 +127,7 @@ class App:
         """The remaining budget: a client's own or, with the admin's key, all of it."""
         client = await self.access.looker(request)
         priced = self.service.answerer.interface.units is not None
-        balance = await asyncio.to_thread(self.service.ledger.balance, client or "") if priced else None
+        balance = await self._balance(client or "") if priced else None
         figures = pages.budget_figures(self.service, client, balance)
         if _wants_page(request):
             return pages.budget_page(self.service, figures)
@@ -142,14 +145,35 @@ class App:
         """Totals for Prometheus; no inputs, no answers."""
         await self.access.admin(request)
         if self.service.answerer.interface.units is not None:
-            whole: Balance = await asyncio.to_thread(self.service.ledger.balance)
+            whole = await self._balance("")
             self.meters.budget.labels("spent").set(whole.spent)
             self.meters.budget.labels("left").set(whole.left)
         return Response(generate_latest(self.meters.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def _read(self, content: bytes) -> protocol.Query:
+    async def _pay(self, client: str, query: protocol.Query, key: str | None) -> PaidAnswer:
+        """The answers, paid for; a charge that may have been made is counted."""
+        try:
+            return await self.handler.handle(client, query, key)
+        except LedgerUnavailable as error:
+            self.meters.uncertain.inc(error.uncertain)
+            raise
+
+    async def _balance(self, client: str) -> Balance:
+        with self.admission.request(client):
+            async with self.admission.answering.turn(client):
+                return await asyncio.to_thread(self.service.ledger.balance, client)
+
+    async def _read(self, client: str, content: bytes) -> protocol.Query:
         service = self.service
-        return protocol.read_query(parse_json(content), service.answerer.interface, service.limits.rows, service.name)
+
+        def read() -> protocol.Query:
+            interface = service.answerer.interface
+            return protocol.read_query(parse_json(content), interface, service.limits.rows, service.name)
+
+        if len(content) <= _LARGE:
+            return read()
+        async with self.admission.parsing.turn(client):
+            return await asyncio.to_thread(read)
 
     async def _check_ready(self) -> None:
         """Write to the ledger and its mark, at most once a second; whoever asks meanwhile is told the same."""
@@ -169,9 +193,9 @@ class App:
             await asyncio.sleep(_FORGET_SECONDS)
 
 
-def build(service: Service) -> ASGIApp:
+def build(service: Service, meters: Meters | None = None) -> ASGIApp:
     """The whole service as an ASGI application."""
-    app = App(service)
+    app = App(service, meters or Meters())
     web = FastAPI(
         title=f"Airlock: {service.name}",
         version=VERSION,
@@ -185,7 +209,7 @@ def build(service: Service) -> ASGIApp:
     _add_routes(web, app)
     for kind in (Problem, AirlockError, HTTPException, Exception):
         web.add_exception_handler(kind, _problem)
-    return Guard(web, list(web.router.routes), app.meters, service.limits.concurrent)
+    return Guard(web, list(web.router.routes), app.meters)
 
 
 def _add_routes(web: FastAPI, app: App) -> None:
@@ -198,11 +222,12 @@ def _add_routes(web: FastAPI, app: App) -> None:
             "/v2/models/{name}/ready": schema.gives(schema.table(name=text, ready=yes), "It is ready.")
             | schema.problems(404, 503),
             "/v2/models/{name}/infer": schema.gives(schema.answer(interface), "The answers.")
-            | schema.problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503),
-            "/budget": schema.gives(schema.budget(), "The remaining budget.") | schema.problems(401, 403, 503),
+            | schema.problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
+            "/budget": schema.gives(schema.budget(), "The remaining budget.") | schema.problems(401, 403, 429, 503),
             "/card": page,
             "/docs": page,
-            "/metrics": schema.gives(text, "In Prometheus' format.", "text/plain") | schema.problems(401, 403, 503),
+            "/metrics": schema.gives(text, "In Prometheus' format.", "text/plain")
+            | schema.problems(401, 403, 429, 503),
             "/openapi.json": schema.gives({"type": "object"}, "This.")}  # fmt: skip
     extra = {"/v2/models/{name}/infer": schema.infer(interface, app.service.limits)}
     extra |= {"/budget": schema.guarded(), "/metrics": schema.guarded()}

@@ -1,4 +1,4 @@
-"""Around every request: an id, a limit on concurrent requests, the headers of all responses, one line in the log.
+"""Around every request: an id, the headers of all responses, one line in the log.
 
 No exception passes it: an unexpected one becomes a 500 without details. HEAD is GET without its body; OPTIONS lists the
 allowed methods.
@@ -28,6 +28,7 @@ _ALWAYS = {
     b"referrer-policy": b"no-referrer",
     b"cache-control": b"no-store",
 }
+_SECURE = {b"strict-transport-security": b"max-age=31536000"}  # a browser that has been here comes back by TLS
 
 
 class Meters:
@@ -48,6 +49,16 @@ class Meters:
             "airlock_uncertain_charges_total", "Charges that may have been made unanswered.", registry=self.registry
         )
         self.in_flight = Gauge("airlock_requests_in_flight", "Requests being answered now.", registry=self.registry)
+        self.connections = Gauge("airlock_connections", "Open connections.", registry=self.registry)
+        self.closed = Counter(
+            "airlock_connections_closed_total",
+            "Connections that the service closed to keep its limits.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.wrong_tokens = Counter(
+            "airlock_wrong_tokens_total", "Requests with a wrong token.", registry=self.registry
+        )
         self.budget = Gauge("airlock_budget_units", "The whole budget.", ["state"], registry=self.registry)
 
 
@@ -58,11 +69,10 @@ class Guard:
         app: The application it wraps, with `router.routes`.
         routes: Its routes, for their names and methods.
         meters: Where requests are counted.
-        concurrent: The most concurrent requests; health checks are always answered.
     """
 
-    def __init__(self, app: ASGIApp, routes: list[Any], meters: Meters, concurrent: int) -> None:
-        self._app, self._routes, self._meters, self._concurrent = app, routes, meters, concurrent
+    def __init__(self, app: ASGIApp, routes: list[Any], meters: Meters) -> None:
+        self._app, self._routes, self._meters = app, routes, meters
         self._now, self._name, self._count = 0, secrets.token_hex(4), itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,11 +85,11 @@ class Guard:
         state = scope.setdefault("state", {})
         state["told"] = told
         route, allowed = self._find(scope)
-        reply = _Reply(send, told, ", ".join(sorted(allowed)))
+        reply = _Reply(send, told, ", ".join(sorted(allowed)), scope["scheme"] == "https")
         self._now += 1
         self._meters.in_flight.set(self._now)
         try:
-            await self._handle(scope, receive, reply, route)
+            await self._handle(scope, receive, reply)
         except asyncio.CancelledError:
             told["status"] = 499
             raise
@@ -88,16 +98,11 @@ class Guard:
             self._meters.in_flight.set(self._now)
             self._note(route, told, time.perf_counter() - begun)
 
-    async def _handle(self, scope: Scope, receive: Receive, reply: _Reply, route: str) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         if scope["method"] == "OPTIONS" and reply.allowed:
             await reply.whole(204, b"", {})
             return
         try:
-            if self._now > self._concurrent and not route.startswith("/v2/health"):
-                raise Problem(
-                    "busy", f"at most {self._concurrent:,} requests at once", "more", do="Retry in a second.",
-                    headers={"Retry-After": "1"},
-                )  # fmt: skip
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             await self._app({**scope, "method": method}, receive, reply)
         except Problem as problem:
@@ -128,9 +133,10 @@ class Guard:
 class _Reply:
     """Sends a response, with the headers that all responses have."""
 
-    def __init__(self, send: Send, told: dict[str, Any], allowed: str) -> None:
+    def __init__(self, send: Send, told: dict[str, Any], allowed: str, secure: bool) -> None:
         self._send, self._told, self._begun = send, told, False
         self.allowed = allowed
+        self._always = _ALWAYS | _SECURE if secure else _ALWAYS
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -140,7 +146,7 @@ class _Reply:
             if message["status"] in (204, 405):
                 headers.append((b"allow", self.allowed.encode()))
             there = {name.lower() for name, _ in headers}
-            headers += [(name, value) for name, value in _ALWAYS.items() if name not in there]
+            headers += [(name, value) for name, value in self._always.items() if name not in there]
             headers.append((b"x-request-id", self._told["request_id"].encode()))
             message = {**message, "headers": headers}
         await self._send(message)

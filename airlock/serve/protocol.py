@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from airlock._version import VERSION
 from airlock.ledger.chain import digest
 from airlock.methods.interface import Answers, Interface
+from airlock.serve.admission import BodyRoom
 from airlock.serve.problems import Problem
 
 # The body of a request.
@@ -31,30 +32,31 @@ from airlock.serve.problems import Problem
 _CLOSE = {"Connection": "close"}  # the rest of the body would be read as the next request
 
 
-async def read_body(request: Request, most_bytes: int, seconds: float) -> bytes:
-    """The whole body.
+async def read_body(request: Request, room: BodyRoom, most_bytes: int, seconds: float) -> bytes:
+    """The whole body; the room it takes is given back by the caller.
 
     Raises:
-        Problem: It is too large, too slow, compressed, not JSON by its type, or the client disconnected.
+        Problem: It is too large, too slow, compressed, not JSON by its type, there is no room, or the client
+            disconnected.
     """
     _check_type(request)
     too_large = Problem("too-large", f"at most {most_bytes:,} bytes", "more", do="Send fewer rows.", headers=_CLOSE)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > most_bytes):
         raise too_large
-    parts, size = [], 0
+    content = bytearray()  # many small parts would take more room than they have bytes
     try:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
-                size += len(part)
-                if size > most_bytes:
+                if len(content) + len(part) > most_bytes:
                     raise too_large
-                parts.append(part)
+                room.add(len(part))
+                content += part
     except TimeoutError:
         raise Problem("too-slow", f"the whole body within {seconds:g} s", "only a part of it", headers=_CLOSE) from None
     except ClientDisconnect:
         raise Problem("bad-request", "a complete body", "a client that disconnected", headers=_CLOSE) from None
-    return b"".join(parts)
+    return bytes(content)
 
 
 def _check_type(request: Request) -> None:

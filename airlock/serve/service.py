@@ -15,23 +15,50 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """The limits of one request.
+    """The limits of one request, of one connection, and of all of them.
 
     Attributes:
         rows: The most rows in one batch.
         body_bytes: The largest size of a body.
         body_seconds: The longest time for the body to arrive.
-        concurrent: The most concurrent requests.
+        concurrent: The most requests that are answered at once.
+        connections: The most connections; fewer where the process may not open as many files.
+        per_address: The most connections from one address; by default a quarter of all.
+        header_bytes: The largest size of a request's line and headers.
+        header_seconds: The longest time for them to arrive, the TLS handshake included.
+        idle_seconds: How long a connection is kept between two requests.
+        write_seconds: How long a client may take to read what no longer fits into the system's buffers.
     """
 
     rows: int = 256
     body_bytes: int = 8 << 20
     body_seconds: float = 10.0
     concurrent: int = 256
+    connections: int = 1024
+    per_address: int | None = None
+    header_bytes: int = 16 << 10
+    header_seconds: float = 10.0
+    idle_seconds: float = 30.0
+    write_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.rows, self.body_bytes, self.body_seconds, self.concurrent) <= 0:
+        if min(value for value in vars(self).values() if value is not None) <= 0:
             raise ConfigError("limits above 0", "another")
+
+    @property
+    def from_one_address(self) -> int:
+        """The most connections from one address."""
+        return min(self.connections, self.per_address or max(1, self.connections // 4))
+
+    @property
+    def held_bytes(self) -> int:
+        """The most bytes of bodies in memory at once, of all clients."""
+        return 16 * self.body_bytes
+
+    @property
+    def open_requests(self) -> int:
+        """The most requests with a key at once, whether their bodies arrive, they wait or they are answered."""
+        return max(1, self.connections // 2)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +25,7 @@ from airlock.mechanisms import Stream
 from airlock.mechanisms.discrete import GridNoise
 from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 from airlock.serve.ledger_paths import terms_of
-from airlock.serve.run import address, bind, make_server, serve
+from airlock.serve.run import LoadTls, Server, address, bind, make_server, serve
 from airlock.serve.service import Service, ServiceLimits
 from tests.waiting import LONG
 
@@ -69,32 +72,36 @@ def question(rows: int = 1, value: float = 0.5, **changes: Any) -> dict[str, Any
     return {"inputs": [{"name": "input", "datatype": "FP32", "shape": [rows, *SHAPE], "data": data} | changes]}
 
 
-def make(
-    folder: Path,
-    answerer: Answerer,
-    *,
-    place: str = "",
-    keys: bool = True,
-    body_seconds: float = LONG,
-    **limits: Any,
-) -> Service:
+PATIENT = dict.fromkeys(("body_seconds", "header_seconds", "idle_seconds", "write_seconds"), LONG)
+
+
+def make(folder: Path, answerer: Answerer, *, place: str = "", keys: bool = True, **limits: Any) -> Service:
     ledger = Ledger.open(place or folder / "ledger.db", folder / "mark", terms_of(RELEASE, answerer.interface))
     store = KeyStore(ledger) if keys else None
-    allowed = ServiceLimits(body_seconds=body_seconds, **limits)
+    allowed = ServiceLimits(**(PATIENT | limits))
     return Service("pets", RELEASE, "airlock_answers_test", CARD, answerer, ledger, store, allowed)
 
 
 @contextlib.contextmanager
-def running(service: Service) -> Iterator[str]:
+def running(service: Service, **parts: Any) -> Iterator[str]:
     """The service at an address, in a thread of this process."""
+    with running_server(service, **parts) as (_, where):
+        yield where
+
+
+@contextlib.contextmanager
+def running_server(
+    service: Service, tls: LoadTls = lambda: None, listening: type[socket.socket] = socket.socket
+) -> Iterator[tuple[Server, str]]:
+    """The server and its address; it listens on a socket of the given class."""
     ready = threading.Event()
-    server = make_server(service, ready.set)
-    with bind("127.0.0.1", 0) as bound:
+    server = make_server(service, ready.set, tls)
+    with listening(fileno=bind("127.0.0.1", 0).detach()) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         try:
             assert ready.wait(LONG)
-            yield address(bound)
+            yield server, address(bound, tls=server.has_tls)
         finally:
             server.stop()
             thread.join(LONG)
@@ -132,10 +139,14 @@ class Nursery:
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.serve.selling"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._running: set[int] = set()
 
-    def start(self, folder: Path, cap: int, seconds: float = 0.0, place: str = "") -> tuple[int, str]:
+    def start(
+        self, folder: Path, cap: int, seconds: float = 0.0, place: str = "", descriptors: int = 0, **limits: Any
+    ) -> tuple[int, str]:
         """A new service on a ledger in this folder, or with its mark there: its process and its address."""
-        pid, where = self._say([str(folder), cap, seconds, place])
+        pid, where = self._say([str(folder), cap, seconds, place, descriptors, limits])
+        self._running.add(int(pid))
         return int(pid), where
 
     def end(self, pid: int, number: int) -> None:
@@ -143,9 +154,13 @@ class Nursery:
 
     def wait(self, pid: int) -> int:
         """How it ended."""
+        self._running.discard(pid)
         return int(self._say(pid)[0])
 
     def close(self) -> None:
+        for pid in self._running:  # of a test that failed
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.communicate()
 
@@ -156,11 +171,13 @@ class Nursery:
         return self.process.stdout.readline().split()
 
 
-def _serve(folder: str, cap: int, seconds: float, place: str) -> None:
+def _serve(folder: str, cap: int, seconds: float, place: str, descriptors: int, limits: dict[str, Any]) -> None:
+    if descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     with open(Path(folder) / "log", "a") as log:
         os.dup2(log.fileno(), 2)
     with bind("127.0.0.1", 0) as bound:
-        selling = make(Path(folder), Priced(cap, seconds), place=place)
+        selling = make(Path(folder), Priced(cap, seconds), place=place, **limits)
         with selling.ledger:
             serve(selling, bound, lambda: print(os.getpid(), address(bound), flush=True))
 

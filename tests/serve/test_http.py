@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ import pytest
 
 from airlock.errors import LedgerBroken, LedgerUnavailable
 from airlock.ledger import KeyStore, Ledger
+from airlock.serve.access import WrongTokens
 from airlock.serve.app import ROUTES
 from airlock.serve.ledger_paths import terms_of
 from airlock.serve.problems import MEDIA_TYPE
@@ -318,22 +320,88 @@ def test_a_ledger_that_fails(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Non
     assert shop.answerer.cancelled == 2
 
 
-@pytest.mark.parametrize("options", [{"concurrent": 2, "units": 100}])
-def test_too_many_at_once(shop: Shop) -> None:
+@pytest.mark.parametrize("options", [{"concurrent": 2, "connections": 8, "per_address": 8, "units": 100}])
+def test_no_client_keeps_another_out(shop: Shop) -> None:
+    """Of two turns one client gets one, of four requests at once two; what is free stays free for others."""
+    assert shop.service.keys is not None
+    bob = shop.service.keys.add("bob")[1]
     shop.answerer.go.clear()
-    with ThreadPoolExecutor(2) as pool:
-        first = [pool.submit(shop.ask) for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool:
         try:
-            wait_until(lambda: shop.spent == 2, "two requests under way")
-            for _ in range(6):
+            first = [pool.submit(shop.ask)]
+            wait_until(lambda: shop.spent == 1, "a request under way")
+            first.append(pool.submit(shop.ask))
+            wait_until(lambda: under_way(shop) == 2, "a second one, which waits")
+            for _ in range(3):
                 reply = shop.ask()
-                check_problem(reply, 503, "busy")
+                told = check_problem(reply, 503, "busy")
+                assert "of one client" in told["expected"]
                 assert reply.headers["retry-after"] == "1"
-            assert shop.web.get("/v2/health/live").status_code == 200  # health is always answered
+            assert shop.spent == 1
+            first.append(pool.submit(shop.ask, token=bob))
+            wait_until(lambda: shop.spent == 2, "another client's request under way")
+            assert shop.web.get("/v2/health/live").status_code == 200
         finally:
             shop.answerer.go.set()
-        assert [one.result().status_code for one in first] == [200, 200]
-    assert shop.spent == 2
+        assert [one.result().status_code for one in first] == [200, 200, 200]
+    assert shop.spent == 3
+
+
+def under_way(shop: Shop) -> int:
+    """How many requests there are besides this one."""
+    lines = (line.split() for line in shop.look("/metrics", shop.admin).text.splitlines())
+    return int(next(float(line[1]) for line in lines if line[0] == "airlock_requests_in_flight")) - 1
+
+
+@pytest.mark.parametrize("options", [{"concurrent": 2}])
+def test_a_client_that_leaves_while_it_waits_is_not_charged(shop: Shop) -> None:
+    shop.answerer.go.clear()
+    body = json.dumps(question()).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {shop.token}\r\n"
+    lines = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(shop.ask)
+        wait_until(lambda: shop.spent == 1, "a request under way")
+        with socket.create_connection((shop.web.base_url.host, shop.web.base_url.port or 0), LONG) as gone:
+            gone.sendall((head + lines).encode() + body)
+            wait_until(lambda: under_way(shop) == 2, "a second one, which waits")
+        shop.answerer.go.set()
+        assert first.result().status_code == 200
+    wait_until(lambda: under_way(shop) == 0, "the end of both")
+    assert shop.spent == 1
+
+
+def test_wrong_tokens_are_slowed_down_and_valid_ones_are_not(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("airlock.serve.access.time", SimpleNamespace(monotonic=lambda: now))
+    real, unknown = shop.token[:-1] + ("A" if shop.token[-1] != "A" else "B"), "airlock_000000000000_" + "x" * 43
+    for count in range(11):
+        check_problem(shop.ask(token=(real, unknown)[count % 2]), 401, "unknown-key")
+    waits, told = [], []
+    for wrong in (real, unknown, "nothing like it", real):
+        reply = shop.ask(token=wrong)
+        told.append(check_problem(reply, 429, "too-many-attempts") | {"instance": ""})
+        waits.append(int(reply.headers["retry-after"]))
+    assert waits == [4, 8, 16, 32]
+    assert told == told[:1] * 4  # which part is wrong is not said
+    assert shop.ask().status_code == 200  # a valid key from the same address, at once
+    check_problem(shop.look("/budget", real), 429, "too-many-attempts")
+    now += 64
+    check_problem(shop.ask(token=real), 401, "unknown-key")  # the time is up
+    check_problem(shop.ask(token=real), 429, "too-many-attempts")
+    now += 1000
+    check_problem(shop.ask(token=real), 401, "unknown-key")  # forgotten
+    assert shop.spent == 1
+
+
+def test_wrong_tokens_take_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airlock.serve.access.time", SimpleNamespace(monotonic=lambda: 0.0))
+    wrong = WrongTokens()
+    waits = [wrong.add("a") for _ in range(60)]
+    assert max(waits) == 300.0
+    for number in range(5000):
+        assert wrong.add(str(number)) == 0.0
+    assert wrong.add("a") == 0.0  # forgotten: others came
 
 
 @pytest.mark.parametrize("options", [{"units": None}])

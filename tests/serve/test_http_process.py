@@ -6,7 +6,6 @@ import json
 import random
 import signal
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -26,17 +25,10 @@ from tests.waiting import LONG, wait_until
 runner = CliRunner()
 
 
-def prepared(folder: Path, cap: int) -> str:
-    """A ledger of so many units, and ann's token."""
+def prepared(folder: Path, cap: int, client: str = "ann") -> str:
+    """A ledger of so many units, and a client's token."""
     with Ledger.open(folder / "ledger.db", folder / "mark", terms_of(RELEASE, Priced(cap).interface)) as ledger:
-        return KeyStore(ledger).add("ann")[1]
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
+        return KeyStore(ledger).add(client)[1]
 
 
 def spent(folder: Path) -> tuple[int, LedgerVerification]:
