@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
@@ -24,13 +24,6 @@ from tests.waiting import wait_until
 
 CAP, ASKERS = 10**6, 8
 Answered = tuple[str, int, Any]  # an idempotency key, the rows, and the outputs
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
 
 
 def begun(place: str, mark: Path) -> str:
