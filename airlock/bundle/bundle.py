@@ -20,7 +20,7 @@ from typing import Any
 
 import tomli_w
 
-from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card
+from airlock.bundle.card import OLDEST, SCHEMA_VERSION, Card, older_note
 from airlock.bundle.contents import (
     CARD,
     CONFIG,
@@ -190,7 +190,7 @@ def read(folder: Path) -> Bundle:
             raise FormatError(
                 f"a card of format {SCHEMA_VERSION} in {folder / CARD}",
                 f"one of format {table['schema_version']}",
-                f"Before format {OLDEST}, figures on cards were not paid for.",
+                older_note(table["schema_version"]),
                 "`airlock verify` and `airlock show` can open it; for anything else, make the release again.",
             )
         return Bundle(folder, Card.model_validate(table))

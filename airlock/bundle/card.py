@@ -60,14 +60,22 @@ from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
 
 # Format 2 added where noise was computed, 3 the attacker's access and findings, 4 interfaces, 5 student sizes and
-# features; since 6, every figure is public or paid for
-SCHEMA_VERSION = 6
-SCHEMA_ID = "urn:airlock:card:6"
-OLDEST = 6  # figures on older cards were not paid for
+# features; since 6, every figure is public or paid for, and since 7, model files have one form and bundles are signed
+SCHEMA_VERSION = 7
+SCHEMA_ID = "urn:airlock:card:7"
+OLDEST = 7  # model files of older bundles may hold something else as well
+PAID = 6  # figures on cards before this format were not paid for
 _MANY = 3  # up to this many other releases, every assignment of a person to parts is accounted for separately
 
 Scalar = str | int | float
 NO_WORDS = Words(promise=(), noise="", utility="", audit="", others="", tuning="")  # until the figures are known
+
+
+def older_note(version: int) -> str:
+    """What must be known about a bundle of an earlier format before anything else."""
+    if version < PAID:
+        return f"Made before format {PAID}: the card's figures were not paid for; the plan was not derived again."
+    return f"Made before format {OLDEST}: its files may hold more than they should; the plan was not derived again."
 
 
 class Card(Frozen):
@@ -103,7 +111,7 @@ class Card(Frozen):
 
     model_config = ConfigDict(revalidate_instances="always")  # interfaces are built elsewhere, so validate them here
 
-    schema_version: Literal[6]
+    schema_version: Literal[7]
     headline: str
     release_id: ReleaseId
     airlock_version: str

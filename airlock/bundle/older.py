@@ -1,9 +1,10 @@
 """Bundles of earlier formats: what can still be checked, and what cannot.
 
-Before format 6, cards held figures about test records and attacks that no ε paid for. Such a bundle can still be
-opened: its files are compared with their checksums, and its ε is recomputed from the recorded events. Nothing else on
-its card is checked, and `NOTE` comes before anything else that is reported about it. To be served or to pass the gate,
-it has to be made again.
+Before format 6, cards held figures about test records and attacks that no ε paid for; before format 7, model files had
+many forms, so that no check could tell whether they hold something else as well. Such a bundle can still be opened: its
+files are compared with their checksums, and its ε is recomputed from the recorded events. Nothing else on its card is
+checked, and `card.older_note` comes before anything else that is reported about it. To be served or to pass the gate, it has to be
+made again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from pydantic import ValidationError
 
 from airlock.bundle import bundle
-from airlock.bundle.card import OLDEST
+from airlock.bundle.card import OLDEST, PAID
 from airlock.bundle.consistency import epsilon_defects
 from airlock.bundle.contents import Contents, Defects, Test
 from airlock.bundle.files import parse_json
@@ -23,7 +24,6 @@ from airlock.errors import AirlockError, FormatError
 
 FILES = ("audit.json", "roc.svg", "sheet.png")  # files that current bundles no longer have
 _SINCE = {2: {"noise_made_on"}, 4: {"interface"}, 5: {"features", "compression", "sheet"}}
-NOTE = f"Made before format {OLDEST}: the card's figures were not paid for; the plan was not derived again."
 
 
 class OlderBudget(OlderTable):
@@ -86,7 +86,7 @@ def _card(files: Contents) -> Defects:
     """Detect a current card relabelled as an older one to be checked less: it has fields its format did not have."""
     table, card = parse_json(files.read(bundle.CARD)), read(files)
     later = {field for since, fields in _SINCE.items() if since > card.schema_version for field in fields}
-    found = sorted(later & set(table)) + ["guarantee.parts"] * ("parts" in table["guarantee"])
+    found = sorted(later & set(table)) + ["guarantee.parts"] * (card.schema_version < PAID and "parts" in table["guarantee"])
     return [f"A card of format {card.schema_version} has no {', '.join(found)}."] if found else []
 
 

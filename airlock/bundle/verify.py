@@ -20,7 +20,7 @@ from torch import nn
 from airlock import isolation
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older, replan
-from airlock.bundle.card import OLDEST, Card, schema
+from airlock.bundle.card import OLDEST, Card, older_note, schema
 from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip, limit_of
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
@@ -192,8 +192,9 @@ def warm_up() -> None:
 def inspect(folder: Path, safe: Vault, *, gated: bool = False) -> tuple[tuple[Check, ...], str | None]:
     """Check all but the signatures, in this process and without limits; returns a note about the format, too."""
     files = Contents(folder)
-    if older.format_of(files) is not None:
-        return _inspect_older(files, safe, gated), older.NOTE
+    version = older.format_of(files)
+    if version is not None:
+        return _inspect_older(files, safe, gated), older_note(version)
     checks = [
         _run("files", "All files are there and nothing else.", lambda: _files(files)),
         _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),

@@ -85,10 +85,11 @@ def show(
 
 def _print_older(card: OlderCard, as_json: bool) -> None:
     """What can still be said about a bundle of an earlier format, preceded by what cannot."""
-    from airlock.bundle.older import NOTE
+    from airlock.bundle.card import older_note
 
+    note = older_note(card.schema_version)
     if as_json:
-        print_json({"note": NOTE, **card.model_dump(mode="json")})
+        print_json({"note": note, **card.model_dump(mode="json")})
         return
     promise = card.guarantee
     epsilon = "no bound" if promise.epsilon is None else f"{promise.epsilon:.4f}"
@@ -98,7 +99,7 @@ def _print_older(card: OlderCard, as_json: bool) -> None:
         ["protects", protects(promise.unit, promise.relation)],
         ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],
     ]
-    print_text(NOTE)
+    print_text(note)
     print_table(f"Card of {card.channel}/{card.method}, {card.created}, format {card.schema_version}", ["", ""], rows)
 
 
