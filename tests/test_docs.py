@@ -64,6 +64,20 @@ def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
     assert entries(SITE["nav"]) == PAGES
 
 
+def test_every_test_that_the_threat_model_names_is_there() -> None:
+    """A line of the threat model that names no test, or one that is gone, says something that nobody shows."""
+    text = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
+    code = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    known = {name for one in code.values() for name in re.findall(r"^\s*(?:async )?def (test_\w+)", one, re.M)}
+    paths = {str(path.relative_to(ROOT)) for path in code} | {path.name for path in code}
+    named = re.findall(r"`((?:tests/[\w/]*)?test_\w+(?:\.py)?)`", text)
+    assert len(named) > 20
+    assert [name for name in named if name not in known | paths] == []
+    rows = [line for line in text.splitlines() if line.startswith("|") and "---" not in line]
+    shown = text[text.index("## A service in the open") :]
+    assert [row for row in rows if row in shown and "test" not in row.rsplit("|", 2)[-2]] == []
+
+
 def test_what_the_quick_start_shows_is_what_the_readme_runs() -> None:
     """README's commands and code are executed by tests/test_readme.py."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
