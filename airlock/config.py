@@ -237,7 +237,7 @@ def read_table(path: Path, overrides: Mapping[str, object] | None = None) -> dic
         Refused: It is a bundle's and leads to code from elsewhere that `overrides` does not name.
     """
     table = _read_toml(path)
-    if any((path.parent / name).exists() for name in _BESIDE_A_CARD):
+    if any((folder / name).exists() for name in _BESIDE_A_CARD for folder in (path.parent, path.resolve().parent)):
         plugins.refuse_strangers(table, overrides)
     return table
 

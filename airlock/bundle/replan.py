@@ -109,10 +109,12 @@ def _config(table: dict[str, Any], given: Mapping[str, object]) -> ReleaseConfig
             option = f"--net {name}" if key == "net" else f"--set {key}={name}"
             raise Skip(f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare "
                        f"them, name it yourself: {option}")  # fmt: skip
+    if (name := f"{table.get('channel')}/{table.get('method')}") in methods.GONE:
+        raise Skip(f"There is no {name} any more. {_NOT_COMPARED}")
     if PATH_REMOVED in str(table.get("settings")):
         raise Skip(f"A setting was a path, which never leaves. {_NOT_COMPARED}")
-    here = table.get("data") if isinstance(table.get("data"), Mapping) else {}
-    placed = {} if "source" in here else {"data.source": _ELSEWHERE}
+    here = table.get("data")
+    placed = {} if isinstance(here, Mapping) and "source" in here else {"data.source": _ELSEWHERE}
     return as_asked(from_table(merge(table, {**placed, **given})))
 
 
@@ -170,10 +172,10 @@ def _of_plan(plan: Plan, card: Card) -> Iterator[str]:
 
 
 def _of_artefact(channel: Channel, card: Card) -> Iterator[str]:
-    facts, leaving = channel.facts, card.leaving
+    facts, net = channel.facts, card.network
     if card.artefact != channel.artefact:
         yield f"A bundle of {channel.channel}/{channel.method} holds something else."
-    elif card.network is not None and (leaving.input_shape, leaving.classes) != (facts.shape, facts.classes):
+    elif net is not None and (net.input_shape, net.classes) != (facts.shape, facts.classes):
         yield "The network does not take the records of the config."
     wanted = channel.interface()
     if wanted is not None and card.interface is not None and not _same(vars(card.interface), vars(wanted)):

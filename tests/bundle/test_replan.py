@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from airlock.accounting import calibrate, compute_epsilon, from_json
 from airlock.accounting.calibrate import TOLERANCE, suggesting
-from airlock.bundle import Bundle, verify
+from airlock.bundle import Bundle, Vault, verify
+from airlock.bundle.answering import open_interface
 from airlock.cli import app
 from airlock.config import from_table
 from airlock.pipeline import make_release
@@ -106,6 +107,29 @@ def test_an_interface_is_what_the_config_leads_to(asked: Path, tmp_path: Path, c
     assert says in said
 
 
+def test_no_command_serves_a_forged_bundle(asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As found: answers were the private head to six digits, and 600 were sold where 50 were paid for."""
+    ran: list[object] = []
+    monkeypatch.setattr("airlock.serve.run.serve", lambda service, *told: ran.append(service.answerer.interface))
+    vault = Path(shutil.copytree(asked.with_name("vault"), tmp_path / "vault"))
+    folder = Path(shutil.copytree(asked, tmp_path / "bundle"))
+    lines = [
+        ["serve", str(folder), "--port", "0"],
+        ["keys", "add", "ann", "--bundle", str(folder)],
+        ["ledger", "verify", "--new-mark", "--bundle", str(folder)],
+        ["audit", str(folder), "--data", str(asked.with_name("people.npz"))],
+        ["gate", str(folder)],
+    ]
+    assert CliRunner().invoke(app, [*lines[0], "--vault", str(vault)]).exit_code == 0
+    assert ran == [open_interface(asked, Vault.open(vault)).interface]
+    forge(folder, {"interface.figures.noise_multiplier": 0.001, "interface.units": 1_000_000})
+    for line in lines:
+        done = CliRunner().invoke(app, [*line, "--vault", str(vault)])
+        assert done.exit_code in (1, 2), (line, done.output)
+        assert "Not as this vault released it" in " ".join(done.output.split()), line
+    assert len(ran) == 1
+
+
 def test_without_its_network_the_plan_is_not_made_and_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder.parent))
     (folder.parent / "my_nets.py").write_text("from airlock.nets.classifiers import linear\n")
@@ -124,6 +148,9 @@ SKIPPED: dict[str, tuple[Change, Change, str]] = {
     "a method of another package": ({"method": "theirs"}, {"method": "theirs"}, "'theirs', its method,"),
     "an accountant": ({}, {"accountant": "theirs"}, "'theirs', its accountant,"),
     "a network": ({"network.name": "theirs"}, {"net": "theirs"}, "'theirs', its net,"),
+    "a method that is gone": (
+        {"channel": "answers", "method": "savings"}, {"channel": "answers", "method": "savings"}, "no answers/savings",
+    ),
     "a path": ({}, {"settings.weights": "(a path, removed)"}, "A setting was a path"),
     "records of a million pixels": ({"data.shape": [3, 2048, 2048]}, {}, "too large"),
     "a front end inside": (
