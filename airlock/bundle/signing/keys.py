@@ -79,7 +79,7 @@ class PublicKey:
         """The key in one word, for the file of trusted keys: its DER in base64."""
         return base64.b64encode(self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).decode()
 
-    @cached_property
+    @property
     def _key(self) -> ec.EllipticCurvePublicKey:
         key = load_pem_public_key(self.pem)
         assert isinstance(key, ec.EllipticCurvePublicKey)
