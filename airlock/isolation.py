@@ -41,7 +41,7 @@ _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_TH
 
 
 @dataclass(frozen=True)
-class Limits:
+class Allowance:
     """What a child may use.
 
     Args:
@@ -70,7 +70,7 @@ class Stopped(Exception):
 Answer = Callable[[Any], bytes]
 
 
-def run(work: str, request: Mapping[str, Any], limits: Limits, answer: Answer) -> Iterator[Any]:
+def run(work: str, request: Mapping[str, Any], limits: Allowance, answer: Answer) -> Iterator[Any]:
     """Do work in a child, and give what it says, as it says it.
 
     Args:
@@ -91,7 +91,7 @@ def run(work: str, request: Mapping[str, Any], limits: Limits, answer: Answer) -
         yield from _listen(own, limits, answer)
 
 
-def _listen(own: socket.socket, limits: Limits, answer: Answer) -> Iterator[Any]:
+def _listen(own: socket.socket, limits: Allowance, answer: Answer) -> Iterator[Any]:
     """What the child says until the server reports its end."""
     until, child, over = time.monotonic() + _PATIENCE * limits.seconds, 0, False
     try:
@@ -120,7 +120,7 @@ def _listen(own: socket.socket, limits: Limits, answer: Answer) -> Iterator[Any]
                 os.kill(child, signal.SIGKILL)
 
 
-def _why(status: int, limits: Limits) -> str:
+def _why(status: int, limits: Allowance) -> str:
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return _too_long(limits) if status == -signal.SIGXCPU else too_much(limits.bytes)
     if status == -signal.SIGINT:
@@ -133,7 +133,7 @@ def too_much(size: int) -> str:
     return f"It needed more than {size / 2**30:.3g} GiB of memory and was stopped; {BYTES_VARIABLE} allows more."
 
 
-def _too_long(limits: Limits) -> str:
+def _too_long(limits: Allowance) -> str:
     return f"It needed more than {limits.seconds} s and was stopped; {SECONDS_VARIABLE} allows more."
 
 
@@ -277,7 +277,7 @@ def _work(line: socket.socket, told: Mapping[str, Any]) -> None:
         for name in [name for name in os.environ if name.startswith(_PASSED_ON)]:
             del os.environ[name]
         os.environ.update(told["settings"])
-        _limit(Limits(told["bytes"], told["seconds"]))
+        _limit(Allowance(told["bytes"], told["seconds"]))
         module, _, name = told["work"].partition(":")
         getattr(importlib.import_module(module), name)(Parent(line), told["request"])
         code = 0
@@ -285,7 +285,7 @@ def _work(line: socket.socket, told: Mapping[str, Any]) -> None:
         os._exit(code)
 
 
-def _limit(limits: Limits) -> None:
+def _limit(limits: Allowance) -> None:
     import resource
 
     wanted = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: limits.seconds, resource.RLIMIT_AS: _size() + limits.bytes}

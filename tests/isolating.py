@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 from airlock import isolation
-from airlock.isolation import Answer, Limits
+from airlock.isolation import Allowance, Answer
 
 in_a_child = isolation.run
 
@@ -32,7 +31,7 @@ class _Here:
         return self.answer(json.loads(json.dumps(question)))
 
 
-def run(work: str, request: Mapping[str, Any], limits: Limits, answer: Answer) -> Iterator[Any]:
+def run(work: str, request: Mapping[str, Any], limits: Allowance, answer: Answer) -> Iterator[Any]:
     """What a child would say."""
     module, _, name = work.partition(":")
     parent = _Here(answer)
@@ -59,7 +58,7 @@ def spins(parent: isolation.Parent, request: Mapping[str, Any]) -> None:
     """Uses a processor and never ends."""
     parent.say("before")
     while True:
-        time.monotonic()
+        pass
 
 
 def grows(parent: isolation.Parent, request: Mapping[str, Any]) -> None:

@@ -136,10 +136,10 @@ def _with_own(found: Verification, net: nn.Module | None, given: Mapping[str, ob
     return replace(found, checks=checks)
 
 
-def _limits(folder: Path) -> isolation.Limits:
+def _limits(folder: Path) -> isolation.Allowance:
     """What a bundle may use: more for a large one, by the space that it takes up on the disk."""
     size = sum(place.lstat().st_blocks * 512 for place in folder.iterdir())
-    return isolation.Limits(
+    return isolation.Allowance(
         isolation.setting(isolation.BYTES_VARIABLE, (4 << 30) + 8 * size),
         isolation.setting(isolation.SECONDS_VARIABLE, 60 + 30 * (size >> 30)),
     )

@@ -25,6 +25,7 @@ from airlock.cli.terminal import (
     overrides,
     print_json,
     print_table,
+    print_text,
     progress_bar,
     shown,
     translate_errors,
@@ -214,4 +215,6 @@ def demo(
         return
     print_comparison(found, out)
     if released:
-        say(f"\nReleased with {advice.method}: the card to read and sign is {shown(out / DEMO_BUNDLE / 'card.html')}")
+        print_text(
+            f"\nReleased with {advice.method}: the card to read and sign is {shown(out / DEMO_BUNDLE / 'card.html')}"
+        )

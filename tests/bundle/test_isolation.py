@@ -12,12 +12,12 @@ import pytest
 from airlock import isolation
 from airlock.bundle import read_verified, verify
 from airlock.errors import ConfigError, Refused
-from airlock.isolation import Limits, Stopped, run
+from airlock.isolation import Allowance, Stopped, run
 from tests.bundle.test_models import _bomb, in_its_form
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PLENTY = Limits(1 << 30, 600)
+PLENTY = Allowance(1 << 30, 600)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def work(
-    name: str, limits: Limits = PLENTY, answer: isolation.Answer = lambda _: b"", **request: object
+    name: str, limits: Allowance = PLENTY, answer: isolation.Answer = lambda _: b"", **request: object
 ) -> list[object]:
     return list(isolation.run(f"tests.isolating:{name}", request, limits, answer))
 
@@ -91,9 +91,9 @@ def test_the_settings_are_those_of_the_caller_at_that_time(monkeypatch: pytest.M
 @pytest.mark.usefixtures("light")
 def test_a_child_that_needs_too_much_is_stopped() -> None:
     with pytest.raises(Stopped, match="It needed more than 1 s and was stopped; AIRLOCK_CHECK_SECONDS allows more"):
-        work("spins", Limits(1 << 30, 1))
+        work("spins", Allowance(1 << 30, 1))
     with pytest.raises(Stopped, match="more than 0.25 GiB of memory and was stopped; AIRLOCK_CHECK_BYTES allows more"):
-        work("grows", Limits(1 << 28, 600))
+        work("grows", Allowance(1 << 28, 600))
 
 
 @pytest.mark.usefixtures("light")
