@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from airlock.errors import ConfigError, ExpiredKey, LedgerUnavailable, UnknownKey
 from airlock.ledger.chain import digest
 from airlock.ledger.ledger import Ledger
-from airlock.ledger.state import Key
+from airlock.ledger.state import Key as Key
 from airlock.ledger.transaction import SetQuota
 
 _TOKEN = re.compile(r"airlock_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")

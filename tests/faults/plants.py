@@ -23,6 +23,10 @@ from airlock.accounting import BudgetSchedule, events
 from airlock.auditing import evaluation
 from airlock.data import Records, Split
 from airlock.data import split as data_split
+from airlock.ledger import Key, Ledger, tables
+from airlock.ledger.chain import Seal
+from airlock.ledger.mark import HighWaterMark
+from airlock.ledger.state import keys_in
 from airlock.ledger.transaction import Charge, Replay, Spend, Transaction
 from airlock.mechanisms import (
     Clip,
@@ -727,6 +731,37 @@ def an_answer_serves_every_client(patch: Patch) -> None:
         return kept[query.digest]
 
     patch.setattr(answer_handler.AnswerHandler, "handle", handle)
+
+
+def a_walk_skips_the_totals(patch: Patch) -> None:
+    patch.setattr("airlock.ledger.verify.differs", lambda connection, state: None)
+
+
+def the_hashes_have_no_key(patch: Patch) -> None:
+    patch.setattr(HighWaterMark, "seal", lambda self, ledger: Seal(bytes(32)))
+
+
+def the_table_of_keys_lets_in(patch: Patch) -> None:
+    def found(self: Ledger, name: str) -> tuple[Key, str] | None:
+        with tables.reading(self.engine) as connection:
+            return keys_in(connection).get(name)
+
+    patch.setattr(Ledger, "find_key", found)
+
+
+def the_clock_goes_back(patch: Patch) -> None:
+    patch.setattr(Ledger, "now", lambda self: int(self._clock() * 1000))
+
+
+def an_uncertain_charge_is_handed_out_twice(patch: Patch) -> None:
+    unanswered = Transaction._unanswered
+
+    def again(self: Transaction, spend: Spend, held: object, total: int) -> Charge | None:
+        found = unanswered(self, spend, held, total)  # type: ignore[arg-type]
+        self.taken.clear()
+        return found
+
+    patch.setattr(Transaction, "_unanswered", again)
 
 
 def the_budget_has_no_end(patch: Patch) -> None:

@@ -24,6 +24,7 @@ from tests.faults.catchers import (
     with_graphs,
 )
 from tests.faults.fault import Catcher, Fault, Patch
+from tests.ledger import checks as ledger_checks
 from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_exponential, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
@@ -180,6 +181,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("charged after the answer", "serve.answer_handler", plants.charged_after_the_answer, sold(CHARGED, "answers/votes")),
     Fault("an answer serves every client", "serve.answer_handler", plants.an_answer_serves_every_client, sold(CHARGED, "answers/votes")),
     Fault("the budget has no end", "ledger.transaction", plants.the_budget_has_no_end, sold(CHARGED, "answers/per-query")),
+    Fault("a walk skips the totals", "ledger.verify", plants.a_walk_skips_the_totals, with_folder(ledger_checks.totals_set_back_are_refused)),
+    Fault("the hashes of the log have no key", "ledger.chain", plants.the_hashes_have_no_key, with_folder(ledger_checks.forged_hashes_are_refused)),
+    Fault("the table of keys lets in", "ledger.keys", plants.the_table_of_keys_lets_in, with_folder(ledger_checks.a_planted_key_opens_nothing)),
+    Fault("the ledger's clock goes back", "ledger.keys", plants.the_clock_goes_back, with_folder(ledger_checks.an_expired_key_stays_expired)),
+    Fault("an uncertain charge is handed out twice", "ledger.transaction", plants.an_uncertain_charge_is_handed_out_twice, with_folder(ledger_checks.an_uncertain_charge_is_handed_out_once)),
     Fault("a reservation can be answered again", "answers.answerer", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/votes")),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),

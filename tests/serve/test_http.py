@@ -320,6 +320,37 @@ def test_a_ledger_that_fails(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Non
     assert shop.answerer.cancelled == 2
 
 
+def test_a_mark_that_cannot_be_written(shop: Shop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its disk is full: the client is told that it may have been charged, and repeating is charged once."""
+    monkeypatch.setattr("airlock.serve.app._READY_SECONDS", 0.0)
+    (folder / ".mark.part").mkdir()
+    told = check_problem(shop.ask(question(2), Idempotency_Key="k"), 503, "uncertain")
+    assert "may have been made" in told["detail"]
+    assert shop.spent == 2
+    again = check_problem(shop.ask(question(2), Idempotency_Key="k"), 503, "busy")
+    assert "Nothing was charged" in again["why"]
+    for path in ("/v2/health/ready", "/v2/models/pets/ready"):
+        check_problem(shop.web.get(path), 503, "busy")
+    assert "airlock_uncertain_charges_total 1.0" in shop.look("/metrics", shop.admin).text
+    (folder / ".mark.part").rmdir()
+    assert shop.web.get("/v2/health/ready").status_code == 200
+    answers = [shop.ask(question(2), Idempotency_Key="k") for _ in range(2)]
+    assert [one.status_code for one in answers] == [200, 200]
+    assert answers[0].json()["outputs"] == answers[1].json()["outputs"]
+    assert shop.spent == 2
+
+
+def test_readiness_is_tested_once_a_second(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks more often is told the same; nobody makes the disk busy without a key."""
+    monkeypatch.setattr("airlock.serve.app._READY_SECONDS", LONG)
+    tested: list[int] = []
+    monkeypatch.setattr(Ledger, "check_writable", lambda _: tested.append(1))
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: shop.web.get("/v2/health/ready").status_code, range(16)))
+    assert set(replies) == {200}
+    assert tested == [1]
+
+
 @pytest.mark.parametrize("options", [{"concurrent": 2, "connections": 8, "per_address": 8, "units": 100}])
 def test_no_client_keeps_another_out(shop: Shop) -> None:
     """Of two turns one client gets one, of four requests at once two; what is free stays free for others."""

@@ -49,7 +49,7 @@ class Askers:
         self.answered: list[Answered] = []
         self.repeated = 0
         self._where, self._token, self._repeat = where, token, repeat
-        self.enough = threading.Event()
+        self.enough, self._over = threading.Event(), threading.Event()
         self._pool = ThreadPoolExecutor(ASKERS)
         self._asking = [self._pool.submit(self._ask_on, f"{name}-{number}") for number in range(ASKERS)]
 
@@ -71,6 +71,7 @@ class Askers:
     def __exit__(self, *_: object) -> None:
         """Whatever happened, nobody asks on."""
         self.enough.set()
+        self._over.set()
         self._pool.shutdown()
 
     def units(self) -> int:
@@ -85,7 +86,7 @@ class Askers:
             for count in range(10**6):
                 rows, key = chance.randint(1, 3), f"{name}-{count}"
                 status, body = ask(connection, self._token, question(rows), key)
-                while self._repeat(status):
+                while self._repeat(status) and not self._over.is_set():
                     self.repeated += 1
                     time.sleep(0.01)
                     status, body = ask(connection, self._token, question(rows), key)

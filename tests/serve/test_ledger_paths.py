@@ -45,6 +45,23 @@ def test_a_ledger_that_was_deleted_is_not_begun_anew(folder: Path) -> None:
         spend_one(folder, "first")
 
 
+@pytest.mark.parametrize("how", ["the mark deleted", "another mark"])
+def test_a_backup_of_a_ledger_that_is_known_is_refused_without_its_mark(folder: Path, how: str) -> None:
+    """The vault knows the ledger, and a backup from before the first unit was spent says that nothing was."""
+    vault, interface = Vault.open(folder / "vault"), Priced(5).interface
+    place, mark = folder / "first.db", vault.mark_folder() / "mark"
+    open_only(str(place), mark, vault, RELEASE, interface).close()
+    backup = place.read_bytes()
+    with open_only(str(place), mark, vault, RELEASE, interface) as ledger:
+        ledger.set_quota("ann", None)
+        ledger.spend(Spend("ann", 5, digest("x")))
+    place.write_bytes(backup)
+    if how == "the mark deleted":
+        mark.unlink()
+    with pytest.raises(LedgerBroken, match="mark"):
+        open_only(str(place), mark if how == "the mark deleted" else folder / "mark", vault, RELEASE, interface)
+
+
 def test_answers_that_cost_nothing_have_no_budget_to_guard(folder: Path) -> None:
     spend_one(folder, "first", None)
     spend_one(folder, "second", None)
