@@ -4,14 +4,15 @@ A charge is on disk before noise is drawn. What was charged and could not be ans
 for its idempotency key before it is sent, so that a repeated request gets the same answer and not a second draw.
 
 Answers are computed off the event loop, many requests at a time (`Batcher`). While a thread answers, requests queue
-up, and it then takes them all at once: a hop between threads costs as much as a small network. Free answers are
-computed in one batch; each paid one is answered separately, with a stream of its own.
+up, and it then takes them all at once, clients in turns: a hop between threads costs as much as a small network. Free
+answers are computed in one batch; each paid one is answered separately, with a stream of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -43,14 +44,14 @@ class Batcher:
 
     def __init__(self, answerer: Answerer) -> None:
         self._answerer = answerer
-        self._waiting: list[_Asked] = []
+        self._waiting: dict[str, deque[_Asked]] = {}  # in the order of the clients' turns
         self._working: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "airlock-answers")
 
-    async def answer(self, x: NDArray[np.float32], reservation: Reservation) -> Answers:
-        """The answers to a paid reservation; raises whatever the answerer raises."""
+    async def answer(self, x: NDArray[np.float32], reservation: Reservation, client: str = "") -> Answers:
+        """The answers to a client's paid reservation; raises whatever the answerer raises."""
         asked = _Asked(x, reservation, asyncio.get_running_loop().create_future())
-        self._waiting.append(asked)
+        self._waiting.setdefault(client, deque()).append(asked)
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work())
         return await asked.future
@@ -73,12 +74,17 @@ class Batcher:
                     asked.future.set_result(outcome)
 
     def _take(self) -> list[_Asked]:
-        """The next requests in order, up to the limit of rows; at least one."""
-        rows, count = 0, 0
-        while count < len(self._waiting) and (not count or rows + len(self._waiting[count].x) <= _MOST_ROWS):
-            rows += len(self._waiting[count].x)
-            count += 1
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        """The next requests, one of each client in turn, up to the limit of rows; at least one."""
+        rows, taken = 0, list[_Asked]()
+        while self._waiting:
+            client, queue = next(iter(self._waiting.items()))
+            if taken and rows + len(queue[0].x) > _MOST_ROWS:
+                break
+            del self._waiting[client]
+            rows += len(queue[0].x)
+            taken.append(queue.popleft())
+            if queue:
+                self._waiting[client] = queue  # behind the others
         return taken
 
     def _answers(self, batch: list[_Asked]) -> list[Answers] | list[Answers | Exception]:
@@ -155,7 +161,7 @@ class AnswerHandler:
         if isinstance(outcome, Replay):
             self._answerer.cancel(reservation)
             return PaidAnswer(outcome.body, 0, replayed=True)
-        outputs = await self._answer(query, reservation)
+        outputs = await self._answer(query, reservation, client)
         if outcome is None:
             return PaidAnswer(outputs, 0)
         await self._keep(outcome, outputs)
@@ -172,9 +178,9 @@ class AnswerHandler:
         asked = Spend(client, 1, query.digest, reservation.rows, key)
         return await asyncio.to_thread(self._ledger.look_up, asked)
 
-    async def _answer(self, query: Query, reservation: Reservation) -> bytes:
+    async def _answer(self, query: Query, reservation: Reservation, client: str = "") -> bytes:
         try:
-            answers = await self._batcher.answer(query.x, reservation)
+            answers = await self._batcher.answer(query.x, reservation, client)
             return write_outputs(answers, query, self._answerer.interface)
         except Exception as error:  # noqa: BLE001 - its message may contain inputs: only its type is reported
             _log.error("answering failed: %s", type(error).__name__)

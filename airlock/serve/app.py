@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -139,7 +141,7 @@ class App:
 
     async def docs(self) -> Response:
         """How to send a query, as a page that loads nothing from elsewhere."""
-        return pages.page(pages.docs_page(self.service, ROUTES))
+        return pages.page(self._docs_page)
 
     async def metrics(self, request: Request) -> Response:
         """Totals for Prometheus; no inputs, no answers."""
@@ -181,6 +183,10 @@ class App:
             self._ready_until = time.monotonic() + _READY_SECONDS
             self._readiness = asyncio.ensure_future(asyncio.to_thread(self.service.ledger.check_writable))
         await asyncio.shield(self._readiness)
+
+    @functools.cached_property
+    def _docs_page(self) -> str:
+        return pages.docs_page(self.service, ROUTES)
 
     def _check_name(self, name: str) -> None:
         if name != self.service.name:
@@ -234,7 +240,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
 
     async def openapi() -> Response:
         """The description of this service for programs."""
-        return JSONResponse(described)
+        return Response(rendered, media_type="application/json")
 
     calls: list[Callable[..., Any]] = [
         app.live,
@@ -255,6 +261,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
     parts = described.setdefault("components", {})
     parts.setdefault("securitySchemes", {})["key"] = schema.BEARER
     parts.setdefault("schemas", {})["Problem"] = schema.PROBLEM
+    rendered = json.dumps(described).encode()  # once: anyone may ask for it
 
 
 async def _problem(request: Request, error: Exception) -> Response:

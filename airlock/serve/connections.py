@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from airlock.serve.middleware import Meters
 from airlock.serve.problems import MEDIA_TYPE, Problem
 from airlock.serve.service import ServiceLimits
 
+_log = logging.getLogger("airlock.serve")
 HEAD, REQUEST, IDLE, WRITING = "head", "request", "idle", "writing"  # what a connection can wait for
 RESERVED = 128  # descriptors for everything else: the ledger, logs, files
 _AT_ONCE = 32  # accepted before requests get their turn again
@@ -57,7 +59,9 @@ def client_network(address: str) -> str:
 
 
 def fit_descriptors(limits: ServiceLimits, descriptors: int) -> ServiceLimits:
-    """The limits with no more connections than the process can open besides everything else."""
+    """The limits with no more connections than the process can open besides everything else; -1 is unlimited."""
+    if descriptors < 0:
+        return limits
     room = max(descriptors - RESERVED, descriptors // 2, 1)
     return replace(limits, connections=min(limits.connections, room))
 
@@ -184,9 +188,15 @@ class LimitedProtocol(HttpToolsProtocol):
         self._keyed = False  # whether the current request has one
         self.waits: tuple[bool, str] | None = None
         self.opening: asyncio.Task[None] | None = None  # until its handshake is done
+        self._connected = False
         self._limit = table.limits.header_bytes
         self._in_head, self._head_room, self._wire, self._body = True, self._limit, 0, 0
         self._deaf = False  # what still arrives is not read
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The handshake is done."""
+        self._connected = True
+        super().connection_made(transport)
 
     def trust(self) -> None:
         """The current request has a valid key."""
@@ -200,7 +210,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Close at once, whatever is still to be sent."""
         self._deaf = True
         self.table.remove(self)
-        if self.transport is not None:
+        if self._connected:
             self.transport.abort()
         elif self.opening is not None:
             self.opening.cancel()
@@ -208,7 +218,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def expire(self) -> None:
         """Close because the time to wait is up."""
         kind = self.waits[1] if self.waits else HEAD
-        if self.transport is None or kind in (REQUEST, WRITING):
+        if not self._connected or kind in (REQUEST, WRITING):
             self.table.note({HEAD: "slow-handshake", REQUEST: "slow-request"}.get(kind, "unread"))
             self.abort()
         elif kind == IDLE:
@@ -458,7 +468,11 @@ class Listener:
             for _ in range(2):
                 await asyncio.sleep(0)  # whatever has arrived is read
             for connection in _still_late(late, self._table.overdue()):
-                connection.expire()
+                try:
+                    connection.expire()
+                except Exception as error:  # noqa: BLE001 - the others still have their limits
+                    _log.error("closing failed: %s", type(error).__name__)
+                    connection.abort()
 
 
 def _still_late(

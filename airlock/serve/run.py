@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,6 +29,9 @@ from airlock.serve.app import build
 from airlock.serve.connections import ConnectionTable, LimitedProtocol, Listener, fit_descriptors
 from airlock.serve.middleware import Meters
 from airlock.serve.service import Service
+
+if TYPE_CHECKING:
+    import asyncio
 
 _GRACE_SECONDS = 60
 _log = logging.getLogger("airlock.serve")
@@ -195,7 +199,7 @@ class Server(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(uvicorn.config.STARTUP_FAILURE)
         self._listeners = [Listener(bound, self._table, self._connection, self._tls) for bound in sockets or ()]
-        self.servers = list(self._listeners)
+        self.servers = cast("list[asyncio.Server]", self._listeners)  # closed and waited for alike
         self.started = True
         self._started()
 

@@ -302,8 +302,8 @@ def test_an_address_stands_for_whoever_has_it() -> None:
 
 def test_connections_fit_the_open_files_of_the_process() -> None:
     limits = ServiceLimits()
-    assert [fit_descriptors(limits, count).connections for count in (10**6, 1024, 256, 128, 20, 1)] == [
-        1024, 896, 128, 64, 10, 1,
+    assert [fit_descriptors(limits, count).connections for count in (-1, 10**6, 1024, 256, 128, 20, 1)] == [
+        1024, 1024, 896, 128, 64, 10, 1,
     ]  # fmt: skip
     assert fit_descriptors(limits, 1024).from_one_address == 224
     assert ServiceLimits(per_address=5000).from_one_address == 1024
