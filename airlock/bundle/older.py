@@ -3,8 +3,8 @@
 Before format 6, cards held figures about test records and attacks that no ε paid for; before format 7, model files had
 many forms, so that no check could tell whether they hold something else as well. Such a bundle can still be opened: its
 files are compared with their checksums, and its ε is recomputed from the recorded events. Nothing else on its card is
-checked, and `card.older_note` comes before anything else that is reported about it. To be served or to pass the gate, it has to be
-made again.
+checked, and `card.older_note` comes before anything else that is reported about it. To be served or to pass the gate,
+it has to be made again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _card(files: Contents) -> Defects:
     """Detect a current card relabelled as an older one to be checked less: it has fields its format did not have."""
     table, card = parse_json(files.read(bundle.CARD)), read(files)
     later = {field for since, fields in _SINCE.items() if since > card.schema_version for field in fields}
-    found = sorted(later & set(table)) + ["guarantee.parts"] * (card.schema_version < PAID and "parts" in table["guarantee"])
+    found = sorted(later & set(table)) + ["guarantee.parts"] * (
+        card.schema_version < PAID and "parts" in table["guarantee"]
+    )
     return [f"A card of format {card.schema_version} has no {', '.join(found)}."] if found else []
 
 
