@@ -100,7 +100,7 @@ def _config(table: dict[str, Any], given: Mapping[str, object]) -> ReleaseConfig
     """
     strangers = plugins.strangers(table) | _not_built_in(table)
     for key in given:
-        if key not in strangers:
+        if key not in strangers and key != "net":  # whose outputs are compared, whether it is built in or not
             raise ConfigError(
                 "names for what config.toml leads to outside Airlock", f"{key}", do="Leave it out: it is in the bundle."
             )
@@ -115,7 +115,8 @@ def _config(table: dict[str, Any], given: Mapping[str, object]) -> ReleaseConfig
         raise Skip(f"A setting was a path, which never leaves. {_NOT_COMPARED}")
     here = table.get("data")
     placed = {} if isinstance(here, Mapping) and "source" in here else {"data.source": _ELSEWHERE}
-    return as_asked(from_table(merge(table, {**placed, **given})))
+    named = {key: value for key, value in given.items() if key in strangers}
+    return as_asked(from_table(merge(table, {**placed, **named})))
 
 
 def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
@@ -147,11 +148,11 @@ def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
 
 
 def _declared(declared: DataConfig) -> dict[str, object]:
-    """What a config says of the owner's own data."""
+    """What a config says of the owner's own data; it always says how many records there are."""
     classes = declared.classes
-    named: dict[str, object] = {"records": declared.records, "shape": declared.shape}
+    named: dict[str, object] = {"shape": declared.shape}
     named["classes"] = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
-    return {key: value for key, value in named.items() if value is not None}
+    return {"records": declared.records} | {key: value for key, value in named.items() if value is not None}
 
 
 def _of_plan(plan: Plan, card: Card) -> Iterator[str]:

@@ -168,7 +168,14 @@ def test_what_cannot_be_planned_is_said(folder: Path, on_card: Change, in_config
     assert "were not compared with what the config leads to" in said
 
 
+@pytest.mark.parametrize("data", ["digits", {}, {"name": "digits"}])
+def test_a_config_that_does_not_say_how_many_records_there_are_is_none(folder: Path, data: object) -> None:
+    """Without its source the data would be the owner's, of which the card could say anything."""
+    assert "data.records" in found(forge(folder, {"data.records": 10**6}, {"data": data}))[1]
+
+
 def test_only_what_is_not_in_the_bundle_can_be_given(folder: Path) -> None:
+    assert found(folder, given={"net": "linear"})[0] == "ok"  # of no use, and harmless
     outcome, said = found(folder, given={"epsilon": 9.0})
     assert outcome == "failed"
     assert "found epsilon" in said
