@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airlock.errors import ConfigError
@@ -37,6 +38,8 @@ _IDLE_SECONDS = 300
 _PATIENCE = 10  # seconds by the clock for each second of a processor: a machine may be busy
 _LONGEST = 1 << 31  # bytes of one message
 _PASSED_ON = ("AIRLOCK_", "XDG_", "HOME")
+# The current folder is not on the path of the server; the folder of this package is, should it not be installed.
+_START = "import sys; sys.path.append(sys.argv[1]); from airlock import isolation; isolation.serve(*sys.argv[2:])"
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -101,7 +104,7 @@ def _listen(own: socket.socket, limits: Allowance, answer: Answer) -> Iterator[A
                 word, value = json.loads(_receive(own))
             except TimeoutError:
                 raise Stopped(_too_long(limits)) from None
-            except (OSError, ValueError) as error:
+            except (OSError, TypeError, ValueError) as error:
                 raise Stopped("The process that checks it could not be started, or died.") from error
             if word == "child":
                 child = value
@@ -111,7 +114,9 @@ def _listen(own: socket.socket, limits: Allowance, answer: Answer) -> Iterator[A
                     raise Stopped(_why(value, limits))
                 return
             elif word == "asks":
-                _send(own, answer(value))
+                told = answer(value)
+                with contextlib.suppress(OSError):  # it may be gone; then its end is reported
+                    _send(own, told)
             else:
                 yield value
     finally:
@@ -201,9 +206,11 @@ def _running() -> _Server:
     control, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "airlock.isolation", str(theirs.fileno()), *PRELOADED],
+            [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[1]), str(theirs.fileno()), *PRELOADED],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # what a library says about a hostile file is not for the terminal
             cwd="/",
             env=os.environ | _THREADS,
         )
@@ -309,13 +316,10 @@ def _nothing() -> None:
     """For a module that has nothing to warm up."""
 
 
-def _main(handle: int, *preloaded: str) -> None:
+def serve(handle: str, *preloaded: str) -> None:
+    """Be the server: import the libraries, then fork a child for every piece of work that comes over a socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the child
     for name in preloaded:
         getattr(importlib.import_module(name), "warm_up", _nothing)()
-    with socket.socket(fileno=handle) as control:
+    with socket.socket(fileno=int(handle)) as control:
         _serve(control)
-
-
-if __name__ == "__main__":
-    _main(int(sys.argv[1]), *sys.argv[2:])

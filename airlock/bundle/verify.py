@@ -7,6 +7,7 @@ that exceeds them is a failed check, too.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -138,7 +139,9 @@ def _with_own(found: Verification, net: nn.Module | None, given: Mapping[str, ob
 
 def _limits(folder: Path) -> isolation.Allowance:
     """What a bundle may use: more for a large one, by the space that it takes up on the disk."""
-    size = sum(place.lstat().st_blocks * 512 for place in folder.iterdir())
+    size = 0
+    with contextlib.suppress(OSError):  # a folder that cannot be read fails its checks
+        size = sum(place.lstat().st_blocks * 512 for place in folder.iterdir())
     return isolation.Allowance(
         isolation.setting(isolation.BYTES_VARIABLE, (4 << 30) + 8 * size),
         isolation.setting(isolation.SECONDS_VARIABLE, 60 + 30 * (size >> 30)),
