@@ -28,7 +28,7 @@ from airlock.errors import AirlockError, ConfigError, LedgerBroken, LedgerError,
 from airlock.ledger import tables, verify
 from airlock.ledger.chain import FIRST_HASH, OPENED, Entry, Seal
 from airlock.ledger.mark import HighWaterMark
-from airlock.ledger.state import Key, State, bring_up_to_date
+from airlock.ledger.state import Key, State, bring_up_to_date, hash_of, rewound
 from airlock.ledger.transaction import (
     Charge,
     Forget,
@@ -105,6 +105,9 @@ class Ledger:
         self._marked, self._due, self._saved = 0, 0, 0
         self._rules, self._clock, self._latest = rules, clock, state.at
         self._unanswered: dict[Names, Unanswered] = {}
+        self._held = (
+            state.position
+        )  # what the mark was last seen to hold: by another process, perhaps further than this
         self._pid = os.getpid()
         self._writer = Writer(self._settle, batch)
 
@@ -311,6 +314,7 @@ class Ledger:
                 transaction = Transaction.open(
                     connection, self.now(), self._rules, self._state, self._seal, orders, self._unanswered
                 )
+                self._check_held(connection)
                 outcomes = [_outcome(order, transaction) for order in orders]
                 transaction.flush()
         except LedgerUnavailable as error:
@@ -318,6 +322,12 @@ class Ledger:
                 self._remember(transaction, orders, outcomes)
             raise
         return self._finish(transaction, orders, outcomes)
+
+    def _check_held(self, connection: sa.Connection) -> None:
+        """Refuse a copy of the ledger that lacks an entry which another process on this machine saw committed."""
+        held = self._held
+        if held.entries > self._marked and hash_of(connection, held.entries) != held.head:
+            raise rewound(held, "a copy of the ledger that went another way")
 
     def _finish(self, transaction: Transaction, orders: Sequence[Order], outcomes: list[object]) -> list[object]:
         """After the commit: count what was written, raise the mark, and say what may be answered."""
@@ -352,7 +362,7 @@ class Ledger:
     def _raise_mark(self, *, test: bool = False) -> None:
         with self._state.lock:
             position = self._state.position
-        self.mark.raise_to(replace(position, at=self.now()), test=test)
+        self._held = self.mark.raise_to(replace(position, at=self.now()), test=test)
         self._marked = position.entries
 
     def _save_state(self, least: int) -> None:

@@ -85,25 +85,36 @@ class HighWaterMark:
                 "a readable high-water mark", f"something else in {self.path.name}", "It detects a rewound budget."
             ) from error
 
-    def raise_to(self, position: Position, *, test: bool = False) -> None:
+    def raise_to(self, position: Position, *, test: bool = False) -> Position:
         """Write a position, and a time, unless the mark is already there or further; on disk when this returns.
 
         Args:
             position: Where the ledger is.
             test: Write in any case, to find out whether that is possible.
 
+        Returns:
+            What the mark holds now; if it is further, the ledger must have that entry too.
+
         Raises:
             LedgerUnavailable: It cannot be written.
-            LedgerBroken: The mark belongs to another ledger.
+            LedgerBroken: The mark belongs to another ledger, or to a copy of this one that went another way.
         """
         with self._locked():
             held = self.read()
             if held is not None and held.ledger != position.ledger:
                 raise LedgerBroken("the mark of this ledger", "that of another", "Each ledger has its own.")
+            if held is not None and held.entries == position.entries and held.head != position.head:
+                raise LedgerBroken(
+                    f"entry {held.entries:,} as the high-water mark has it",
+                    "another",
+                    "Two copies of one ledger are in use: each would spend the whole budget.",
+                    "Nothing is answered. Stop both, and restore the newest database.",
+                )
             higher = held if held is not None and held.entries > position.entries else position
             risen = replace(higher, at=max(position.at, held.at if held else 0))
             if test or risen != held:
                 self._write(risen)
+            return risen
 
     @contextlib.contextmanager
     def beginning(self, at: int) -> Iterator[tuple[str, Seal]]:

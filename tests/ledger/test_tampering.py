@@ -242,3 +242,20 @@ def test_replicas_have_a_mark_each(used: Ledger, place: str, mark: Path) -> None
         assert used.verify().ok
         assert second.verify().ok
         assert (second.mark.read().entries, used.mark.read().entries) == (11, 12)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_two_copies_in_use_on_one_machine_are_noticed(folder: Path, mark: Path, more: int) -> None:
+    """A forked database is two budgets; the mark that both raise sees one of them go another way."""
+    place, copy = folder / "ledger.db", folder / "copy.db"
+    with Ledger.open(place, mark, TERMS) as ledger:
+        ledger.set_quota("ann", None)
+    shutil.copy(place, copy)
+    with Ledger.open(place, mark) as first, Ledger.open(copy, mark) as second:
+        for _ in range(1 + more):
+            first.spend(Spend("ann", 1, REQUEST))
+        futures = []
+        for _ in range(2):
+            futures.append(second.submit(Spend("ann", 2, REQUEST)))
+            futures[-1].exception()
+        assert isinstance(futures[-1].exception(), LedgerBroken)
