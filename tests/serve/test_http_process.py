@@ -18,7 +18,7 @@ from airlock.bundle import Vault, make_card, write
 from airlock.cli import app
 from airlock.ledger import KeyStore, Ledger, LedgerVerification
 from airlock.serve.ledger_paths import ledger_place, terms_of
-from tests.bundle.conftest import FACTS, guarantee, make_release, noise
+from tests.bundle.conftest import CONFIG, FACTS, guarantee, make_release, noise
 from tests.serve.selling import RELEASE, Nursery, Priced, ask, connect, question, started
 from tests.waiting import LONG, wait_until
 
@@ -101,12 +101,9 @@ def test_what_was_charged_is_answered_before_the_end(nursery: Nursery, folder: P
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from airlock.config import from_table
-
-    config = from_table({"channel": "weights", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
     release = make_release(guarantee())
     return write(
-        tmp_path_factory.mktemp("b") / "digits", config, release, make_card(config, FACTS, release, noise())
+        tmp_path_factory.mktemp("b") / "digits", CONFIG, release, make_card(CONFIG, FACTS, release, noise())
     ).folder
 
 

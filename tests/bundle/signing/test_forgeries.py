@@ -15,6 +15,7 @@ from airlock.bundle.signing.signatures import examine
 from tests.bundle.signing.forging import SIGNED, Forger
 
 
+@pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize("forgeries", [24, pytest.param(1000, marks=pytest.mark.long)])
 def test_every_forgery_is_noticed_where_a_key_is_required(
     of_a_network: Bundle, of_answers: Bundle, of_features: Bundle, holder: SigningKey, stranger: SigningKey,

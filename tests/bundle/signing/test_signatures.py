@@ -45,7 +45,7 @@ def test_a_bundle_of_each_kind_is_signed_whole(
     for made in (of_a_network, of_answers, of_features):
         found = look(made.folder, holder).release
         assert (found.state, found.accepted, found.fingerprint) == ("known", True, holder.public.fingerprint)
-        assert verify(made.folder, signers=[holder.public]).checks[4].name == "signature"
+        assert verify(made.folder, signers=[holder.public]).checks[0].name == "signature"
         payload = json.loads(base64.b64decode(envelope_of(made.folder)["dsseEnvelope"]["payload"]))
         listed = {one["name"] for one in payload["predicate"]["resources"]}
         assert listed == {path.name for path in made.folder.iterdir()} - {SIGNATURE}
