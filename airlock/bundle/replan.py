@@ -157,7 +157,8 @@ def _declared(declared: DataConfig) -> dict[str, object]:
 
 def _of_plan(plan: Plan, card: Card) -> Iterator[str]:
     stated, planned = card.guarantee.model_dump(mode="json"), plan.guarantee.to_dict()
-    if (card.channel, card.method, card.leaves) != (plan.channel, plan.method, plan.leaves):
+    stated_name = methods.RENAMED.get(f"{card.channel}/{card.method}", f"{card.channel}/{card.method}")
+    if (stated_name, card.leaves) != (f"{plan.channel}/{plan.method}", plan.leaves):
         yield "What the card says leaves is not what the config leads to."
     for key in ("status", "unit", "relation", "delta", "sampling", "claim", "events"):
         if not _same(stated[key], planned[key]):

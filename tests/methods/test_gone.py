@@ -102,7 +102,8 @@ def test_what_was_made_under_an_old_name_is_verified_shown_answered_and_audited(
     assert made.bundle.card.method == "poll"
     assert 'method = "poll"' in (bundle / "config.toml").read_text()
     assert "poll" not in METHODS["answers"]
-    assert verify(bundle, vault, gated=True).ok
+    found = verify(bundle, vault, gated=True)
+    assert found.ok, [one for one in found.checks if one.outcome == "failed"]
     assert isinstance(open_interface(bundle, vault), NoisyVotes)
     said = CliRunner().invoke(app, ["show", str(bundle)])
     assert said.exit_code == 0, said.output

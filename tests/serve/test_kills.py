@@ -7,7 +7,6 @@ import json
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
@@ -98,9 +97,8 @@ class Askers:
             for count in range(10**6):
                 rows, key = chance.randint(1, 3), f"{name}-{count}"
                 status, body = ask(connection, self._token, question(rows), key)
-                while self._repeat(status) and not self._over.is_set():
+                while self._repeat(status) and not self._over.wait(0.01):
                     self.repeated += 1
-                    time.sleep(0.01)
                     status, body = ask(connection, self._token, question(rows), key)
                 assert status == 200, body
                 self.answered.append((key, rows, body["outputs"]))
