@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,20 @@ class Askers:
     def _failed(self) -> bool:
         return any(one.done() and one.exception() for one in self._asking)
 
+    def _ask_once(self, connection: Any, rows: int, key: str) -> tuple[int, Any] | None:
+        """An answer, or None if it is worth asking again."""
+        status, body = ask(connection, self._token, question(rows), key)
+        if self._repeat(status) and not self._over.is_set():
+            self.repeated += 1
+            return None
+        return status, body
+
     def _ask_on(self, name: str) -> None:
         connection, chance = connect(self._where), random.Random(name)
         try:
             for count in range(10**6):
                 rows, key = chance.randint(1, 3), f"{name}-{count}"
-                status, body = ask(connection, self._token, question(rows), key)
-                while self._repeat(status) and not self._over.wait(0.01):
-                    self.repeated += 1
-                    status, body = ask(connection, self._token, question(rows), key)
+                status, body = wait_until(partial(self._ask_once, connection, rows, key), "an answer")
                 assert status == 200, body
                 self.answered.append((key, rows, body["outputs"]))
                 if self.enough.is_set():
