@@ -149,6 +149,17 @@ def _exporter_with_a_memory() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _disks_that_do_not_wait() -> Iterator[None]:
+    """No test survives a power failure: files are written and renamed as always, and nobody waits for the disk.
+
+    Killed processes lose nothing by it, and databases do their own waiting.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _checks_in_this_process() -> Iterator[pytest.MonkeyPatch]:
     """A child for every verification takes a third of a second; here they are made in this process, as a child would.
 
