@@ -148,6 +148,12 @@ class Card(Frozen):
             raise ValueError("a card must describe exactly one of a network, an interface or features")
         return self
 
+    @model_validator(mode="after")
+    def _figures_of_its_classes(self) -> Self:
+        if self.utility is not None and len(self.utility.figures.recalls) != len(self.data.classes):
+            raise ValueError("a card must have one recall for each of its classes")
+        return self
+
     @property
     def artefact(self) -> ArtefactKind:
         """Which kind of thing leaves."""

@@ -18,10 +18,12 @@ import safetensors.torch
 from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from airlock.bundle import Bundle, Card, export, older, verify
 from airlock.bundle.contents import Contents
 from airlock.bundle.files import parse_json
+from airlock.cli import app
 from airlock.config import parse_toml
 from airlock.data.feature_files import parse_manifest
 from airlock.errors import AirlockError
@@ -140,3 +142,13 @@ def test_a_whole_bundle(original: Bundle, folder: Path, name: str, edits: Edits)
     found = verify(folder)
     assert found.ok == (before == (folder / name).read_bytes())
     assert all(check.says for check in found.checks)
+
+
+def test_figures_that_do_not_fit_the_classes_are_no_card(folder: Path) -> None:
+    """Fewer recalls than classes follow the schema, and ended in a traceback of `show`."""
+    table = json.loads((folder / "card.json").read_text())
+    table["utility"]["figures"]["recalls"].pop()
+    (folder / "card.json").write_text(json.dumps(table))
+    shown = CliRunner().invoke(app, ["show", str(folder)])
+    assert (shown.exit_code, type(shown.exception)) == (2, SystemExit), shown.exception
+    assert {check.name for check in verify(folder).checks if check.outcome == "failed"} >= {"card", "checksums"}
