@@ -215,14 +215,14 @@ def make_release(
     """
     _require_lead(group)
     bundle.check_output(out, force=force)
-    others = tuple(read_verified(folder).card for folder in composes_with)
+    safe = Vault.open(vault)
+    others = tuple(read_verified(folder, safe).card for folder in composes_with)
     channel, facts = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
     card.check_budget(config, paid_attacks.planned(config, facts, channel.planned))
     randomness = Randomness.make(config.seed, insecure_seed)
     trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
-    safe = Vault.open(vault)
     signer = obtain_vault_key(safe)
     split = _load(config, channel, data_dir)
     run = Run(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -163,14 +165,14 @@ CHANGES: dict[str, Callable[[Split], Split]] = {
 }
 
 
+def press(label: str, done: int, total: int) -> None:
+    """Ctrl-C at the second step."""
+    if done == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_a_run_goes_on_with_its_own_records_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As found: interrupted, half of the records removed, and `--resume` made a sound bundle."""
-    import os
-    import signal
-
-    def press(label: str, done: int, total: int) -> None:
-        if done == 2:
-            os.kill(os.getpid(), signal.SIGINT)
 
     def never(label: str, done: int, total: int) -> None:
         raise AssertionError("a step was made")
@@ -195,6 +197,38 @@ def test_a_run_goes_on_with_its_own_records_alone(tmp_path: Path, monkeypatch: p
     assert not list(checkpoints.iterdir())
     make_release(asked, tmp_path / "again", insecure_seed=5, resume=True)  # there is nothing to go on from
     assert (whole / "model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
+
+
+def test_a_new_start_leaves_nothing_of_other_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As found: a checkpoint of all records, a start with half of them that was killed, and `--resume` went on."""
+    asked, loads = config(settings={"steps": 4}), airlock.pipeline._load
+    with pytest.raises(Interrupted):
+        make_release(asked, tmp_path / "all", insecure_seed=5, progress=press)
+    half = CHANGES["half of the private records"]
+    monkeypatch.setattr("airlock.pipeline._load", lambda *told: half(loads(*told)))
+    with monkeypatch.context() as patch:
+        patch.setattr("airlock.pipeline._attacked", None)  # as if it were killed there: nothing is tidied up
+        with pytest.raises(TypeError):
+            make_release(asked, tmp_path / "half", insecure_seed=5)
+    resumed, fresh = tmp_path / "resumed", tmp_path / "fresh"
+    make_release(asked, resumed, insecure_seed=5, resume=True)
+    make_release(asked, fresh, insecure_seed=5)
+    assert (resumed / "model.safetensors").read_bytes() == (fresh / "model.safetensors").read_bytes()
+
+
+def test_earlier_releases_are_checked_against_the_vault_that_is_given(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def refuse(folder: Path, vault: Vault) -> None:
+        asked.append(vault.root)
+        raise Refused("a bundle that verifies", "another")
+
+    monkeypatch.setattr("airlock.pipeline.read_verified", refuse)
+    with pytest.raises(Refused):
+        make_release(config(), tmp_path / "second", composes_with=[made], vault=tmp_path / "vault")
+    assert asked == [tmp_path / "vault"]
 
 
 def test_training_openly_is_better_and_stays_here() -> None:

@@ -271,7 +271,7 @@ class Vault:
         Args:
             run_key: Of the run.
             fingerprint: From a key to the keyed fingerprint of the records; it stays in the vault.
-            resume: Whether the run goes on from what the folder holds.
+            resume: Whether the run goes on from what the folder holds; otherwise the folder is emptied.
 
         Raises:
             TrainingError: It began with other records, or nobody knows with which. That depends on records: it is for
@@ -288,6 +288,10 @@ class Vault:
                 "those of neither.",
                 "Restore the records, or start without --resume.",
             )
+        if not resume:  # before the fingerprint changes: what lies there was learnt from the records of the old one
+            shutil.rmtree(folder)
+            folder = self.checkpoint_folder(run_key)
+            sync_folder(folder.parent)
         replace_file(file, mine)
         return folder
 

@@ -26,6 +26,7 @@ from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip, limit_o
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
 from airlock.bundle.rendering import page
+from airlock.bundle.schema import NetworkSummary
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.signing.signatures import Signatures, examine
 from airlock.bundle.vault import MARKER, Vault
@@ -36,6 +37,7 @@ OUTCOMES = "outcomes"  # the outcome on every test record, among the arrays in t
 IMPROBABLE = 1e-9  # counts are rejected if noise of the stated size deviates this far with a smaller probability
 
 Outcome = Literal["ok", "failed", "skipped"]
+MakeNet = Callable[[NetworkSummary], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Verification:
 def verify(
     folder: Path,
     vault: Vault | None = None,
-    net: nn.Module | None = None,
+    net: nn.Module | MakeNet | None = None,
     *,
     gated: bool = False,
     given: Mapping[str, object] | None = None,
@@ -89,7 +91,8 @@ def verify(
     Args:
         folder: The bundle.
         vault: The vault whose files must not be in it; the user's default vault if omitted.
-        net: The user's own network, if the bundle holds one, to compare its outputs with the ONNX file's.
+        net: The user's own network, if the bundle holds one, to compare its outputs with the ONNX file's; or what makes
+            it for the network on the card, which is called once the files have passed all they can without it.
         given: Names that the user gives for what the config leads to outside Airlock, by dotted key such as "net"; they
             are imported, so that the release can be planned again.
         gated: Also fail if, according to the dossier, an attack refutes the stated ε or a required attack was not run.
@@ -125,13 +128,16 @@ def _checked_in_child(folder: Path, vault: Vault, gated: bool) -> tuple[list[Che
     return checks, note
 
 
-def _with_own(found: Verification, net: nn.Module | None, given: Mapping[str, object] | None) -> Verification:
+def _with_own(found: Verification, net: nn.Module | MakeNet | None, given: Mapping[str, object] | None) -> Verification:
     """Check with what is the user's own, which is imported in this process, once the files have passed all they can."""
     if any(one.outcome == "failed" for one in found.checks if one.name in ("card", "weights", "onnx")):
         return found
     files, card = Contents(found.folder), bundle.read(found.folder).card
-    tests = replan.tests(files, card, given) if given else []
-    tests += models.tests(files, card.network, net) if net is not None and card.network is not None else []
+    names = {key: name for key, name in (given or {}).items() if key != "net" or card.network is not None}
+    tests = replan.tests(files, card, names) if names else []
+    if net is not None and card.network is not None:
+        module = net if isinstance(net, nn.Module) else net(card.network)
+        tests += models.tests(files, card.network, module)
     again = {name: (says, test) for name, says, test in tests}
     checks = tuple(_run(one.name, *again[one.name]) if one.name in again else one for one in found.checks)
     return replace(found, checks=checks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,6 +20,11 @@ from airlock.cli.terminal import (
     print_text,
     translate_errors,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from airlock.bundle.schema import NetworkSummary
 
 
 @translate_errors
@@ -43,21 +49,20 @@ def verify(
     The first line says who signed it.
     """
     isolation.start()  # while the libraries are imported here
-    from airlock.bundle import Vault, read
+    from airlock.bundle import Vault
     from airlock.bundle.signing.keys import read_all
     from airlock.bundle.verify import verify as check
     from airlock.nets import create
 
-    module = None
-    if net is not None:
-        network = read(bundle).card.network
-        module = create(net, network.input_shape, len(network.classes), seed=0) if network else None
+    def make(network: NetworkSummary) -> nn.Module:
+        return create(str(net), network.input_shape, len(network.classes), seed=0)
+
     verdict = check(
         bundle,
         Vault.open(vault),
-        module,
+        make if net is not None else None,
         gated=gate,
-        given=overrides(settings, net=net if module is not None else None),
+        given=overrides(settings, net=net),
         signers=read_all(signer),
         approvers=read_all(require_approval),
     )

@@ -180,7 +180,7 @@ def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:
         )
     folder = str(Path.cwd())
     if folder not in sys.path:
-        sys.path.insert(0, folder)
+        sys.path.append(folder)  # behind what is installed: one may stand in a folder that came from elsewhere
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:

@@ -156,3 +156,28 @@ def test_what_a_config_leads_to_is_found_wherever_it_stands(original: Bundle, tm
     with pytest.raises(Refused, match="'a:b' as net"):
         load(own)
     assert load(own, {"net": "e:f"}).net == "e:f"
+
+
+def test_what_is_installed_comes_before_the_current_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As found: standing in a folder that came from elsewhere was enough to run its module in place of one's own."""
+    here, installed = tmp_path / "here", tmp_path / "installed"
+    for place in (here, installed):
+        place.mkdir()
+        text = f"from pathlib import Path\nPath({str(place / 'ran')!r}).touch()\n"
+        (place / "nets_of_mine.py").write_text(text + "from airlock.nets.classifiers import linear as make\n")
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.chdir(here)
+    named_in(folder, "weights/gaussian", "net", "nets_of_mine:make")
+    CliRunner().invoke(app, ["verify", str(folder), "--net", "nets_of_mine:make"])
+    assert (installed / "ran").exists()
+    assert not (here / "ran").exists()
+
+
+def test_no_network_is_made_for_a_card_whose_files_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As found: the card's shape asked for 64 GB before a file was looked at."""
+    forge(folder, {"network.input_shape": [1, 40000, 40000], "data.shape": [1, 40000, 40000]})
+    monkeypatch.setattr("airlock.nets.create", lambda *told, **more: pytest.fail("it was made"))
+    done = CliRunner().invoke(app, ["verify", str(folder), "--net", "linear"])
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
