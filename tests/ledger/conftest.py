@@ -58,7 +58,8 @@ class Server:
         """End it and all its children at once, as when its machine loses power but keeps its disk."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(LONG)
-        (self.home / "data" / "postmaster.pid").unlink(missing_ok=True)  # its number may be another's by now
+        for lock in (self.home / "data" / "postmaster.pid", self.home / ".s.PGSQL.5432.lock"):
+            lock.unlink(missing_ok=True)  # its number may be another's by now
 
     def end(self) -> None:
         self._process.send_signal(signal.SIGQUIT)  # at once: nobody reads these databases again
