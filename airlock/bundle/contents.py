@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from airlock.bundle.compression import FP16, INT8
-from airlock.bundle.files import digest, read_file
+from airlock.bundle.files import digest, open_plain, read_file
 from airlock.data.feature_files import MANIFEST, NAME
 from airlock.errors import FormatError
 
@@ -44,6 +44,8 @@ _SHARD = 1 << 30  # a shard of features; they are written in pieces of 32 MiB, o
 _ANY_OTHER = 256 << 20  # whatever else lies there, which belongs to no bundle
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]([^\x00-\x1f]+)")
 _MANY = 10_000
+_BLOCK = 512  # bytes of what st_blocks counts
+_SMALL = 1 << 16  # bytes that are read whether or not they are on the disk
 
 Kind = Literal["file", "link", "odd"]
 Defects = Sequence[str]  # one sentence each; empty if the check passed
@@ -57,6 +59,18 @@ def limit_of(name: str) -> int:
 
 def _kind(entry: os.DirEntry[str]) -> Kind:
     return "link" if entry.is_symlink() else "file" if entry.is_file(follow_symlinks=False) else "odd"
+
+
+def _has_holes(path: Path) -> bool:
+    """Whether more than half of a file is not on the disk, and the file system says that it has holes.
+
+    Where files are compressed, or blocks are counted late or never, a file without holes takes up less than its size.
+    """
+    about = path.lstat()
+    if about.st_size <= 2 * about.st_blocks * _BLOCK + _SMALL:
+        return False
+    with open_plain(path) as file:
+        return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < about.st_size
 
 
 class Skip(Exception):
@@ -114,6 +128,11 @@ class Contents:
         """The files above their limits, by the sizes that the file system gives: nothing is read from them."""
         return tuple(name for name in self.plain if (self.folder / name).lstat().st_size > limit_of(name))
 
+    @cached_property
+    def sparse(self) -> tuple[str, ...]:
+        """The files that are mostly holes: they cost their maker nothing, and whoever hashes them minutes."""
+        return tuple(name for name in self.plain if _has_holes(self.folder / name))
+
     def digest(self, name: str) -> str:
         """The SHA-256 of a file, up to its limit."""
         if name not in self._digests:
@@ -125,7 +144,13 @@ class Contents:
         return read_file(self.folder / name, LIMITS[name])
 
     def signed(self) -> dict[str, str]:
-        """The SHA-256 of every file that a signature covers: all plain ones but the signatures themselves."""
+        """The SHA-256 of every file that a signature covers: all plain ones but the signatures themselves.
+
+        Raises:
+            FormatError: One is above its limit, or sparse; then nothing is read from any.
+        """
+        for name in (*self.too_large, *self.sparse):
+            raise FormatError(f"a whole file of at most {limit_of(name):,} bytes as {name}", "a larger or a sparse one")
         return {name: self.digest(name) for name in self.plain if name not in SIGNATURES}
 
     def sums(self) -> tuple[dict[str, str], list[str]]:
