@@ -9,10 +9,12 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from airlock.bundle.compression import FP16, INT8
-from airlock.bundle.files import digest, read_file
+from airlock.bundle.files import digest, open_plain, read_file
 from airlock.data.feature_files import MANIFEST, NAME
 from airlock.errors import FormatError
 
@@ -42,7 +44,10 @@ _SHARD = 1 << 30  # a shard of features; they are written in pieces of 32 MiB, o
 _ANY_OTHER = 256 << 20  # whatever else lies there, which belongs to no bundle
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]([^\x00-\x1f]+)")
 _MANY = 10_000
+_BLOCK = 512  # bytes of what st_blocks counts
+_SMALL = 1 << 16  # bytes that are read whether or not they are on the disk
 
+Kind = Literal["file", "link", "odd"]
 Defects = Sequence[str]  # one sentence each; empty if the check passed
 Test = tuple[str, str, Callable[[], Defects]]  # name, what holds if the check finds nothing, the check
 
@@ -52,50 +57,81 @@ def limit_of(name: str) -> int:
     return LIMITS.get(name, _SHARD if NAME.fullmatch(name) else _ANY_OTHER)
 
 
+def _kind(entry: os.DirEntry[str]) -> Kind:
+    return "link" if entry.is_symlink() else "file" if entry.is_file(follow_symlinks=False) else "odd"
+
+
+def _has_holes(path: Path) -> bool:
+    """Whether more than half of a file is not on the disk, and the file system says that it has holes.
+
+    Where files are compressed, or blocks are counted late or never, a file without holes takes up less than its size.
+    """
+    about = path.lstat()
+    if about.st_size <= 2 * about.st_blocks * _BLOCK + _SMALL:
+        return False
+    with open_plain(path) as file:
+        return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < about.st_size
+
+
 class Skip(Exception):
     """A check cannot be made here; the message says why."""
 
 
 class Contents:
-    """All files below a folder by relative path, with the access that verification needs."""
+    """All entries of a folder by name, with the access that verification needs; a bundle has no subfolders."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._digests: dict[str, str] = {}
 
     @cached_property
-    def _entries(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of all files and links, and of the links alone; descends into subfolders, but not into linked ones."""
-        names, links = [], []
-        for base, folders, files in os.walk(self.folder, followlinks=False):
-            for entry in (*files, *(f for f in folders if Path(base, f).is_symlink())):
-                path = Path(base, entry)
-                names.append(path.relative_to(self.folder).as_posix())
-                if path.is_symlink():
-                    links.append(names[-1])
-            if len(names) > _MANY:
-                raise FormatError("a handful of files in a bundle", "thousands")
-        return tuple(sorted(names)), tuple(sorted(links))
+    def _kinds(self) -> dict[str, Kind]:
+        """What every entry is, whatever its name; no subfolder is descended into."""
+        try:
+            with os.scandir(self.folder) as entries:
+                found = {entry.name: _kind(entry) for entry in islice(entries, _MANY + 1)}
+        except OSError as error:
+            raise FormatError("a folder whose entries can be listed", "one that cannot be read") from error
+        if len(found) > _MANY:
+            raise FormatError("a handful of files in a bundle", "thousands")
+        return dict(sorted(found.items()))
 
-    @property
+    def _of(self, kind: Kind) -> tuple[str, ...]:
+        return tuple(name for name, found in self._kinds.items() if found == kind)
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
-        """All files, including those in subfolders, and all links."""
-        return self._entries[0]
+        """All entries: files, and also what does not belong into a bundle."""
+        return tuple(self._kinds)
 
-    @property
+    @cached_property
+    def plain(self) -> tuple[str, ...]:
+        """The plain files among them, the only entries that are ever opened."""
+        return self._of("file")
+
+    @cached_property
     def links(self) -> tuple[str, ...]:
         """The symbolic links among them."""
-        return self._entries[1]
+        return self._of("link")
+
+    @cached_property
+    def odd(self) -> tuple[str, ...]:
+        """The subfolders, pipes, sockets and devices among them."""
+        return self._of("odd")
 
     def sizes(self) -> set[int]:
         """The file sizes that occur, in bytes."""
-        return {(self.folder / name).lstat().st_size for name in self.names if name not in self.links}
+        return {(self.folder / name).lstat().st_size for name in self.plain}
 
     @cached_property
     def too_large(self) -> tuple[str, ...]:
         """The files above their limits, by the sizes that the file system gives: nothing is read from them."""
-        whole = [name for name in self.names if name not in self.links]
-        return tuple(name for name in whole if (self.folder / name).lstat().st_size > limit_of(name))
+        return tuple(name for name in self.plain if (self.folder / name).lstat().st_size > limit_of(name))
+
+    @cached_property
+    def sparse(self) -> tuple[str, ...]:
+        """The files that are mostly holes: they cost their maker nothing, and whoever hashes them minutes."""
+        return tuple(name for name in self.plain if _has_holes(self.folder / name))
 
     def digest(self, name: str) -> str:
         """The SHA-256 of a file, up to its limit."""
@@ -108,8 +144,14 @@ class Contents:
         return read_file(self.folder / name, LIMITS[name])
 
     def signed(self) -> dict[str, str]:
-        """The SHA-256 of every file that a signature covers: all but the signatures themselves, and no links."""
-        return {name: self.digest(name) for name in self.names if name not in (*SIGNATURES, *self.links)}
+        """The SHA-256 of every file that a signature covers: all plain ones but the signatures themselves.
+
+        Raises:
+            FormatError: One is above its limit, or sparse; then nothing is read from any.
+        """
+        for name in (*self.too_large, *self.sparse):
+            raise FormatError(f"a whole file of at most {limit_of(name):,} bytes as {name}", "a larger or a sparse one")
+        return {name: self.digest(name) for name in self.plain if name not in SIGNATURES}
 
     def sums(self) -> tuple[dict[str, str], list[str]]:
         """The entries of SHA256SUMS by file name, and its defects."""

@@ -97,10 +97,11 @@ def open_plain(path: Path, limit: int | None = None) -> Iterator[BinaryIO]:
         handle = os.open(path, flags)
     except OSError as error:
         raise FormatError(f"a readable plain file {path.name}", _reason(error)) from error
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(handle)
+        raise FormatError(f"a plain file {path.name}", "something else")
     with os.fdopen(handle, "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise FormatError(f"a plain file {path.name}", "something else")
         if limit is not None and about.st_size > limit:
             raise _too_large(path, limit)
         yield file

@@ -284,10 +284,11 @@ def _files(files: Contents, more: Sequence[str] = ()) -> Defects:
     listed = packing.listed(files)
     missing = [f"{name} is missing." for name in (*packing.required_files, *listed) if name not in files.names]
     links = [f"{name} is a symbolic link." for name in files.links]
+    odd = [f"{name} is a folder or another thing that is no plain file." for name in files.odd]
     known = (*packing.required_files, *listed, *packing.optional_files, *SIGNATURES, *more)
     extra = [f"{name} does not belong to a bundle." for name in files.names if name not in known]
     large = [f"{name} has more than the {limit_of(name):,} bytes that are read." for name in files.too_large]
-    return missing + links + extra + large
+    return missing + links + odd + extra + large
 
 
 def _checksums(files: Contents) -> Defects:
@@ -298,7 +299,7 @@ def _checksums(files: Contents) -> Defects:
     for name, sha in recorded.items():
         if name not in files.names:
             defects.append(f"{name} is in {bundle.SUMS} and not there.")
-        elif name not in (*files.links, *files.too_large) and files.digest(name) != sha:
+        elif name in files.plain and name not in files.too_large and files.digest(name) != sha:
             defects.append(f"{name} was changed: its SHA-256 is not the recorded one.")
     return defects
 
@@ -306,10 +307,10 @@ def _checksums(files: Contents) -> Defects:
 def _vault(files: Contents, vault: Vault) -> Defects:
     kept = vault.hashes(files.sizes())
     defects = []
-    for name in files.names:
-        if name in (*files.links, *files.too_large):
+    for name in files.plain:
+        if name in files.too_large:
             continue
-        if Path(name).name == MARKER:
+        if name == MARKER:
             defects.append(f"{name} marks a vault: nothing in this folder may leave.")
         elif files.digest(name) in kept:
             defects.append(f"{name} is {kept[files.digest(name)]} of the vault and must never leave.")

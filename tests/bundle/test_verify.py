@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from airlock.accounting import compute_epsilon, to_json
 from airlock.accounting.epsilon import OTHERS
 from airlock.auditing.evaluation import Evaluation, figures, tables
 from airlock.auditing.evaluation import event as evaluation_event
-from airlock.bundle import Bundle, Card, Vault, make_card, read_verified, verify, write
+from airlock.bundle import Bundle, Card, Vault, contents, make_card, read_verified, verify, write
 from airlock.bundle.bundle import texts
 from airlock.bundle.card import headline, sentences
 from airlock.bundle.files import digest
@@ -92,12 +93,27 @@ def test_a_missing_file_is_named(folder: Path, name: str):
     assert f"{name} is missing" in failed(folder)["files"]
 
 
-def test_an_extra_file_is_named_in_any_subfolder(folder: Path):
+def test_subfolders_and_pipes_are_named_whether_or_not_anything_is_in_them(folder: Path):
     (folder / "deep" / "er").mkdir(parents=True)
-    (folder / "deep" / "er" / "notes.txt").write_text("x")
+    (folder / "shut").mkdir(mode=0o311)
+    (folder / "NEVER-RELEASE.txt").mkdir()
+    os.mkfifo(folder / "pipe")
     found = failed(folder)
-    assert "deep/er/notes.txt does not belong" in found["files"]
-    assert "deep/er/notes.txt is not in SHA256SUMS" in found["checksums"]
+    for name in ("deep", "shut", "NEVER-RELEASE.txt", "pipe"):
+        assert f"{name} is a folder or another thing that is no plain file." in found["files"]
+        assert f"{name} is not in SHA256SUMS" in found["checksums"]
+
+
+def test_every_entry_counts_and_a_folder_that_cannot_be_listed_holds_no_bundle(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(contents, "_MANY", 20)
+    for number in range(20):
+        (folder / str(number)).mkdir()
+    with pytest.raises(FormatError, match="thousands"):
+        _ = contents.Contents(folder).names
+    with pytest.raises(FormatError, match="cannot be read"):
+        _ = contents.Contents(folder / "nowhere").names
 
 
 def test_links_are_named_and_not_followed(folder: Path, tmp_path: Path):
@@ -375,14 +391,13 @@ def _paths(value: object) -> list[tuple[str | int, ...]]:
 
 def test_a_vault_file_is_found_under_any_name(folder: Path, vault: Vault, card: Card, release: Release, tmp_path: Path):
     kept = vault.store(card.release_id, release.secrets)
-    (folder / "sub").mkdir()
-    shutil.copy(kept / "teachers.safetensors", folder / "sub" / "readme.txt")
-    assert f"sub/readme.txt is {card.release_id}/teachers.safetensors of the vault" in failed(folder)["vault"]
+    shutil.copy(kept / "teachers.safetensors", folder / "readme.txt")
+    assert f"readme.txt is {card.release_id}/teachers.safetensors of the vault" in failed(folder)["vault"]
     assert "vault" not in failed(folder, vault=Vault.open(tmp_path / "another"))
-    shutil.copy(vault.root / "NEVER-RELEASE.txt", folder / "sub" / "harmless.txt")
+    shutil.copy(vault.root / "NEVER-RELEASE.txt", folder / "harmless.txt")
     shutil.copy(kept / "teachers.safetensors", folder / "model.safetensors")
     found = failed(folder)["vault"]
-    assert "sub/harmless.txt is NEVER-RELEASE.txt" in found
+    assert "harmless.txt is NEVER-RELEASE.txt" in found
     assert "model.safetensors is" in found
 
 

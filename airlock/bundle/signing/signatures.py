@@ -7,12 +7,14 @@ what a bundle says about its own key anyone could have written.
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airlock.bundle.contents import APPROVAL, SIGNATURE, SIGNATURES, Contents, Defects, Skip, Test
+from airlock.bundle.contents import APPROVAL, CARD, SIGNATURE, SIGNATURES, Contents, Defects, Skip, Test
+from airlock.bundle.files import parse_json
 from airlock.bundle.signing.envelope import Approval, ApprovalStatement, Envelope, ReleaseStatement, unseal
 from airlock.bundle.signing.keys import Keyring, PublicKey
 from airlock.bundle.vault import Vault
@@ -50,9 +52,9 @@ class Endorsement:
     approval: Approval | None = None
 
     def test(self) -> Defects:
-        """As a check of `verify`: broken fails, and what is missing fails where it is required."""
-        rejected = self.approval is not None and self.approval.decision == "reject"
-        if self.state in BROKEN or (self.required and (not self.accepted or rejected)):
+        """As a check of `verify`: broken fails, a known reviewer's rejection too, and what is missing if required."""
+        rejected = self.state == "known" and self.approval is not None and self.approval.decision == "reject"
+        if self.state in BROKEN or rejected or (self.required and not self.accepted):
             return [self.says]
         if not self.accepted:
             raise Skip(self.says)
@@ -133,8 +135,18 @@ def _approval(files: Contents, ring: Keyring) -> Endorsement:
         return Endorsement("none", NOT_APPROVED, required=bool(ring.required))
     envelope = unseal(files.read(APPROVAL), APPROVAL)
     statement = envelope.statement(ApprovalStatement)
-    differences = _differences(statement.files, files)
+    differences = _differences(statement.files, files) or _misplaced(statement.predicate, files)
     return _judged(envelope, differences, ring, "Countersigned", statement.predicate)
+
+
+def _misplaced(decided: Approval, files: Contents) -> list[str]:
+    """What a decision says about these very files that cannot be: another release, or a day that has not come."""
+    card = parse_json(files.read(CARD)) if CARD in files.names else {}
+    other = not isinstance(card, dict) or card.get("release_id") != decided.release_id
+    tomorrow = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1)  # a clock may be a little ahead
+    found = ["It names another release than the card."] if other else []
+    late = datetime.date.fromisoformat(decided.date) > tomorrow
+    return found + ([f"Its date, {decided.date}, is in the future."] if late else [])
 
 
 def _judged(
@@ -164,14 +176,18 @@ def _judged(
 
 
 def _differences(listed: Sequence[tuple[str, str]], files: Contents) -> list[str]:
-    """What distinguishes the signed files from those that are there."""
-    names, there = Counter(name for name, _ in listed), files.signed()
+    """What distinguishes the signed files from those that are there; they are hashed only if nothing else does."""
+    names, there = Counter(name for name, _ in listed), set(files.plain).difference(SIGNATURES)
     found = [f"{name} is listed twice." for name, count in names.items() if count > 1]
     found += [f"{name} lists itself or another signature." for name in names if name in SIGNATURES]
-    found += [f"{name} was changed." for name, sha in listed if name in there and there[name] != sha]
     found += [f"{name} is missing." for name in names if name not in there and name not in SIGNATURES]
     others = [name for name in files.names if name not in SIGNATURES and name not in names]
     found += [f"{_printable(name)} was added." for name in others]
+    found += [f"{_printable(name)} is too large." for name in files.too_large]
+    found += [f"{_printable(name)} is sparse." for name in files.sparse]
+    if not found:
+        now = files.signed()
+        found = [f"{name} was changed." for name, sha in listed if now[name] != sha]
     more = len(found) - _SHOWN
     return [*found[:_SHOWN], *([f"{more} more."] if more > 0 else [])]
 

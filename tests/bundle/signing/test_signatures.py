@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from airlock.bundle import Bundle, Vault, read_verified, verify
-from airlock.bundle.contents import APPROVAL, SIGNATURE, Contents
+from airlock.bundle import Bundle, Vault, contents, read_verified, verify
+from airlock.bundle.contents import APPROVAL, SIGNATURE, Contents, Skip
 from airlock.bundle.signing.envelope import encoded, release_statement, seal
 from airlock.bundle.signing.keys import SigningKey, keep, trust
 from airlock.bundle.signing.signatures import NOT_APPROVED, UNSIGNED, Signatures, examine
 from airlock.cli import app
-from airlock.errors import Refused
+from airlock.errors import FormatError, Refused
 from tests.bundle.signing.conftest import countersign, public_file, sign
 
 Table = dict[str, Any]
@@ -103,8 +103,7 @@ def test_a_changed_file_is_named_even_by_those_who_do_not_know_the_key(
 def test_files_that_come_go_or_become_links_are_named(signed: Path, holder: SigningKey, tmp_path: Path) -> None:
     shutil.move(signed / "README.md", tmp_path / "README.md")
     (signed / "README.md").symlink_to(tmp_path / "README.md")
-    (signed / "deep").mkdir()
-    (signed / "deep" / "\x1b[2J").write_text("")
+    (signed / "\x1b[2J").mkdir()
     found = look(signed, holder).release
     assert (found.state, found.says.isprintable()) == ("changed", True)
     assert "README.md is missing." in found.says
@@ -124,6 +123,47 @@ def test_the_signature_of_another_bundle_or_of_earlier_files_is_noticed(
     assert after.approval.approval is None
     shutil.copy(of_answers.folder / SIGNATURE, signed / SIGNATURE)
     assert look(signed, holder).release.state == "changed"
+
+
+def test_nothing_is_hashed_unless_the_right_files_are_there_whole(
+    signed: Path, holder: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    monkeypatch.setattr(contents, "digest", lambda path, limit: hashed.append(path.name) or "0" * 64)
+    with (signed / "features-00000.npz").open("wb") as file:
+        file.truncate(1 << 30)
+    assert "features-00000.npz was added." in look(signed, holder).release.says
+    (signed / "features-00000.npz").unlink()
+    for size, word in ((1 << 22, "sparse"), (1 << 30, "too large")):
+        os.truncate(signed / "README.md", size)
+        assert f"README.md is {word}." in look(signed, holder).release.says
+        with pytest.raises(FormatError, match="a larger or a sparse one"):
+            Contents(signed).signed()
+    assert not hashed
+
+
+def test_a_known_reviewers_rejection_always_fails_and_a_strangers_is_only_reported(
+    signed: Path, reviewer: SigningKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_TRUSTED_KEYS", str(tmp_path / "trusted"))
+    countersign(signed, reviewer, decision="reject")
+    with pytest.raises(Skip, match="Rejected by Ada"):
+        look(signed).approval.test()
+    trust(reviewer.public, "the board")
+    assert "Rejected by Ada" in look(signed).approval.test()[0]
+
+
+def test_a_decision_about_another_release_or_of_a_day_to_come_does_not_count(
+    signed: Path, reviewer: SigningKey
+) -> None:
+    for changes, says in (
+        ({"release_id": "0" * 32}, "It names another release than the card."),
+        ({"date": "9999-12-31"}, "Its date, 9999-12-31, is in the future."),
+    ):
+        countersign(signed, reviewer, **changes)
+        found = look(signed, approvers=(reviewer,)).approval
+        assert (found.state, found.approval) == ("changed", None)
+        assert says in found.says
 
 
 # What a forger writes into model.sig or approval.sig.
@@ -320,8 +360,7 @@ def test_links_folders_and_pipes_in_place_of_a_signature(signed: Path, holder: S
     assert look(signed, holder).release.state == "unreadable"
     (signed / SIGNATURE).unlink()
     (signed / SIGNATURE).mkdir()
-    (signed / SIGNATURE / "x").write_text("")
-    assert look(signed, holder).release.state == "none"
+    assert look(signed, holder).release.state == "unreadable"
     assert not verify(signed).ok
 
 
