@@ -35,8 +35,10 @@ from airlock.errors import ConfigError
 BYTES_VARIABLE, SECONDS_VARIABLE = "AIRLOCK_CHECK_BYTES", "AIRLOCK_CHECK_SECONDS"
 PRELOADED = ("onnx", "onnxruntime", "airlock.bundle.verify")  # `warm_up` is called in a module that has one
 _IDLE_SECONDS = 300
+_MOST = {SECONDS_VARIABLE: 7 * 24 * 3600}  # a limit above this one is lowered to it: clocks take no number whatever
 _PATIENCE = 10  # seconds by the clock for each second of a processor: a machine may be busy
 _LONGEST = 1 << 31  # bytes of one message
+_DIGITS = 18  # of a limit
 _PASSED_ON = ("AIRLOCK_", "XDG_", "HOME")
 # The current folder is not on the path of the server; the folder of this package is, should it not be installed.
 _START = "import sys; sys.path.append(sys.argv[1]); from airlock import isolation; isolation.serve(*sys.argv[2:])"
@@ -57,13 +59,13 @@ class Allowance:
 
 
 def setting(variable: str, default: int) -> int:
-    """A limit from the environment, or the default."""
+    """A limit from the environment, or the default; at most a week of seconds."""
     text = os.environ.get(variable, "")
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:18]) == int(text)):
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text)):
         raise ConfigError(f"a whole number in {variable}", "something else", do="Correct it or unset it.")
-    return int(text)
+    return min(int(text), _MOST.get(variable, int(text)))
 
 
 class Stopped(Exception):
@@ -85,7 +87,7 @@ def run(work: str, request: Mapping[str, Any], limits: Allowance, answer: Answer
     Raises:
         Stopped: The child needed too much, crashed, or could not be started.
     """
-    own, other = socket.socketpair()
+    own, other = _line()
     with own:
         with other:
             settings = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
@@ -104,15 +106,17 @@ def _listen(own: socket.socket, limits: Allowance, answer: Answer) -> Iterator[A
                 word, value = json.loads(_receive(own))
             except TimeoutError:
                 raise Stopped(_too_long(limits)) from None
-            except (OSError, TypeError, ValueError) as error:
+            except (OSError, TypeError, ValueError, RecursionError) as error:
                 raise Stopped("The process that checks it could not be started, or died.") from error
-            if word == "child":
-                child = value
-            elif word == "ended":
+            if word == "ended":
                 over = True
                 if value:
                     raise Stopped(_why(value, limits))
                 return
+            elif (word == "child") is bool(child):  # its number comes first, and only once
+                raise Stopped("The process that checks it said something that it does not say.")
+            elif word == "child":
+                child = _checked_child(value)
             elif word == "asks":
                 told = answer(value)
                 with contextlib.suppress(OSError):  # it may be gone; then its end is reported
@@ -123,6 +127,13 @@ def _listen(own: socket.socket, limits: Allowance, answer: Answer) -> Iterator[A
         if child and not over:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+
+
+def _checked_child(value: object) -> int:
+    """The number of one process, as the child gave it; -1 and 0 are many."""
+    if type(value) is not int or value <= 1:
+        raise Stopped("The process that checks it said something that it does not say.")
+    return value
 
 
 def _why(status: int, limits: Allowance) -> str:
@@ -178,9 +189,25 @@ _servers: list[_Server] = []
 
 
 def start() -> None:
-    """Start the server, so that it imports its libraries while the caller imports its own."""
-    with _lock:
+    """Start the server, so that it imports its libraries while the caller imports its own; `run` says if it cannot."""
+    with _lock, contextlib.suppress(Stopped):
         _running()
+
+
+def _line() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a line.
+
+    Raises:
+        Stopped: This process may open no more files.
+    """
+    try:
+        return socket.socketpair()
+    except OSError as error:
+        raise Stopped(_not_started(error)) from error
+
+
+def _not_started(error: OSError) -> str:
+    return f"The process that checks it could not be started: {error.strerror or type(error).__name__}."
 
 
 def _hand_over(content: bytes, other: socket.socket) -> None:
@@ -203,19 +230,27 @@ def _running() -> _Server:
         if server.owner == os.getpid() and server.process.poll() is None:
             return server
         _stop(server)
-    control, theirs = socket.socketpair()
+    control, theirs = _line()
     with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[1]), str(theirs.fileno()), *PRELOADED],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # what a library says about a hostile file is not for the terminal
-            cwd="/",
-            env=os.environ | _THREADS,
-        )
+        try:
+            process = _launched(theirs.fileno())
+        except OSError as error:
+            control.close()
+            raise Stopped(_not_started(error)) from error
     _servers.append(_Server(process, control, os.getpid()))
     return _servers[-1]
+
+
+def _launched(handle: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[1]), str(handle), *PRELOADED],
+        pass_fds=[handle],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # what a library says about a hostile file is not for the terminal
+        cwd="/",
+        env=os.environ | _THREADS,
+    )
 
 
 def _stop(server: _Server) -> None:
@@ -269,8 +304,6 @@ def _serve(control: socket.socket) -> None:
             if not child:
                 control.close()
                 _work(line, told)
-            with contextlib.suppress(OSError):
-                _send(line, json.dumps(["child", child]).encode())
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             with contextlib.suppress(OSError):
                 _send(line, json.dumps(["ended", status]).encode())
@@ -281,6 +314,7 @@ def _work(line: socket.socket, told: Mapping[str, Any]) -> None:
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _send(line, json.dumps(["child", os.getpid()]).encode())  # before anything of others is read
         for name in [name for name in os.environ if name.startswith(_PASSED_ON)]:
             del os.environ[name]
         os.environ.update(told["settings"])

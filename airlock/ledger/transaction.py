@@ -445,6 +445,19 @@ class Transaction:
         changed = self.connection.execute(_ADVANCE, before | after)
         if changed.rowcount != 1:
             raise LedgerBroken("the ledger's lock to hold", "that another changed the ledger", "Nothing was charged.")
+        self._check_written()
+
+    def _check_written(self) -> None:
+        """Read the new entries back: a trigger of whoever can write the database may have dropped or changed them."""
+        t = tables.log
+        found = self.connection.execute(sa.select(t.c.seq, t.c.hash).where(t.c.seq > self.state.entries))
+        if {row.seq: row.hash for row in found} != {entry.seq: its_hash for entry, its_hash in self._log}:
+            raise LedgerBroken(
+                "what was written to the log to be in it",
+                "something else",
+                "Nothing was charged.",
+                "Remove what changes it in the database: a trigger or a rule that is not Airlock's.",
+            )
 
     def _replace_rows(self, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
         delete, insert = _REPLACE[table.name]

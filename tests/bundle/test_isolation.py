@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,6 +131,55 @@ def test_ctrl_c_ends_the_child(children: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt):
         work("asks", answer=interrupted, times=1)
     wait_until(lambda: is_gone(children[0]), "the end of the child")
+
+
+TAKEN_OVER: dict[str, list[tuple[str, object]]] = {
+    "every process": [("child", -1)],
+    "its group": [("child", 0)],
+    "the first process": [("child", 1)],
+    "a truth value": [("child", True)],
+    "text": [("child", "1")],
+    "another, later": [("child", 2**22 + 1), ("child", 2**22 + 2)],
+    "late": [("says", "something"), ("child", 2**22 + 2)],
+}
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("what", TAKEN_OVER)
+def test_a_child_cannot_have_another_process_killed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda child, _: killed.append(child))
+
+    def says(_: bytes, line: socket.socket) -> None:
+        for word in TAKEN_OVER[what]:
+            isolation._send(line, json.dumps(word).encode())
+
+    monkeypatch.setattr(isolation, "_hand_over", says)
+    with pytest.raises(Stopped, match="said something"):
+        work("asks")
+    assert killed == ([2**22 + 1] if what == "another, later" else [])
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("call", ["socket.socketpair", "subprocess.Popen"])
+def test_a_server_that_cannot_be_started_is_said(folder: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(f"airlock.isolation.{call}", refused)
+    isolation.start()
+    with pytest.raises(Stopped, match="could not be started: Too many open files"):
+        work("asks")
+    said = [check.says for check in verify(folder).checks if check.outcome == "failed"]
+    assert any("could not be started" in says for says in said)
+
+
+def test_seconds_are_at_most_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(isolation.SECONDS_VARIABLE, "9" * 18)
+    assert isolation.setting(isolation.SECONDS_VARIABLE, 60) == 7 * 24 * 3600
+    monkeypatch.setenv(isolation.SECONDS_VARIABLE, "1" * 5000)  # more digits than Python reads
+    with pytest.raises(ConfigError, match="AIRLOCK_CHECK_SECONDS"):
+        isolation.setting(isolation.SECONDS_VARIABLE, 60)
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "0", "9" * 30])

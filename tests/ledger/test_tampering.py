@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,6 +165,29 @@ def test_a_rewound_budget_that_was_spent_on_elsewhere_is_refused(used: Ledger, p
     assert used.verify().broken_entry == 8
     with pytest.raises(LedgerBroken):
         Ledger.open(place, mark)
+
+
+TRIGGERS = {
+    "dropped": "CREATE TRIGGER t BEFORE INSERT ON airlock_log BEGIN SELECT RAISE(IGNORE); END",
+    "deleted at the end": "CREATE TRIGGER t AFTER UPDATE ON airlock_ledger "
+    "BEGIN DELETE FROM airlock_log WHERE seq > OLD.entries; END",
+}
+
+
+@pytest.mark.parametrize("what", TRIGGERS)
+def test_a_trigger_that_drops_entries_is_noticed(folder: Path, mark: Path, what: str) -> None:
+    place = folder / "ledger.db"
+    with Ledger.open(place, mark, TERMS) as ledger:
+        ledger.set_quota("ann", None)
+        with contextlib.closing(sqlite3.connect(place)) as database, database:
+            database.execute("DROP TRIGGER airlock_log_no_delete")
+            database.execute(TRIGGERS[what])
+        with pytest.raises(LedgerBroken, match="written to the log"):
+            ledger.spend(Spend("ann", 5, REQUEST))
+        with contextlib.closing(sqlite3.connect(place)) as database, database:
+            database.execute("DROP TRIGGER t")
+        assert ledger.verify().ok
+        assert ledger.balance().spent == 0
 
 
 def test_a_restored_file_is_refused(tmp_path: Path, mark: Path) -> None:
