@@ -13,6 +13,9 @@ from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from airlock.ledger import Ledger
+    from airlock.methods.interface import Interface
+
+    Sold = tuple[str, Interface]  # a release's identity, and what is asked of it
 
 LedgerOption = typer.Option(
     None,
@@ -43,18 +46,24 @@ def verify(
         help="First create a mark here, for a new replica or if it was lost: needs the ledger's secret beside it, and "
         "takes the database's word that it is the newest.",
     ),
+    older: bool = typer.Option(
+        False, "--older", help="With --new-mark: the ledger is from before there were secrets, so take plain hashes."
+    ),
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
     """Check the whole log: every hash, every total, every limit, every key, and the high-water mark."""
+    if older and not new_mark:
+        raise ConfigError("--new-mark with --older", "--older alone")
+    sold = _sold(bundle, vault)
     if new_mark:
-        open_ledger(place, bundle, mark, vault, new_mark=True).close()
+        _open(place, sold, mark, vault, new_mark=True, older=older).close()
         err_console().print(
             "From now on a rewound budget is noticed here. Whether this database was the newest until now, no one "
             "can tell: what was spent after a backup was made is lost if it is one.",
             highlight=False,
         )
-    where = _place(place, bundle, vault)
+    where = _place(place, sold, vault)
     path = mark_of(where, mark, vault)
     from airlock.ledger.ledger import verify_at
 
@@ -76,22 +85,41 @@ def verify(
     raise typer.Exit(0 if verdict.ok else 1)
 
 
-def open_ledger(
-    place: str | None, bundle: Path | None, mark: Path | None, vault: Path | None, new_mark: bool = False
-) -> Ledger:
+def open_ledger(place: str | None, bundle: Path | None, mark: Path | None, vault: Path | None) -> Ledger:
     """The ledger with its mark, for commands; a bundle's is created if there is none."""
-    where = _place(place, bundle, vault)
-    path = mark_of(where, mark, vault)
-    from airlock.ledger import Ledger
+    return _open(place, _sold(bundle, vault), mark, vault)
 
+
+def _sold(bundle: Path | None, vault: Path | None) -> Sold | None:
+    """What a bundle sells, if one is named; it must verify and be what the vault recorded."""
     if bundle is None:
-        return Ledger.open(where, path, new_mark=new_mark)
+        return None
+    check_extra()
     from airlock.bundle import Vault
     from airlock.bundle.answering import open_answerer
-    from airlock.serve.ledger_paths import open_only
 
     card, answerer = open_answerer(bundle, Vault.open(vault))
-    return open_only(where, path, Vault.open(vault), card.release_id, answerer.interface, new_mark=new_mark)
+    return card.release_id, answerer.interface
+
+
+def _open(
+    place: str | None,
+    sold: Sold | None,
+    mark: Path | None,
+    vault: Path | None,
+    *,
+    new_mark: bool = False,
+    older: bool = False,
+) -> Ledger:
+    where = _place(place, sold, vault)
+    path = mark_of(where, mark, vault)
+    from airlock.bundle import Vault
+    from airlock.ledger import Ledger
+    from airlock.serve.ledger_paths import open_only
+
+    if sold is None:
+        return Ledger.open(where, path, new_mark=new_mark, older=older)
+    return open_only(where, path, Vault.open(vault), *sold, new_mark=new_mark, older=older)
 
 
 def mark_of(place: str, mark: Path | None, vault: Path | None) -> Path:
@@ -112,16 +140,16 @@ def check_extra() -> None:
             raise ConfigError("the extra 'serve'", f"no {module}", do="Install it: pip install 'airlock-ml[serve]'.")
 
 
-def _place(place: str | None, bundle: Path | None, vault: Path | None) -> str:
+def _place(place: str | None, sold: Sold | None, vault: Path | None) -> str:
     """Where the ledger is: the given one, else the bundle's, else the only one there is."""
     if place is not None:
         return place
     check_extra()
-    from airlock.bundle import Vault, read
+    from airlock.bundle import Vault
     from airlock.serve.ledger_paths import ledger_place, ledgers_there
 
-    if bundle is not None:
-        return str(ledger_place(Vault.open(vault), read(bundle).card.release_id))
+    if sold is not None:
+        return str(ledger_place(Vault.open(vault), sold[0]))
     there = ledgers_there(Vault.open(vault))
     if len(there) != 1:
         raise ConfigError(

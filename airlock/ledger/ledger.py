@@ -120,6 +120,7 @@ class Ledger:
         *,
         known: str | None = None,
         new_mark: bool = False,
+        older: bool = False,
         rules: Rules | None = None,
         clock: Callable[[], float] = time.time,
         batch: int = 256,
@@ -133,6 +134,8 @@ class Ledger:
             known: The identity that it must have; then none is started.
             new_mark: Create a mark for a ledger that has none here: for a new replica, or after a mark was lost. The
                 whole log is walked, but nothing tells whether it is the newest.
+            older: With `new_mark`, take a log of plain hashes, which anyone can make: it is from before there were
+                secrets.
             rules: How long idempotency keys work.
             clock: Seconds since 1970.
             batch: The most orders in one transaction; 1 turns group commit off.
@@ -147,7 +150,7 @@ class Ledger:
             kept = HighWaterMark(mark)
             if not tables.has_ledger(engine):
                 _begin(engine, terms, kept, known, clock)
-            state, begun, seen = _admitted(engine, terms, kept, known, new_mark)
+            state, begun, seen = _admitted(engine, terms, kept, known, new_mark, older)
             ledger = cls(engine, kept, state, kept.make_secret(state.ledger), rules or Rules(), clock, batch)
         except BaseException:
             engine.dispose()
@@ -430,7 +433,7 @@ def _begin(
 
 
 def _admitted(
-    engine: sa.Engine, terms: Terms | None, kept: HighWaterMark, known: str | None, new_mark: bool
+    engine: sa.Engine, terms: Terms | None, kept: HighWaterMark, known: str | None, new_mark: bool, older: bool
 ) -> tuple[State, int, int]:
     """What the ledger's log says, if it is the one that is expected.
 
@@ -452,14 +455,27 @@ def _admitted(
                 "Find it; for a new replica run airlock ledger verify --new-mark.",
             )
         state, begun = verify.opened(connection, kept, held, row.id)
-    if not state.keyed and held is None and kept.seal(row.id) is not None:
+    if not state.keyed and held is None:
+        _refuse_plain(kept.seal(row.id) is not None, older)
+    return state, begun, held.at if held is not None else 0
+
+
+def _refuse_plain(has_secret: bool, older: bool) -> None:
+    """Without a mark, a log of plain hashes may be a keyed one that was replaced, with its budget back."""
+    if has_secret:
         raise LedgerBroken(
             "hashes that are keyed",
             "plain ones",
             "The ledger has a secret, so its log was replaced, or it is a very old copy.",
             "Restore the newest database.",
         )
-    return state, begun, held.at if held is not None else 0
+    if not older:
+        raise LedgerBroken(
+            "hashes that are keyed",
+            "plain ones, and neither a mark nor a secret here",
+            "Anyone who can write the database can make such a log, with its budget back.",
+            "Restore the newest database; if the ledger is from before there were secrets, add --older to --new-mark.",
+        )
 
 
 def _another(found: str) -> LedgerBroken:

@@ -42,7 +42,14 @@ def terms_of(release_id: str, interface: Interface) -> Terms:
 
 
 def open_only(
-    place: str, mark: Path, vault: Vault, release_id: str, interface: Interface, *, new_mark: bool = False
+    place: str,
+    mark: Path,
+    vault: Vault,
+    release_id: str,
+    interface: Interface,
+    *,
+    new_mark: bool = False,
+    older: bool = False,
 ) -> Ledger:
     """The ledger of a release, created if there is none.
 
@@ -53,7 +60,8 @@ def open_only(
     """
     claim = vault.mark_folder() / f"{release_id}.ledger"
     known = _claimed(claim) if interface.units is not None else None
-    ledger = Ledger.open(place, mark, terms_of(release_id, interface), known=known, new_mark=new_mark)
+    terms = terms_of(release_id, interface)
+    ledger = Ledger.open(place, mark, terms, known=known, new_mark=new_mark, older=older)
     try:
         if interface.units is not None:
             _claim(claim, ledger.id)

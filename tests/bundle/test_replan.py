@@ -117,6 +117,7 @@ def test_no_command_serves_a_forged_bundle(asked: Path, tmp_path: Path, monkeypa
         ["serve", str(folder), "--port", "0"],
         ["keys", "add", "ann", "--bundle", str(folder)],
         ["ledger", "verify", "--new-mark", "--bundle", str(folder)],
+        ["ledger", "verify", "--bundle", str(folder)],
         ["audit", str(folder), "--data", str(asked.with_name("people.npz"))],
         ["gate", str(folder)],
     ]

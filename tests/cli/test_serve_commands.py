@@ -123,6 +123,7 @@ def test_a_new_replica_begins_its_mark(place: str, tmp_path: Path) -> None:
 def test_no_ledger(tmp_path: Path) -> None:
     missing = tmp_path / "none.db"
     assert run("ledger", "verify", "--ledger", missing).exit_code == 2
+    assert "--older alone" in run("ledger", "verify", "--ledger", missing, "--older").stderr
     assert run("keys", "list", "--ledger", missing).exit_code == 2
     assert not os.path.exists(missing)
 

@@ -174,6 +174,19 @@ def test_a_keyed_ledger_is_not_taken_for_an_old_one(folder: Path) -> None:
         Ledger.open(place, mark, new_mark=True)
 
 
+def test_plain_hashes_without_a_mark_are_an_older_ledger_only_if_one_says_so(folder: Path) -> None:
+    """Whoever can write the database can make a log of plain hashes in which nothing is spent."""
+    place, mark = old_ledger(folder)
+    mark.unlink()
+    with pytest.raises(LedgerBroken, match="--older"):
+        Ledger.open(place, mark, new_mark=True)
+    with pytest.raises(LedgerBroken, match="high-water mark"):
+        Ledger.open(place, mark, older=True)
+    assert not list(mark.parent.glob("*.secret"))
+    with Ledger.open(place, mark, new_mark=True, older=True) as ledger:
+        assert ledger.balance().spent == 17
+
+
 @pytest.mark.parametrize("change", ["units = 1 WHERE seq = 7", "client = 'bob' WHERE seq = 6"])
 def test_an_old_ledger_is_verified_before_it_is_keyed(folder: Path, change: str) -> None:
     place, mark = old_ledger(folder)

@@ -62,7 +62,9 @@ def allow_script(source: str) -> str:
 
 # The card.
 
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]#|~])")
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_IN_JSON = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "&<>`\x7f"})
 _EQUATION = re.compile("([εδ]) = ")
 _WHITE = re.compile(r"\s+")
 
@@ -305,15 +307,15 @@ def _pretty(value: Any) -> str:
 
 
 def _yaml(value: object) -> Markup:
-    """A value that every YAML parser reads unchanged: JSON is YAML."""
-    return Markup(json.dumps(value, ensure_ascii=True))
+    """A value that every YAML parser reads unchanged: JSON is YAML. It holds nothing that HTML or Markdown acts on."""
+    return Markup(json.dumps(value, ensure_ascii=True).translate(_IN_JSON))
 
 
 def _markdown(value: object) -> Markup:
     """Text on one line with everything escaped that Markdown or HTML would act on."""
     if isinstance(value, Markup):
         return value
-    return Markup(_MARKDOWN.sub(r"\\\1", visible(_WHITE.sub(" ", str(value)))))
+    return Markup(_MARKDOWN.sub(r"\\\1", visible(_WHITE.sub(" ", str(value)))).translate(_ENTITIES))
 
 
 def _code(value: object) -> Markup:

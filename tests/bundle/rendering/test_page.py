@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from html.parser import HTMLParser
 
@@ -79,7 +80,12 @@ def test_front_matter_and_text_of_a_model_card_cannot_be_broken_out_of(hostile: 
     _, front, body = render_readme(hostile).split("---\n", 2)
     assert all(line.startswith(("-", " ")) or ": " in line or line.endswith(":") for line in front.splitlines())
     prose = re.sub(r"```.*?```", "", body, flags=re.S)
-    assert "<script>" not in prose.replace("\\<", "")
+    assert not set("<>") & set(front + prose)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in prose
+    assert "`code`" not in front
+    name = re.search(r"^      name: (.*)$", front, flags=re.M)
+    assert name is not None
+    assert json.loads(name[1]) == HOSTILE
     assert "\n# heading" not in prose
 
 
