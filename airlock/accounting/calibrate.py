@@ -40,6 +40,7 @@ _LARGEST_NOISE = 1e6
 MakeEvent = Callable[[float], dpa.DpEvent]
 End = tuple[float, float]  # a noise multiplier and its ε
 _SUGGESTED: ContextVar[tuple[float, ...]] = ContextVar("suggested", default=())
+_OR_MORE: ContextVar[bool] = ContextVar("or_more", default=False)
 
 
 def calibrate(
@@ -70,7 +71,10 @@ def calibrate(
     def rough_cost(noise: float) -> float:
         return compute_epsilon_roughly(make_event(noise), delta, accountant)
 
-    right = next((noise for noise in suggested if cost(noise) <= epsilon < cost(noise - TOLERANCE)), remembered)
+    def fits(noise: float) -> bool:
+        return cost(noise) <= epsilon and (_OR_MORE.get() or epsilon < cost(noise - TOLERANCE))
+
+    right = next((noise for noise in suggested if fits(noise)), remembered)
     if right is not None:
         return right
     start = _bisect(rough_cost, epsilon, *_bracket(rough_cost, epsilon, 1.0, 2.0), tolerance=0.02)
@@ -81,12 +85,14 @@ def calibrate(
 
 
 @contextlib.contextmanager
-def suggesting(noises: Sequence[float]) -> Iterator[None]:
-    """Within this, noise multipliers that `calibrate` tries before it searches."""
+def suggesting(noises: Sequence[float], *, or_more: bool = False) -> Iterator[None]:
+    """Within this, noise multipliers that `calibrate` tries before it searches; `or_more`: larger ones will do, too."""
     token = _SUGGESTED.set(tuple(noise for noise in noises if TOLERANCE < noise <= _LARGEST_NOISE))
+    loose = _OR_MORE.set(or_more)
     try:
         yield
     finally:
+        _OR_MORE.reset(loose)
         _SUGGESTED.reset(token)
 
 

@@ -23,6 +23,10 @@ from airlock.bundle.rendering.text import MODERATE, STRONG, measured
 from airlock.bundle.signing.signatures import Signatures
 
 UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
+UNVOUCHED = (
+    "Nothing vouches for what this card promises: it was not planned again, no known key signed it, and this vault has "
+    "no record of it."
+)
 PUBLIC = "public"  # assumptions with this word are quoted in full: data called public may contain private records
 
 
@@ -50,6 +54,8 @@ def weigh(
     dossier: Dossier | None = None,
     signatures: Signatures | None = None,
     approval_is_current: bool | None = None,
+    unplanned: str | None = None,
+    recorded: bool = False,
 ) -> Weighing:
     """Weigh a release.
 
@@ -59,14 +65,18 @@ def weigh(
         dossier: The release's dossier, if the vault is available.
         signatures: Who signed and who approved it, as `verify` found out.
         approval_is_current: Whether the approval was made on this dossier; None if that is not known.
+        unplanned: Why `verify` could not plan the release again, if it could not.
+        recorded: Whether this vault has a record of the release, and the bundle agrees with it.
     """
     broken = tuple(f"The bundle does not verify: {defect}" for defect in defects)
     if card is None:
         return Weighing((*broken, "There is no card that can be read."), (), ())
     signed = _endorsed(signatures, approval_is_current) if signatures else Weighing((), (), ())
+    vouched = recorded or (signatures is not None and signatures.release.accepted)
+    alone = (UNVOUCHED,) if unplanned is not None and not vouched else ()
     return Weighing(
-        (*broken, *signed.reject, *_against(card, dossier)),
-        (*signed.caution, *_careful(card, dossier)),
+        (*broken, *alone, *signed.reject, *_against(card, dossier)),
+        (*((f"Not planned again: {unplanned}",) if unplanned else ()), *signed.caution, *_careful(card, dossier)),
         (
             *(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)),
             *signed.release,

@@ -9,7 +9,9 @@ The noise is not searched for again, which takes seconds: the card's is right if
 1e-3 less noise would exceed it (`accounting.calibrate`).
 
 What cannot be planned is skipped, and the reason is given: nothing is imported because a bundle names it, paths and
-some settings never leave, and figures that are only known after the records were read are not part of a plan.
+some settings never leave, and figures that are only known after the records were read are not part of a plan. Nothing
+is skipped before data and settings were checked: a key that means nothing would switch the comparison off. An
+accountant from elsewhere can raise ε and with it the noise, but no more: the release is planned without it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from airlock import data, methods, nets, plugins
 from airlock._version import VERSION
@@ -30,15 +34,26 @@ from airlock.bundle.contents import CONFIG, Contents, Defects, Skip, Test
 from airlock.config import ACCOUNTANTS, DataConfig, ReleaseConfig, from_table, merge
 from airlock.data import Facts
 from airlock.data.sources import SOURCES
-from airlock.errors import ConfigError, NetError
+from airlock.errors import AirlockError, ConfigError
 from airlock.methods.contract import Channel, Plan
 from airlock.training.front_ends.public import is_about_public
 
 CLOSE = 1e-9  # relative; another machine may round a logarithm or a power in another way
 _MOST_INPUTS = 1 << 22  # numbers in a record; planning makes the network
 _NOT_COMPARED = "Events, noise, budget and figures were not compared with what the config leads to."
+_A_PATH = f"A setting was a path, which never leaves. {_NOT_COMPARED}"
 _ELSEWHERE = "(not in the bundle)"
 _NOISE = "noise_multiplier"
+_RAISED = 1e-2  # relative; noise is found to 1e-3, and its ε is below the one asked for by less than this
+# Settings that may name a path, a data set or a network from elsewhere, by channel, and what stands in for it.
+_PUBLIC: dict[str, object] = {"features": "auto", "public": PATH_REMOVED}
+_FROM_ELSEWHERE: dict[str, dict[str, object]] = {
+    "weights": _PUBLIC,
+    "twin": _PUBLIC,
+    "student": {"teacher": "auto"},
+    "features": {"front": "residual", "pool": [], "weights": PATH_REMOVED, "pretrain_on": PATH_REMOVED,
+                 "characterised": PATH_REMOVED},
+}  # fmt: skip
 
 
 def tests(files: Contents, card: Card | None, given: Mapping[str, object] | None) -> list[Test]:
@@ -65,23 +80,66 @@ def as_asked(config: ReleaseConfig) -> ReleaseConfig:
 def _compare(files: Contents, card: Card | None, given: Mapping[str, object]) -> Defects:
     if card is None:
         raise Skip("There is no usable card.json to check it against.")
-    config = _config(tomllib.loads(files.read(CONFIG).decode("utf-8")), given)
+    table = tomllib.loads(files.read(CONFIG).decode("utf-8"))
+    strangers = _strangers(table, given)
+    accountant = strangers.pop("accountant", None)  # it can only raise ε, so that the rest can be planned without it
+    unseen = _unseen(table, strangers)
+    config = _config(table, given, {**strangers, **({"accountant": ""} if accountant else {})})
     method = methods.find(config)
     if method.withheld:
         raise Skip(f"Settings that {method.channel}/{method.method} plans with stay in the vault. {_NOT_COMPARED}")
-    if math.prod(card.data.shape) > _MOST_INPUTS:
-        raise Skip(f"Its records are too large to make their network here. {_NOT_COMPARED}")
     facts = _facts(config, card)
     if of_data := list(_of_data(facts, config, card)):
         return _with_version(of_data, card)
-    with warnings.catch_warnings(), suggesting(list(_noises(card))):
+    if config.data.source not in SOURCES and math.prod(facts.shape) > _MOST_INPUTS:
+        raise Skip(f"Its records are too large to make their network here. {_NOT_COMPARED}")
+    if unseen is not None:
+        _check_settings(config, facts)
+        raise Skip(unseen)
+    defects, epsilon = _differences(config, facts, card)
+    if defects and accountant:
+        defects = _with_more_noise(config, facts, card, epsilon, accountant)
+    return _with_version(defects, card)
+
+
+def _differences(
+    config: ReleaseConfig, facts: Facts, card: Card, *, or_more: bool = False
+) -> tuple[list[str], float | None]:
+    """What the card says otherwise than the plan, and the plan's ε."""
+    with warnings.catch_warnings(), suggesting(list(_noises(card)), or_more=or_more):
         warnings.simplefilter("ignore")
-        try:
-            channel = methods.build(paid_attacks.for_method(config), facts)
-            plan = paid_attacks.planned(config, facts, channel.planned)
-        except NetError as error:  # one of another package that is not installed here, somewhere in the settings
-            raise Skip(f"{error} {_NOT_COMPARED}") from error
-    return _with_version([*_of_plan(plan, card), *_of_artefact(channel, card)], card)
+        channel = methods.build(paid_attacks.for_method(config), facts)
+        plan = paid_attacks.planned(config, facts, channel.planned)
+        return [*_of_plan(plan, card), *_of_artefact(channel, card)], plan.guarantee.epsilon
+
+
+def _with_more_noise(
+    config: ReleaseConfig, facts: Facts, card: Card, epsilon: float | None, accountant: str
+) -> list[str]:
+    """The same for an accountant that is not asked: one that raises ε leads to more noise for the ε asked for.
+
+    So the card's noise may be larger than the plan's, but the ε on the card is still the one that was asked for.
+    """
+    defects, _ = _differences(config, facts, card, or_more=True)
+    if not defects and (epsilon is None or (card.guarantee.epsilon or 0.0) < (1 - _RAISED) * epsilon):
+        defects = ["The card's ε is below the one that its noise was raised for."]
+    asks = f"To ask '{accountant}', which is not imported because a bundle names it: --set accountant={accountant}"
+    return [*defects, asks] if defects else []
+
+
+def _check_settings(config: ReleaseConfig, facts: Facts) -> None:
+    """Refuse settings that the method does not have, where the plan itself cannot be made.
+
+    Raises:
+        ConfigError: One is unknown or has a value that it cannot have.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            methods.build(paid_attacks.for_method(config), facts)
+    except AirlockError as error:  # any other is about what is not here
+        if isinstance(error.__cause__, ValidationError):
+            raise
 
 
 def _with_version(defects: list[str], card: Card) -> Defects:
@@ -91,11 +149,10 @@ def _with_version(defects: list[str], card: Card) -> Defects:
     return defects
 
 
-def _config(table: dict[str, Any], given: Mapping[str, object]) -> ReleaseConfig:
-    """The config that can be planned.
+def _strangers(table: Mapping[str, Any], given: Mapping[str, object]) -> dict[str, str]:
+    """The config's code from elsewhere that the user does not name, by dotted key.
 
     Raises:
-        Skip: It leads to code from elsewhere that the user does not name, or to a path that did not leave.
         ConfigError: The user names something that is not the config's own code from elsewhere.
     """
     strangers = plugins.strangers(table) | _not_built_in(table)
@@ -104,19 +161,54 @@ def _config(table: dict[str, Any], given: Mapping[str, object]) -> ReleaseConfig
             raise ConfigError(
                 "names for what config.toml leads to outside Airlock", f"{key}", do="Leave it out: it is in the bundle."
             )
-    for key, name in strangers.items():
-        if key not in given:
-            option = f"--net {name}" if key == "net" else f"--set {key}={name}"
-            raise Skip(f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare "
-                       f"them, name it yourself: {option}")  # fmt: skip
-    if (name := f"{table.get('channel')}/{table.get('method')}") in methods.GONE:
+    return {key: name for key, name in strangers.items() if key not in given}
+
+
+def _unseen(table: Mapping[str, Any], strangers: Mapping[str, str]) -> str | None:
+    """Why the config cannot be planned here: code from elsewhere, or a path that did not leave; None if it can.
+
+    Raises:
+        Skip: It is the method itself, so that nothing more can be said.
+        ConfigError: It is in a setting that cannot hold such a thing.
+    """
+    name, found = f"{table.get('channel')}/{table.get('method')}", None
+    if name in methods.GONE:
         raise Skip(f"There is no {name} any more. {_NOT_COMPARED}")
-    if PATH_REMOVED in str(table.get("settings")):
-        raise Skip(f"A setting was a path, which never leaves. {_NOT_COMPARED}")
+    settings = table.get("settings")
+    inner = settings if isinstance(settings, Mapping) else {}
+    hidden = {f"settings.{key}": PATH_REMOVED for key, value in inner.items() if PATH_REMOVED in str(value)}
+    for key, value in {**hidden, **strangers}.items():
+        found = found or (_A_PATH if key in hidden else _not_imported(key, value))
+        if key == "method" or (key.startswith("settings.") and not methods.is_built_in(name)):
+            raise Skip(found)
+        if key.startswith("settings.") and key.split(".")[1] not in _FROM_ELSEWHERE.get(str(table.get("channel")), {}):
+            raise ConfigError(f"neither a path nor a network as {key} of {name}", f"'{value}'", "It cannot be either.")
+    return found
+
+
+def _not_imported(key: str, name: str) -> str:
+    option = f"--net {name}" if key == "net" else f"--set {key}={name}"
+    return (
+        f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare them, name it "
+        f"yourself: {option}"
+    )
+
+
+def _config(table: dict[str, Any], given: Mapping[str, object], strangers: Mapping[str, str]) -> ReleaseConfig:
+    """The config that can be planned, or at least checked: with stand-ins for what is not imported."""
     here = table.get("data")
     placed = {} if isinstance(here, Mapping) and "source" in here else {"data.source": _ELSEWHERE}
-    named = {key: value for key, value in given.items() if key in strangers}
-    return as_asked(from_table(merge(table, {**placed, **named})))
+    holds = _FROM_ELSEWHERE.get(str(table.get("channel")), {})
+    instead: dict[str, object] = {}
+    for key in strangers:
+        top, *below = key.split(".")
+        if top == "settings" and below[0] in holds:
+            instead[f"settings.{below[0]}"] = holds[below[0]]
+        elif top in ("net", "accountant"):
+            instead[top] = "auto"
+    foreign = plugins.strangers(table) | _not_built_in(table)
+    named = {key: value for key, value in given.items() if key in foreign}
+    return as_asked(from_table(merge(table, {**placed, **instead, **named})))
 
 
 def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
@@ -127,7 +219,12 @@ def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
         "accountant": table.get("accountant", "auto") in ACCOUNTANTS,
         "net": table.get("net", "auto") in ("auto", *nets.names(), *nets.front_names()),
     }
-    return {key: str(table.get(key)) for key, ours in known.items() if not ours}
+    found = {key: str(table.get(key)) for key, ours in known.items() if not ours}
+    settings = table.get("settings")
+    teacher = settings.get("teacher", "auto") if isinstance(settings, Mapping) else "auto"
+    if table.get("channel") == "student" and isinstance(teacher, str) and teacher not in ("auto", *nets.names()):
+        found["settings.teacher"] = teacher
+    return found
 
 
 def _facts(config: ReleaseConfig, card: Card) -> Facts:
@@ -140,11 +237,14 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
 
 def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
     named = {key: getattr(facts, key) for key in ("name", "origin", "shape", "classes", "records", "test_records")}
-    if config.data.source == _ELSEWHERE:
+    if config.data.source not in SOURCES:
         named |= _declared(config.data)
     for key, value in {**named, "public_share": config.split.public}.items():
         if not _same(getattr(card.data, key), value):
             yield f"The card's data.{key} is not that of the config."
+    taken = [one.input_shape for one in (card.network, card.interface) if one is not None]
+    if any(shape != facts.shape for shape in taken):
+        yield "What leaves does not take the records of the config."
 
 
 def _declared(declared: DataConfig) -> dict[str, object]:

@@ -52,7 +52,9 @@ def gate(
     card = read(bundle).card if readable else None
     inside = dossier.find(safe, card.release_id) if card else None
     current = covers_newest_dossier(safe, card.release_id) if card else None
-    weighing = weigh(card, defects, inside, verdict.signatures, current)
+    unplanned = next((check.says for check in checks if (check.name, check.outcome) == ("plan", "skipped")), None)
+    recorded = any((check.name, check.outcome) == ("record", "ok") for check in checks)
+    weighing = weigh(card, defects, inside, verdict.signatures, current, unplanned, recorded)
     if as_json:
         print_json(weighing.to_dict())
     else:

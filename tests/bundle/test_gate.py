@@ -15,6 +15,7 @@ from airlock.bundle import Bundle, Card, Dossier, Vault, Weighing, make_card, ve
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.dossier import with_court
 from airlock.bundle.rendering.page import keep_dossier
+from airlock.bundle.signing.signatures import Endorsement, Signatures, State
 from airlock.config import ReleaseConfig
 from airlock.methods.contract import KINDS, Release
 from tests.bundle.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise
@@ -147,6 +148,17 @@ def test_without_the_dossier_the_gate_says_that_attacks_were_not_seen(config: Re
     assert says(found.caution, "in the holder's dossier, which is not in this vault")
     assert not says(found.release, "attack")
     assert not says(judged(config).caution, "was not seen")
+
+
+@pytest.mark.parametrize("state", ["none", "unknown", "known"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_was_not_planned_again_needs_a_known_key_or_a_record(config: ReleaseConfig, state: State, recorded: bool):
+    signed = Signatures(Endorsement(state, "By whom.", accepted=state == "known"), Endorsement("none", "Nobody."))
+    found = weigh(card(config), (), None, signed, None, "Its net is not here.", recorded)
+    assert says(found.caution, "Not planned again: Its net is not here.")
+    assert says(found.reject, "Nothing vouches") == (state != "known" and not recorded)
+    assert found.open == (state == "known" or recorded)
+    assert weigh(card(config), (), None, signed).open
 
 
 def test_what_the_court_refutes_closes_the_gate(config: ReleaseConfig):

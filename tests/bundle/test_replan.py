@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dp_accounting as dpa
 import numpy as np
 import pytest
 import tomli_w
@@ -16,11 +17,14 @@ from typer.testing import CliRunner
 
 from airlock.accounting import calibrate, compute_epsilon, from_json
 from airlock.accounting.calibrate import TOLERANCE, suggesting
+from airlock.accounting.epsilon import OTHERS
 from airlock.bundle import Bundle, Vault, verify
 from airlock.bundle.answering import open_interface
+from airlock.bundle.bundle import PATH_REMOVED
 from airlock.cli import app
 from airlock.config import from_table
 from airlock.pipeline import make_release
+from airlock.plugins import Plugin
 from tests.bundle.forging import forge, seal
 
 Change = dict[str, object]
@@ -55,6 +59,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     "origin": ({"data.origin": "Nobody's."}, "data.origin"),
     "public": ({"data.public_share": 0.5}, "data.public_share"),
     "classes": ({"network.classes": list("9876543210")}, "The network does not take"),
+    "records too large to plan with": ({**cheaper(QUIET), "data.shape": [3, 2048, 2048]}, "data.shape"),
 }  # fmt: skip
 
 
@@ -148,13 +153,18 @@ def test_without_its_network_the_plan_is_not_made_and_it_says_so(folder: Path, m
 
 SKIPPED: dict[str, tuple[Change, Change, str]] = {
     "a method of another package": ({"method": "theirs"}, {"method": "theirs"}, "'theirs', its method,"),
-    "an accountant": ({}, {"accountant": "theirs"}, "'theirs', its accountant,"),
     "a network": ({"network.name": "theirs"}, {"net": "theirs"}, "'theirs', its net,"),
     "a method that is gone": (
         {"channel": "answers", "method": "savings"}, {"channel": "answers", "method": "savings"}, "no answers/savings",
     ),
-    "a path": ({}, {"settings.weights": "(a path, removed)"}, "A setting was a path"),
-    "records of a million pixels": ({"data.shape": [3, 2048, 2048]}, {}, "too large"),
+    "a path": (
+        {"method": "head"}, {"method": "head", "net": "auto", "settings": {"public": PATH_REMOVED}},
+        "A setting was a path",
+    ),
+    "own records of a million pixels": (
+        {"data.shape": [3, 2048, 2048], "network.input_shape": [3, 2048, 2048]},
+        {"data": {"name": "Digits", "records": 1797}}, "too large",
+    ),
     "a front end inside": (
         {"channel": "features", "method": "published"}, {"channel": "features", "method": "published", "net": "auto"},
         "stay in the vault",
@@ -168,6 +178,61 @@ def test_what_cannot_be_planned_is_said(folder: Path, on_card: Change, in_config
     assert outcome == "skipped"
     assert says in said
     assert "were not compared with what the config leads to" in said
+
+
+# One key each that says nothing about the release: it must not switch the comparison off.
+MEANINGLESS: dict[str, tuple[Change, str]] = {
+    "an accountant": ({"accountant": "theirs"}, "below the one that its noise was raised for"),
+    "a path": ({"settings.x": PATH_REMOVED}, "settings.x"),
+    "a path in place of a number": ({"settings.steps": PATH_REMOVED}, "settings.steps"),
+    "a path of another method": ({"settings.public": PATH_REMOVED}, "settings.public"),
+    "a network": ({"settings.x": "my_nets:linear"}, "settings.x"),
+    "a front end of another method": ({"settings.features": "my_nets:linear"}, "settings.features"),
+    "networks": ({"nets": ["my_nets:linear"]}, "'nets'"),
+    "a network for other records": ({"net": "tanh-net"}, "for net 'tanh-net'"),
+    "another source": ({"data": {"source": "elsewhere"}}, "data.records"),
+}
+
+
+@pytest.mark.parametrize(("in_config", "says"), MEANINGLESS.values(), ids=MEANINGLESS)
+def test_no_meaningless_key_switches_it_off(folder: Path, in_config: Change, says: str) -> None:
+    """As found: with one of them events, ε and figures could be anything, and the bundle verified."""
+    details = json.loads((folder / "card.json").read_text())["details"]
+    noise = {f"details.{key}": details[key] * 80 / 1.5 for key in ("noise_multiplier", "noise_on_mean_gradient")}
+    outcome, said = found(forge(folder, {**cheaper(QUIET), **noise}, in_config))
+    assert outcome == "failed"
+    assert says in said
+
+
+@pytest.mark.parametrize(("method", "settings"), [
+    ("weights/gaussian", {"steps": 1, "lot_size": 10_000}),
+    ("answers/per-query", {"queries": 50, "features": "pixels"}),
+])  # fmt: skip
+def test_an_accountant_that_is_not_here_may_have_asked_for_more_noise(
+    tmp_path: Path, method: str, settings: Change
+) -> None:
+    def half(event: dpa.DpEvent, delta: float) -> float:
+        return compute_epsilon(event, delta / 2).epsilon
+
+    channel, method = method.split("/")
+    table = {"channel": channel, "method": method, "data": "digits", "epsilon": 3.0, "delta": 1e-4, "device": "cpu"}
+    with pytest.MonkeyPatch.context() as here:
+        here.setitem(OTHERS._table, "half", Plugin("other.place:half", "other-package 1.0"))
+        here.setitem(OTHERS._loaded, "half", half)
+        config = from_table({**table, "accountant": "half", "settings": settings})
+        folder = make_release(config, tmp_path / "made", court_seconds=0).bundle.folder
+    assert "raised by" in (folder / "card.json").read_text()
+    assert found(folder)[0] == "ok"
+    assert "assumption" in found(forge(folder, {"guarantee.assumptions": []}))[1]
+
+
+def test_the_gate_says_what_was_not_planned(folder: Path) -> None:
+    forge(folder, {"network.name": "theirs", **cheaper(QUIET)}, {"net": "theirs"})
+    done = CliRunner().invoke(app, ["gate", str(folder), "--json"])
+    lists = json.loads(done.output)
+    assert any("'theirs', its net, is not imported" in line for line in lists["caution"])
+    assert any("Nothing vouches for what this card promises" in line for line in lists["reject"])
+    assert done.exit_code == 1
 
 
 @pytest.mark.parametrize("data", ["digits", {}, {"name": "digits"}])
