@@ -5,7 +5,8 @@ statement. The release's statement has the standard's own predicate, so the stan
 has a predicate of this project. Files written here leave; they depend on the other files, on the key and on chance.
 
 Parsing is strict. Only the fields below are accepted, one signature, base64 as it is canonically written, and JSON
-without duplicate keys: what two readers could understand in two ways is refused.
+without duplicate keys, in the form in which Airlock or the standard's tool writes it: what two readers could understand
+in two ways is refused, and so is what has room for other data.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from airlock.bundle.contents import SIGNATURES
 from airlock.bundle.files import parse_json
 from airlock.bundle.schema import ReleaseId
-from airlock.bundle.signing.keys import PublicKey, SigningKey
+from airlock.bundle.signing.keys import CERTIFICATE_BYTES, CERTIFICATES, PublicKey, SigningKey
 from airlock.errors import FormatError
 
 MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -36,10 +37,13 @@ RELEASE_TYPE = "https://model_signing/signature/v1.0"
 APPROVAL_TYPE = "urn:airlock:approval:1"
 INSIDE_TYPE = "urn:airlock:approval-inside:1"  # also names the dossier, and stays in the vault
 _MOST = 10_000  # files of a bundle
+_ANY_STATEMENT, _EACH_FILE = 1 << 16, 512  # bytes of a signature: in any case, and for each file that it lists
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Base64 = Annotated[str, StringConstraints(min_length=4)]
+SignatureText = Annotated[str, StringConstraints(min_length=4, max_length=192)]  # the longest, on P-521, has 188
+CertificateText = Annotated[str, StringConstraints(min_length=4, max_length=4 * -(-CERTIFICATE_BYTES // 3))]
 Line = Annotated[str, StringConstraints(max_length=2000)]
 DecisionWord = Literal["approve", "conditions", "reject"]
 
@@ -62,13 +66,13 @@ class KeyHint(Strict):
 class Certificate(Strict):
     """An X.509 certificate, as DER in base64."""
 
-    raw_bytes: Base64 = Field(alias="rawBytes")
+    raw_bytes: CertificateText = Field(alias="rawBytes")
 
 
 class CertificateChain(Strict):
     """The signer's own certificate first."""
 
-    certificates: list[Certificate] = Field(min_length=1, max_length=10)
+    certificates: list[Certificate] = Field(min_length=1, max_length=CERTIFICATES)
 
 
 class Material(Strict):
@@ -88,7 +92,7 @@ class Material(Strict):
 class OneSignature(Strict):
     """The signature itself."""
 
-    sig: Base64
+    sig: SignatureText
     keyid: Literal[""] = ""
 
 
@@ -244,6 +248,7 @@ class Envelope:
         signature: By whom, only a key can tell.
         fingerprint: The key that it names.
         certified: That key itself, where there is a certificate; anyone can write one.
+        size: The bytes of the file.
     """
 
     name: str
@@ -251,6 +256,17 @@ class Envelope:
     signature: bytes
     fingerprint: str
     certified: PublicKey | None
+    size: int
+
+    def require_size(self, count: int) -> None:
+        """Refuse a file that is larger than a signature of this many files needs.
+
+        Raises:
+            FormatError: It is.
+        """
+        most = _ANY_STATEMENT + _EACH_FILE * count
+        if self.size > most:
+            raise FormatError(f"at most {most:,} bytes in {self.name}", "more", "It could carry other data.")
 
     def is_by(self, key: PublicKey) -> bool:
         """Whether the owner of this key signed exactly this payload."""
@@ -292,6 +308,12 @@ def unseal(content: bytes, name: str) -> Envelope:
         FormatError: It does not follow the format; the message is one sentence.
     """
     found = _parsed(SigstoreBundle, content, name)
+    table = parse_json(content)
+    if content.removesuffix(b"\n") not in (
+        json.dumps(table).encode(),
+        json.dumps(table, separators=(",", ":")).encode(),
+    ):
+        raise FormatError(f"JSON as Airlock or model-signing writes it in {name}", "another form of it")
     try:
         certified = _certified(found.material.chain)
         payload, signature = _bytes(found.dsse.payload), _bytes(found.dsse.signatures[0].sig)
@@ -299,7 +321,7 @@ def unseal(content: bytes, name: str) -> Envelope:
         raise FormatError(f"canonical base64 and certificates of a known kind in {name}", "something else") from error
     hint = found.material.public_key
     fingerprint = hint.hint if hint else certified.fingerprint if certified else ""
-    return Envelope(name, payload, signature, fingerprint, certified)
+    return Envelope(name, payload, signature, fingerprint, certified, len(content))
 
 
 def release_statement(digests: Mapping[str, str], release_id: str) -> dict[str, Any]:

@@ -44,6 +44,8 @@ _HASHES = {"secp256r1": hashes.SHA256(), "secp384r1": hashes.SHA384(), "secp521r
 _CURVES = "an elliptic-curve key on P-256, P-384 or P-521"
 _LIMIT = 1 << 20  # bytes of a key file or of the file of trusted keys
 _LONGEST_NAME = 100
+CERTIFICATES, CERTIFICATE_BYTES = 10, 8 << 10  # how many leave with a signature at most, and how large each is
+_CHAIN = 4 * CERTIFICATE_BYTES
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----")
 _BROKEN = (ValueError, TypeError, UnsupportedAlgorithm)  # what the library raises for a file that is no such key
 
@@ -187,7 +189,14 @@ def _certificates(content: bytes, private: ec.EllipticCurvePrivateKey, name: str
         raise FormatError(f"PEM certificates of {_CURVES} in {name}", "something else") from error
     if own != PublicKey.of(private.public_key()):
         raise FormatError(f"the certificate of this key first in {name}", "that of another key")
-    return tuple(one.public_bytes(Encoding.DER) for one in found)
+    chain = tuple(one.public_bytes(Encoding.DER) for one in found)
+    if len(chain) > CERTIFICATES or max(map(len, chain)) > CERTIFICATE_BYTES or sum(map(len, chain)) > _CHAIN:
+        raise FormatError(
+            f"at most {CERTIFICATES} certificates of at most {CERTIFICATE_BYTES:,} bytes, {_CHAIN:,} in all, in {name}",
+            "more",
+            "They leave with every signature, and `airlock verify` reads no more.",
+        )
+    return chain
 
 
 def _read(path: Path) -> bytes:

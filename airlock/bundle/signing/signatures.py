@@ -126,8 +126,9 @@ def _release(files: Contents, ring: Keyring) -> Endorsement:
     if SIGNATURE not in files.names:
         return Endorsement("none", UNSIGNED, required=bool(ring.required))
     envelope = unseal(files.read(SIGNATURE), SIGNATURE)
-    differences = _differences(envelope.statement(ReleaseStatement).files, files)
-    return _judged(envelope, differences, ring, "Signed", None)
+    statement = envelope.statement(ReleaseStatement)
+    envelope.require_size(len(statement.files))
+    return _judged(envelope, _differences(statement.files, files), ring, "Signed", None)
 
 
 def _approval(files: Contents, ring: Keyring) -> Endorsement:
@@ -135,6 +136,7 @@ def _approval(files: Contents, ring: Keyring) -> Endorsement:
         return Endorsement("none", NOT_APPROVED, required=bool(ring.required))
     envelope = unseal(files.read(APPROVAL), APPROVAL)
     statement = envelope.statement(ApprovalStatement)
+    envelope.require_size(len(statement.files))
     differences = _differences(statement.files, files) or _misplaced(statement.predicate, files)
     return _judged(envelope, differences, ring, "Countersigned", statement.predicate)
 

@@ -27,11 +27,12 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def certificate(key: SigningKey, name: str = "The clinic") -> bytes:
-    """A certificate that the key signs itself."""
+def certificate(key: SigningKey, name: str = "The clinic", more: int = 0) -> bytes:
+    """A certificate that the key signs itself, with so many bytes in an extension that nobody knows."""
+    other = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), bytes(more))
     called = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     usage = [index == 0 for index in range(9)]
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(called)
         .issuer_name(called)
@@ -41,8 +42,8 @@ def certificate(key: SigningKey, name: str = "The clinic") -> bytes:
         .not_valid_after(datetime.datetime(2056, 1, 1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.KeyUsage(*usage), critical=True)
-        .sign(key.private, hashes.SHA256())
     )
+    made = (builder.add_extension(other, critical=False) if more else builder).sign(key.private, hashes.SHA256())
     return made.public_bytes(serialization.Encoding.PEM)
 
 
