@@ -93,7 +93,8 @@ def write(
     check_output(folder, force=force)
     _check_same(card, release)
     artefact, packing = release.artefact, packing_of(release.artefact.kind)
-    text = config_text(config, release.plan, packing.config_net(artefact, config.net), packing.withheld(artefact))
+    net, withheld = packing.config_net(artefact, config.net), packing.withheld(artefact)
+    text = config_text(config, release.plan, net, withheld, card.data.records)
     kept = {**packing.files(artefact), CONFIG: text.encode(), **(smaller or {})}
     shards = packing.shards(artefact)
     made = card.model_copy(update={"hashes": hashes(kept)})
@@ -226,13 +227,18 @@ def sums_text(sums: Mapping[str, str]) -> str:
     return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
 
 
-def config_text(config: ReleaseConfig, plan: Plan, net_name: str, withheld: Sequence[str] = ()) -> str:
+def config_text(
+    config: ReleaseConfig, plan: Plan, net_name: str, withheld: Sequence[str] = (), records: int | None = None
+) -> str:
     """The resolved config as TOML, without any path: own data keep their name and schema, not their location.
 
-    Withheld settings stay in the vault.
+    Withheld settings stay in the vault. Where the source is not named, `records` says how many there are, as a public
+    figure: without it nobody could plan the release again.
     """
     table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
+    if "source" not in table["data"] and records is not None:
+        table["data"].setdefault("records", records)
     table["settings"] = without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
     if not table["settings"]:
         del table["settings"]
