@@ -157,14 +157,18 @@ def own_net() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval().requires_grad_(False)
 
 
-@pytest.fixture(scope="session")
-def of_my_own(tmp_path_factory: pytest.TempPathFactory, config: ReleaseConfig) -> Bundle:
-    """A bundle of a network that is not built in."""
+def write_own(folder: Path) -> Bundle:
+    """The bundle of a network that is not built in."""
     torch.manual_seed(3)
     base = make_release(guarantee())
     artefact = NetworkArtefact(own_net(), "my.module:make", SHAPE, FACTS.classes)
     release = Release(base.plan, artefact, base.guarantee, base.utility, True, ("cpu",))
-    return write(tmp_path_factory.mktemp("own") / "bundle", config, release, make_card(config, FACTS, release, noise()))
+    return write(folder, CONFIG, release, make_card(CONFIG, FACTS, release, noise()))
+
+
+@pytest.fixture(scope="session")
+def of_my_own(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return write_own(tmp_path_factory.mktemp("own") / "bundle")
 
 
 @pytest.fixture

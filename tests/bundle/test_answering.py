@@ -115,16 +115,30 @@ class Toy(Channel):
         return Constant(interface, kept)
 
 
+ASKING = from_table({"channel": "answers", "method": "per-query", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
+
+
+def answering() -> Release:
+    """A release of answers."""
+    made = make_release(guarantee())
+    plan = replace(made.plan, channel="answers", method="per-query", leaves="Answers with noise.")
+    return replace(made, plan=plan, artefact=INTERFACE, secrets=KEPT)
+
+
+def bundle_in(folder: Path) -> Bundle:
+    """Its bundle."""
+    made = answering()
+    return write(folder / "answers", ASKING, made, make_card(ASKING, FACTS, made, noise(), created=DAY))
+
+
 @pytest.fixture
 def asking_config() -> ReleaseConfig:
-    return from_table({"channel": "answers", "method": "per-query", "data": "digits", "epsilon": 3.0, "delta": 1e-4})
+    return ASKING
 
 
 @pytest.fixture
 def asking_release() -> Release:
-    made = make_release(guarantee())
-    plan = replace(made.plan, channel="answers", method="per-query", leaves="Answers with noise.")
-    return replace(made, plan=plan, artefact=INTERFACE, secrets=KEPT)
+    return answering()
 
 
 @pytest.fixture
@@ -133,8 +147,8 @@ def asking_card(asking_config: ReleaseConfig, asking_release: Release) -> Card:
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, asking_config: ReleaseConfig, asking_release: Release, asking_card: Card) -> Bundle:
-    return write(tmp_path / "answers", asking_config, asking_release, asking_card)
+def bundle(tmp_path: Path) -> Bundle:
+    return bundle_in(tmp_path)
 
 
 def keep(vault: Vault, bundle: Bundle) -> Path:
@@ -145,9 +159,14 @@ def keep(vault: Vault, bundle: Bundle) -> Path:
     return place
 
 
+def play(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy answers in place of the method."""
+    monkeypatch.setattr(methods, "named", lambda name: {"answers/per-query": Toy}[name])
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "named", lambda name: {"answers/per-query": Toy}[name])
+    play(monkeypatch)
 
 
 def failed(folder: Path) -> dict[str, str]:

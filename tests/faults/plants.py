@@ -1,6 +1,6 @@
 """The faults themselves: each patches the code that a release or a service runs, and nothing that tests it.
 
-By room: mechanisms, the engine and training, accounting, records, channels, the handler of answers.
+By room: mechanisms, the engine and training, accounting, records, channels, the handler of answers, bundles.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import hashlib
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import dp_accounting as dpa
@@ -19,8 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from airlock import plugins
 from airlock.accounting import BudgetSchedule, events
 from airlock.auditing import evaluation
+from airlock.bundle import Vault, answering, bundle, models, replan, vault
+from airlock.bundle.signing import signatures
+from airlock.bundle.signing.envelope import Envelope
+from airlock.bundle.signing.keys import Keyring, PublicKey
 from airlock.data import Records, Split
 from airlock.data import split as data_split
 from airlock.ledger import Key, Ledger, tables
@@ -840,3 +846,72 @@ def views_are_clipped_alone(patch: Patch) -> None:
 def records_meet_in_a_batch(patch: Patch) -> None:
     """A record's gradient is taken among the others."""
     patch.setattr(private, "clipped_sum", _in_the_batch)
+
+
+# Bundles: what whoever checks, opens or resumes one no longer looks at.
+
+
+def a_plan_is_not_compared(patch: Patch) -> None:
+    patch.setattr(replan, "_compare", lambda *told: [])
+
+
+def the_figures_of_a_plan_are_not_compared(patch: Patch) -> None:
+    patch.setattr(replan, "_of_plan", lambda plan, card: iter(()))
+
+
+def the_data_of_a_plan_are_not_compared(patch: Patch) -> None:
+    patch.setattr(replan, "_of_data", lambda facts, config, card: iter(()))
+
+
+def a_required_signature_is_not_required(patch: Patch) -> None:
+    right = Keyring.of
+
+    def of(vault: Vault | None, required: Iterable[PublicKey] = ()) -> Keyring:
+        return replace(right(vault, required), required=())
+
+    patch.setattr(Keyring, "of", of)
+
+
+def any_known_key_will_do(patch: Patch) -> None:
+    patch.setattr(Keyring, "accepts", lambda self, key: True)
+
+
+def a_signature_is_not_checked(patch: Patch) -> None:
+    patch.setattr(Envelope, "is_by", lambda self, key: True)
+
+
+def signed_files_are_not_compared(patch: Patch) -> None:
+    patch.setattr(signatures, "_differences", lambda listed, files: [])
+
+
+def a_rejection_is_passed_over(patch: Patch) -> None:
+    patch.setattr(answering, "refuse_rejected", lambda *told: None)
+
+
+def a_bundle_is_opened_unverified(patch: Patch) -> None:
+    patch.setattr(answering, "read_verified", lambda folder, *told, **more: bundle.read(folder))
+
+
+def the_interface_is_the_bundles(patch: Patch) -> None:
+    patch.setattr(answering, "recorded", lambda card, vault: (f"{card.channel}/{card.method}", card.interface))
+
+
+def the_vaults_record_is_passed_over(patch: Patch) -> None:
+    patch.setattr(sys.modules["airlock.bundle.verify"], "_record", lambda files, card, vault: [])
+
+
+def records_are_not_compared_on_resume(patch: Patch) -> None:
+    patch.setattr(vault, "hmac", SimpleNamespace(compare_digest=lambda one, other: True))
+
+
+def a_checkpoint_is_not_emptied(patch: Patch) -> None:
+    patch.setattr(vault, "shutil", SimpleNamespace(rmtree=lambda folder, **more: None))
+
+
+def an_onnx_file_is_not_compared(patch: Patch) -> None:
+    """It is what it should be, whatever it is."""
+    patch.setattr(models.Pair, "expected", property(lambda self: self.content))
+
+
+def what_a_bundle_names_is_imported(patch: Patch) -> None:
+    patch.setattr(plugins, "refuse_strangers", lambda config, given=None: None)

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import dp_accounting as dpa
 
+from tests import test_pipeline
 from tests.accounting import test_epsilon, test_events
 from tests.auditing import test_evaluation
+from tests.bundle import test_answering, test_models, test_replan, test_strangers
+from tests.bundle.signing import test_approval
+from tests.bundle.signing import test_signatures as of_signatures
 from tests.data import test_split
 from tests.faults import checks, plants
+from tests.faults.bundles import of_a_bundle
 from tests.faults.catchers import (
     RELEASED,
     called,
@@ -51,6 +56,13 @@ NOISED, ANSWERS, PER_QUERY = (
     court("answers/per-query", 6000),
 )
 ANSWER_VOTES = court("answers/votes", 25_000)
+
+
+def _forged(case: str) -> Catcher:
+    """Planning again must notice this forgery."""
+    changes, says = test_replan.FORGERIES[case]
+    forgery = test_replan.test_a_consistent_forgery_is_not_what_the_config_leads_to
+    return of_a_bundle(forgery, case, changes=changes, says=says)
 
 
 def _in_processes(patch: Patch) -> None:
@@ -187,6 +199,22 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the ledger's clock goes back", "ledger.keys", plants.the_clock_goes_back, with_folder(ledger_checks.an_expired_key_stays_expired)),
     Fault("an uncertain charge is handed out twice", "ledger.transaction", plants.an_uncertain_charge_is_handed_out_twice, with_folder(ledger_checks.an_uncertain_charge_is_handed_out_once)),
     Fault("a reservation can be answered again", "answers.answerer", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/votes")),
+    # Bundles, and the service that opens them
+    Fault("a plan is not compared", "bundle.replan", plants.a_plan_is_not_compared, _forged("events")),
+    Fault("the figures of a plan are not compared", "bundle.replan", plants.the_figures_of_a_plan_are_not_compared, _forged("steps")),
+    Fault("the data of a plan are not compared", "bundle.replan", plants.the_data_of_a_plan_are_not_compared, _forged("records")),
+    Fault("a required signature is not required", "signing.keys", plants.a_required_signature_is_not_required, of_a_bundle(of_signatures.test_an_unsigned_bundle_says_so_first_and_fails_only_where_a_key_is_required)),
+    Fault("any known key will do", "signing.keys", plants.any_known_key_will_do, of_a_bundle(of_signatures.test_the_first_line_says_who_signed)),
+    Fault("a signature is not checked", "signing.envelope", plants.a_signature_is_not_checked, of_a_bundle(of_signatures.test_an_edited_decision_or_another_key_under_a_known_name_is_a_forgery)),
+    Fault("signed files are not compared", "signing.signatures", plants.signed_files_are_not_compared, of_a_bundle(of_signatures.test_a_changed_file_is_named_even_by_those_who_do_not_know_the_key, "card.json", name="card.json")),
+    Fault("a rejected bundle is served", "bundle.answering", plants.a_rejection_is_passed_over, of_a_bundle(test_approval.test_a_rejected_bundle_is_never_served_and_passes_no_gate)),
+    Fault("a bundle is served unverified", "bundle.answering", plants.a_bundle_is_opened_unverified, of_a_bundle(test_answering.test_a_bundle_that_does_not_verify_answers_nothing)),
+    Fault("the interface is the bundle's, not the vault's", "bundle.answering", plants.the_interface_is_the_bundles, of_a_bundle(test_answering.test_what_answers_comes_from_the_vaults_record)),
+    Fault("the vault's record is passed over", "bundle.verify", plants.the_vaults_record_is_passed_over, of_a_bundle(test_answering.test_every_other_file_of_a_bundle_is_the_vaults_too)),
+    Fault("records are not compared on resume", "bundle.vault", plants.records_are_not_compared_on_resume, of_a_bundle(test_pipeline.test_a_run_goes_on_with_its_own_records_alone)),
+    Fault("a checkpoint is not emptied", "bundle.vault", plants.a_checkpoint_is_not_emptied, of_a_bundle(test_pipeline.test_a_new_start_leaves_nothing_of_other_records)),
+    Fault("an ONNX file is not compared", "bundle.models", plants.an_onnx_file_is_not_compared, of_a_bundle(test_models.test_a_field_that_onnx_does_not_know_is_found)),
+    Fault("what a bundle names is imported", "plugins", plants.what_a_bundle_names_is_imported, of_a_bundle(test_strangers.test_what_a_config_leads_to_is_found_wherever_it_stands)),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),
