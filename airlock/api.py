@@ -23,6 +23,7 @@ from airlock import config as configs
 from airlock import pipeline
 from airlock.auditing import AuditSettings
 from airlock.bundle import Bundle
+from airlock.bundle.signing.keys import PublicKey, read_public
 from airlock.comparison import Comparison, settings
 from airlock.comparison.run import Moment
 from airlock.comparison.run import compare as run_comparison
@@ -102,6 +103,7 @@ def audit(
     seed: int = 0,
     device: str = "auto",
     resume: bool = False,
+    signers: Sequence[PublicKey | Place] = (),
     vault: Place | None = None,
     **how: object,
 ) -> Audited:
@@ -119,11 +121,12 @@ def audit(
         seed: Of the attacks.
         device: Where to compute.
         resume: Continue an interrupted audit.
+        signers: If given, one of these public keys, or of those in these files (PEM), must have signed the bundle.
         vault: Where the dossier, the scores of single records and unfinished work are kept.
         how: How hard to attack, as in `AuditSettings`: `shadows=8`, `epochs=5`, `attacks=["NAME"]`.
 
     Raises:
-        Refused: The bundle does not verify.
+        Refused: The bundle does not verify, or lacks a required signature.
     """
     with _bar() as progress:
         return pipeline.audit_bundle(
@@ -135,6 +138,7 @@ def audit(
             seed=seed,
             device=device,
             resume=resume,
+            signers=[key if isinstance(key, PublicKey) else read_public(Path(key)) for key in signers],
             vault=_path(vault),
             progress=progress,
         )

@@ -29,7 +29,7 @@ from airlock.bundle.answering import recorded
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
 from airlock.bundle.replan import as_asked
-from airlock.bundle.signing.keys import obtain_vault_key
+from airlock.bundle.signing.keys import PublicKey, obtain_vault_key
 from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
 from airlock.config import ReleaseConfig, load
@@ -356,6 +356,7 @@ def audit_bundle(
     seed: int = 0,
     device: str = "auto",
     resume: bool = False,
+    signers: Sequence[PublicKey] = (),
     vault: Path | None = None,
     progress: Progress | None = None,
 ) -> Audited:
@@ -371,15 +372,17 @@ def audit_bundle(
         seed: Of the attacks.
         device: Where to compute.
         resume: Continue an interrupted audit.
+        signers: If given, one of these keys must have signed the bundle.
         vault: Where the dossier, the scores of single records and unfinished work are kept.
         progress: Called with a label, the steps done and the steps in all.
 
     Raises:
-        Refused: The bundle does not verify, or its config leads to code from elsewhere that the user does not name.
+        Refused: The bundle does not verify or lacks a required signature, or its config leads to code from elsewhere
+            that the user does not name.
     """
     chosen, safe = settings or auditing.AuditSettings(), Vault.open(vault)
     auditing.open_attacks(chosen.attacks)  # an unknown one is reported before any work is done
-    card_before = read_verified(folder, safe).card
+    card_before = read_verified(folder, safe, signers=signers).card
     _require_network(card_before, chosen.attacks)
     config = _config_of(folder, {**(overrides or {}), **_own_net(card_before, net)})
     packing, method = packing_of(card_before.artefact), methods.find(config)

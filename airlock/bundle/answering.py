@@ -34,14 +34,19 @@ from airlock.methods.interface import Answerer, Answers, Interface, Reservation
 # From the vault.
 
 
-def open_interface(folder: Path, vault: Vault) -> Answerer:
+def open_interface(folder: Path, vault: Vault, *, signers: Sequence[PublicKey] = ()) -> Answerer:
     """The answerer of this bundle; nothing is answered or paid for yet.
 
+    Args:
+        folder: The bundle.
+        vault: The vault it was made with.
+        signers: If given, one of these keys must have signed it.
+
     Raises:
-        Refused: The bundle does not verify, or it has no interface.
+        Refused: The bundle does not verify, lacks a required signature, or has no interface.
         FormatError: The vault does not hold what is needed to answer.
     """
-    return from_vault(read_verified(folder, vault).card, vault)
+    return from_vault(read_verified(folder, vault, signers=signers).card, vault)
 
 
 def from_vault(card: Card, vault: Vault) -> Answerer:

@@ -7,6 +7,7 @@ for testing; where features have noise, so has the test, and the classifier does
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from airlock.bundle import bundle, export
 from airlock.bundle.files import folder_aside, parse_json, read_file, write_file
+from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.verify import read_verified
 from airlock.data import Records
 from airlock.data.feature_files import MANIFEST, load, parse_manifest
@@ -61,6 +63,8 @@ def train_on(
     seed: int = 0,
     device: str = "auto",
     progress: Progress | None = None,
+    *,
+    signers: Sequence[PublicKey] = (),
 ) -> Trained:
     """Train a classifier on a bundle of features, test it, and write it.
 
@@ -73,16 +77,17 @@ def train_on(
         seed: The seed for training and for the split.
         device: Where to compute.
         progress: Called with a label, the number of steps done and the total number of steps.
+        signers: If given, one of these keys must have signed the bundle.
 
     Raises:
-        Refused: The bundle does not verify, or holds no features.
+        Refused: The bundle does not verify, lacks a required signature, or holds no features.
         OutputError: `out` cannot be used.
     """
     if not 0 < holdout < 1:
         raise ConfigError("a --holdout between 0 and 1", f"{holdout:g}")
     if out is not None:
         bundle.check_output(out)
-    card = read_verified(folder).card
+    card = read_verified(folder, signers=signers).card
     if card.features is None:
         raise Refused("a bundle of features", f"one of {card.channel}", do="Use its contents directly.")
     made = parse_manifest(parse_json(read_file(Path(folder) / MANIFEST, bundle.LIMITS[MANIFEST])))

@@ -12,6 +12,7 @@ from airlock.cli.terminal import (
     DataDirOption,
     JsonOption,
     SetOption,
+    SignerOption,
     VaultOption,
     overrides,
     print_json,
@@ -58,6 +59,7 @@ def audit(
     device: str = typer.Option("auto", help="Where to compute: auto, cpu, cuda."),
     settings: list[str] = SetOption,
     resume: bool = typer.Option(False, "--resume", help="Continue an interrupted audit."),
+    signer: list[Path] = SignerOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -66,6 +68,7 @@ def audit(
     Exit codes: 0 no attack refutes the stated ε, 1 one does, 2 none could be run, or bad input.
     """
     from airlock.auditing import AuditSettings
+    from airlock.bundle.signing.keys import read_all
     from airlock.config import parse
     from airlock.pipeline import audit_bundle
 
@@ -83,6 +86,7 @@ def audit(
             seed=seed,
             device=device,
             resume=resume,
+            signers=read_all(signer),
             vault=vault,
             progress=progress,
         )

@@ -19,6 +19,7 @@ from airlock.cli.terminal import (
     JsonOption,
     SeedOption,
     SetOption,
+    SignerOption,
     VaultOption,
     overrides,
     print_json,
@@ -213,13 +214,16 @@ def train(
     holdout: float = typer.Option(0.1, "--holdout", help="The fraction kept for testing."),
     seed: int = typer.Option(0, "--seed", help="The seed of training and of the split."),
     device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
+    signer: list[Path] = SignerOption,
     as_json: bool = JsonOption,
 ) -> None:
     """Train a classifier on a bundle of features alone, as its receiver would."""
     from airlock.bundle.receive import train_on
+    from airlock.bundle.signing.keys import read_all
 
+    signers = read_all(signer)
     with progress_bar() as progress:
-        found = train_on(bundle, out, net or "", epochs, holdout, seed, device, progress)
+        found = train_on(bundle, out, net or "", epochs, holdout, seed, device, progress, signers=signers)
     if as_json:
         print_json(found.to_dict())
         return

@@ -18,13 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import airlock
 from airlock.bundle import Bundle, Vault, contents, read_verified, verify
+from airlock.bundle.answering import open_interface
 from airlock.bundle.contents import APPROVAL, SIGNATURE, Contents, Skip
+from airlock.bundle.receive import train_on
 from airlock.bundle.signing.envelope import encoded, release_statement, seal
-from airlock.bundle.signing.keys import SigningKey, keep, read_private, trust
+from airlock.bundle.signing.keys import PublicKey, SigningKey, keep, read_private, trust
 from airlock.bundle.signing.signatures import NOT_APPROVED, UNSIGNED, Signatures, examine
 from airlock.cli import app
 from airlock.errors import FormatError, Refused
+from airlock.pipeline import audit_bundle
 from tests.bundle.signing.conftest import countersign, public_file, sign
 from tests.bundle.signing.test_keys import certificate
 
@@ -445,3 +449,52 @@ def test_every_file_signed_by_name_alone_has_the_same_statement(signed: Path, ho
     statements = [release_statement(Contents(folder).signed(), "0" * 32) for folder in (signed, elsewhere)]
     assert statements[0] == statements[1]
     assert b"jane" not in seal(statements[1], holder)
+
+
+class Reached(Exception):
+    """What comes after the check of the signature."""
+
+
+def reached(*told: object) -> None:
+    raise Reached
+
+
+@pytest.mark.usefixtures("made_up")
+def test_whoever_uses_a_bundle_can_require_a_signature(
+    signed: Path, of_answers: Bundle, of_features: Bundle, holder: SigningKey, stranger: SigningKey, vault: Vault,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("airlock.pipeline._require_network", reached)
+    monkeypatch.setattr("airlock.bundle.answering.from_vault", reached)
+    monkeypatch.setattr("airlock.bundle.receive.load", reached)
+    uses: list[Callable[[PublicKey], object]] = [
+        lambda key: audit_bundle(signed, signers=[key]),
+        lambda key: airlock.audit(signed, signers=[key]),
+        lambda key: open_interface(of_answers.folder, vault, signers=[key]),
+        lambda key: train_on(of_features.folder, None, signers=[key]),
+    ]
+    for use in uses:
+        with pytest.raises(Refused, match="by an unknown key"):
+            use(stranger.public)
+        with pytest.raises(Reached):
+            use(holder.public)
+    (signed / SIGNATURE).unlink()
+    with pytest.raises(Refused, match="Unsigned"):
+        audit_bundle(signed, signers=[holder.public])
+
+
+@pytest.mark.usefixtures("made_up")
+def test_audit_and_train_take_the_signers_key(
+    signed: Path, of_features: Bundle, holder: SigningKey, stranger: SigningKey, tmp_path: Path, vault: Vault
+) -> None:
+    key, out = public_file(stranger, tmp_path / "keys"), tmp_path / "out"
+    train = ["features", "train", str(of_features.folder), "--out", str(out), "--epochs", "1"]
+    for line, code in ((["audit", str(signed)], 2), (train, 1)):
+        said = CliRunner().invoke(app, [*line, "--signer", str(key)])
+        assert (said.exit_code, type(said.exception)) == (code, SystemExit)
+        assert f"Signed by an unknown key ({holder.public.fingerprint})" in " ".join(said.stderr.split())
+    assert not out.exists()
+    assert not vault.root.exists()
+    done = CliRunner().invoke(app, [*train, "--signer", str(public_file(holder, tmp_path / "keys"))])
+    assert done.exit_code == 0, done.stderr
+    assert out.exists()
