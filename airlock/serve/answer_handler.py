@@ -1,7 +1,9 @@
 """How a query is answered: reserve, charge, answer, keep, in exactly this order.
 
 A charge is on disk before noise is drawn. What was charged and could not be answered stays charged. An answer is stored
-for its idempotency key before it is sent, so that a repeated request gets the same answer and not a second draw.
+for its idempotency key before it is sent, so that a repeated request gets the same answer and not a second draw. If it
+cannot be stored, it is sent all the same, since it is paid for and its noise is drawn; the client is told that its key
+does not replay it, so that nobody repeats the request in the belief that it is free.
 
 Answers are computed off the event loop, many requests at a time (`Batcher`). While a thread answers, requests queue
 up, and it then takes them all at once, clients in turns: a hop between threads costs as much as a small network. Free
@@ -125,12 +127,14 @@ class PaidAnswer:
         units: What it cost this time; 0 for a replay.
         left: Units the client can still spend; None if unknown, or if answers are free.
         replayed: Whether it is a replay.
+        stored: Whether its idempotency key gives it again.
     """
 
     outputs: bytes
     units: int
     left: int | None = None
     replayed: bool = False
+    stored: bool = False
 
 
 class AnswerHandler:
@@ -160,12 +164,12 @@ class AnswerHandler:
             raise
         if isinstance(outcome, Replay):
             self._answerer.cancel(reservation)
-            return PaidAnswer(outcome.body, 0, replayed=True)
+            return PaidAnswer(outcome.body, 0, replayed=True, stored=True)
         outputs = await self._answer(query, reservation, client)
         if outcome is None:
             return PaidAnswer(outputs, 0)
-        await self._keep(outcome, outputs)
-        return PaidAnswer(outputs, outcome.units, outcome.left)
+        stored = await self._keep(outcome, outputs)
+        return PaidAnswer(outputs, outcome.units, outcome.left, stored=stored)
 
     async def _pay(
         self, client: str, reservation: Reservation, query: Query, key: str | None
@@ -186,14 +190,15 @@ class AnswerHandler:
             _log.error("answering failed: %s", type(error).__name__)
             raise failed() from None
 
-    async def _keep(self, charge: Charge, outputs: bytes) -> None:
-        """Store the answer for its key; if that fails, it is still sent, but cannot be replayed."""
+    async def _keep(self, charge: Charge, outputs: bytes) -> bool:
+        """Store the answer for its key; returns whether it is known to be stored."""
         if not charge.key:
-            return
+            return False
         try:
-            await asyncio.wrap_future(self._ledger.submit_keep(charge, outputs))
+            return await asyncio.wrap_future(self._ledger.submit_keep(charge, outputs))
         except AirlockError as error:
             _log.warning("an answer was not stored: %s", type(error).__name__)
+            return False
 
 
 def _spend(client: str, reservation: Reservation, query: Query, key: str | None) -> Spend:

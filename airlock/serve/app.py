@@ -122,6 +122,8 @@ class App:
         headers = {"Airlock-Units": str(paid.units), "Airlock-Replayed": "true" if paid.replayed else "false"}
         if paid.left is not None:
             headers["Airlock-Units-Left"] = str(paid.left)
+        if key is not None:
+            headers["Airlock-Stored"] = "true" if paid.stored else "false"
         body = protocol.write_answer(name, self.service.release, query.id, paid.outputs)
         return Response(body, media_type="application/json", headers=headers)
 

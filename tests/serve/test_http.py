@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,6 +172,33 @@ def test_an_idempotency_key_replays_the_same_answer_free(shop: Shop) -> None:
     check_problem(shop.ask(question(2), Idempotency_Key="k" * 256), 400, "bad-request")
     assert shop.ask(question(2)).json()["outputs"] != first.json()["outputs"]
     assert shop.spent == 4
+
+
+def test_an_answer_that_cannot_be_stored_is_sent_and_says_so(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As found: nothing told the client that repeating the request would be charged again, with other noise."""
+    keeps = Ledger.submit_keep
+    assert "airlock-stored" not in shop.ask(question(2)).headers
+    for error in (LedgerUnavailable("x", "y"), LedgerUnavailable("x", "y", uncertain=True), LedgerBroken("x", "y")):
+
+        def fails(*told: object, error: Exception = error) -> Future[bool]:
+            made = Future[bool]()
+            made.set_exception(error)
+            return made
+
+        monkeypatch.setattr(Ledger, "submit_keep", fails)
+        first = shop.ask(question(2), Idempotency_Key=str(id(error)))
+        assert (first.status_code, first.headers["airlock-units"]) == (200, "2")
+        assert first.headers["airlock-stored"] == "false"
+        check_problem(shop.ask(question(2), Idempotency_Key=str(id(error))), 409, "key-reused")
+    assert shop.spent == 8
+    monkeypatch.setattr(Ledger, "submit_keep", keeps)
+    headers = [shop.ask(question(2), Idempotency_Key="k").headers for _ in range(2)]
+    assert [(one["airlock-replayed"], one["airlock-stored"]) for one in headers] == [
+        ("false", "true"),
+        ("true", "true"),
+    ]
+    shop.answerer.held = 2  # an earlier payment covers it: it is not stored
+    assert shop.ask(question(2), Idempotency_Key="free").headers["airlock-stored"] == "false"
 
 
 def test_a_key_replays_also_where_nothing_is_left_to_pay(shop: Shop) -> None:
