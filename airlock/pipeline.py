@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from airlock import auditing, data, methods, nets
+from airlock import auditing, data, methods, nets, plugins
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
@@ -32,7 +32,7 @@ from airlock.bundle.replan import as_asked
 from airlock.bundle.signing.keys import PublicKey, obtain_vault_key
 from airlock.bundle.vault import ReleaseRecord
 from airlock.bundle.verify import OUTCOMES, read_verified
-from airlock.config import ReleaseConfig, load
+from airlock.config import ReleaseConfig, from_table, parse_toml
 from airlock.data import Facts, Records, Split
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, FormatError, Interrupted, Refused
 from airlock.mechanisms import Randomness, Stream
@@ -382,9 +382,10 @@ def audit_bundle(
     """
     chosen, safe = settings or auditing.AuditSettings(), Vault.open(vault)
     auditing.open_attacks(chosen.attacks)  # an unknown one is reported before any work is done
-    card_before = read_verified(folder, safe, signers=signers).card
+    before = read_verified(folder, safe, signers=signers)
+    card_before = before.card
     _require_network(card_before, chosen.attacks)
-    config = _config_of(folder, {**(overrides or {}), **_own_net(card_before, net)})
+    config = _config_of(before, {**(overrides or {}), **_own_net(card_before, net)})
     packing, method = packing_of(card_before.artefact), methods.find(config)
     stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
     config = config if stayed is None else config.model_copy(update={"settings": stayed})
@@ -398,7 +399,7 @@ def audit_bundle(
         resume=resume,
     )
     leaving = card_before.leaving if card_before.interface is None else recorded(card_before, safe)[1]
-    artefact = packing.reopen(folder, leaving, card_before.details, net)
+    artefact = packing.reopen(before.files, leaving, card_before.details, net)
     given = auditing.Situation(
         method, lambda: safe.load(card_before.release_id), card_before.guarantee.delta, split, config.split, seed,
         chosen, run, channel, config.seed,
@@ -408,11 +409,11 @@ def audit_bundle(
     beside, more = auditing.attack_quickly(*teacher, split, config.split, seed) if teacher else (None, {})
     scores = {**scores, **{f"{TEACHER}-{name}": value for name, value in more.items()}}
     safe.store(f"{card_before.release_id}-audit-{secrets.token_hex(4)}", scores)
-    before = dossier.find(safe, card_before.release_id) or _new_dossier(card_before, safe, split)
-    inside = dossier.with_audit(before, found, beside)
+    earlier = dossier.find(safe, card_before.release_id) or _new_dossier(card_before, safe, split)
+    inside = dossier.with_audit(earlier, found, beside)
     page_inside = page.keep_dossier(safe, inside)
     safe.forget_checkpoint(f"{card_before.release_id}-audit")
-    return Audited(bundle.read(folder), inside, page_inside)
+    return Audited(before, inside, page_inside)
 
 
 def _require_network(made: Card, attacks: Sequence[str]) -> None:
@@ -458,10 +459,13 @@ def _own_net(made: Card, net: str | None) -> dict[str, object]:
     return {"net": net} if foreign else {}
 
 
-def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
+def _config_of(made: Bundle, overrides: Mapping[str, object]) -> ReleaseConfig:
     """The config that a bundle states, with what the user gives; it leads to no other code from elsewhere."""
+    given = {"accountant": "auto", **overrides}
+    table = parse_toml(made.files.read(bundle.CONFIG).decode("utf-8"), bundle.CONFIG)
+    plugins.refuse_strangers(table, given)
     try:
-        return as_asked(load(folder / bundle.CONFIG, {"accountant": "auto", **overrides}))
+        return as_asked(from_table(table, given))
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
             raise ConfigError(

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from airlock import methods
 from airlock.bundle import bundle, export
 from airlock.bundle.card import Card
-from airlock.bundle.files import read_file
 from airlock.bundle.packing import packing_of
 from airlock.bundle.signing.approval import refuse_rejected
 from airlock.bundle.signing.keys import PublicKey
@@ -131,10 +130,9 @@ def open_answerer(
         FormatError: The vault does not hold what is needed to answer.
     """
     found = read_verified(folder, vault, signers=signers, approvers=approvers)
-    refuse_rejected(found.folder)
+    refuse_rejected(found.files)
     net = found.card.network
     if net is None:
         return found.card, from_vault(found.card, vault or Vault.open())
     interface = Interface("logits", net.input_shape, net.classes, None, "an answer, which costs nothing", {})
-    content = read_file(found.folder / bundle.ONNX, bundle.LIMITS[bundle.ONNX])
-    return found.card, NetAnswerer(interface, export.open_onnx(content))
+    return found.card, NetAnswerer(interface, export.open_onnx(found.files.read(bundle.ONNX)))

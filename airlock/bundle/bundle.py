@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from airlock.bundle.contents import (
     SIGNATURE,
     SMALLER,
     SUMS,
+    Contents,
 )
 from airlock.bundle.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.bundle.packing import packing_of
@@ -57,10 +58,22 @@ _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder that leaves, and its card."""
+    """A folder that leaves, and its card.
+
+    Args:
+        folder: Where it is.
+        card: As it was read.
+        digests: The SHA-256 of every file as it was verified; empty for a bundle that was not verified.
+    """
 
     folder: Path
     card: Card
+    digests: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def files(self) -> Contents:
+        """Its files, as they were verified: one that was changed since is refused."""
+        return Contents(self.folder, self.digests)
 
 
 def write(
@@ -178,15 +191,19 @@ def texts(card: Card) -> dict[str, str]:
     }
 
 
-def read(folder: Path) -> Bundle:
+def read(folder: Path, digests: Mapping[str, str] | None = None) -> Bundle:
     """Read a bundle's card; `verify` checks the rest.
 
+    Args:
+        folder: The bundle.
+        digests: The SHA-256 of its files, if it was verified.
+
     Raises:
-        FormatError: There is no card, or it cannot be parsed.
+        FormatError: There is no card, it cannot be parsed, or it was changed since it was verified.
     """
     folder = Path(folder).absolute()
     try:
-        table = parse_json(read_file(folder / CARD, LIMITS[CARD]))
+        table = parse_json(Contents(folder, digests).read(CARD))
         if _is_older(table):
             raise FormatError(
                 f"a card of format {SCHEMA_VERSION} in {folder / CARD}",
@@ -194,7 +211,7 @@ def read(folder: Path) -> Bundle:
                 older_note(table["schema_version"]),
                 "`airlock verify` and `airlock show` can open it; for anything else, make the release again.",
             )
-        return Bundle(folder, Card.model_validate(table))
+        return Bundle(folder, Card.model_validate(table), digests or {})
     except ValueError as error:  # includes pydantic's ValidationError
         raise FormatError(
             f"a card in {folder / CARD}", "something else", do="`airlock verify` says what is wrong."

@@ -1,13 +1,16 @@
 """The file names of a bundle, and the files found in a folder that claims to be one.
 
-`Contents` gives access to those files without ever following a link; a `Test` is one check of them.
+`Contents` gives access to those files without ever following a link; a `Test` is one check of them. Whoever can write
+the folder can swap a file at any moment, so every file has one digest: what is read must have it, and what is handed on
+from a verification to whoever uses the bundle are those digests.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -78,11 +81,36 @@ class Skip(Exception):
 
 
 class Contents:
-    """All entries of a folder by name, with the access that verification needs; a bundle has no subfolders."""
+    """All entries of a folder by name, with the access that verification needs; a bundle has no subfolders.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where they are.
+        digests: The SHA-256 that files must have by name, where they were looked at before.
+    """
+
+    def __init__(self, folder: Path, digests: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, str] = dict(digests or {})
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file that was read or hashed so far."""
+        return dict(self._digests)
+
+    def expect(self, digests: Mapping[str, str]) -> None:
+        """Require these digests from now on.
+
+        Raises:
+            FormatError: A file had another one when it was read here.
+        """
+        for name, sha in digests.items():
+            if self._digests.setdefault(name, sha) != sha:
+                raise FormatError(
+                    f"the same bytes in {name} until the bundle is used",
+                    "others",
+                    "What is used must be what was verified.",
+                    "Take the bundle to a folder that nobody else writes to.",
+                )
 
     @cached_property
     def _kinds(self) -> dict[str, Kind]:
@@ -140,8 +168,14 @@ class Contents:
         return self._digests[name]
 
     def read(self, name: str) -> bytes:
-        """The content of one of a bundle's files, up to its limit."""
-        return read_file(self.folder / name, LIMITS[name])
+        """The content of one of a bundle's files, up to its limit.
+
+        Raises:
+            FormatError: It cannot be read, or was changed since it was looked at before.
+        """
+        content = read_file(self.folder / name, LIMITS[name])
+        self.expect({name: hashlib.sha256(content).hexdigest()})
+        return content
 
     def signed(self) -> dict[str, str]:
         """The SHA-256 of every file that a signature covers: all plain ones but the signatures themselves.

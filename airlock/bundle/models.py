@@ -23,7 +23,6 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -259,14 +258,14 @@ def beside(content: bytes, model: Any, tensors: Collection[str]) -> Iterator[str
         yield f"model.onnx holds something beside a network: {reason}."
 
 
-def open_net(folder: Path, network: NetworkSummary, net: nn.Module | None = None) -> nn.Module:
+def open_net(files: Contents, network: NetworkSummary, net: nn.Module | None = None) -> nn.Module:
     """The network of a bundle in eval mode; one that is not built in has to be passed in.
 
     Raises:
         ConfigError: It is not built in, and none was passed in.
     """
     try:
-        return _rebuilt(Pair(Contents(folder), network, net).tensors, network, net).eval()
+        return _rebuilt(Pair(files, network, net).tensors, network, net).eval()
     except Skip as reason:
         raise ConfigError(
             "a built-in network, or one that is passed in", f"'{network.name}'", str(reason), "Give it with --net."

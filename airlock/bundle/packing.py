@@ -85,11 +85,11 @@ class Packing(ABC, Generic[A, S]):
         """Sentences on the card that are specific to this kind."""
 
     @abstractmethod
-    def reopen(self, folder: Path, summary: S, details: Mapping[str, Any], net: str | None) -> A:
+    def reopen(self, files: Contents, summary: S, details: Mapping[str, Any], net: str | None) -> A:
         """The artefact of a verified bundle, to be attacked.
 
         Args:
-            folder: The bundle.
+            files: The bundle's, as they were verified.
             summary: The artefact's summary on the card.
             details: The public figures on the card.
             net: The user's own network as `package.module:function`; it is imported.
@@ -161,11 +161,11 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
         """Nothing specific."""
         return Particulars()
 
-    def reopen(self, folder: Path, summary: NetworkSummary, details: Mapping[str, Any], net: str | None) -> Any:
+    def reopen(self, files: Contents, summary: NetworkSummary, details: Mapping[str, Any], net: str | None) -> Any:
         """A built-in network by its name, or the user's own if one is given."""
         shape, classes = summary.input_shape, summary.classes
         own = nets.create(net, shape, len(classes), seed=0) if net is not None else None
-        return NetworkArtefact(models.open_net(folder, summary, own), net or summary.name, shape, classes)
+        return NetworkArtefact(models.open_net(files, summary, own), net or summary.name, shape, classes)
 
     def size(self, artefact: NetworkArtefact) -> int:
         """The size of its weights."""
@@ -208,7 +208,7 @@ class _Interfaces(Packing[Interface, Interface]):
         """How many answers there are, and what they cost in total."""
         return about_answers(promise, summary)
 
-    def reopen(self, folder: Path, summary: Interface, details: Mapping[str, Any], net: str | None) -> Interface:
+    def reopen(self, files: Contents, summary: Interface, details: Mapping[str, Any], net: str | None) -> Interface:
         """The interface on the card."""
         return summary
 
@@ -263,11 +263,13 @@ class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
         """What leaves of each record, whether its label is protected, and the bound on reconstruction."""
         return about_features(summary)
 
-    def reopen(self, folder: Path, summary: FeatureSummary, details: Mapping[str, Any], net: str | None) -> FeatureSet:
+    def reopen(
+        self, files: Contents, summary: FeatureSummary, details: Mapping[str, Any], net: str | None
+    ) -> FeatureSet:
         """The shards of the bundle; the front end is in the vault."""
         clip = details.get("clip_norm")
         norm = float(clip) if clip is not None else None
-        return FeatureSet(folder, feature_files.read_manifest(folder), summary.labels, clip=norm)
+        return FeatureSet(files.folder, _manifest(files), summary.labels, clip=norm)
 
     def size(self, artefact: FeatureSet) -> int:
         """The size of the shards."""

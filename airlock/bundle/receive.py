@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from airlock.bundle import bundle, export
-from airlock.bundle.files import folder_aside, parse_json, read_file, write_file
+from airlock.bundle.files import folder_aside, parse_json, write_file
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.verify import read_verified
 from airlock.data import Records
@@ -87,25 +87,26 @@ def train_on(
         raise ConfigError("a --holdout between 0 and 1", f"{holdout:g}")
     if out is not None:
         bundle.check_output(out)
-    card = read_verified(folder, signers=signers).card
+    found = read_verified(folder, signers=signers)
+    card = found.card
     if card.features is None:
         raise Refused("a bundle of features", f"one of {card.channel}", do="Use its contents directly.")
-    made = parse_manifest(parse_json(read_file(Path(folder) / MANIFEST, bundle.LIMITS[MANIFEST])))
-    rows, classes = load(Path(folder), made), made.classes
+    made = parse_manifest(parse_json(found.files.read(MANIFEST)))
+    rows, classes = load(found.folder, made), made.classes
     learnt, tested = _apart(rows, holdout, seed)
     run = Run(device=choose_device(device), progress=progress)
     model = learn(learnt, len(classes), made.noise, epochs, seed, run, net)
     name = net or ("nearest-mean" if len(made.shape) == 1 else "icn")
     right = count_correct(model, tested)
-    found = Trained(card.release_id, len(learnt), len(tested), right / len(tested), name)
+    report = Trained(card.release_id, len(learnt), len(tested), right / len(tested), name)
     if out is not None:
         artefact = NetworkArtefact(model, name, made.shape, classes)
-        report = json.dumps(found.to_dict() | {"classes": list(classes)}, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(report.to_dict() | {"classes": list(classes)}, indent=2, ensure_ascii=False) + "\n"
         with folder_aside(Path(out).absolute()) as aside:
             write_file(aside / bundle.SAFETENSORS, export.to_safetensors(artefact))
             write_file(aside / bundle.ONNX, export.to_onnx(artefact))
-            write_file(aside / REPORT, report.encode())
-    return found
+            write_file(aside / REPORT, text.encode())
+    return report
 
 
 def _apart(rows: Records, holdout: float, seed: int) -> tuple[Records, Records]:

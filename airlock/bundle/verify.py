@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -58,12 +58,14 @@ class Verification:
         checks: All checks with their outcomes.
         signatures: Who signed it, and who approved it.
         note: For a bundle of an earlier format, what must be known before anything else; otherwise None.
+        digests: The SHA-256 of every file that was checked: whoever goes on to use one must find it the same.
     """
 
     folder: Path
     checks: tuple[Check, ...]
     signatures: Signatures
     note: str | None = None
+    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def ok(self) -> bool:
@@ -106,33 +108,39 @@ def verify(
     if folder.is_symlink() or not folder.is_dir():
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
     safe = vault or Vault.open()
-    signed = examine(Contents(folder), safe, signers, approvers)
-    checks, note = _checked_in_child(folder, safe, gated)
+    files = Contents(folder)
+    signed = examine(files, safe, signers, approvers)
+    checks, note, digests = _checked_in_child(files, safe, gated)
     first = (_run(name, says, test) for name, says, test in signed.tests())
-    found = Verification(folder, (*first, *checks), signed, note)
+    found = Verification(folder, (*first, *checks), signed, note, digests)
     return found if net is None and not given else _with_own(found, net, given)
 
 
-def _checked_in_child(folder: Path, vault: Vault, gated: bool) -> tuple[list[Check], str | None]:
-    """All checks but that of the signatures, and a note about the format; a child that was stopped failed its check."""
-    request = {"folder": str(folder), "vault": str(vault.root), "gated": gated}
+def _checked_in_child(files: Contents, vault: Vault, gated: bool) -> tuple[list[Check], str | None, Mapping[str, str]]:
+    """All checks but that of the signatures, a note about the format, and the digests of the files that were checked.
+
+    They are those that the signatures were compared with. A child that was stopped failed its check.
+    """
+    folder = files.folder
+    request = {"folder": str(folder), "vault": str(vault.root), "gated": gated, "digests": files.digests}
     checks: list[Check] = []
-    note, current = None, "files"
+    note, current, digests = None, "files", files.digests
     try:
         for said in isolation.run(f"{__name__}:in_child", request, _limits(folder), partial(_graph, folder)):
             if "says" in said:
                 checks.append(Check(**said))
             current, note = said.get("begins", current), said.get("note", note)
+            digests = said.get("digests", digests)
     except isolation.Stopped as reason:
         checks.append(Check(current, "failed", str(reason)))
-    return checks, note
+    return checks, note, digests
 
 
 def _with_own(found: Verification, net: nn.Module | MakeNet | None, given: Mapping[str, object] | None) -> Verification:
     """Check with what is the user's own, which is imported in this process, once the files have passed all they can."""
     if any(one.outcome == "failed" for one in found.checks if one.name in ("card", "weights", "onnx")):
         return found
-    files, card = Contents(found.folder), bundle.read(found.folder).card
+    files, card = Contents(found.folder, found.digests), bundle.read(found.folder, found.digests).card
     names = {key: name for key, name in (given or {}).items() if key != "net" or card.network is not None}
     tests = replan.tests(files, card, names) if names else []
     if net is not None and card.network is not None:
@@ -175,8 +183,9 @@ def in_child(parent: isolation.Parent, request: Mapping[str, Any]) -> None:
     _watch = parent.say
     models.ask_for_graph = lambda name, shape, classes: parent.ask({"name": name, "shape": shape, "classes": classes})
     try:
-        _, note = inspect(Path(request["folder"]), Vault(Path(request["vault"])), gated=request["gated"])
-        parent.say({"note": note})
+        files = Contents(Path(request["folder"]), request["digests"])
+        _, note = inspect(files, Vault(Path(request["vault"])), gated=request["gated"])
+        parent.say({"note": note, "digests": files.digests})
     finally:
         _watch, models.ask_for_graph = before
 
@@ -198,19 +207,19 @@ def warm_up() -> None:
     models.size("linear", (1,), 2)
 
 
-def inspect(folder: Path, safe: Vault, *, gated: bool = False) -> tuple[tuple[Check, ...], str | None]:
+def inspect(files: Contents, safe: Vault, *, gated: bool = False) -> tuple[tuple[Check, ...], str | None]:
     """Check all but the signatures, in this process and without limits; returns a note about the format, too."""
-    files = Contents(folder)
     version = older.format_of(files)
     if version is not None:
         return _inspect_older(files, safe, gated), older_note(version)
+    read: list[Card] = []
     checks = [
         _run("files", "All files are there and nothing else.", lambda: _files(files)),
         _run("checksums", "Every file has its recorded SHA-256.", lambda: _checksums(files)),
         _run("vault", "It holds no file of the vault.", lambda: _vault(files, safe)),
-        _run("card", "The card follows its published schema.", lambda: _schema(files)),
+        _run("card", "The card follows its published schema.", lambda: _schema(files, read)),
     ]
-    card = _card(files, checks[-1])
+    card = read[0] if read else None
     checks.append(_run("record", "It is, file by file, what this vault released.", lambda: _record(files, card, safe)))
     tests = consistency.tests(files, card) + replan.tests(files, card, None)
     packing = packing_of(card.artefact if card else "network")
@@ -244,17 +253,21 @@ def read_verified(
 ) -> bundle.Bundle:
     """Read a bundle that passes verification, with these keys where any are required.
 
+    Its `files` are read as they were verified, or not at all: whoever can write the folder cannot swap one meanwhile.
+
     Raises:
         Refused: It does not verify; the first defect is named.
+        FormatError: A file was changed after it was verified.
     """
-    for check in verify(folder, vault, signers=signers, approvers=approvers).checks:
+    found = verify(folder, vault, signers=signers, approvers=approvers)
+    for check in found.checks:
         if check.outcome == "failed":
             raise Refused(
                 f"a bundle that verifies in {folder}",
                 f"a defect: {check.says.rstrip('.')}",
                 do="`airlock verify` lists all of them.",
             )
-    return bundle.read(folder)
+    return bundle.read(found.folder, found.digests)
 
 
 def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:
@@ -342,7 +355,8 @@ def _counts(card: Card | None, vault: Vault) -> Defects:
     return ["The counts on the card are not those of the vault with noise of the stated size."]
 
 
-def _schema(files: Contents) -> Defects:
+def _schema(files: Contents, read: list[Card]) -> Defects:
+    """Whether there is a card that follows its schema; it is added to `read`, so that every check is of this one."""
     try:
         table = parse_json(files.read(bundle.CARD))
     except ValueError as error:
@@ -352,7 +366,7 @@ def _schema(files: Contents) -> Defects:
     defects = [_defect(error.absolute_path, _brief(error)) for error in found[:10]]
     if not defects:
         try:
-            Card.model_validate(table)
+            read.append(Card.model_validate(table))
         except ValidationError as error:  # what JSON Schema does not check, such as valid dates
             defects = [_defect(e["loc"], e["type"].replace("_", " ")) for e in error.errors(include_url=False)[:10]]
     return defects
@@ -366,7 +380,3 @@ def _brief(error: jsonschema.ValidationError) -> str:
     """What the schema requires there; the offending value may be megabytes long and is not repeated."""
     wanted = {"required": "a field is missing", "additionalProperties": "a field is unknown"}
     return wanted.get(str(error.validator), f"expected {error.validator} {str(error.validator_value)[:60]}")
-
-
-def _card(files: Contents, found: Check) -> Card | None:
-    return Card.model_validate(parse_json(files.read(bundle.CARD))) if found.outcome == "ok" else None

@@ -49,7 +49,7 @@ def gate(
     checks = verdict.checks
     defects = [check.says for check in checks if check.outcome == "failed"]
     readable = all(check.outcome != "failed" for check in checks if check.name == "card")
-    card = read(bundle).card if readable else None
+    card = read(bundle, verdict.digests).card if readable else None
     inside = dossier.find(safe, card.release_id) if card else None
     current = covers_newest_dossier(safe, card.release_id) if card else None
     unplanned = next((check.says for check in checks if (check.name, check.outcome) == ("plan", "skipped")), None)

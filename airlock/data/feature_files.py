@@ -282,6 +282,8 @@ def parse_manifest(table: Any) -> Manifest:
 def blocks(folder: Path, manifest: Manifest) -> Iterator[Records]:
     """The features, shard by shard, as float32 in their shape, with their labels.
 
+    A shard is read once and must have the digest in the manifest: whoever can write the folder cannot swap one.
+
     Raises:
         FormatError: A file does not match the manifest.
     """
@@ -292,11 +294,21 @@ def blocks(folder: Path, manifest: Manifest) -> Iterator[Records]:
             check_bytes(path, size)
             if shard.records * manifest.row_bytes > size:  # numbers are stored as they are
                 raise damaged(path, f"{shard.records} records", "a file that is too small for them")
-            x, y = (_read_parquet if manifest.form == "parquet" else _read_npz)(path, manifest)
+            content = _whole(path, size, shard)
+            x, y = (_read_parquet if manifest.form == "parquet" else _read_npz)(path, content, manifest)
             good = x.shape == (shard.records, *manifest.shape) and len(y) == shard.records
             if not (good and np.isfinite(x).all() and ((y >= 0) & (y < len(manifest.classes))).all()):
                 raise damaged(path, "finite features with labels of the named classes", "something else")
         yield Records(x, y)
+
+
+def _whole(path: Path, size: int, shard: Shard) -> bytes:
+    """The content of a shard, if it is the one that the manifest names."""
+    with path.open("rb") as stream:
+        content = stream.read(size + 1)
+    if hashlib.sha256(content).hexdigest() != shard.sha256:
+        raise damaged(path, f"the file that {MANIFEST} names", "another")
+    return content
 
 
 def load(folder: Path, manifest: Manifest, most_bytes: int | None = None) -> Records:
@@ -310,24 +322,25 @@ def load(folder: Path, manifest: Manifest, most_bytes: int | None = None) -> Rec
     return Records(x, y)
 
 
-def _read_npz(path: Path, manifest: Manifest) -> tuple[Floats, Labels]:
-    found = npz.read(path, ("x", "y"))
+def _read_npz(path: Path, content: bytes, manifest: Manifest) -> tuple[Floats, Labels]:
+    found = npz.read(path, ("x", "y"), content)
     if set(found) != {"x", "y"} or found["x"].dtype != manifest.precision or found["y"].dtype != np.int64:
         raise damaged(path, f"the arrays x ({manifest.precision}) and y", "others")
     return found["x"].astype(np.float32), found["y"].astype(np.int64)
 
 
-def _read_parquet(path: Path, manifest: Manifest) -> tuple[Floats, Labels]:
+def _read_parquet(path: Path, content: bytes, manifest: Manifest) -> tuple[Floats, Labels]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wanted, size = Layout(manifest.shape, manifest.form, manifest.precision), path.stat().st_size
-    with contextlib.closing(pq.ParquetFile(path, memory_map=False)) as file:
+    wanted, size = Layout(manifest.shape, manifest.form, manifest.precision), len(content)
+    with contextlib.closing(pq.ParquetFile(pa.BufferReader(content))) as file:
         schema = file.schema_arrow
         if schema.names != ["features", "label"] or schema.types != [pa.binary(wanted.row_bytes), pa.int32()]:
             raise damaged(path, "the columns features and label", "others")
         check_bytes(path, file.metadata.num_rows * (wanted.row_bytes + 4))
-        if largest_page(path, file.metadata, schema.names) > size or file.metadata.num_rows * wanted.row_bytes > size:
+        largest = largest_page(path, file.metadata, schema.names, content)
+        if largest > size or file.metadata.num_rows * wanted.row_bytes > size:
             raise damaged(path, "numbers that are stored as they are", "packed ones")
         table = file.read(use_threads=False)
     if table["features"].null_count or table["label"].null_count:

@@ -16,6 +16,7 @@ guarantee.
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from collections.abc import Iterable
@@ -51,14 +52,15 @@ def headers(path: Path, wanted: Iterable[str] | None = None) -> dict[str, Header
     return found
 
 
-def read(path: Path, wanted: Iterable[str]) -> dict[str, Array]:
-    """The wanted arrays among those in the file."""
+def read(path: Path, wanted: Iterable[str], content: bytes | None = None) -> dict[str, Array]:
+    """The wanted arrays among those in the file, or in its content if it was read already."""
     found: dict[str, Array] = {}
-    with reading(path, "an npz file"), zipfile.ZipFile(path) as archive:
+    with reading(path, "an npz file"), zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
         names = _present(archive, wanted)
         members = [archive.getinfo(f"{name}.npy") for name in names]
         check_bytes(path, sum(member.file_size for member in members))
-        if sum(member.compress_size for member in members) > path.stat().st_size:
+        size = path.stat().st_size if content is None else len(content)
+        if sum(member.compress_size for member in members) > size:
             raise damaged(path, "members no larger than the file", "a zip directory that claims more")
         for name, member in zip(names, members, strict=True):
             with archive.open(member) as stream:

@@ -7,6 +7,7 @@ which are small structs in Thrift's compact protocol, without unpacking a page, 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,20 +19,21 @@ _INTEGERS = (4, 5, 6)
 _DEEP = 16  # structs within structs
 
 
-def largest_page(path: Path, metadata: Any, columns: Collection[str]) -> int:
+def largest_page(path: Path, metadata: Any, columns: Collection[str], content: bytes | None = None) -> int:
     """The size of the largest page of these columns once unpacked, after checking all of them together.
 
     Args:
         path: The file.
         metadata: Its footer, as pyarrow reads it.
         columns: The names of the columns that will be read.
+        content: What is in the file, if it was read already.
 
     Raises:
         DataError: They would need too much memory.
         FormatError: A page's header cannot be read.
     """
-    largest, total, packed = 0, 0, path.stat().st_size
-    with path.open("rb") as stream:
+    largest, total, packed = 0, 0, path.stat().st_size if content is None else len(content)
+    with path.open("rb") if content is None else io.BytesIO(content) as stream:
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             for place in range(row_group.num_columns if row_group.num_rows else 0):

@@ -32,6 +32,7 @@ from torch import nn
 from airlock import auditing, nets
 from airlock.auditing import attack_quickly
 from airlock.auditing.evaluation import Evaluation, evaluate, tables
+from airlock.bundle.contents import Contents
 from airlock.bundle.models import open_net
 from airlock.bundle.schema import NetworkSummary
 from airlock.config import ReleaseConfig, from_table
@@ -273,7 +274,7 @@ class References:
 def belief(world: World, bundle: Path, own: References) -> float:
     """How much more probable the whole bundle is with her than without, as far as he can compute it; a logarithm."""
     card = json.loads((bundle / "card.json").read_text(encoding="utf-8"))
-    net = open_net(bundle, NetworkSummary.model_validate(card["network"]))
+    net = open_net(Contents(bundle), NetworkSummary.model_validate(card["network"]))
     beliefs = [own.belief(facets(bundle)), *(evidence(world, card, net) for evidence in EVIDENCE)]
     return next((one for one in beliefs if math.isinf(one)), sum(beliefs))
 
@@ -352,6 +353,6 @@ def rewritten(bundle: Path, config: ReleaseConfig, rewrite: Callable[[Table, nn.
     with np.load(config.data.source) as file:
         records = Records(file["x"], file["y"])
     split = divide(FACTS, records, None, config.split, config.seed)
-    rewrite(card, open_net(bundle, NetworkSummary.model_validate(card["network"])), split)
+    rewrite(card, open_net(Contents(bundle), NetworkSummary.model_validate(card["network"])), split)
     path.write_text(json.dumps(card), encoding="utf-8")
     return bundle

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tomli_w
 
 from airlock.bundle import Card
@@ -40,3 +41,15 @@ def seal(folder: Path) -> None:
     names = sorted(path.name for path in folder.iterdir() if path.name != "SHA256SUMS")
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
     (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+def after(patch: pytest.MonkeyPatch, module: object, name: str, swap: Callable[[], object]) -> None:
+    """Swap right after this step, the first time that it is made."""
+    step, swaps = getattr(module, name), iter([swap])
+
+    def stepped(*told: Any, **more: Any) -> Any:
+        found = step(*told, **more)
+        next(swaps, lambda: None)()
+        return found
+
+    patch.setattr(module, name, stepped)

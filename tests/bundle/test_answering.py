@@ -19,6 +19,7 @@ from airlock.auditing.result import Audit
 from airlock.bundle import Bundle, Card, Vault, make_card, read, verify, weigh, write
 from airlock.bundle.answering import NetAnswerer, from_vault, open_answerer, open_interface
 from airlock.bundle.bundle import texts
+from airlock.bundle.contents import Contents
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.files import digest
 from airlock.bundle.gate import tests as gate_tests
@@ -58,7 +59,7 @@ def test_a_network_answers_for_nothing(random_net: Path) -> None:
     x = np.random.default_rng(0).random((5, *SHAPE), np.float32)
     answers = answerer.answer(x, reservation, Stream.from_system())
     with torch.no_grad():
-        wanted = open_net(random_net, card.network)(torch.from_numpy(x)).numpy()
+        wanted = open_net(Contents(random_net), card.network)(torch.from_numpy(x)).numpy()
     assert answers.values is not None
     np.testing.assert_allclose(answers.values, wanted, rtol=1e-4, atol=1e-5)
     assert np.abs(wanted).max() > 0.1
@@ -68,7 +69,9 @@ def test_a_network_answers_for_nothing(random_net: Path) -> None:
 def test_an_overflow_is_no_answer_and_harms_no_other_row(random_net: Path) -> None:
     card, answerer = open_answerer(random_net)
     assert isinstance(answerer, NetAnswerer)
-    weights = next(p for p in open_net(random_net, card.network).parameters() if p.ndim == 2)[0].detach().numpy()
+    weights = (
+        next(p for p in open_net(Contents(random_net), card.network).parameters() if p.ndim == 2)[0].detach().numpy()
+    )
     x = np.zeros((3, *SHAPE), np.float32)
     x[1] = (np.sign(weights) * np.finfo(np.float32).max).reshape(SHAPE)
     answers = answerer.answer(x, answerer.reserve(3), Stream.from_system())

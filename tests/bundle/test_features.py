@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,14 @@ from airlock.bundle.packing import packing_of
 from airlock.bundle.receive import train_on
 from airlock.config import ReleaseConfig, from_table
 from airlock.data.feature_files import Layout, ShardWriter, describe_shard, make_manifest
-from airlock.errors import ConfigError, Interrupted, OutputError, Refused
+from airlock.errors import ConfigError, FormatError, Interrupted, OutputError, Refused
 from airlock.mechanisms.reconstruction import bound
 from airlock.methods import FeatureSet, Release
 from airlock.methods.artefact import Recovery
 from airlock.pipeline import make_release as make
 from airlock.training.front_ends import extract
 from tests.bundle.conftest import CLASSES, DAY, FACTS, guarantee, make_release, noise
+from tests.bundle.forging import after
 from tests.methods.features.test_methods import own_front
 
 Seal = Callable[[Path], None]
@@ -124,6 +126,21 @@ def test_without_noise_it_says_so(feature_config: ReleaseConfig, feature_release
     made = make_card(feature_config, FACTS, other, noise())
     assert made.headline.startswith("NOT proven: no mathematical guarantee")
     assert "WITHOUT any noise" in made.headline
+
+
+@pytest.mark.parametrize("name", [*SHARDS, "features.json"])
+def test_what_is_trained_on_is_what_was_verified(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As found: whoever could write the folder meanwhile chose the rows."""
+
+    def swap() -> None:
+        content = (bundle.folder / name).read_bytes()
+        (bundle.folder / name).write_bytes(
+            content.replace(b"3.0", b"0.0") if name == "features.json" else content[::-1]
+        )
+
+    after(monkeypatch, sys.modules["airlock.bundle.verify"], "verify", swap)
+    with pytest.raises(FormatError, match="the same bytes in features.json|the file that features.json names"):
+        train_on(bundle.folder, None, epochs=1)
 
 
 def test_a_changed_shard_is_found_even_with_new_checksums(bundle: Bundle, reseal: Seal) -> None:

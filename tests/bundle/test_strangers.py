@@ -120,7 +120,7 @@ def test_no_method_of_a_bundle_opens_the_network_that_it_names(
 ) -> None:
     """What `audit` and `court --config` do after the bundle has verified."""
     named_in(folder, name, key, [CANARY] if key.endswith("pool") else CANARY)
-    monkeypatch.setattr("airlock.pipeline.read_verified", lambda folder, vault: read(folder))
+    monkeypatch.setattr("airlock.pipeline.read_verified", lambda folder, *told, **more: read(folder))
     for opens in (lambda: audit_bundle(folder), lambda: plan_release(load(folder / "config.toml"))):
         with pytest.raises(Refused, match=f"'{CANARY}' as {key}") as refused:
             opens()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import struct
 import tarfile
@@ -159,7 +160,8 @@ def test_a_shard_of_features_whose_rows_are_all_alike(tmp_path: Path) -> None:
     made = make_manifest(layout, ["a", "b"], None, [Shard(layout.name(0), rows, size, "0" * 64)])
     with pytest.raises(DataError, match="too small"):
         list(blocks(tmp_path, made))
-    few = make_manifest(layout, ["a", "b"], None, [Shard(layout.name(0), 10, size, "0" * 64)])
+    sha = hashlib.sha256((tmp_path / layout.name(0)).read_bytes()).hexdigest()
+    few = make_manifest(layout, ["a", "b"], None, [Shard(layout.name(0), 10, size, sha)])
     with pytest.raises(DataError, match="packed"):
         list(blocks(tmp_path, few))
 

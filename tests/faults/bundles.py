@@ -16,7 +16,7 @@ import pytest
 
 from airlock.bundle import Vault, make_card, read, write
 from airlock.bundle.signing.keys import SigningKey
-from tests.bundle import test_answering
+from tests.bundle import test_answering, test_swapped
 from tests.bundle.conftest import CONFIG, DAY, FACTS, guarantee, make_release, noise, write_own
 from tests.bundle.forging import seal
 from tests.bundle.signing.conftest import sign
@@ -64,6 +64,7 @@ GIVEN: dict[str, Callable[[Path, Patch], object]] = {
     "vault": lambda folder, patch: Vault.open(),
     "folder": lambda folder, patch: _copy(folder),
     "own": lambda folder, patch: write_own(folder / "own").folder,
+    "other": lambda folder, patch: test_swapped.another(folder / "bundle"),
     "original": lambda folder, patch: read(_copy(folder)),
     "signed": lambda folder, patch: _signed(folder),
     "holder": lambda folder, patch: _key("holder"),

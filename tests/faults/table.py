@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dp_accounting as dpa
 
+from airlock.bundle import read_verified
 from tests import test_pipeline
 from tests.accounting import test_epsilon, test_events
 from tests.auditing import test_evaluation
-from tests.bundle import test_answering, test_models, test_replan, test_strangers
+from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
 from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
 from tests.data import test_split
@@ -214,6 +215,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("records are not compared on resume", "bundle.vault", plants.records_are_not_compared_on_resume, of_a_bundle(test_pipeline.test_a_run_goes_on_with_its_own_records_alone)),
     Fault("a checkpoint is not emptied", "bundle.vault", plants.a_checkpoint_is_not_emptied, of_a_bundle(test_pipeline.test_a_new_start_leaves_nothing_of_other_records)),
     Fault("an ONNX file is not compared", "bundle.models", plants.an_onnx_file_is_not_compared, of_a_bundle(test_models.test_a_field_that_onnx_does_not_know_is_found)),
+    Fault("a file may change after its verification", "bundle.contents", plants.a_file_may_change_after_its_verification, of_a_bundle(test_swapped.test_what_is_used_is_what_was_verified, "read", name="card.json", use=read_verified)),
     Fault("what a bundle names is imported", "plugins", plants.what_a_bundle_names_is_imported, of_a_bundle(test_strangers.test_what_a_config_leads_to_is_found_wherever_it_stands)),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),

@@ -12,12 +12,13 @@ import datetime
 import hashlib
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from airlock.bundle import bundle
-from airlock.bundle.contents import APPROVAL, Contents
+from airlock.bundle.contents import APPROVAL, SIGNATURES, Contents
 from airlock.bundle.files import output_error, read_file, sync_folder, write_file
 from airlock.bundle.signing.envelope import (
     Approval,
@@ -67,13 +68,13 @@ def approve(
         OutputError: There is an earlier decision, or it cannot be written.
     """
     folder, safe = Path(folder).absolute(), vault or Vault.open()
-    card = bundle.read(folder).card
+    files = Contents(folder)
+    files.read(bundle.CARD)
+    card = bundle.read(folder, files.digests).card
     made = _decided(card.release_id, decision, name, conditions, today)
     if os.path.lexists(folder / APPROVAL) and not replace:
         raise OutputError(f"no {APPROVAL} in {folder} yet", "one", "It is a decision.", "Pass --force to replace it.")
-    if decision != "reject":
-        _require_sound(folder, safe)
-    digests = Contents(folder).signed()
+    digests = files.signed() if decision == "reject" else _require_sound(files, safe)
     content, inside = seal(approval_statement(digests, made), key), safe.load_dossier(card.release_id)
     if inside is not None:
         fuller = InsideApproval(**made.model_dump(), dossier_sha256=hashlib.sha256(inside).hexdigest())
@@ -100,16 +101,23 @@ def _decided(
         ) from error
 
 
-def _require_sound(folder: Path, vault: Vault) -> None:
-    """Whoever signs what does not verify signs something that nobody can rely on; the old decision does not count."""
-    for check in verify(folder, vault).checks:
+def _require_sound(files: Contents, vault: Vault) -> Mapping[str, str]:
+    """Whoever signs what does not verify signs something that nobody can rely on; the old decision does not count.
+
+    Returns:
+        The digests of the files that were verified: those are signed, whatever the folder holds by now.
+    """
+    found = verify(files.folder, vault)
+    for check in found.checks:
         if check.outcome == "failed" and check.name != "approval":
             raise Refused(
-                f"a bundle that verifies in {folder}",
+                f"a bundle that verifies in {files.folder}",
                 f"a defect: {check.says.rstrip('.')}",
                 "An approval would say that it may be relied on.",
                 "`airlock verify` lists all of them; it can be rejected as it is.",
             )
+    files.expect(found.digests)
+    return {name: sha for name, sha in found.digests.items() if name not in SIGNATURES}
 
 
 def _place(folder: Path, content: bytes) -> None:
@@ -125,13 +133,13 @@ def _place(folder: Path, content: bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
-def refuse_rejected(folder: Path, vault: Vault | None = None) -> None:
+def refuse_rejected(files: Contents, vault: Vault | None = None) -> None:
     """Refuse a bundle that a reviewer has rejected, by whatever key.
 
     Raises:
         Refused: There is a rejection in it.
     """
-    found = examine(Contents(Path(folder).absolute()), vault)
+    found = examine(files, vault)
     if found.rejected:
         raise Refused("a bundle that no reviewer has rejected", found.approval.says.rstrip("."))
 
