@@ -143,6 +143,7 @@ def _places(
 # Files.
 
 _BLOCK_ROWS, _BLOCK_BYTES = 8192, 2**28
+_CLOSING = '"\n'  # ends a quotation, and with it the row
 _LARGEST_CELL = 2**31 - 1  # the file size is bounded by `limits`, and with it every cell
 
 
@@ -228,30 +229,102 @@ def csv_rows(stream: Iterator[str], cells: int) -> Iterator[list[str] | None]:
     of cells is wrong), only its first line is dropped and reading continues with the second. So a record with a stray
     quote is itself left out, but not the records after it. Well-formed CSV is never split wrongly: all its quotes are
     balanced and all its rows have as many cells as the header, however long a cell is.
+
+    No line is read more than a few times. Where a quotation that begins in one line leads does not depend on that line,
+    so a row that failed tells where every quotation leads that comes by the same lines (`_fates`).
     """
-    ahead: deque[str] = deque()
-    taken: list[str] = []
-
-    def lines() -> Iterator[str]:
-        while (line := ahead.popleft() if ahead else next(stream, None)) is not None:
-            taken.append(line)
-            yield line
-
-    reader = csv.reader(lines(), strict=True)
+    lines = _Lines(stream)
+    reader = lines.reader()
     while True:
-        taken.clear()
-        try:
-            row: list[str] | None = next(reader, None)
-        except csv.Error:
-            row = None
-        if not taken:
+        lines.begin()
+        row, by_quotes = _next_row(reader)
+        if not lines.taken:
             return
         if row == []:
             continue
-        if row is None or len(row) != cells:
-            ahead.extendleft(reversed(taken[1:]))
-            row, reader = None, csv.reader(lines(), strict=True)
+        if lines.cut:
+            reader, fate = lines.reader(), lines.fates[0]
+            if row is not None and fate is not None and len(row) + fate == cells:
+                lines.read_on()
+                continue
+            row = None
+        elif row is None or len(row) != cells:
+            lines.put_back(_fates(lines.taken[1:], row) if by_quotes else [])
+            row, reader = None, lines.reader()
         yield row
+
+
+class _Lines:
+    """The lines of a stream for a CSV reader, of which some come again.
+
+    Attributes:
+        ahead: Those that come again.
+        fates: Of the first of them (`_fates`).
+        taken: Those of the current row.
+        cut: Whether the current row was ended before a line whose fate is known.
+    """
+
+    def __init__(self, stream: Iterator[str]) -> None:
+        self._stream = stream
+        self.ahead: deque[str] = deque()
+        self.fates: deque[int | None] = deque()
+        self.taken: list[str] = []
+        self.cut = False
+
+    def reader(self) -> Iterator[list[str]]:
+        """A reader that begins outside of any quotation."""
+        return csv.reader(self._lines(), strict=True)
+
+    def _lines(self) -> Iterator[str]:
+        while not (self.taken and self.fates):
+            line = self.ahead.popleft() if self.ahead else next(self._stream, None)
+            if line is None:
+                return
+            if self.fates:
+                self.fates.popleft()
+            self.taken.append(line)
+            yield line
+        self.cut = True
+        yield _CLOSING
+
+    def begin(self) -> None:
+        """Begin a row."""
+        self.taken.clear()
+        self.cut = False
+
+    def put_back(self, fates: Sequence[int | None]) -> None:
+        """Drop the first line of a row that failed; the others come again, and this is known about them."""
+        self.ahead.extendleft(reversed(self.taken[1:]))
+        self.fates.extend(fates)
+
+    def read_on(self) -> None:
+        """Read a row that was cut again, to its end."""
+        self.ahead.appendleft(self.taken[0])
+        self.fates.clear()
+
+
+def _next_row(reader: Iterator[list[str]]) -> tuple[list[str] | None, bool]:
+    """The next row, or None; and whether it only depends on its quotes, not on the size of a cell."""
+    try:
+        return next(reader, None), True
+    except csv.Error as error:
+        return None, "limit" not in str(error)
+
+
+def _fates(lines: Sequence[str], row: list[str] | None) -> list[int | None]:
+    """How many more cells a row gets that comes to each of these lines within quotes; None if it never ends.
+
+    Args:
+        lines: Those after the first one of a row that failed, each of which begins within quotes.
+        row: The row, if it failed by its number of cells; otherwise its quotes did, at the last of the lines.
+    """
+    if row is None:
+        return [None] * len(lines)
+    found, more = list[int | None](), 0
+    for line in reversed(lines):
+        more += len(next(csv.reader((f'"{line}', _CLOSING), strict=True))) - 1 if '"' in line else 0
+        found.append(more)
+    return found[::-1]
 
 
 def _parquet_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[str, Cells]]:

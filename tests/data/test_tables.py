@@ -1,18 +1,19 @@
 """CSV and Parquet with a public schema."""
 
 import csv
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airlock.config import Column
 from airlock.data import describe, load
 from airlock.data.remarks import Faults
-from airlock.data.tables import encode, width
+from airlock.data.tables import csv_rows, encode, width
 from airlock.errors import ConfigError, DataError, FormatError
 
 from .writers import config
@@ -319,3 +320,43 @@ def test_one_row_is_encoded_the_same_whatever_the_others_are(rows, low, span):
     assert np.array_equal(together, alone)
     assert ((together >= 0) & (together <= 1)).all()
     assert (together[:, 1:].sum(axis=1) == 1).all()
+
+
+def rows_read_again(stream: Iterator[str], cells: int) -> Iterator[list[str] | None]:
+    """What `csv_rows` says in its first paragraph, and no more: a row that fails is read again from its second line."""
+    left = list(stream)
+    while left:
+        taken: list[str] = []
+        try:
+            row = next(csv.reader((taken.append(line) or line for line in left), strict=True), None)
+        except csv.Error:
+            row = None
+        good = row is not None and len(row) == cells
+        left = left[len(taken) if good or row == [] else 1 :]
+        if row != []:
+            yield row if good else None
+
+
+@given(st.lists(st.text('ab,"', max_size=7), max_size=12), st.integers(1, 5), st.sampled_from(["\n", "\r\n"]))
+@example(["1,", '"2', "3", '"4,"5', '"6"'], 2, "\n")
+@example(['a,"b', 'c","d', 'e"', "f,g"], 3, "\n")
+@example(['a,"b', 'c","d', 'e"', "f,g"], 2, "\n")
+@settings(max_examples=400)
+def test_stray_quotes_leave_the_rows_that_they_left_before(lines: list[str], cells: int, end: str) -> None:
+    told = [line + end for line in lines]
+    assert list(csv_rows(iter(told), cells)) == list(rows_read_again(iter(told), cells))
+
+
+@pytest.mark.parametrize("last", ["", 'x"\n', 'x"y\n'], ids=["never closed", "closed", "closed wrongly"])
+@pytest.mark.parametrize("line", ['x","y\n', '1,"2\n', '1,2,"\n', 'x","",","y\n'])
+def test_no_line_is_read_more_than_a_few_times(line: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As found: each line opened a quotation that the next one closed and opened again, and was read to the end."""
+    read, reader = [0], csv.reader
+
+    def counting(lines: Iterable[str], **options: bool) -> Iterator[list[str]]:
+        return reader((read.__setitem__(0, read[0] + 1) or one for one in lines), **options)
+
+    monkeypatch.setattr("airlock.data.tables.csv.reader", counting)
+    told = [line] * 3000 + [last] * bool(last)
+    assert list(csv_rows(iter(told), 2)).count(None) >= 1000
+    assert read[0] <= 5 * len(told)
