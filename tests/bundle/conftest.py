@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -27,6 +26,7 @@ from airlock.methods import build as build_method
 from airlock.methods.contract import NetworkArtefact, Plan, Release
 from airlock.nets import build
 from airlock.training.outcomes import Outcomes
+from tests.bundle.forging import seal
 
 DAY = datetime.date(2026, 3, 9)
 SHAPE, CLASSES = (1, 8, 8), tuple("0123456789")
@@ -191,10 +191,4 @@ def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
 @pytest.fixture
 def reseal() -> Callable[[Path], None]:
     """Write SHA256SUMS again, as somebody would who tampers with care."""
-
-    def seal(folder: Path) -> None:
-        names = sorted(path.name for path in folder.iterdir() if path.name != "SHA256SUMS")
-        lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
-        (folder / "SHA256SUMS").write_text("".join(lines))
-
     return seal

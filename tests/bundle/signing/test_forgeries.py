@@ -12,7 +12,7 @@ from airlock.bundle import Bundle, verify
 from airlock.bundle.contents import Contents
 from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.signing.signatures import examine
-from tests.bundle.signing.forging import SIGNED, Forger
+from tests.bundle.forging import SIGNED, Forger
 
 
 @pytest.mark.usefixtures("made_up")
