@@ -19,8 +19,9 @@ most
 
     (1 − 2^-10) C + 2 BT · 2^-53 · 2^8 n C + …  ≤  C        as long as BT · n ≤ 2^33.
 
-`largest_chunk` keeps B that small. Where people are protected, n counts people and B rows (`people`). (A Gram matrix in float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which is
-far below (A/2^8)².) All of this holds for arbitrary numbers: nothing is assumed about their distribution.
+`largest_chunk` keeps B that small. Where people are protected, n counts people and B rows (`people`). (A Gram matrix in
+float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which is far below (A/2^8)².) All of this holds for arbitrary
+numbers: nothing is assumed about their distribution.
 """
 
 from __future__ import annotations
