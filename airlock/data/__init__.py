@@ -35,13 +35,14 @@ from airlock.data.sources import Place as Place
 from airlock.data.sources import Source as Source
 from airlock.data.sources import find_all as find_all
 from airlock.data.sources import register as register
-from airlock.data.split import Facts, Part, Public, Records, Split, content_digests, divide, shard, share
+from airlock.data.split import Facts, Groups, Part, Public, Records, Split, content_digests, divide, shard, share
 from airlock.data.validate import Raw as Raw
 
 __all__ = [
     "FOLDER_VARIABLE",
     "MAX_BYTES_VARIABLE",
     "Facts",
+    "Groups",
     "Listing",
     "Part",
     "Place",

@@ -45,6 +45,9 @@ class Facts:
         records: The public number of records from which the private part is taken; it need not be exact.
         test_records: The size of the official test set; None if the test records are split off from `records`.
         origin: One sentence for the card: where the data and its sizes come from.
+        people: The public number of people whom the records belong to; it need not be exact. None if each record is
+            protected by itself.
+        records_per_person: The declared bound on how many of a person's records are used at a time.
     """
 
     name: str
@@ -53,9 +56,18 @@ class Facts:
     records: int
     test_records: int | None
     origin: str
+    people: int | None = None
+    records_per_person: int = 1
+
+    @property
+    def unit(self) -> Literal["person", "record"]:
+        """Whose presence is protected."""
+        return "record" if self.people is None else "person"
 
     def expected(self, part: Part, fractions: SplitConfig) -> int:
         """The public size of a part according to the fractions (at least 1 for the private one); never counted.
+
+        It counts people where their number is declared, and records otherwise.
 
         The number of records per class is not public. If classes are kept out of the public part, all classes are
         assumed to be equally frequent, and the private and public sizes may be off by as much as that is wrong.
@@ -67,7 +79,8 @@ class Facts:
         own = share(part, fractions, self.test_records is not None)
         moved = fractions.public * len(fractions.public_without) / len(self.classes)
         own += {"private": moved, "public": -moved}.get(part, 0.0)
-        return max(round(self.records * own), part == "private")
+        units = self.records if self.people is None else self.people
+        return max(round(units * own), part == "private")
 
     def without(self, fractions: SplitConfig) -> tuple[int, ...]:
         """The labels of the classes that are kept out of the public part.
@@ -99,18 +112,64 @@ def share(part: Part, fractions: SplitConfig, has_test: bool) -> float:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """Which records belong to whom.
+
+    Args:
+        rows: The positions of all records, those of one person adjacent and in their order; people in the order in
+            which they first appear.
+        starts: Where each person's positions begin in `rows`, and at the end their number.
+    """
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Records:
-    """Inputs and labels of equal length: uint8 images (scaled by 1/255 when used) or float32, and int64 labels."""
+    """Inputs and labels of equal length: uint8 images (scaled by 1/255 when used) or float32, and int64 labels.
+
+    Args:
+        x: The inputs.
+        y: The labels.
+        person: Whose record it is: equal numbers are the same person. None: every record is a person of its own.
+    """
 
     x: Array
     y: NDArray[np.int64]
+    person: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def take(self, index: Array) -> Records:
         """The records at these positions."""
-        return Records(self.x[index], self.y[index])
+        return Records(self.x[index], self.y[index], None if self.person is None else self.person[index])
+
+    @property
+    def units(self) -> int:
+        """How many people there are; without `person`, how many records."""
+        return len(self) if self.person is None else len(np.unique(self.person))
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """1/k for every record of a person with k records."""
+        if self.person is None:
+            return np.ones(len(self))
+        _, place, count = np.unique(self.person, return_inverse=True, return_counts=True)
+        return np.asarray(1.0 / count[place])
+
+    def groups(self) -> Groups:
+        """Which records belong to whom."""
+        if self.person is None:
+            every = np.arange(len(self) + 1, dtype=np.int64)
+            return Groups(every[:-1], every)
+        _, first, place, count = np.unique(self.person, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(first, kind="stable")  # people by their first appearance
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        starts = np.concatenate([[0], np.cumsum(count[order])]).astype(np.int64)
+        return Groups(np.argsort(rank[place], kind="stable").astype(np.int64), starts)
 
     def __repr__(self) -> str:
         return "Records(not shown)"

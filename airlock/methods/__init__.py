@@ -97,8 +97,20 @@ def find(config: ReleaseConfig) -> type[Channel]:
 
 
 def build(config: ReleaseConfig, facts: Facts) -> Channel:
-    """The configured method, ready to plan."""
-    return find(config)(config, facts)
+    """The configured method, ready to plan.
+
+    Raises:
+        ConfigError: It cannot protect what is to be protected.
+    """
+    method = find(config)
+    if facts.unit not in method.units:
+        raise ConfigError(
+            f"a method that protects a {facts.unit} as a whole",
+            f"{method.channel}/{method.method}, which protects one record",
+            "Its noise hides one record; somebody with several would be protected less than the card says.",
+            "Take weights/gaussian.",
+        )
+    return method(config, facts)
 
 
 def open_case(name: str, epsilon: float, delta: float) -> Case:

@@ -9,6 +9,13 @@ With `clip = "adaptive"` C follows a quantile of the norms through a noisy count
 count together are one Gaussian mechanism with z (`mechanisms.quantile` has the proof). With `augment_multiplicity` the
 gradient that is clipped is the mean over a record's copies: the bound, and so the event, is the same.
 
+People. Where the data say whose a record is (`facts.people`), read "person" for "record" throughout: every person
+enters a lot with probability q, whether she has one record or fifty. What is clipped, once, is the mean gradient of at
+most `records_per_person` of her records in the lot, chosen afresh from the secret stream if she has more
+(`training.devices`, `training.per_sample.people`). So adding or removing one person with all of her records moves the
+sum by at most C, and the event is the same with the number of people in place of that of records. The bound K on her
+records is no part of the proof: it bounds time and memory, and how one-sided a mean can be.
+
 Top to bottom: the settings; the figures of a plan; `NoisyTraining`, which every method that trains under noise is built
 on, whatever its noise looks like; and `DpSgd`, whose noise is Gaussian and as large as the clipping requires.
 `dp_sgd_case` puts both on trial.
@@ -30,12 +37,14 @@ from torch import nn
 from airlock.accounting import BudgetSchedule, Guarantee, calibrate
 from airlock.accounting.guarantee import Status
 from airlock.config import Positive, ReleaseConfig
-from airlock.data import Facts, Split
+from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Randomness
 from airlock.mechanisms.clipping import SMALLEST
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
+    ONE_RECORD,
+    SIZE,
     Channel,
     Details,
     Disclosed,
@@ -56,8 +65,8 @@ from airlock.training.loop import Augment, Recipe
 from airlock.training.sampling import sampled
 
 ASSUMPTIONS = (
-    "One person contributes one record; whoever contributes several is protected less.",
-    "The number of records stated on this card is public and was not derived from the private records.",
+    ONE_RECORD,
+    SIZE,
     "Network, settings and class names were chosen without looking at the private records.",
     "The random choices of lots, augmentation, dropout and noise stay secret and are not used again.",
     NOTHING_ELSE_LEAVES,
@@ -83,8 +92,9 @@ class NoisyTrainingSettings(Recipe):
 
     Args:
         lot_size: The expected number of records in a lot; with the public number of records it sets the sampling
-            probability. If it is at least the public number, every record enters every step.
-        clip_norm: The bound on one record's gradient.
+            probability. If it is at least the public number, every record enters every step. It counts people where
+            these are protected.
+        clip_norm: The bound on one record's gradient, or on one person's mean gradient.
         augment: Random changes to each record by itself.
     """
 
@@ -125,6 +135,8 @@ class DpSgdFigures:
         clip_norm: C; where the clip norm adapts, what it starts at.
         noise_multiplier: z, the noise over the sensitivity of all that a step releases.
         adaptive: How the clip norm adapts; None where it is fixed.
+        records_per_person: The most records of a person in a lot; None where records are protected.
+        expected_rows: The expected number of records in a lot of people.
     """
 
     steps: int
@@ -133,6 +145,8 @@ class DpSgdFigures:
     clip_norm: float
     noise_multiplier: float
     adaptive: QuantileBound | None = None
+    records_per_person: int | None = None
+    expected_rows: float | None = None
 
     @property
     def gradient_noise_multiplier(self) -> float:
@@ -147,7 +161,7 @@ class DpSgdFigures:
     @property
     def details(self) -> Details:
         """For the card."""
-        common = {
+        common: dict[str, str | int | float] = {
             "steps": self.steps,
             "sampling_probability": self.sampling_probability,
             "expected_lot_size": self.expected_lot,
@@ -155,6 +169,8 @@ class DpSgdFigures:
             "noise_multiplier": self.noise_multiplier,
             "noise_on_mean_gradient": self.noise_on_mean_gradient,
         }
+        if self.records_per_person is not None:
+            common["records_per_person"] = self.records_per_person
         if self.adaptive is None:
             return common
         return {
@@ -225,10 +241,19 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def figures(self) -> DpSgdFigures:
         """What the training will be run with, at the noise that (ε, δ) requires; touches no record."""
-        settings = self.settings
-        return DpSgdFigures(
+        settings, facts = self.settings, self.facts
+        figures = DpSgdFigures(
             settings.steps, self.sampling_probability, self.expected_lot, settings.clip_norm, self.noise_multiplier()
         )
+        if facts.people is None:
+            return figures
+        most = facts.records_per_person
+        rows = self.expected_lot * min(most, max(1.0, facts.records / facts.people))
+        return replace(figures, records_per_person=most, expected_rows=rows)
+
+    def resident(self, records: Records, device: torch.device) -> Resident:
+        """Private records from which lots are drawn: of people, where these are protected."""
+        return Resident(records, device, self.facts.records_per_person if self.facts.people is not None else None)
 
     def plan(self) -> Plan[DpSgdFigures]:
         """Fix the noise for (ε, δ) and check the network; touches no record."""
@@ -282,7 +307,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
         `recipe` replaces the settings; it may depend on public figures and records only.
         """
-        data = Resident(split.private, run.device)
+        data = self.resident(split.private, run.device)
         gradients, sampler = self.parts(net, split, data, figures, randomness, run)
         steps = fit(
             net, data, sampler, gradients, recipe or self.settings, randomness.seed, run, self.augmentation(), label,
@@ -350,8 +375,9 @@ def training_schedule(
 
 
 class DpSgd(NoisyTraining):
-    """DP-SGD; status proven, unit record, relation add-remove."""
+    """DP-SGD; status proven, unit record or person, relation add-remove."""
 
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     settings: DpSgdSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -399,6 +425,8 @@ class DpSgd(NoisyTraining):
             randomness.privacy.child("gradients"),
             figures.adaptive,
             sampled=figures.sampling_probability < 1,
+            records_per_person=figures.records_per_person,
+            expected_rows=figures.expected_rows,
         )
 
     def clip(self, net: nn.Module, split: Split, data: Resident) -> Clip:

@@ -7,6 +7,9 @@ follows (the optimiser, averaging, the weights) is computed from it. The scores 
 clipped gradient, each coordinate over its noise, which is the best score if the noise is as stated; the same for each
 tensor, which shows one that got too little noise; and the squared norm.
 
+For a promise about people (`STEP_FACTS_OF_PEOPLE`), one person more or less, who has many equal records: her mean
+gradient is that of one record, while records that were clipped one by one would add up to many times the bound.
+
 **One whole run** (`training_canaries`): made-up records, each included or not by a coin flip of its own. Every canary
 has two coordinates of the input to itself, so that gradients of different canaries are orthogonal, and is so large that
 its gradient is far above the clip norm: what it adds to a step has that norm and its own direction (the gradient-space
@@ -21,6 +24,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -34,6 +39,7 @@ from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, LessNoise, Ru
 from airlock.methods.contract import Channel, check_executed
 from airlock.methods.dp_sgd import NoisyTraining
 from airlock.training import Poisson, Resident, Run
+from airlock.training.gradients import Gradients, GradientsOfPeople
 from airlock.training.per_sample import clipped_sum
 
 Trained = Callable[[Split, Randomness], nn.Module]
@@ -50,6 +56,12 @@ PUBLIC_RECORDS = 1000  # the stated number; the data sets of a case need not hav
 PAIR = f"{_OTHERS} records of zeros, with and without one record whose gradient is far above the clip norm"
 STEP_SETTINGS = {"steps": 1, "lot_size": PUBLIC_RECORDS // 2, "learning_rate": 1.0, "clip_norm": 0.5}
 STEP_FACTS = Facts("court", (_INPUTS,), _NAMES, PUBLIC_RECORDS, 1, "made up for the court")
+VISITS = 50  # records of the person who differs
+STEP_FACTS_OF_PEOPLE = replace(STEP_FACTS, records=2 * PUBLIC_RECORDS, people=PUBLIC_RECORDS, records_per_person=VISITS)
+PAIR_OF_PEOPLE = (
+    f"{_OTHERS} people with a record of zeros each, with and without one person with {VISITS} records whose gradients "
+    "are far above the clip norm"
+)
 
 # One whole run.
 STEPS, _CANARY_CLIP_NORM = 10, 0.5
@@ -85,11 +97,13 @@ def step_config(method: str, epsilon: float, delta: float, **changes: object) ->
     return from_table({**table, **changes})
 
 
-def neighbours() -> tuple[Records, Records]:
-    """With and without the record; the one that differs comes last."""
-    x = np.zeros((_OTHERS + 1, _INPUTS), np.float32)
-    x[-1] = np.where(np.arange(_INPUTS) % 2, -_SIZE, _SIZE) + _OFFSET
-    both = Records(x, np.zeros(len(x), np.int64))
+def neighbours(facts: Facts = STEP_FACTS) -> tuple[Records, Records]:
+    """With and without the record, or the person with all of her records, which come last."""
+    several = 1 if facts.people is None else facts.records_per_person
+    x = np.zeros((_OTHERS + several, _INPUTS), np.float32)
+    x[_OTHERS:] = np.where(np.arange(_INPUTS) % 2, -_SIZE, _SIZE) + _OFFSET
+    person = None if facts.people is None else np.minimum(np.arange(len(x)), _OTHERS)
+    both = Records(x, np.zeros(len(x), np.int64), person)
     return both, both.take(np.arange(_OTHERS))
 
 
@@ -97,7 +111,8 @@ def step_case(channel: NoisyTraining) -> Case:
     """One step of a proven method on a Poisson lot; the claim is the ε of the event that was executed."""
     projection = _projection(channel)
     run = _runs(channel, projection, channel.sampling_probability, proven=True)
-    return Case.of_proven(channel.planned.guarantee, PAIR, projection.names, run)
+    pair = PAIR if channel.facts.people is None else PAIR_OF_PEOPLE
+    return Case.of_proven(channel.planned.guarantee, pair, projection.names, run)
 
 
 def lot_case(channel: NoisyTraining, claim: Claim) -> Case:
@@ -108,7 +123,8 @@ def lot_case(channel: NoisyTraining, claim: Claim) -> Case:
 
 def _runs(channel: NoisyTraining, projection: Projection, sampling_probability: float, proven: bool) -> Runs:
     net, plan = channel.net(), channel.planned
-    sides = {with_record: _prepared(records) for with_record, records in zip((True, False), neighbours(), strict=True)}
+    pair = zip((True, False), neighbours(channel.facts), strict=True)
+    sides = {with_record: _prepared(channel, records) for with_record, records in pair}
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
         split, data = sides[with_record]
@@ -117,13 +133,22 @@ def _runs(channel: NoisyTraining, projection: Projection, sampling_probability: 
             randomness = Randomness(0, stream.child(i))
             gradients = channel.source(net, split, data, plan.figures, randomness)
             sampler = Poisson(sampling_probability, randomness.privacy.child("sampling"))
-            gradients(net, *data.batch(sampler.draw(0, len(data))), 0)
+            _step(gradients, net, data, sampler, randomness)
             if i == 0 and proven:
                 check_executed(plan, channel.executed_step(sampler, gradients))
             scores[i] = projection.of(net)
         return scores
 
     return run
+
+
+def _step(gradients: Gradients, net: nn.Module, data: Resident, sampler: Poisson, randomness: Randomness) -> None:
+    """One step on one lot, as the loop makes it."""
+    x, y, owners = data.lot(sampler.draw(0, data.units), randomness.privacy.child("records", "rows").uniform)
+    if owners is None:
+        gradients(net, x, y, 0)
+    else:
+        cast(GradientsOfPeople, gradients)(net, x, y, 0, owners)
 
 
 class Projection:
@@ -157,7 +182,7 @@ class Projection:
 
 def _projection(channel: NoisyTraining) -> Projection:
     """On the gradient as the method clips it: with its bound, and the shape that its noise shares."""
-    net, (split, data) = channel.net(), _prepared(neighbours()[0])
+    net, (split, data) = channel.net(), _prepared(channel, neighbours(channel.facts)[0])
     source = channel.source(net, split, data, channel.planned.figures, Randomness(0, Stream.from_seed(0)))
     clip = source.clip  # type: ignore[attr-defined]
     assert isinstance(clip, Clip)
@@ -169,9 +194,9 @@ def _spread(clip: Clip, name: str, like: Tensor) -> Tensor:
     return torch.ones_like(like) if scale is None else scale.expand_as(like)
 
 
-def _prepared(records: Records) -> tuple[Split, Resident]:
+def _prepared(channel: NoisyTraining, records: Records) -> tuple[Split, Resident]:
     nobody = records.take(np.arange(0))
-    return Split(STEP_FACTS, records, nobody, nobody, nobody), Resident(records, _CPU)
+    return Split(channel.facts, records, nobody, nobody, nobody), channel.resident(records, _CPU)
 
 
 def canary_facts(count: int) -> Facts:

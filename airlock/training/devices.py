@@ -2,6 +2,11 @@
 
 Records are copied to the device once, in their original type; batches are gathered and scaled there.
 
+People. Where a person is protected, a lot is drawn among people, and whoever is drawn contributes at most
+`records_per_person` of her records, chosen uniformly and afresh in each step if she has more. Guarantee: a person's
+records in a lot depend on her own records and on fresh random numbers of her own, so nobody's contribution changes in
+distribution with who else was drawn. The numbers come from a secret stream, like all random treatment (`loop`).
+
 Memory. Several processes may share a GPU. Chunk sizes depend on the machine and on the declared number of processes
 that share it, never on its load: a resumed run has the same chunks.
 """
@@ -19,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from airlock.data import Records
+from airlock.data import Groups, Records
 from airlock.errors import ConfigError
 
 
@@ -37,20 +42,74 @@ def to_input(x: Tensor) -> Tensor:
     return x.float().div_(255.0) if x.dtype == torch.uint8 else x.float()
 
 
-class Resident:
-    """Inputs and labels on one device."""
+Chance = Callable[[int], NDArray[np.float64]]  # so many uniform numbers
 
-    def __init__(self, records: Records, device: torch.device) -> None:
+
+class Resident:
+    """Inputs and labels on one device.
+
+    Args:
+        records: The records.
+        device: Where they are kept.
+        records_per_person: Draw people (`Records.person`), with at most so many of their records each; None draws
+            records.
+    """
+
+    groups: Groups | None = None
+    most = 1
+
+    def __init__(self, records: Records, device: torch.device, records_per_person: int | None = None) -> None:
         self.x = torch.from_numpy(np.ascontiguousarray(records.x)).to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(records.y)).to(device)
+        if records_per_person is not None:
+            self.groups, self.most = records.groups(), records_per_person
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def units(self) -> int:
+        """How many people there are to draw from; records, if each is drawn by itself."""
+        return len(self) if self.groups is None else len(self.groups.starts) - 1
+
+    def lot(self, drawn: NDArray[np.int64], chance: Chance) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The records of the units drawn, ready for a network, and whose they are: 0, ..., 0, 1, ..., 1, 2, ....
+
+        Args:
+            drawn: Positions among the units.
+            chance: Decides which records are taken of somebody who has too many; secret in private training.
+        """
+        if self.groups is None:
+            return *self.batch(drawn), None
+        rows, owners = chosen_rows(self.groups, drawn, self.most, chance)
+        return *self.batch(rows), torch.from_numpy(owners).to(self.y.device)
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The records at these positions, ready for a network."""
         where = torch.from_numpy(index).to(self.y.device)
         return to_input(self.x.index_select(0, where)), self.y.index_select(0, where)
+
+
+def chosen_rows(
+    groups: Groups, drawn: NDArray[np.int64], most: int, chance: Chance
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The positions of the records that these people contribute, and whose they are, in the order of the people.
+
+    Whoever has at most `most` records contributes all of them, in their order. Of anybody else, every set of `most`
+    records is equally likely, whoever else was drawn.
+    """
+    counts = groups.starts[drawn + 1] - groups.starts[drawn]
+    owners = np.repeat(np.arange(len(drawn), dtype=np.int64), counts)
+    place = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = groups.rows[np.repeat(groups.starts[drawn], counts) + place]
+    if not (counts > most).any():
+        return rows, owners
+    many = np.repeat(counts > most, counts)
+    key = place.astype(np.float64)
+    key[many] = chance(int(many.sum()))
+    order = np.lexsort((key, owners))  # by person, and then by chance
+    kept = order[place < most]  # the sorted positions have the same places
+    return rows[kept], owners[kept]
 
 
 # Memory.

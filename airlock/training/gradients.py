@@ -49,6 +49,14 @@ class Gradients(Protocol):
         ...
 
 
+class GradientsOfPeople(Gradients, Protocol):
+    """Gradients that also know how to treat several records of one person."""
+
+    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int, owners: Tensor | None = None) -> None:
+        """Compute the gradient of one batch; `owners` says whose each record is."""
+        ...
+
+
 class PlainGradients:
     """The gradient of the mean loss: no privacy."""
 

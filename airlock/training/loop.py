@@ -7,7 +7,7 @@ as an uninterrupted one.
 The random treatment of a record (dropout, augmentation) depends on its position in the lot, and adding a record shifts
 the positions of others. In private training it is therefore drawn from a secret stream: the others are then treated
 differently, but with the same distribution, whoever was drawn. With a public seed, the presence of one record would
-show in the treatment of all others.
+show in the treatment of all others. The same goes for which records of a person enter a step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -34,7 +36,7 @@ from airlock.nets.registry import seed_torch
 from airlock.training import checkpoint
 from airlock.training.devices import Resident
 from airlock.training.distributed import ALONE, Group, digest
-from airlock.training.gradients import Gradients, Named
+from airlock.training.gradients import Gradients, GradientsOfPeople, Named
 from airlock.training.sampling import Sampler
 
 # Learning-rate schedules: a linear warm-up, then constant, or linear or cosine decay to zero.
@@ -235,14 +237,18 @@ class _Session:
 
     def advance(self, step: int) -> None:
         recipe = self.recipe
-        x, y = self.data.batch(self.run.group.part(self.sampler.draw(step, len(self.data))))
+        drawn = self.run.group.part(self.sampler.draw(step, self.data.units))
+        x, y, owners = self.data.lot(drawn, lambda count: self._choice(step, count))
         chance = self._chance(step)
         seed_torch(chance, self.run.device)  # dropout
         if self.augment is not None and len(y):
             x = self.augment(x, torch.Generator(device=x.device).manual_seed(chance ^ 1))
         if x.dim() == 4:
             x = x.contiguous(memory_format=self.memory_format)
-        self.gradients(self.net, x, y, step)
+        if owners is None:
+            self.gradients(self.net, x, y, step)
+        else:
+            cast(GradientsOfPeople, self.gradients)(self.net, x, y, step, owners)
         for group in self.optimiser.param_groups:
             group["lr"] = scheduled_rate(recipe.schedule, recipe.learning_rate, recipe.warmup, step, recipe.steps)
         self.optimiser.step()
@@ -252,8 +258,18 @@ class _Session:
         """The seed of dropout and augmentation in this step."""
         if self.secret is None:
             return mix(self.seed, step)
-        own = (self.run.group.rank,) if self.run.group.rank else ()  # other records, other dropout
-        return mix(int.from_bytes(self.secret.child("step", step, *own).take_key()[:8], "little"), step)
+        return mix(int.from_bytes(self.secret.child("step", step, *self._own).take_key()[:8], "little"), step)
+
+    def _choice(self, step: int, count: int) -> NDArray[np.float64]:
+        """Uniform numbers that decide which records of a person enter this step."""
+        if self.secret is None:
+            return np.random.default_rng([self.seed, step]).random(count)
+        return self.secret.child("rows", step, *self._own).uniform(count)
+
+    @property
+    def _own(self) -> tuple[int, ...]:
+        """Other processes have other records, and treat them with other randomness."""
+        return (self.run.group.rank,) if self.run.group.rank else ()
 
     def _average(self, decay: float) -> None:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Private gradients: clip every record's gradient, sum, add Gaussian noise, divide by a public constant.
+"""Private gradients: clip every record's (or person's) gradient, sum, add Gaussian noise, divide by a public constant.
 
 DP-SGD (Abadi et al. 2016) under Poisson sampling. The clipped sum and its bound are those of `per_sample.engine`; it
 stays in float64 until the noise is added.
@@ -29,6 +29,9 @@ class PrivateGradients:
     bound the event is the same: the sum gets more noise, and the noisy count of records within the bound uses the
     difference (proof in `QuantileBound`). A step's bound depends only on the start and the earlier noisy counts.
 
+    With `records_per_person` all of this holds for people: lots are drawn among people, and one person's clipped mean
+    gradient has norm at most `clip.norm`, whatever her records are.
+
     The random treatment of a record (dropout, augmentation) must be drawn from a generator that stays secret, or in a
     way that does not change for the others when a record is added.
 
@@ -36,10 +39,12 @@ class PrivateGradients:
         clip: The bound on one record's gradient (the initial one if it moves); a plain number is a flat clip.
         noise_multiplier: z, the noise's standard deviation over the clip norm; if the bound moves, of sum and count
             together.
-        expected_lot: The public constant to divide by: sampling probability × public number of records.
+        expected_lot: The public constant to divide by: sampling probability × public number of records, or of people.
         stream: The secret stream; a step's noise is used once.
         moving: How the bound moves from step to step; when left out, it is constant.
         sampled: Whether lots are sampled; otherwise every record is in every lot.
+        records_per_person: The bound on a person's records in a lot; None if records are protected.
+        expected_rows: The public expected number of records in a lot of people.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class PrivateGradients:
         stream: Stream,
         moving: QuantileBound | None = None,
         sampled: bool = True,
+        records_per_person: int | None = None,
+        expected_rows: float | None = None,
     ) -> None:
         clip = clip if isinstance(clip, Clip) else Clip(clip)
         if moving and clip.by_layer:
@@ -62,6 +69,7 @@ class PrivateGradients:
         self.clip = replace(clip, counting=True) if moving else clip
         self.start, self.moving = clip.norm, moving
         self.expected_lot, self._stream, self.sampled = expected_lot, stream, sampled
+        self.records_per_person, self.expected_rows = records_per_person, expected_rows
         self.noise_multiplier = noise_multiplier
         self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
         self.group: Group = ALONE  # set by the loop: the processes whose batches are parts of one lot
@@ -84,7 +92,9 @@ class PrivateGradients:
     @property
     def mark(self) -> dict[str, object]:
         """Clipping, noise, and whether the noise comes from the operating system."""
-        moving = {"moving": asdict(self.moving)} if self.moving else {}
+        more: dict[str, object] = {"moving": asdict(self.moving)} if self.moving else {}
+        if self.records_per_person is not None:
+            more["records_per_person"] = self.records_per_person
         return {
             "gradients": "private",
             "clip_norm": self.start,
@@ -93,7 +103,7 @@ class PrivateGradients:
             "noise_multiplier": self.noise_multiplier,
             "expected_lot": self.expected_lot,
             "secure": self._stream.secure,
-            **moving,
+            **more,
         }
 
     def state(self) -> dict[str, Tensor]:
@@ -105,9 +115,15 @@ class PrivateGradients:
         if self.moving:
             self._bound(float(state["clip_norm"]))
 
-    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int) -> None:
-        """One noisy gradient; an empty lot gives pure noise."""
-        total, dropped = clipped_sum(net, x, y, self.clip, self.expected_lot / self.group.world, self.sampled)
+    def __call__(self, net: nn.Module, x: Tensor, y: Tensor, step: int, owners: Tensor | None = None) -> None:
+        """One noisy gradient; an empty lot gives pure noise. `owners` says whose each record is (`clipped_sum`)."""
+        if (owners is None) != (self.records_per_person is None):
+            raise RuntimeError("lots of people need gradients of people")
+        rows = None if self.expected_rows is None else self.expected_rows / self.group.world
+        total, dropped = clipped_sum(
+            net, x, y, self.clip, self.expected_lot / self.group.world, self.sampled, owners, self.records_per_person,
+            rows,
+        )  # fmt: skip
         scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
         noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))
         self.dropped += dropped

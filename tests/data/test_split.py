@@ -234,3 +234,29 @@ def test_shards_are_of_about_the_same_size_and_may_be_empty() -> None:
     sizes = [len(own) for own in shard(numbered(20_000), 100, 3)]
     assert all(abs(size - 200) < 6 * np.sqrt(200) for size in sizes)
     assert min(len(own) for own in shard(numbered(20), 100, 3)) == 0
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_groups_hold_every_record_once_and_people_in_the_order_of_appearance(people):
+    own = Records(np.zeros((len(people), 3), np.float32), np.zeros(len(people), np.int64), np.array(people, np.int64))
+    groups, met = own.groups(), list(dict.fromkeys(people))
+    assert own.units == len(met) == len(groups.starts) - 1
+    for i, one in enumerate(met):
+        rows = groups.rows[groups.starts[i] : groups.starts[i + 1]]
+        assert rows.tolist() == [place for place, person in enumerate(people) if person == one]
+        assert own.weights[rows].tolist() == [1 / len(rows)] * len(rows)
+
+
+def test_without_people_every_record_is_a_unit_of_its_own():
+    own = numbered(4)
+    assert own.units == 4
+    assert own.weights.tolist() == [1.0] * 4
+    assert own.groups().rows.tolist() == [0, 1, 2, 3]
+    assert own.groups().starts.tolist() == [0, 1, 2, 3, 4]
+    assert own.take(np.arange(2)).person is None
+
+
+def test_the_expected_size_counts_people_where_they_are_declared():
+    people = Facts("test", (3,), ("a", "b"), 1000, None, "made up", people=100, records_per_person=20)
+    assert (people.unit, FACTS.unit) == ("person", "record")
+    assert people.expected("private", FRACTIONS) == FACTS.expected("private", FRACTIONS) == 40

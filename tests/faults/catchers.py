@@ -60,6 +60,17 @@ def court_of_votes(pairs: int) -> Catcher:
 
 
 @cache
+def court_of_people(name: str, pairs: int) -> Catcher:
+    """The court, on the method's case of a person with many records."""
+
+    def opened() -> Case:
+        found: Case = methods.named(name).case_of_people(EPSILON, DELTA)  # type: ignore[attr-defined]
+        return found
+
+    return Catcher(f"court {name}, a person", _tried(pairs), opened, long=True)
+
+
+@cache
 def court_of_config(net: str, pairs: int) -> Catcher:
     """The court on a configuration with a network of the user's own."""
 

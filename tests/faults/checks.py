@@ -18,6 +18,7 @@ from airlock.training import PrivateGradients
 from airlock.training.distributed import Group
 from airlock.training.per_sample import use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
+from airlock.training.per_sample.engine import Lot, use_for
 from tests.faults.fault import Plant
 from tests.methods import test_missing_records as missing
 from tests.methods.features.test_noised import channel, protected
@@ -54,6 +55,14 @@ def the_engine_trusts_its_book_keeping() -> None:
     for mode in (True, False):
         torch.manual_seed(0)
         use = use_of(Places().train(mode), torch.rand(1, 2, 40), 1, LOT)
+        assert isinstance(use.engine, BookKeeper), f"the engine's check: {use.reason}"
+
+
+def the_engine_trusts_its_book_keeping_of_people() -> None:
+    """Its own check, on made-up people with several rows, at one position and at two."""
+    for net, x in ((nn.Linear(40, 3), torch.rand(1, 40)), (Places(), torch.rand(1, 2, 40))):
+        torch.manual_seed(0)
+        use = use_for(net, x, 1, Lot(LOT, 2 * LOT, 3))
         assert isinstance(use.engine, BookKeeper), f"the engine's check: {use.reason}"
 
 

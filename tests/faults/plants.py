@@ -62,13 +62,14 @@ from airlock.methods.twin import sharded
 from airlock.methods.weights.head import Head, HeadFigures
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
-from airlock.training import Poisson, PrivateGradients, convex, loop, private
+from airlock.training import Poisson, PrivateGradients, Resident, convex, devices, loop, private
 from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
 from airlock.training.front_ends.extract import NOBODY
 from airlock.training.gradients import Named
-from airlock.training.per_sample import clipped_sum, layers
+from airlock.training.per_sample import clipped_sum, engine, layers
 from airlock.training.per_sample.graphs import _Graph
+from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sealed import Sealed
 from tests.faults.fault import Patch, Plant
 
@@ -296,6 +297,74 @@ def copies_counted_as_records(patch: Patch) -> None:
         return right(net, x, y.repeat_interleave(max(1, len(x) // max(1, len(y)))), *more)
 
     everywhere(patch, right, apart)
+
+
+def records_of_a_person_clipped_one_by_one(patch: Patch) -> None:
+    """And added up: whoever has fifty moves the sum by fifty bounds."""
+    right = clipped_sum
+
+    def apart(net: Any, x: Tensor, y: Tensor, clip: Clip, lot: Any = None, sampled: bool = True, *more: Any) -> Any:
+        return right(net, x, y, clip, lot, sampled)
+
+    everywhere(patch, right, apart)
+
+
+def a_person_in_two_chunks(patch: Patch) -> None:
+    """Cut where the next thirty rows begin, each piece is clipped by itself."""
+    right = engine.sizes_of
+
+    def cut(owners: Tensor, labels: int, most: int | None) -> Whole:
+        sizes = right(owners, labels, most)
+        edges = np.union1d(np.cumsum(sizes), np.arange(30, labels, 30))
+        return np.diff(edges, prepend=0).astype(np.int64)
+
+    patch.setattr(engine, "sizes_of", cut)
+
+
+def rows_of_a_person_without_cross_terms(patch: Patch) -> None:
+    patch.setattr(People, "cross_terms", lambda self, products: torch.zeros(self.rows, dtype=torch.float64))
+
+
+def no_margin_for_rows_that_cancel(patch: Patch) -> None:
+    squares = People.squares
+
+    def bare(self: People, own: Tensor, sizes: Tensor, products: Any, floor: float, alone: bool) -> Tensor:
+        return squares(self, own, sizes, products, 0.0, alone)
+
+    patch.setattr(People, "squares", bare)
+
+
+def all_records_of_a_person(patch: Patch) -> None:
+    """However many she has, whatever bound is declared."""
+    right = devices.chosen_rows
+    patch.setattr(devices, "chosen_rows", lambda groups, drawn, most, chance: right(groups, drawn, 10**9, chance))
+
+
+def the_first_records_of_a_person(patch: Patch) -> None:
+    """The same ones in every step."""
+    right = devices.chosen_rows
+    patch.setattr(devices, "chosen_rows", lambda groups, drawn, most, chance: right(groups, drawn, most, np.arange))
+
+
+def choice_by_the_public_seed(patch: Patch) -> None:
+    def choice(self: Any, step: int, count: int) -> Floats:
+        return np.random.default_rng([self.seed, step]).random(count)
+
+    patch.setattr(loop._Session, "_choice", choice)
+
+
+def records_are_drawn_for_people(patch: Patch) -> None:
+    """Whoever has many records is drawn more often than is accounted for."""
+    patch.setattr(Resident, "units", property(len))
+
+    def lot(self: Resident, drawn: Whole, chance: Any) -> Any:
+        groups = self.groups
+        assert groups is not None
+        whose = np.repeat(np.arange(len(groups.starts) - 1), np.diff(groups.starts))
+        rows, owners = devices.chosen_rows(groups, np.unique(whose[drawn]), self.most, chance)
+        return *self.batch(rows), torch.from_numpy(owners)
+
+    patch.setattr(Resident, "lot", lot)
 
 
 def nothing_is_put_back(patch: Patch) -> None:

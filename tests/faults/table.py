@@ -23,6 +23,7 @@ from tests.faults.catchers import (
     called,
     court,
     court_of_config,
+    court_of_people,
     court_of_votes,
     one_run,
     sold,
@@ -40,7 +41,8 @@ from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
 from tests.training import test_adaptive_clip, test_loop, test_private, test_sampling
-from tests.training.per_sample import test_copies, test_graphs, test_sealed
+from tests.training import test_lots_of_people as of_people
+from tests.training.per_sample import test_copies, test_graphs, test_people, test_sealed
 
 SYSTEM = secret_noise.noise_is_the_systems
 CHARGED = charging.every_answer_is_charged
@@ -49,6 +51,8 @@ ENGINE = called(checks.the_engine_trusts_its_book_keeping)
 FOLLOWS = called(checks.noise_is_independent_between_coordinates_and_steps)
 # In the court, half as many pairs again as the slowest fault takes, or more: whoever is quiet has been tried as long.
 GAUSSIAN, SHAPED, HEAD = (court(f"weights/{method}", 2500) for method in ("gaussian", "shaped", "head"))
+PERSON = court_of_people("weights/gaussian", 100)
+ONE_PERSON = called(test_people.test_one_person_moves_the_sum_by_at_most_the_bound, "layer: linear", "fp32")
 SHARDED, DENSITY = court("twin/sharded", 2000), court("twin/kde-sharded", 500)
 ENSEMBLE, VOTES, TEACHER = court("student/ensemble", 2000), court_of_votes(500), court("student/private-teacher", 1000)
 NOISED, ANSWERS, PER_QUERY = (
@@ -115,6 +119,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the largest tensor's norm for the L2 norm", "Clip", plants.the_largest_tensor_for_the_norm, BLOCK),
     Fault("Gram norms without cross terms", "per_sample.layers", plants.norms_without_cross_terms, ENGINE),
     Fault("copies of a record counted as records", "per_sample.engine", plants.copies_counted_as_records, called(test_copies.test_one_record_moves_the_sum_by_at_most_the_bound)),
+    Fault("records of a person clipped one by one", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, PERSON),
+    Fault("the same, next to others", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, ONE_PERSON),
+    Fault("a person in two chunks", "per_sample.engine", plants.a_person_in_two_chunks, ONE_PERSON),
+    Fault("rows of a person without cross terms", "per_sample.people", plants.rows_of_a_person_without_cross_terms, called(checks.the_engine_trusts_its_book_keeping_of_people)),
+    Fault("no margin for a person's rows that cancel", "per_sample.people", plants.no_margin_for_rows_that_cancel, called(test_people.test_rows_that_cancel_hide_nothing, 1e15, 1)),
+    Fault("more records of a person than are declared", "devices", plants.all_records_of_a_person, called(of_people.test_whoever_is_drawn_contributes_her_own_records_and_at_most_the_bound)),
+    Fault("the first records of a person in every step", "devices", plants.the_first_records_of_a_person, called(of_people.test_which_records_of_a_person_enter_is_secret_and_new_in_each_step)),
+    Fault("records of a person chosen by the public seed", "loop", plants.choice_by_the_public_seed, called(of_people.test_which_records_of_a_person_enter_is_secret_and_new_in_each_step)),
+    Fault("records are drawn in place of people", "devices", plants.records_are_drawn_for_people, called(of_people.test_everybody_enters_a_lot_with_the_same_probability_however_many_records_she_has)),
     Fault("a frozen parameter keeps what a record wrote", "per_sample.sealed", plants.nothing_is_put_back, called(test_sealed.test_training_leaves_nothing_of_a_record_in_the_network, "writes a frozen parameter")),
     Fault("buffers and attributes keep what a record wrote", "per_sample.sealed", plants.nothing_is_put_back, called(test_sealed.test_everything_is_put_back)),
     Fault("a CUDA graph replays its first lot", "per_sample.graphs", plants.a_graph_replays_its_first_lot, with_graphs(test_graphs.test_one_graph_serves_every_bound, "conv2d", "flat", 1)),

@@ -182,6 +182,26 @@ def test_the_sum_of_two_processes_is_that_of_one(pair: Pair) -> None:
     assert torch.equal(both[0][0], both[1][0])
 
 
+def summed_people(group: Group, lot: Index) -> tuple[Tensor, int]:
+    net, own = create("mlp", (5,), 3, 0), blobs()
+    records = Records(50 * own.x, own.y, np.arange(300) // 2 % 60)  # five records or so each
+    x, y, owners = Resident(records, CPU, 6).lot(group.part(lot), np.random.default_rng(0).random)
+    assert owners is not None
+    total, dropped = clipped_sum(net, x, y, Clip(0.5, counting=True), owners=owners, records_per_person=6)
+    return group.once(torch.cat([g.flatten() for g in total.values()]), dropped, lambda whole: whole)
+
+
+def test_a_person_is_in_one_process(pair: Pair) -> None:
+    lot = np.arange(0, 60, 2, dtype=np.int64)
+    first, second = pair(parts_of, lot)
+    assert sorted(first + second) == lot.tolist()
+    both = pair(summed_people, lot)
+    assert torch.equal(both[0][0], both[1][0])
+    alone, _ = summed_people(ALONE, lot)
+    assert float(both[0][0][-1]) == float(alone[-1])  # BALANCE: everybody is counted once
+    assert torch.allclose(both[0][0], alone, atol=1e-5, rtol=0)
+
+
 def lots(group: Group, steps: int) -> list[list[int]]:
     """Every process has its own key from the operating system; the lead's is used."""
     sampler = Poisson(0.1, group.share(Stream.from_system().child("sampling")))

@@ -53,7 +53,7 @@ from airlock.methods.student.teachers import (
     settings_for,
     taught,
 )
-from airlock.training import Resident, Run, checkpoint, outcomes_of
+from airlock.training import Run, checkpoint, outcomes_of
 from airlock.training.distillation.distil import Asked, DistillationObjective, MatchLoss, SoftLoss
 from airlock.training.distillation.selection import Name as SelectName
 from airlock.training.distillation.variations import Balanced
@@ -144,7 +144,7 @@ def _general(records: int) -> dict[str, Any]:
 
 
 class PrivateTeacher(DpSgd):
-    """The student of a teacher under DP-SGD; status proven, unit record, relation add-remove."""
+    """The student of a teacher under DP-SGD; status proven, unit record or person, relation add-remove."""
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "private-teacher"
@@ -344,7 +344,8 @@ class PrivateTeacher(DpSgd):
         run: Run,
     ) -> tuple[Gradients, dpa.DpEvent]:
         """Load what was kept into the network; nothing is drawn."""
-        gradients, sampler = self.parts(net, split, Resident(split.private, run.device), figures, randomness, run)
+        data = self.resident(split.private, run.device)
+        gradients, sampler = self.parts(net, split, data, figures, randomness, run)
         gradients.load_state({k.removeprefix(_STATE): v for k, v in kept.items() if k.startswith(_STATE)})
         net.load_state_dict({name: kept[name] for name in net.state_dict()})
         places = [place for place, drawn in zip(get_args(Place), kept[_DRAWN].tolist(), strict=True) if drawn]
@@ -353,7 +354,9 @@ class PrivateTeacher(DpSgd):
 
     def _mark(self, net: nn.Module, split: Split, figures: DpSgdFigures, randomness: Randomness) -> str:
         """A digest of all that the teacher is made from."""
-        parts = [torch.from_numpy(np.ascontiguousarray(part)) for part in (split.private.x, split.private.y)]
+        own = split.private
+        whose = [] if own.person is None else [own.person]
+        parts = [torch.from_numpy(np.ascontiguousarray(part)) for part in (own.x, own.y, *whose)]
         noise, seed, secure = figures.noise_multiplier, randomness.seed, randomness.privacy.secure
         known = [self.learning.model_dump(mode="json"), noise, seed, secure]
         whole = digest([*parts, *net.state_dict().values()]) + json.dumps(known, sort_keys=True).encode()

@@ -58,8 +58,16 @@ class TrainedWeights(NoisyTraining):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """One step on a lot that every record enters with probability 1/2."""
-        config = dp_sgd_case.step_config(cls.method, epsilon, delta)
-        return dp_sgd_case.step_case(cls(config, dp_sgd_case.STEP_FACTS))
+        return cls._case(epsilon, delta, dp_sgd_case.STEP_FACTS)
+
+    @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """The same for a person with many records."""
+        return cls._case(epsilon, delta, dp_sgd_case.STEP_FACTS_OF_PEOPLE)
+
+    @classmethod
+    def _case(cls, epsilon: float, delta: float, facts: Facts) -> Case:
+        return dp_sgd_case.step_case(cls(dp_sgd_case.step_config(cls.method, epsilon, delta), facts))
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
@@ -69,7 +77,7 @@ class TrainedWeights(NoisyTraining):
 
 
 class Gaussian(DpSgd, TrainedWeights):
-    """DP-SGD; status proven, unit record, relation add-remove."""
+    """DP-SGD; status proven, unit record or person, relation add-remove."""
 
     method: ClassVar[str] = "gaussian"
     title: ClassVar[str] = "a network by plain DP-SGD"

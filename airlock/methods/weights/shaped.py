@@ -88,7 +88,7 @@ class Shape:
 
 
 class Shaped(Gaussian):
-    """DP-SGD in a shaped norm; status proven, unit record, relation add-remove."""
+    """DP-SGD in a shaped norm; status proven, unit record or person, relation add-remove."""
 
     method: ClassVar[str] = "shaped"
     title: ClassVar[str] = "a network by DP-SGD with shaped noise"

@@ -7,7 +7,8 @@ times) has its per-record gradients added up before their norm is taken.
 
 Guarantee: the sum is Σ f_i g_i, where g_i is computed by the rules from record i's slices of the layers' inputs and
 output gradients, and f_i follows from the norm of that same g_i. `RecordAxis` shows that these slices depend on record
-i alone, and hence so does g_i. If a gradient were missing, the sum would be wrong but just as private. That g_i is the
+i alone, and hence so does g_i. Where people are protected, i is a row, and g_p is the mean over a person's rows
+(`people`). If a gradient were missing, the sum would be wrong but just as private. That g_i is the
 gradient is tested by `self_check`, against ordinary backward passes over single records.
 
 A pass is tracked (`RecordAxis`) the first time, and every time unless the network is known to be steady, that is, to
@@ -27,11 +28,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from airlock.mechanisms.clipping import BALANCE, Clip
+from airlock.mechanisms.clipping import Clip
 from airlock.training.gradients import Named
 from airlock.training.per_sample.layers import AnyRule, LayerCall, Rule, apart, check_axis, rule_for, weighted_rows
 from airlock.training.per_sample.operator_rules import CONSTANT, PLACES, Axis, Unshown
-from airlock.training.per_sample.record_axis import RecordAxis
+from airlock.training.per_sample.people import People
+from airlock.training.per_sample.record_axis import RecordAxis, storage_of
+from airlock.training.per_sample.sums import settle
 
 # Layers that use their children's parameters without calling the children.
 _WHOLE = (nn.MultiheadAttention,)
@@ -91,7 +94,13 @@ class BookKeeper:
         return before
 
     def masked_sum(
-        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        clip: Clip,
+        norm: Tensor | None = None,
+        people: People | None = None,
     ) -> tuple[Named, Tensor]:
         """The sum over the records with mask 1 in float64, and which records are usable; does not synchronise.
 
@@ -103,24 +112,25 @@ class BookKeeper:
             mask: 1 for a record that counts, 0 for padding.
             clip: How gradients are bounded.
             norm: The clip's norm as a tensor, for a CUDA graph.
+            people: Who owns the records; all of a person's records have one mask, and are usable or not together.
         """
-        calls = self._run(x, y)
+        calls = self._run(x, y, people)
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            rows = self._added(calls, self._shared(calls))
+            rows = self._added(calls, self._shared(calls), people)
             squares, kept = self._squares(calls, rows, clip)
             self._note_size(calls, [rows, *kept.values()], len(y))
-            finite = torch.isfinite(torch.stack(list(squares.values())).sum(0)) | (mask == 0)
-            factors = {name: factor * mask for name, factor in clip.factors(squares, norm).items()}
+            factors, finite, balance = settle(squares, mask, clip, norm, people)
             total = self._sum(calls, rows, kept, factors, clip.scale is not None)
-            if clip.counting:
-                total[BALANCE] = (clip.balance(squares, norm) * mask).sum()
-        return total, finite
+        return total | balance, finite
 
-    def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
-        """The squared norm of every record's gradient in float64, by parameter name; not private."""
-        calls = self._run(x, y)
+    def squares(self, x: Tensor, y: Tensor, exact: bool = True, people: People | None = None) -> Named:
+        """The squared norm of every record's gradient in float64, by parameter name; not private.
+
+        With `people`, that of the sum over a person's records, at the first of them.
+        """
+        calls = self._run(x, y, people)
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            rows = self._added(calls, self._shared(calls))
+            rows = self._added(calls, self._shared(calls), people)
             found, kept = self._squares(calls, rows, Clip(1.0), exact)
             self._note_size(calls, [rows, *kept.values()], len(y))
         zeros = torch.zeros(len(y), dtype=torch.float64, device=x.device)
@@ -131,8 +141,14 @@ class BookKeeper:
         calls = self._run(x, y)
         return [part.flatten(1) for _, call in calls for part in (call.a, call.back)]
 
-    def _run(self, x: Tensor, y: Tensor) -> list[tuple[nn.Module, LayerCall]]:
+    def _run(self, x: Tensor, y: Tensor, people: People | None = None) -> list[tuple[nn.Module, LayerCall]]:
         """One forward pass with the layers' inputs kept, one backward pass to their outputs."""
+        calls = self._passed(x, y)
+        for _, call in calls:
+            call.people = people
+        return calls
+
+    def _passed(self, x: Tensor, y: Tensor) -> list[tuple[nn.Module, LayerCall]]:
         copies = len(x) // len(y)
         modes = tuple(module.training for module in self.net.modules())
         key = (len(y), copies, x.shape[1:], x.dtype, modes, torch.is_autocast_enabled(x.device.type))
@@ -269,7 +285,9 @@ class BookKeeper:
                 (twice if full in seen else seen).add(full)
         return twice
 
-    def _added(self, calls: Sequence[tuple[nn.Module, LayerCall]], shared: set[str]) -> Named:
+    def _added(
+        self, calls: Sequence[tuple[nn.Module, LayerCall]], shared: set[str], people: People | None = None
+    ) -> Named:
         """Per-record gradients of the shared parameters, added over their uses, in the parameter's own layout."""
         rows: Named = {}
         for layer, call in calls:
@@ -281,7 +299,7 @@ class BookKeeper:
             for name in names:
                 full, own = self._full(layer, name), torch.stack([rule.restore(name, g) for g in found[name]])
                 rows[full] = rows[full] + own if full in rows else own
-        return rows
+        return rows if people is None else {name: people.add_up(g) for name, g in rows.items()}
 
     def _squares(
         self, calls: Sequence[tuple[nn.Module, LayerCall]], shared: Named, clip: Clip, exact: bool = False
@@ -297,7 +315,7 @@ class BookKeeper:
             scales = None if clip.scale is None else {name: clip.scale_of(whole) for name, whole in full.items()}
             found = rule.squares(call, scales, exact)
             if found is None:
-                kept[place] = rule.rows(call)
+                kept[place] = _by_person(rule.rows(call), call)
                 found = {name: clip.squares(full[name], g) for name, g in kept[place].items()}
             squares |= {full[name]: value for name, value in found.items() if full[name] not in shared}
         return squares, kept
@@ -328,6 +346,15 @@ class BookKeeper:
 
     def _zero(self, name: str) -> Tensor:
         return torch.zeros_like(self.net.get_parameter(name), dtype=torch.float64)
+
+
+def _by_person(rows: Named, call: LayerCall) -> Named:
+    """Rows that were formed, added up over each person's; a copy, where they are a tensor of the pass itself."""
+    if call.people is None:
+        return rows
+    passed = {storage_of(t) for t in (*call.leaves, *call.backs) if isinstance(t, Tensor)}
+    own = {name: g.clone() if storage_of(g) in passed else g for name, g in rows.items()}
+    return {name: call.people.add_up(g) for name, g in own.items()}
 
 
 def _rules(net: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:

@@ -9,13 +9,20 @@ most `clip.norm` in L2 over all parameters together, rounding included. Each rec
 record alone, bit for bit (`self_check`); its summand has norm at most (1 − 2^-10) of the bound; and the rounding of
 float64 is bounded in `sums`. A record whose gradient is not finite, or on which the network fails, contributes zero. A
 counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
+
+With `owners` all of this holds for people instead of records: adding or removing one person, with all of her rows,
+moves the sum by at most `clip.norm`, and BALANCE by 1/2. Her gradient is the mean over her rows, clipped once
+(`people` has the proof). She is never divided between chunks, which have at least as many rows as a person may have.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock.errors import TrainingError
@@ -27,6 +34,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs
 from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
+from airlock.training.per_sample.people import People, pack, sizes_of
 from airlock.training.per_sample.sealed import USES, Sealed, Uses
 from airlock.training.per_sample.sums import MULTIPLE, Total, largest_chunk
 
@@ -36,19 +44,21 @@ _LEAST = 64
 _SPREAD = 2.0  # standard deviations by which a lot may exceed its expected size before it needs another chunk
 _KEPT = 8  # uses of one network that are cached
 
+Sizes = NDArray[np.int64]  # how many rows each person has
+
 
 class Use:
     """One use of a network: a mode, precision, shape and chunk size, and the engine chosen for it."""
 
-    def __init__(self, net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampled: bool) -> None:
-        self.net, self.copies, self.lot = net, copies, expected_lot
+    def __init__(self, net: nn.Module, like: Tensor, copies: int, lot: Lot) -> None:
+        self.net, self.copies, self.lot = net, copies, lot
         self.sealed = Sealed(net)
         self.graphs: Graphs | None = None
         self._masked: tuple[int, Tensor] | None = None
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
-            self.size = _size(*self_check.measure(net, like, copies), expected_lot, sampled, like.device)
+            self.size = _size(*self_check.measure(net, like, copies, lot.most), lot, like.device)
             self.filling = self_check.made_up(like, self.size, copies, 3)
-            self.engine, self.reason, self.careful = self_check.choose(net, like, copies, self.size)
+            self.engine, self.reason, self.careful = self_check.choose(net, like, copies, self.size, lot.most)
             self.sealed.restore()
             if isinstance(self.engine, OneByOne):
                 self._settle_for_slow(self.reason)
@@ -65,23 +75,34 @@ class Use:
         labels[: len(y)] = y
         return whole, labels
 
-    def chunk_sum(self, x: Tensor, y: Tensor, clip: Clip) -> tuple[Named, int]:
-        """The clipped sum of one chunk, and how many records were dropped from it."""
+    def chunk_sum(self, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes | None = None) -> tuple[Named, int]:
+        """The clipped sum of one chunk, and how many records (or people) were dropped from it.
+
+        Args:
+            x: At most one chunk of rows.
+            y: Their labels.
+            clip: How gradients are bounded.
+            sizes: How many adjacent rows each person has, the largest first; None if each row is a record of its own.
+        """
         if isinstance(self.engine, OneByOne):
-            part, _ = self.engine.masked_sum(x, y, torch.ones(len(y)), clip)
+            people = self._people(sizes, len(y), y.device)
+            part, _ = self.engine.masked_sum(x, y, torch.ones(len(y)), clip, people=people)
             return part, self.engine.dropped
-        mask = self._mask(len(y))
+        mask, people = self._mask(len(y)), self._people(sizes, self.size, y.device)
         rows, labels = self.filled(x, y)
         try:
-            part, finite = self._sum(rows, labels, mask, clip)
+            part, finite = self._sum(rows, labels, mask, clip, people)
         except Unshown as reason:  # it behaves differently than on made-up records
             self._settle_for_slow(str(reason))
-            return self.chunk_sum(x, y, clip)
+            return self.chunk_sum(x, y, clip, sizes)
         except FAILURES:  # one of the records caused it: it is found and left out
-            finite = self._works(rows, labels, mask)
+            finite = self._works(rows, labels, mask, people)
         if bool(finite.all()):  # checked last: on a GPU this synchronises
             return part, 0
-        return self._without(rows, labels, mask, clip, finite)
+        return self._without(rows, labels, mask, clip, finite, people)
+
+    def _people(self, sizes: Sizes | None, rows: int, device: torch.device) -> People | None:
+        return None if sizes is None else People(sizes, rows, self.lot.most, device)
 
     def _mask(self, count: int) -> Tensor:
         """1 for the first `count` records, 0 for the rest; cached, because the same sizes recur."""
@@ -98,12 +119,16 @@ class Use:
         if not isinstance(self.engine, OneByOne):  # which restores it after every record
             self.sealed.restore(tensors=not isinstance(self.engine, BookKeeper))
 
-    def _sum(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> tuple[Named, Tensor]:
+    def _sum(
+        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None = None
+    ) -> tuple[Named, Tensor]:
         with self_check.carefully(self.careful):
-            return (self.graphs or self.engine).masked_sum(x, y, mask, clip)
+            if people is not None or self.graphs is None:  # a graph has fixed shapes, and pairs of rows have none
+                return self.engine.masked_sum(x, y, mask, clip, people=people)
+            return self.graphs.masked_sum(x, y, mask, clip)
 
-    def _works(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """Which records the network accepts individually; at least one of them must fail."""
+    def _works(self, x: Tensor, y: Tensor, mask: Tensor, people: People | None = None) -> Tensor:
+        """Which records the network accepts individually; at least one of them must fail. People fail as a whole."""
         single = OneByOne(self.net, self.sealed)
         shares = x.reshape(-1, self.copies, *x.shape[1:])
         works = [not counts or single.gradient(shares[i], y[i]) is not None for i, counts in enumerate(mask.tolist())]
@@ -114,16 +139,23 @@ class Use:
                 "Training is impossible this way.",
                 'Set device = "cpu" or a smaller settings.lot_size to find the cause.',
             )
-        return torch.tensor(works, device=x.device)
+        found = torch.tensor(works, device=x.device)
+        if people is None:
+            return found
+        failing = torch.zeros_like(mask).index_add_(0, people.head, (~found).to(mask.dtype))
+        return people.spread(failing == 0)
 
-    def _without(self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, finite: Tensor) -> tuple[Named, int]:
+    def _without(
+        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, finite: Tensor, people: People | None = None
+    ) -> tuple[Named, int]:
         """Sum again, with a usable record in place of the unusable ones and of the padding."""
-        fit, lost = finite & (mask > 0), int((~finite).sum())
+        lost = int((~finite if people is None else ~finite & people.first).sum())
+        fit = finite & (mask > 0)
         if bool(fit.any()):
             places = torch.where(fit, torch.arange(len(y), device=x.device), int(fit.nonzero()[0]))
             shares = x.reshape(-1, self.copies, *x.shape[1:])
             rows = torch.empty_like(x).copy_(shares[places].flatten(0, 1))  # in the same memory format
-            part, _ = self._sum(rows, y[places], fit.to(mask.dtype), clip)
+            part, _ = self._sum(rows, y[places], fit.to(mask.dtype), clip, people)
         else:
             part = self._zeros(clip)
         if clip.counting:
@@ -151,11 +183,19 @@ class Use:
                 "It could not learn from any record.",
                 "Try it on a single record, in training mode and on this device.",
             )
-        self_check.tell_slow(self.engine, reason, self.filling, self.copies, self.lot)
+        self_check.tell_slow(self.engine, reason, self.filling, self.copies, self.lot.rows)
 
 
 def clipped_sum(
-    net: nn.Module, x: Tensor, y: Tensor, clip: Clip, expected_lot: float | None = None, sampled: bool = True
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    clip: Clip,
+    expected_lot: float | None = None,
+    sampled: bool = True,
+    owners: Tensor | None = None,
+    records_per_person: int | None = None,
+    expected_rows: float | None = None,
 ) -> tuple[Named, int]:
     """The sum of the clipped per-record gradients by parameter name in float64, and how many records were dropped.
 
@@ -168,7 +208,21 @@ def clipped_sum(
         expected_lot: The public expected number of records in a lot; it determines the chunk size. Defaults to the
             number of records given, which is for experiments only because it may depend on private records.
         sampled: Whether the lot size varies around that number, as with Poisson sampling.
+        owners: The person whom each label belongs to: 0, ..., 0, 1, ..., 1, 2, .... A person's gradient is the mean
+            over her labels, and `expected_lot` is a number of people. None: each label is a record of its own.
+        records_per_person: The public bound on a person's labels; a chunk has room for as many. Defaults to the largest
+            number given, which is for experiments only.
+        expected_rows: The public expected number of labels in a lot; as many as people if it is left out.
     """
+    if owners is not None:
+        sizes = sizes_of(owners, len(y), records_per_person)
+        most = records_per_person or int(sizes.max(initial=1))
+        if most > 1:
+            if expected_lot is None:
+                lot = Lot(max(1, len(sizes)), max(1, len(y)), most, sampled=False)
+            else:
+                lot = Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled)
+            return _clipped_sum_of_people(net, x, y, clip, sizes, lot)
     copies = copies_in(x, y)
     varies = sampled and expected_lot is not None
     use = use_of(net, x, copies, max(1, len(y)) if expected_lot is None else expected_lot, varies)
@@ -186,17 +240,63 @@ def clipped_sum(
     return total.settle(), dropped
 
 
+def _clipped_sum_of_people(
+    net: nn.Module, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes, lot: Lot
+) -> tuple[Named, int]:
+    """The same for people, in chunks of whole people."""
+    copies, starts = copies_in(x, y), np.cumsum(sizes) - sizes
+    use = use_for(net, x, copies, lot)
+    shares, total, dropped = x.unflatten(0, (len(y), copies)), Total(), 0
+    for chosen in pack(sizes, use.size) if len(sizes) else [np.zeros(0, np.int64)]:
+        own = sizes[chosen]
+        places = np.repeat(starts[chosen] - (np.cumsum(own) - own), own) + np.arange(int(own.sum()))
+        where = torch.from_numpy(places).to(y.device)
+        part, lost = use.chunk_sum(shares[where].flatten(0, 1), y[where], clip, own)
+        total.add(part)
+        dropped += lost
+    use.close()
+    return total.settle(), dropped
+
+
+@dataclass(frozen=True)
+class Lot:
+    """The public figures of a lot.
+
+    Args:
+        expected: How many records, or people if they are protected, are expected in it.
+        rows: How many rows those are.
+        most: The most rows of one person.
+        sampled: Whether its size varies, as with Poisson sampling.
+    """
+
+    expected: float
+    rows: float
+    most: int = 1
+    sampled: bool = True
+
+    @property
+    def target(self) -> int:
+        """The rows of a lot somewhat larger than expected: if people differ in size, it varies more."""
+        each = 1.0 if self.most == 1 else 1.0 + self.rows / self.expected  # E k²/E k, if k were a Poisson number
+        return max(1, math.ceil(self.rows + (_SPREAD * math.sqrt(each * self.rows) if self.sampled else 0.0)))
+
+
 def use_of(net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampled: bool = True) -> Use:
+    """How this network is used here for records: chosen on made-up ones, and cached."""
+    return use_for(net, like, copies, Lot(expected_lot, expected_lot, 1, sampled))
+
+
+def use_for(net: nn.Module, like: Tensor, copies: int, lot: Lot) -> Use:
     """How this network is used here: chosen on made-up records, and cached."""
     names = tuple(name for name, p in net.named_parameters() if p.requires_grad)
     modes = tuple(module.training for module in net.modules())
     shape = (copies, like.shape[1:], like.dtype, like.device, like.stride()[1:])
-    key = (names, modes, shape, self_check.precision(like.device), round(expected_lot), sampled)
+    key = (names, modes, shape, self_check.precision(like.device), *_public(lot))
     uses: Uses = vars(net).setdefault(USES, Uses())
     if key not in uses:
         while len(uses) >= _KEPT:
             uses.pop(next(iter(uses)))
-        uses[key] = Use(net, like, copies, expected_lot, sampled)
+        uses[key] = Use(net, like, copies, lot)
     use = uses[key]
     assert isinstance(use, Use)
     if not isinstance(use.engine, BookKeeper):
@@ -204,16 +304,27 @@ def use_of(net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampl
     return use
 
 
-def _size(bytes_per_record: int, places: int, lot: float, sampled: bool, device: torch.device) -> int:
-    """Records per chunk: as few chunks as possible, for a lot somewhat larger than expected."""
+def _public(lot: Lot) -> tuple[object, ...]:
+    return round(lot.expected), round(lot.rows), lot.most, lot.sampled
+
+
+def _size(bytes_per_record: int, places: int, lot: Lot, device: torch.device) -> int:
+    """Rows per chunk: as few chunks as possible, for a lot somewhat larger than expected; room for any one person."""
     limits = _CHUNK_BYTES[device.type]
     if device.type == "cuda":
         limits = (min(limits[0], room(device) // 2),) * 2
     good, most = (limit // bytes_per_record for limit in limits)
-    step = max(1, min(max(good, min(_LEAST, most)), largest_chunk(lot, places)))
-    target = max(1, math.ceil(lot + (_SPREAD * math.sqrt(lot) if sampled else 0.0)))
-    size = -(-target // max(1, -(-target // step)))
-    return -(-size // MULTIPLE) * MULTIPLE if most >= MULTIPLE else size
+    exact = largest_chunk(lot.expected, places)
+    if lot.most > max(1, exact):
+        raise TrainingError(
+            f"at most {exact:,} records of one person in lots of {lot.expected:,.0f} people",
+            f"{lot.most:,}",
+            "Rounding in a larger chunk could exceed the bound on one person's effect.",
+            "Lower the number of records per person, or settings.lot_size.",
+        )
+    step = max(1, min(max(good, min(_LEAST, most)), exact))
+    size = max(lot.most, -(-lot.target // max(1, -(-lot.target // step))))
+    return -(-size // MULTIPLE) * MULTIPLE if max(most, lot.most) >= MULTIPLE else size
 
 
 def copies_in(x: Tensor, y: Tensor) -> int:

@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from airlock.mechanisms.clipping import BALANCE, Clip, row_squares
+from airlock.mechanisms.clipping import Clip, row_squares
 from airlock.training.gradients import Named
 from airlock.training.per_sample.layers import weighted_rows
+from airlock.training.per_sample.people import People
+from airlock.training.per_sample.sums import settle
 
 
 class FunctionalGradients:
@@ -28,20 +30,29 @@ class FunctionalGradients:
         self.places = 1
 
     def masked_sum(
-        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        clip: Clip,
+        norm: Tensor | None = None,
+        people: People | None = None,
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are usable."""
-        rows = self.rows(x, y)
+        """The sum over the records with mask 1 in float64, and which records are usable; by person with `people`."""
+        rows = self._by_person(x, y, people)
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             squares = {name: clip.squares(name, g) for name, g in rows.items()}
-            finite = torch.isfinite(torch.stack(list(squares.values())).sum(0)) | (mask == 0)
-            factors = {name: factor * mask for name, factor in clip.factors(squares, norm).items()}
-            balance = {BALANCE: (clip.balance(squares, norm) * mask).sum()} if clip.counting else {}
+            factors, finite, balance = settle(squares, mask, clip, norm, people)
             return weighted_rows(rows, factors) | balance, finite
 
-    def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
-        """The squared norm of every record's gradient in float64, by parameter name."""
-        return {name: row_squares(g) for name, g in self.rows(x, y).items()}
+    def squares(self, x: Tensor, y: Tensor, exact: bool = True, people: People | None = None) -> Named:
+        """The squared norm of every record's gradient in float64, by parameter name; see `BookKeeper.squares`."""
+        return {name: row_squares(g) for name, g in self._by_person(x, y, people).items()}
+
+    def _by_person(self, x: Tensor, y: Tensor, people: People | None) -> Named:
+        """The gradients, added up over each person's records; of copies, because vmap may return shared tensors."""
+        rows = self.rows(x, y)
+        return rows if people is None else {name: people.add_up(g.clone()) for name, g in rows.items()}
 
     def traces(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Every record's gradient, as raw bits: for comparing two passes."""

@@ -9,6 +9,9 @@ in float64 and outside any autocast.
 What belongs to which record is not guessed from shapes: every tensor of a call comes with its `Axis` (`record_axis`). A
 rule sees it as (records, *shape of one record's slice): one slice may hold several rows of the batch (copies of the
 record, views of it) or several positions of a sequence, which are all terms of the same sum.
+
+Where people are protected, a "record" is a row, and a call has `people`: squares are then those of the sum over a
+person's rows, at her first row. Rows that a rule forms are added up by its caller, unless the rule keeps them.
 """
 
 from __future__ import annotations
@@ -28,11 +31,14 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from airlock.mechanisms.clipping import row_squares
 from airlock.training.gradients import Named
 from airlock.training.per_sample.operator_rules import Axis, Unshown
+from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sums import (
+    FLOOR,
     TRITON,
     at_once,
     formed_in_kernels,
     product_squares,
+    product_squares_by_person,
     weighted_product,
     weighted_sum,
 )
@@ -52,6 +58,8 @@ class LayerCall:
         axes: Where the records are in each of the leaves; None if there are none.
         backs: The gradients of the losses with respect to each output tensor, as slices of the records, that is
             (records, *shape of one record's slice); None if there is none.
+        people: Who owns the records; None if each is protected by itself.
+        kept: What was computed for the norms and is used again for the sum.
     """
 
     records: int
@@ -59,7 +67,8 @@ class LayerCall:
     structure: TreeSpec
     axes: list[Axis | None]
     backs: list[Tensor | None]
-    kept: dict[str, Tensor] = field(default_factory=dict)  # computed for the norms and reused for the sum
+    people: People | None = None
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def a(self) -> Tensor:
@@ -71,6 +80,10 @@ class LayerCall:
         """The output gradient."""
         assert self.backs[0] is not None
         return self.backs[0]
+
+    def spread(self, factors: Tensor) -> Tensor:
+        """The factor of every record, from those of people if they are protected."""
+        return factors if self.people is None else self.people.spread(factors)
 
     @property
     def numbers(self) -> int:
@@ -138,7 +151,8 @@ class Product(Rule):
     def ghost(self, call: LayerCall) -> bool:
         """Whether norms are computed without forming rows."""
         positions, into, out = self.sizes(call)
-        return positions == 1 or 2 * positions * (into + out) < into * out
+        most = 1 if call.people is None else call.people.most
+        return positions == 1 or 2 * positions * most * (into + out) < into * out
 
     def places(self, call: LayerCall) -> int:
         """T, if rows are not formed."""
@@ -162,9 +176,15 @@ class Product(Rule):
         found = {}
         if "weight" in self.names:
             scaled = b if scales is None else _over(b, scales["weight"])
-            found["weight"] = product_squares(a, scaled, scales is None, exact)
+            if call.people is None:
+                found["weight"] = product_squares(a, scaled, scales is None, exact)
+            else:
+                found["weight"] = product_squares_by_person(a, scaled, call.people, exact)
         if "bias" in self.names:
-            summed = call.kept["bias"] = _over_places(b)
+            summed = _over_places(b)
+            if call.people is not None:
+                summed = call.people.add_up(summed.clone())
+            call.kept["bias"] = summed
             found["bias"] = row_squares(summed if scales is None else _over(summed, scales["bias"]))
         return found
 
@@ -173,7 +193,8 @@ class Product(Rule):
         a, b = self.sides(call)
         found = {}
         if "weight" in self.names:
-            found["weight"] = weighted_product(factors["weight"], a, b, not scaled).view_as(self.layer.weight)
+            plain, own = not scaled and call.people is None, call.spread(factors["weight"])
+            found["weight"] = weighted_product(own, a, b, plain).view_as(self.layer.weight)
         if "bias" in self.names:
             found["bias"] = weighted_sum(factors["bias"], call.kept["bias"])
         return found
@@ -199,7 +220,8 @@ class LinearRule(Product):
     def ghost(self, call: LayerCall) -> bool:
         """On a GPU, kernels form gradients twice rather than keep them, unless there are many positions."""
         positions = self.sizes(call)[0]
-        return super().ghost(call) or (formed_in_kernels(call.back.device.type, positions) and positions < _MANY_PLACES)
+        by_kernels = call.people is None and formed_in_kernels(call.back.device.type, positions)
+        return super().ghost(call) or (by_kernels and positions < _MANY_PLACES)
 
     def sizes(self, call: LayerCall) -> tuple[int, int, int]:
         """From the shape of a slice."""
@@ -336,17 +358,30 @@ class EmbeddingRule(Rule):
         scale = None if scales is None else scales["weight"]
         if scale is not None:
             b = b / (scale if scale.numel() == 1 else scale.flatten()[ids][:, :, None])
-        same, wide = ids[:, :, None] == ids[:, None, :], b.double()
-        gram = torch.bmm(wide, wide.transpose(1, 2)).mul_(same).flatten(1).sum(1).clamp_min_(0)
-        floor = 0.0 if exact else 2.0**-16 * torch.linalg.vector_norm(wide, dim=2).sum(1).square()
-        return {"weight": gram + floor}
+        wide = b.double()
+        gram, sizes = _same_places(ids, ids, wide, wide).clamp_min_(0), torch.linalg.vector_norm(wide, dim=2).sum(1)
+        floor = 0.0 if exact else FLOOR
+        if call.people is None:
+            return {"weight": gram + floor * sizes.square()}
+        all_ids, all_b = call.people.padded(ids), call.people.padded(b)
+
+        def products(one: slice, other: slice) -> Tensor:
+            return _same_places(all_ids[one], all_ids[other], all_b[one], all_b[other])
+
+        return {"weight": call.people.squares(gram, sizes, products, floor, alone=True)}
 
     def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """One scatter over all records."""
         ids, b = self._sides(call)
         table = torch.zeros_like(self.layer.weight, dtype=torch.float64)
-        weighted = b.double().mul_(factors["weight"][:, None, None])
+        weighted = b.double().mul_(call.spread(factors["weight"])[:, None, None])
         return {"weight": table.index_add_(0, ids.flatten(), weighted.flatten(0, 1))}
+
+
+def _same_places(ids: Tensor, others: Tensor, b: Tensor, other_b: Tensor) -> Tensor:
+    """Σ ⟨b_t, b_s⟩ over the positions with the same index, for every pair of records."""
+    same = ids[:, :, None] == others[:, None, :]
+    return torch.bmm(b, other_b.transpose(1, 2)).mul_(same).flatten(1).sum(1)
 
 
 class NormRule(Rule):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from airlock.mechanisms.clipping import BALANCE, Clip, row_squares
 from airlock.training.gradients import Named
+from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sealed import Sealed
 
 FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError, NotImplementedError)
@@ -43,15 +44,30 @@ class OneByOne:
         return {name: torch.zeros_like(p) if g is None else g.detach().float() for (name, p), g in pairs}
 
     def masked_sum(
-        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        clip: Clip,
+        norm: Tensor | None = None,
+        people: People | None = None,
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64; all are usable, because others are left out."""
-        copies, counted = len(x) // max(1, len(y)), mask.tolist()  # a Poisson lot may be empty
+        """The sum over the records with mask 1 in float64; all are usable, because others are left out.
+
+        With `people`, a person's gradient is the mean over her records, added up in float64; she is left out if one of
+        them is.
+        """
+        counted = mask.tolist()  # a Poisson lot may be empty
+        heads = range(len(y)) if people is None else people.head.tolist()
+        owned: dict[int, list[int]] = {}
+        for i, head in enumerate(heads):
+            if counted[i]:
+                owned.setdefault(head, []).append(i)
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in self.trainable.items()}
         balance = torch.zeros((), dtype=torch.float64, device=x.device)
         self.dropped = 0
-        for i in (i for i, counts in enumerate(counted) if counts):
-            found = self.gradient(x[i * copies : (i + 1) * copies], y[i])
+        for own in owned.values():
+            found = self.mean(x, y, own)
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
                 squares = None if found is None else {name: clip.squares(name, g[None]) for name, g in found.items()}
                 if found is None or squares is None or not bool(torch.stack(list(squares.values())).sum().isfinite()):
@@ -63,6 +79,19 @@ class OneByOne:
                     total[name] += g.double() * factors[name]
                 balance += clip.balance(squares, norm).sum()
         return total | ({BALANCE: balance} if clip.counting else {}), torch.ones(len(y), dtype=torch.bool)
+
+    def mean(self, x: Tensor, y: Tensor, own: list[int]) -> Named | None:
+        """The mean gradient of these records; None if the network fails on one of them."""
+        copies = len(x) // len(y)
+        total: Named = {}
+        for i in own:
+            found = self.gradient(x[i * copies : (i + 1) * copies], y[i])
+            if found is None:
+                return None
+            if len(own) == 1:
+                return found
+            total = {name: total[name] + g if name in total else g.double() for name, g in found.items()}
+        return {name: g / len(own) for name, g in total.items()}
 
     def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
         """The squared norm of every record's gradient in float64, by parameter name; infinite if it has no gradient."""

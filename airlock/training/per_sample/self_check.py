@@ -8,7 +8,8 @@ and the order of a kernel's operations depends on shapes and not on numbers; so 
 shifted by one position must give the same bits shifted by one position, or the order depends on the position;
 3. gradients are *correct*: squared norms, parameter by parameter, and clipped gradients of some records are compared
 with ordinary backward passes over single records, in exactly the mode, precision, device and size that will be used,
-and again in plain float32; and the norm of what is summed for a record is within its measured bound.
+and again in plain float32; and the norm of what is summed for a record is within its measured bound. If people with
+several records are protected, this is done for made-up people.
 
 The first two carry the guarantee; the third detects a network, or a rule, that was misunderstood. Dropout and other
 random numbers are held fixed for the second and third. If no engine passes, `one_by_one` is used, which needs no check.
@@ -36,6 +37,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
+from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sealed import Sealed
 
 PLACE = "a record's gradient changes with its position in the batch"
@@ -55,9 +57,15 @@ class Engine(Protocol):
     places: int
 
     def masked_sum(
-        self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, norm: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        clip: Clip,
+        norm: Tensor | None = None,
+        people: People | None = None,
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are usable."""
+        """The sum over the records with mask 1 in float64, and which records are usable; by person with `people`."""
         ...
 
     def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:
@@ -65,7 +73,7 @@ class Engine(Protocol):
         ...
 
 
-def choose(net: nn.Module, like: Tensor, copies: int, size: int) -> tuple[Engine, str, bool]:
+def choose(net: nn.Module, like: Tensor, copies: int, size: int, most: int = 1) -> tuple[Engine, str, bool]:
     """The fastest engine that passes, why faster ones did not, and whether it has to be run `carefully`.
 
     Args:
@@ -73,6 +81,7 @@ def choose(net: nn.Module, like: Tensor, copies: int, size: int) -> tuple[Engine
         like: One or more rows of its input; only shape, type and device are used.
         copies: Rows per record.
         size: Records in a chunk.
+        most: The most records of one person.
     """
     sealed = Sealed(net)
     reasons: list[str] = []
@@ -83,8 +92,9 @@ def choose(net: nn.Module, like: Tensor, copies: int, size: int) -> tuple[Engine
                 with carefully(careful):
                     if precision(like.device) != "fp32" and not careful:
                         with plainly(like.device), still():
-                            _check_right(make(), OneByOne(net, sealed), *_batch(like, copies, min(size, _TRIED_PLAIN)))
-                    _try(engine, OneByOne(net, sealed), like, copies, size)
+                            batch = _batch(like, copies, min(size, _TRIED_PLAIN))
+                            _check_right(make(), OneByOne(net, sealed), *batch, most)
+                    _try(engine, OneByOne(net, sealed), like, copies, size, most)
                 return engine, "; ".join(reasons), careful
             except Unshown as reason:
                 if str(reason) != PLACE or careful:
@@ -141,13 +151,13 @@ def plainly(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def measure(net: nn.Module, like: Tensor, copies: int) -> tuple[int, int]:
+def measure(net: nn.Module, like: Tensor, copies: int, most: int = 1) -> tuple[int, int]:
     """Roughly how many bytes and positions a record needs; measured on two made-up records, by an engine that works."""
     sealed = Sealed(net)
     x, y = made_up(like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
     for engine in (BookKeeper(net, sealed.constants), FunctionalGradients(net)):
         try:
-            engine.squares(x, y)
+            engine.squares(x, y, people=_people(y, most))
             return engine.bytes_per_record, engine.places
         except (Unshown, *FAILURES):
             continue
@@ -165,22 +175,32 @@ def made_up(like: Tensor, records: int, copies: int, seed: int) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if last else x
 
 
-def _try(engine: BookKeeper | FunctionalGradients, reference: OneByOne, like: Tensor, copies: int, size: int) -> None:
+def _people(y: Tensor, most: int) -> People | None:
+    """Made-up people with three, two and one records, as far as there is room; None if everybody has one."""
+    sizes: list[int] = []
+    for size in (min(3, most), 2):
+        sizes += [size] if 1 < size <= len(y) - sum(sizes) else []
+    return People(sizes, len(y), most, y.device) if most > 1 else None
+
+
+def _try(
+    engine: BookKeeper | FunctionalGradients, reference: OneByOne, like: Tensor, copies: int, size: int, most: int
+) -> None:
     """Raise if anything rules out this engine."""
-    x, y, _ = _batch(like, copies, size)
+    x, y = _batch(like, copies, size)
     again = made_up(like, size, copies, 2)
     if isinstance(engine, BookKeeper):
         _fix_decisions(engine, x, again, y)
     with still():
         if size > 1:
             _check_places(engine, x, y, copies)
-        _check_right(engine, reference, x, y, copies)
+        _check_right(engine, reference, x, y, most)
 
 
-def _batch(like: Tensor, copies: int, size: int) -> tuple[Tensor, Tensor, int]:
+def _batch(like: Tensor, copies: int, size: int) -> tuple[Tensor, Tensor]:
     y = torch.zeros(size, dtype=torch.int64, device=like.device)
     y[1::2] = 1
-    return made_up(like, size, copies, 1), y, copies
+    return made_up(like, size, copies, 1), y
 
 
 def _fix_decisions(engine: BookKeeper, x: Tensor, again: Tensor, y: Tensor) -> None:
@@ -200,20 +220,25 @@ def _check_places(engine: BookKeeper | FunctionalGradients, x: Tensor, y: Tensor
 
 
 def _check_right(
-    engine: BookKeeper | FunctionalGradients, reference: OneByOne, x: Tensor, y: Tensor, copies: int
+    engine: BookKeeper | FunctionalGradients, reference: OneByOne, x: Tensor, y: Tensor, most: int
 ) -> None:
-    squares, used = engine.squares(x, y), precision(x.device)
+    people, used = _people(y, most), precision(x.device)
+    owners = torch.arange(len(y), device=x.device) if people is None else people.head
+    squares = engine.squares(x, y, people=people)
+    if people is not None:
+        squares = {name: (square * people.share.square())[people.head] for name, square in squares.items()}
     total = torch.stack(list(squares.values())).sum(0)
-    tried = sorted({round(i * (len(y) - 1) / (_TRIED - 1)) for i in range(_TRIED)})
+    places = {round(i * (len(y) - 1) / (_TRIED - 1)) for i in range(_TRIED)}
+    places |= set(range(0 if people is None else min(len(y), 2 * _TRIED)))  # everybody who has several
+    tried = sorted({int(owners[place]) for place in places})
     clip = Clip(max(2.0**-40, 0.5 * float(total.sqrt().min())))  # below the smallest norm: every record is clipped
     against = []
     for i in tried:
-        wanted = reference.gradient(x[i * copies : (i + 1) * copies], y[i])
+        mask = (owners == i).to(torch.float32)
+        wanted = reference.mean(x, y, mask.nonzero()[:, 0].tolist())
         if wanted is None:
             raise Unshown("the network fails on a single record")
-        mask = torch.zeros(len(y), device=x.device)
-        mask[i] = 1
-        got, _ = engine.masked_sum(x, y, mask, clip)
+        got, _ = engine.masked_sum(x, y, mask, clip, people=people)
         if not float(torch.stack([g.norm() for g in got.values()]).norm()) <= (1.0 - SLACK) * clip.norm:
             raise Unshown("a clipped gradient exceeds its bound")
         norms = {name: squares[name][i].sqrt() for name in wanted}

@@ -19,8 +19,9 @@ most
 
     (1 − 2^-10) C + 2 BT · 2^-53 · 2^8 n C + …  ≤  C        as long as BT · n ≤ 2^33.
 
-`largest_chunk` keeps B that small. (A Gram matrix in float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which is
-far below (A/2^8)².) All of this holds for arbitrary numbers: nothing is assumed about their distribution.
+`largest_chunk` keeps B that small. Where people are protected, n counts people and B rows (`people`). (A Gram matrix in
+float64 gives ‖g‖² to within (T² + in + out) 2^-53 A², which is far below (A/2^8)².) All of this holds for arbitrary
+numbers: nothing is assumed about their distribution.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from airlock.mechanisms.clipping import row_squares
+from airlock.mechanisms.clipping import BALANCE, Clip, row_squares
+from airlock.training.per_sample.people import People
 
 TRITON = importlib.util.find_spec("triton") is not None
 _SMALL = 1 << 16  # below this many numbers, a separate kernel does not pay off
 # A CPU computes the last few numbers of an array with other instructions than the rest, and the last bit may differ:
 # with a multiple of this many records in a chunk there is no remainder, and every record is treated alike.
 MULTIPLE = 32
-_FLOOR = 2.0**-16  # times A², added to a square
+FLOOR = 2.0**-16  # times A², added to a square
 _TERMS = 2.0**33
 _BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: limited by a CPU's cache and a GPU's memory
 
@@ -85,11 +87,27 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
     if plain and formed_in_kernels(a.device.type, a.shape[1]):
         from airlock.training.per_sample import sum_kernels
 
-        found: Tensor = sum_kernels.product_squares(a, b, 0.0 if exact else _FLOOR)
+        found: Tensor = sum_kernels.product_squares(a, b, 0.0 if exact else FLOOR)
         return found
     if a.shape[1] == 1:
         return row_squares(a) * row_squares(b)
-    return _gram(a, b) + (0.0 if exact else _FLOOR) * row_squares(a) * row_squares(b)
+    return _gram(a, b) + (0.0 if exact else FLOOR) * row_squares(a) * row_squares(b)
+
+
+def product_squares_by_person(a: Tensor, b: Tensor, people: People, exact: bool = False) -> Tensor:
+    """The same over all rows of a person, at her first row; a is (rows, T, in), b is (rows, T, out)."""
+    several = a.shape[1] > 1
+    sizes = row_squares(a) * row_squares(b)
+    own = _gram(a, b) if several else sizes
+    wide_a, wide_b = (people.padded(side if several else side[:, 0]) for side in (a, b))
+
+    def products(one: slice, other: slice) -> Tensor:
+        if not several:
+            return (wide_a[one] * wide_a[other]).sum(1) * (wide_b[one] * wide_b[other]).sum(1)
+        pairs = [torch.bmm(wide[one], wide[other].transpose(1, 2)) for wide in (wide_a, wide_b)]
+        return pairs[0].mul_(pairs[1]).flatten(1).sum(1)
+
+    return people.squares(own, sizes.sqrt(), products, 0.0 if exact else FLOOR, alone=several)
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:
@@ -118,6 +136,26 @@ def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True) 
 def at_once(like: Tensor, numbers: int) -> int:
     """How many records to process at a time if each needs this many float32 numbers of memory."""
     return max(1, _BYTES_AT_ONCE[like.device.type] // (4 * numbers))
+
+
+def settle(
+    squares: dict[str, Tensor], mask: Tensor, clip: Clip, norm: Tensor | None = None, people: People | None = None
+) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+    """From squared norms by parameter: the factors of all records, which are usable, and a counting clip's balance.
+
+    With `people`, squares are those of sums over a person's records, at the first of them, and so are the factors; the
+    others get the factor 0.
+    """
+    counts = mask
+    if people is not None:
+        squares = {name: square * people.share.square() for name, square in squares.items()}
+        counts = mask * people.first
+    whole = torch.stack(list(squares.values())).sum(0)
+    finite = torch.isfinite(whole) | (counts == 0)
+    share = counts if people is None else counts * people.share
+    factors = {name: factor * share for name, factor in clip.factors(squares, norm).items()}
+    balance = {BALANCE: (clip.balance(squares, norm) * counts).sum()} if clip.counting else {}
+    return factors, finite if people is None else people.spread(finite), balance
 
 
 class Total:

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import ClassVar
 
 import dp_accounting as dpa
+import numpy as np
 import pytest
 
 from airlock import data, methods
 from airlock.accounting import compute_epsilon
+from airlock.auditing import judge
 from airlock.config import from_table
 from airlock.errors import ConfigError, NetError
+from airlock.mechanisms import Randomness, Stream
 from airlock.testing import MethodContract
+from airlock.training import Run
 
 
 class TestGaussian(MethodContract):
@@ -57,6 +61,49 @@ class TestGaussian(MethodContract):
     def test_a_net_that_does_not_fit_is_refused(self) -> None:
         with pytest.raises(NetError):
             self.build(net="mnist-net").plan()
+
+
+class TestPeople:
+    """Where the data say whose a record is."""
+
+    FACTS = data.Facts("own", (4,), ("a", "b"), 900, None, "x", people=300, records_per_person=5)
+    TABLE: ClassVar[dict[str, object]] = {
+        "channel": "weights", "data": "x.csv", "epsilon": 1.0, "delta": 1e-5, "net": "linear",
+        "split": {"test": 0.0, "holdout": 0.0}, "settings": {"steps": 3, "lot_size": 60, "clip_norm": 0.5},
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("method", ["gaussian", "shaped"])
+    def test_the_promise_is_about_people(self, method: str) -> None:
+        made = methods.build(from_table({**self.TABLE, "method": method}), self.FACTS)
+        plan = made.planned
+        noise = dpa.GaussianDpEvent(float(plan.details["noise_multiplier"]))
+        assert plan.guarantee.events == dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(60 / 300, noise), 3)
+        assert plan.guarantee.unit == "person"
+        assert "every person enters a lot" in plan.guarantee.sampling
+        assert not any("contributes one record" in line for line in plan.guarantee.assumptions)
+        assert any("numbers of people" in line for line in plan.guarantee.assumptions)
+        assert plan.details["records_per_person"] == 5
+        private = of_people(300)
+        split = data.Split(self.FACTS, private, *[private.take(np.arange(0))] * 3)
+        made = methods.build(from_table({**self.TABLE, "method": method}), self.FACTS)
+        release = made.release(split, Randomness.make(0, insecure_seed=1), Run())
+        assert release.guarantee.unit == "person"
+
+    def test_a_method_for_records_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="protects one record"):
+            methods.build(from_table({**self.TABLE, "method": "published"}), self.FACTS)
+
+    def test_the_case_of_a_person_stands(self) -> None:
+        """Fifty records, ε = 1; clipped one by one they are refuted (tests/faults)."""
+        case = methods.named("weights/gaussian").case_of_people(1.0, 1e-5)  # type: ignore[attr-defined]
+        assert not judge(case, Stream.from_seed(1), 100, seconds=1e9).refuted
+
+
+def of_people(people: int) -> data.Records:
+    """One to nine records each."""
+    chance = np.random.default_rng(0)
+    person = np.repeat(np.arange(people), chance.integers(1, 10, people))
+    return data.Records(chance.random((len(person), 4), np.float32), person % 2, person)
 
 
 def test_the_default_method_is_taken() -> None:

@@ -1,0 +1,169 @@
+"""People with several rows: which rows of a chunk belong to whom, and sums over a person's rows.
+
+What is protected may be a person instead of a record. Her gradient is the mean g_p = (1/k) Σ_r g_r over her k rows in
+the lot, and it is clipped once: adding or removing all of her rows moves the sum by at most C. The network still
+computes row by row, exactly as for records; what changes is how rows are combined.
+
+In a chunk a person's rows are adjacent, and people come in order of size, the largest first. So people with equally
+many rows form a rectangle, and those who have more than `lag` rows are the first `reach(lag)` rows of the chunk.
+
+Guarantee: g_p and its norm are functions of the person's own rows, bit for bit, like a record's gradient in `engine`:
+
+* rows that are formed are added up element by element in the person's own order (`add_up`): an addition rounds in one
+way, whatever the shape of the tensor and whoever is next to her. What is measured, clipped and summed is the result;
+* rows that are never formed need ⟨g_r, g_s⟩ for every pair of her rows (`cross_terms`). All pairs at one distance are
+computed together, in blocks of one public shape, and those of two people are discarded (`torch.where`: a number that is
+not finite reaches nobody else).
+
+Rounding is bounded as in `sums`, with the sum over all positions of all of the person's rows in place of that over the
+positions of a record. Let A_r ≥ Σ_t ‖a_t‖ ‖b_t‖ for one row, A = (1/k) Σ_r A_r, and S the square that is used:
+max(0, Σ_r,s ⟨g_r, g_s⟩)/k² + (A/2^8)². A row's own square is known to within 2^-16 A_r² (`row_squares` of a and b), the
+rest is float64, so the first term is off by at most 2^-16 A². If ‖g_p‖² ≤ 2^-16 A², then S ≥ (1 − 2^-16) ‖g_p‖² by its
+second term alone; otherwise the first loses what the second adds, up to 2^-32 A² ≤ 2^-16 ‖g_p‖². So the norm is within
+2^-17 of what `clip_factors` is promised, and f A ≤ 2^8 C. In the sum, row r has the factor f/k: the sizes of all terms
+of a person add up to f A, and the bound of `sums` holds for n people in chunks of B rows.
+
+A row on which the network fails, or whose gradient is not finite, takes the whole person with it: she contributes zero.
+To leave out only that row would be as private, but her mean would be over rows that were chosen by their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_BLOCK = 64  # rows whose pairs are computed at a time
+
+Products = Callable[[slice, slice], Tensor]
+
+
+class People:
+    """Who owns the rows of one chunk.
+
+    Args:
+        sizes: How many rows each person has, the largest first. What is left of the chunk are rows of their own.
+        rows: The rows of the chunk.
+        most: The public bound on a person's rows.
+        device: Where the rows are.
+    """
+
+    def __init__(self, sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, device: torch.device) -> None:
+        own = np.asarray(sizes, np.int64).reshape(-1)
+        counts = np.concatenate([own, np.ones(rows - int(own.sum()), np.int64)])
+        starts = np.cumsum(counts) - counts
+        if own.size and (own.min() < 1 or own.max() > most or (np.diff(own) > 0).any()):
+            raise ValueError(f"people with 1 to {most} rows, the largest first")
+        self.rows, self.most = rows, most
+        self.longest = int(counts.max(initial=1))
+        self._counts, self._starts = counts, starts
+        head, size = np.repeat(starts, counts), np.repeat(counts, counts)
+        self.head = torch.from_numpy(head).to(device)  # where the person of a row begins
+        self.first = torch.from_numpy(head == np.arange(rows)).to(device)
+        self.share = torch.from_numpy(1.0 / size).to(device)  # of a row in its person's mean
+        self.several = torch.from_numpy(size > 1).to(device)
+        self.rest = torch.from_numpy(head + size - 1 - np.arange(rows)).to(device)  # rows of the same person behind it
+        self._classes = list(self._rectangles())
+
+    def _rectangles(self) -> Iterator[tuple[int, int, int]]:
+        """Where the people with equally many rows, and more than one, begin; how many they are; and their size."""
+        for size in np.unique(self._counts[self._counts > 1]):
+            where = np.flatnonzero(self._counts == size)
+            yield int(self._starts[where[0]]), len(where), int(size)
+
+    def reach(self, lag: int) -> int:
+        """How many rows belong to people with more than `lag` rows."""
+        return int(self._counts[self._counts > lag].sum())
+
+    def add_up(self, rows: Tensor) -> Tensor:
+        """In place: at a person's first row the sum over her rows; the other rows are not to be used any more."""
+        rows = rows if rows.is_contiguous() else rows.contiguous()
+        for start, people, size in self._classes:
+            own = rows[start : start + people * size].view(people, size, *rows.shape[1:])
+            for place in range(1, size):
+                own[:, 0].add_(own[:, place])
+        return rows
+
+    def spread(self, values: Tensor) -> Tensor:
+        """From a person's first row to all of her rows."""
+        return values[self.head]
+
+    def cross_terms(self, products: Products) -> Tensor:
+        """Σ_s ⟨g_r, g_s⟩ over the rows s of the same person behind r, for every row r, in float64.
+
+        Args:
+            products: ⟨g_r, g_s⟩ for the rows r and s of two slices of equal length, which may go beyond the chunk
+                (`padded`).
+        """
+        step = min(_BLOCK, self.rows)
+        rest = torch.nn.functional.pad(self.rest, (0, step))
+        found = torch.zeros(len(rest), dtype=torch.float64, device=rest.device)
+        for lag in range(1, self.longest):
+            for start in range(0, self.reach(lag), step):
+                one, other = slice(start, start + step), slice(start + lag, start + lag + step)
+                found[one] += torch.where(rest[one] >= lag, products(one, other), 0.0)
+        return found[: self.rows]
+
+    def padded(self, values: Tensor) -> Tensor:
+        """The rows in float64 (numbers), with as many more behind them as the last block of pairs may read."""
+        beyond = min(_BLOCK, self.rows) + self.longest
+        wide = torch.float64 if values.is_floating_point() else values.dtype
+        found = values.new_zeros((self.rows + beyond, *values.shape[1:]), dtype=wide)
+        found[: self.rows] = values
+        return found
+
+    def squares(self, own: Tensor, sizes: Tensor, products: Products, floor: float, alone: bool) -> Tensor:
+        """‖Σ_r g_r‖² at every person's first row, plus the margin for cancellation.
+
+        Args:
+            own: ‖g_r‖² of every row, in float64.
+            sizes: A_r of every row.
+            products: As in `cross_terms`.
+            floor: What is added, times A².
+            alone: Whether a person with a single row gets that margin too: if its own terms may cancel.
+        """
+        if self.longest == 1:
+            return own + floor * sizes.square() if alone else own
+        gram = self.add_up(own + 2.0 * self.cross_terms(products)).clamp_min_(0)
+        margin = floor * self.add_up(sizes.clone()).square()
+        return gram + (margin if alone else torch.where(self.several, margin, 0.0))
+
+
+def sizes_of(owners: Tensor, labels: int, most: int | None) -> NDArray[np.int64]:
+    """How many rows each person has.
+
+    Args:
+        owners: The person of every row: 0, ..., 0, 1, ..., 1, 2, ....
+        labels: The number of rows.
+        most: The public bound, if there is one.
+
+    Raises:
+        ValueError: They are something else; a defect of the caller.
+    """
+    own = owners.cpu().numpy()
+    steps = np.diff(own, prepend=-1)
+    if own.shape != (labels,) or (labels and (own[0] != 0 or not np.isin(steps[1:], (0, 1)).all())):
+        raise ValueError("one owner per label, numbered from 0 without gaps and in order")
+    sizes = np.bincount(own).astype(np.int64) if labels else np.zeros(0, np.int64)
+    if most is not None and sizes.max(initial=0) > most:
+        raise ValueError(f"at most {most} rows of one person")
+    return sizes
+
+
+def pack(sizes: NDArray[np.int64], room: int) -> Iterator[NDArray[np.int64]]:
+    """Whole people in chunks of at most `room` rows, the largest first within each; nobody is in two.
+
+    A chunk takes the largest that are left, and then the smallest for what remains of its room.
+    """
+    order = np.argsort(-sizes, kind="stable")
+    ends = np.concatenate([[0], np.cumsum(sizes[order])])
+    first, last = 0, len(order)
+    while first < last:
+        high = int(np.searchsorted(ends[: last + 1], ends[first] + room, side="right")) - 1
+        left = room - int(ends[high] - ends[first])
+        low = max(high, int(np.searchsorted(ends[: last + 1], ends[last] - left, side="left")))
+        yield np.concatenate([order[first:high], order[low:last]])
+        first, last = high, low
