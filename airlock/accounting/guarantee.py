@@ -12,7 +12,7 @@ from airlock.accounting.epsilon import Accountant, Relation, compute_epsilon
 from airlock.accounting.events import contains_sampling, to_json
 from airlock.config import Delta, Epsilon
 
-Unit = Literal["record", "model", "none"]
+Unit = Literal["person", "record", "model", "none"]
 Status = Literal["proven", "claimed", "empirical"]
 
 
@@ -34,8 +34,8 @@ class Guarantee:
     `accountant_version` then says whose it is.
 
     Args:
-        unit: Whose presence is protected: one record, one model, or nothing.
-        relation: What "neighbouring" means: a record added or removed, or one replaced.
+        unit: Whose presence is protected: one person with all her records, one record, one model, or nothing.
+        relation: What "neighbouring" means: a unit added or removed, or one replaced.
         events: What happened to the data, as a dp-accounting event.
         delta: The δ at which ε is stated.
         status: proven, claimed (a paper says so and the proof fails or is missing) or empirical.
