@@ -13,6 +13,7 @@ from airlock.accounting.events import contains_sampling, to_json
 from airlock.config import Delta, Epsilon
 
 Unit = Literal["person", "record", "model", "none"]
+PROTECTED: tuple[Unit, ...] = ("person", "record")  # units that are people's; a promise about others is none to them
 Status = Literal["proven", "claimed", "empirical"]
 
 
@@ -64,9 +65,10 @@ class Guarantee:
 
     @property
     def sampling(self) -> str:
-        """How records were sampled, in words."""
+        """How records, or people, were sampled, in words."""
         if contains_sampling(self.events):
-            return "Poisson: every record enters a lot independently; which ones did stays secret"
+            own = "person" if self.unit == "person" else "record"
+            return f"Poisson: every {own} enters a lot independently; which ones did stays secret"
         return "none: every step used every record"
 
     def to_dict(self) -> dict[str, Any]:

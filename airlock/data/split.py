@@ -76,6 +76,11 @@ class Facts:
         """Whose presence is protected."""
         return "record" if self.people is None else "person"
 
+    @property
+    def counted(self) -> str:
+        """What `expected` counts, in words."""
+        return "records" if self.people is None else "people"
+
     def expected(self, part: Part, fractions: SplitConfig) -> int:
         """The public size of a part according to the fractions (at least 1 for the private one); never counted.
 

@@ -97,8 +97,26 @@ def find(config: ReleaseConfig) -> type[Channel]:
 
 
 def build(config: ReleaseConfig, facts: Facts) -> Channel:
-    """The configured method, ready to plan."""
-    return find(config)(config, facts)
+    """The configured method, ready to plan.
+
+    Raises:
+        ConfigError: It cannot protect what is to be protected.
+    """
+    method = find(config)
+    if facts.unit not in method.units:
+        raise ConfigError(
+            f"a method that protects a {facts.unit} as a whole",
+            f"{method.channel}/{method.method}, which protects one record",
+            "Its noise hides one record; somebody with several would be protected less than the card says.",
+            f'Take one of these: {", ".join(protecting(facts.unit))}. Or set unit = "record", and the card says so.',
+        )
+    return method(config, facts)
+
+
+def protecting(unit: str) -> tuple[str, ...]:
+    """The built-in methods that protect a unit, as CHANNEL/METHOD."""
+    names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
+    return tuple(name for name in names if is_built_in(name) and unit in named(name).units)
 
 
 def open_case(name: str, epsilon: float, delta: float) -> Case:
@@ -204,6 +222,7 @@ __all__ = [
     "named",
     "open_canaries",
     "open_case",
+    "protecting",
     "refuse_gone",
     "register",
 ]

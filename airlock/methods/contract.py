@@ -33,10 +33,23 @@ from airlock.training.outcomes import Outcomes
 # `Channel`.
 F = TypeVar("F", default=Any)
 Details = Mapping[str, str | int | float]
+ONE_RECORD = "One person contributes one record; whoever contributes several is protected less."
+SIZE = "The number of records stated on this card is public and was not derived from the private records."
 ASSUMED = (
-    "One person contributes one record; whoever contributes several is protected less.",
-    "The number of records stated on this card is public and was not derived from the private records.",
+    ONE_RECORD,
+    SIZE,
     "Network, settings and class names were chosen without looking at the private records.",
+)
+# What is assumed in place of these where the data say whose a record is.
+ONE_IDENTIFIER = (
+    "Each person has one identifier in the data, and nobody else has the same; whoever has several is protected less."
+)
+SIZES = (
+    "The numbers of people and records stated on this card are public and were not derived from the private records."
+)
+ONLY_RECORDS = (
+    "NOT COVERED: a person as a whole. The data say which records are the same person's, but the guarantee is for one "
+    "record: whoever has several is protected less."
 )
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays inside and may be attacked along with the release
@@ -159,6 +172,8 @@ class Channel(ABC, Generic[F]):
     # The model of [settings], parsed into `settings` first of all; None if the method parses them itself.
     settings_model: ClassVar[type[Frozen] | None] = None
     withheld: ClassVar[tuple[str, ...]] = ()  # settings that stay in the vault
+    # Whose presence it can protect: "record", "person". A subclass that computes something else says so again.
+    units: ClassVar[frozenset[str]] = frozenset({"record"})
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -183,7 +198,7 @@ class Channel(ABC, Generic[F]):
         return Release(
             plan=plan if done.details is None else replace(plan, details=done.details),
             artefact=done.artefact,
-            guarantee=promise if told is None else replace(promise, assumptions=told),
+            guarantee=promise if told is None else replace(promise, assumptions=assumed_of(self.facts, told)),
             utility=done.utility,
             secure_noise=randomness.privacy.secure,
             noise_made_on=randomness.privacy.drawn_on if done.noise_made_on is None else done.noise_made_on,
@@ -204,7 +219,7 @@ class Channel(ABC, Generic[F]):
         self,
         events: dpa.DpEvent,
         assumptions: tuple[str, ...] = (*ASSUMED, NOTHING_ELSE_LEAVES),
-        unit: Unit = "record",
+        unit: Unit | None = None,
         relation: Relation = "add-remove",
         claim: Claim | None = None,
     ) -> Guarantee:
@@ -213,17 +228,17 @@ class Channel(ABC, Generic[F]):
         Args:
             events: What is done to the private records.
             assumptions: Sentences that a reviewer can tick.
-            unit: Whose presence is protected.
+            unit: Whose presence is protected; that of the facts if left out.
             relation: What neighbouring data sets are.
             claim: What a paper would print, where it differs.
         """
         return Guarantee(
-            unit=unit,
+            unit=self.facts.unit if unit is None else unit,
             relation=relation,
             events=events,
             delta=self.config.delta,
             status=self.status,
-            assumptions=assumptions,
+            assumptions=assumed_of(self.facts, assumptions),
             claim=claim,
             accountant=self.config.accountant,
         )
@@ -282,6 +297,19 @@ class Channel(ABC, Generic[F]):
         )
 
 
+def assumed_of(facts: Facts, assumptions: tuple[str, ...]) -> tuple[str, ...]:
+    """The sentences a reviewer ticks, for data that say whose a record is: several of one person are then allowed for.
+
+    Where the unit is a record all the same, the first sentence says who is not covered.
+    """
+    if facts.unit == "person":
+        of_people = {ONE_RECORD: ONE_IDENTIFIER, SIZE: SIZES}
+        return tuple(of_people.get(line, line) for line in assumptions)
+    if facts.grouped:
+        return (ONLY_RECORDS, *(line for line in assumptions if line not in (ONE_RECORD, ONLY_RECORDS)))
+    return assumptions
+
+
 def refuse_net(config: ReleaseConfig) -> None:
     """Refuse a `net` for a method that trains only a head on a public front end.
 
@@ -312,6 +340,8 @@ __all__ = [
     "ASSUMED",
     "KINDS",
     "NOTHING_ELSE_LEAVES",
+    "ONE_RECORD",
+    "SIZE",
     "TEACHER",
     "Arrays",
     "Artefact",
@@ -325,6 +355,7 @@ __all__ = [
     "Plan",
     "Release",
     "Secrets",
+    "assumed_of",
     "check_executed",
     "refuse_net",
     "weights_of",
