@@ -194,6 +194,13 @@ class Records:
         return "Records(not shown)"
 
 
+def joined(first: Records, second: Records) -> Records:
+    """Both sets, one after the other; whose they are is known if it is known of both."""
+    named = first.person is not None and second.person is not None
+    person = np.concatenate([first.person, second.person]) if named else None  # type: ignore[list-item]
+    return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]), person)
+
+
 @dataclass(frozen=True)
 class Public:
     """A separate public set: used without noise and not protected.
