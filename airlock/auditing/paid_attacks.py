@@ -6,8 +6,9 @@ figures.
 
 Guarantee: the AUCs of all attacks together are k · ε_a-DP for every member and for every non-member (`paid_auc`), where
 ε_a is the ε of one attack and k their number. Members and non-members are the records whose content has the smallest
-hashes under a secret key, a public number of them (`methods.rows.keep_people`). A record's score depends on the release and on
-that record alone: each record is queried separately, so that no other record changes its score, not even by rounding.
+hashes under a secret key, a public number of them (`methods.rows.keep_people`). A record's score depends on the release
+and on that record alone: each record is queried separately, so that no other record changes its score, not even by
+rounding.
 
 Where the unit is a person, members and non-members are people, of whom at most `records_per_person` records each are
 queried (chosen by a hash of the person's own records), and a person's score is the mean of theirs: it depends on the
