@@ -196,8 +196,8 @@ class Records:
 
 def joined(first: Records, second: Records) -> Records:
     """Both sets, one after the other; whose they are is known if it is known of both."""
-    named = first.person is not None and second.person is not None
-    person = np.concatenate([first.person, second.person]) if named else None  # type: ignore[list-item]
+    both = [side.person for side in (first, second) if side.person is not None]
+    person = np.concatenate(both) if len(both) == 2 else None
     return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]), person)
 
 

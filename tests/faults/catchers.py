@@ -17,6 +17,8 @@ from airlock import methods
 from airlock.auditing import judge, judge_one_run
 from airlock.mechanisms import Stream
 from airlock.methods import Canaries, Case
+from airlock.methods.answers.head import Head
+from airlock.methods.answers.per_query import PerQuery, case_of_answers
 from airlock.methods.student import ensemble
 from airlock.threads import one_thread
 from tests.faults import checks
@@ -57,6 +59,16 @@ def court_of_votes(pairs: int) -> Catcher:
         return ensemble.answers_case(made)
 
     return Catcher("court student/ensemble, votes", _tried(pairs), opened, long=True)
+
+
+@cache
+def court_of_people(name: str, pairs: int) -> Catcher:
+    """The court on a head, with and without one person of many records; both heads are solved with the fault."""
+    cases = {
+        "answers/head": lambda: Head.case_of_people(EPSILON, DELTA),
+        "answers/per-query": lambda: case_of_answers(PerQuery, EPSILON, DELTA, people=True),
+    }
+    return Catcher(f"court {name}, people", lambda _, folder: _tried(pairs)(cases[name](), folder))
 
 
 @cache

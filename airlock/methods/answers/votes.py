@@ -248,8 +248,8 @@ def fit_head(features: Tensor, labels: Tensor, objective: LogisticHead, weights:
     if len(labels) >= features.shape[1]:
         return solve([(features, labels)], objective, weights=own, certify=False)[0]
     basis, inner = torch.linalg.qr(objective.bounded(features).mT)
-    head: Tensor = solve([(inner.mT.contiguous(), labels)], objective, weights=own, certify=False)[0]
-    return head @ basis.mT
+    head: Tensor = solve([(inner.mT.contiguous(), labels)], objective, weights=own, certify=False)[0] @ basis.mT
+    return head
 
 
 # The case for the court: all answers to one question, on which the votes are as evenly split as possible.
