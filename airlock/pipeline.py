@@ -478,10 +478,10 @@ def _require_same_data(made: card.Card, split: Split) -> None:
     )  # fmt: skip
     if (said.people is None, said.grouped) != (facts.people is None, facts.grouped):
         raise ConfigError(
-            "records that say whose they are, as the card says" if facts.unit == "record" else "records of nobody",
-            "another kind",
-            "People, not records, were put into parts.",
-            "Check data.person and unit.",
+            "people or records as the protected unit, as the card says",
+            f"{facts.counted}",
+            "They were put into parts, and membership is theirs.",
+            "Name the column of the people's identifiers with data.person, and leave unit as it is.",
         )
     if not same and (made.data.shape, made.data.classes) == (facts.shape, facts.classes):
         raise ConfigError(
