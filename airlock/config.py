@@ -102,6 +102,10 @@ class DataConfig(Frozen):
             to the published number for a named source. Never counted.
         test: A file of the same format with the test records; when left out, they are split off from the source.
         test_records: The same figure for test records that come separately: published, or a share of `records`.
+        person: Which column says whose a record is: of a CSV or Parquet file, the name of an array of an npz file, or a
+            column of `people.csv` in a folder of images. It is never a feature and never leaves.
+        people: The number of people, as a public figure; it need not be exact. Never counted.
+        records_per_person: A bound K on the records of one person that a step or a release uses; 8 if left out.
     """
 
     source: str
@@ -113,6 +117,9 @@ class DataConfig(Frozen):
     records: Annotated[int, Field(ge=1)] | None = None
     test: str | None = None
     test_records: Annotated[int, Field(ge=1)] | None = None
+    person: Annotated[str, Field(min_length=1)] | None = None
+    people: Annotated[int, Field(ge=1)] | None = None
+    records_per_person: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
 def _no_count(value: object) -> object:
@@ -199,6 +206,8 @@ class ReleaseConfig(Frozen):
         attack_share: The share of ε spent on attack figures on the card; the method gets the rest. At 0 only the
             dossier has them.
         device: Where to compute; "auto" uses the GPU if there is one.
+        unit: Whose presence is protected: "person", with all her records, or "record". When left out, a person where
+            `data.person` says whose a record is, else a record.
         settings: The method's own settings.
     """
 
@@ -214,6 +223,7 @@ class ReleaseConfig(Frozen):
     tuning_runs: Annotated[int, Field(ge=1, le=10_000)] = 1
     attack_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     device: Device = "auto"
+    unit: Literal["person", "record"] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 
 

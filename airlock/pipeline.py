@@ -479,7 +479,17 @@ def _config_of(made: Bundle, overrides: Mapping[str, object]) -> ReleaseConfig:
 
 def _require_same_data(made: card.Card, split: Split) -> None:
     facts = split.facts
-    same = (made.data.shape, made.data.classes, made.data.records) == (facts.shape, facts.classes, facts.records)
+    said = made.data
+    same = (said.shape, said.classes, said.records, said.people) == (
+        facts.shape, facts.classes, facts.records, facts.people,
+    )  # fmt: skip
+    if (said.people is None, said.grouped) != (facts.people is None, facts.grouped):
+        raise ConfigError(
+            "people or records as the protected unit, as the card says",
+            f"{facts.counted}",
+            "They were put into parts, and membership is theirs.",
+            "Name the column of the people's identifiers with data.person, and leave unit as it is.",
+        )
     if not same and (made.data.shape, made.data.classes) == (facts.shape, facts.classes):
         raise ConfigError(
             f"data of {made.data.records:,} records, as the card says",
@@ -582,8 +592,8 @@ def _keyed(split: Split, key: bytes) -> str:
 
 def _feed(update: Callable[[Any], object], records: Records) -> None:
     x, y = np.ascontiguousarray(records.x), np.ascontiguousarray(records.y)
-    update(repr((x.shape, x.dtype.str, y.dtype.str)).encode())
-    for array in (x, y):
+    update(repr((x.shape, x.dtype.str, y.dtype.str, records.person is not None)).encode())
+    for array in (x, y) if records.person is None else (x, y, np.ascontiguousarray(records.person)):
         update(array.view(np.uint8).data if array.size else b"")
 
 
@@ -651,8 +661,8 @@ def _open(config: ReleaseConfig, data_dir: Path | None) -> tuple[Channel, Facts]
     facts = data.describe(config, data_dir)
     if config.delta * facts.expected("private", config.split) >= 1:
         warnings.warn(
-            f"delta = {config.delta:g} is not smaller than one over the number of private records: a mechanism that "
-            "publishes one record outright would pass. Take a smaller delta.",
+            f"delta = {config.delta:g} is not smaller than one over the number of private {facts.counted}: a mechanism "
+            f"that publishes one {facts.unit} outright would pass. Take a smaller delta.",
             AirlockWarning,
             stacklevel=3,
         )

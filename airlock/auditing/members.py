@@ -7,20 +7,27 @@ with probability t/p or t/h respectively, for one t: then each record that stays
 independently of the others. Equivalently, the first K of a random order stay, with K binomial; in the rare case that K
 exceeds the number of records taking part, none stays and there is no bound. Records with identical content share one
 coin, so they never stay. Another hash of its content assigns each record to a half of the game.
+
+Where the unit is a person, people take part in place of records, with at most `records_per_person` records each: a
+person has one coin, by the hash of the identifier, and one score, the mean over those records. Where people stay
+together in the split although the unit is a record, the coins of records are not independent, and there is no game.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airlock.auditing.attacks.signals import Mask
+from airlock.auditing.bounds import Floats
 from airlock.auditing.one_run_audit import Game
+from airlock.auditing.result import Scores
 from airlock.config import SplitConfig
-from airlock.data import Records, Split, share
+from airlock.data import Records, Split, at_most, joined, share
 from airlock.data.split import Part, positions
 from airlock.training.loop import mix
 
@@ -33,12 +40,31 @@ Order = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AttackSet:
-    """The records that an attack is scored on."""
+    """The records that an attack is scored on; those of a person are adjacent."""
 
     members: Records
     others: Records
     rest: Records  # of the private part
     game: Game | None = None  # which members and others count for the bound on ε
+
+    def pooled(self, scores: Scores) -> Scores:
+        """One score for each person, the mean over the records; the class is that of the first."""
+        if self.members.person is None:
+            return scores
+        mine, theirs = self.members, self.others
+
+        def again(repeats: Floats | None, side: Records) -> Floats | None:
+            return None if repeats is None else np.stack([by_person(row, side) for row in repeats])
+
+        return replace(
+            scores,
+            members=by_person(scores.members, mine),
+            others=by_person(scores.others, theirs),
+            member_classes=scores.member_classes[_firsts(mine)],
+            other_classes=scores.other_classes[_firsts(theirs)],
+            member_repeats=again(scores.member_repeats, mine),
+            other_repeats=again(scores.other_repeats, theirs),
+        )
 
     @property
     def pool(self) -> Records:
@@ -51,8 +77,49 @@ class AttackSet:
         return np.arange(len(self.pool)) < len(self.members)
 
 
+def by_person(scores: Floats, records: Records) -> Floats:
+    """The mean score of each person, from that person's records alone, bit for bit; the smallest if one is not finite.
+
+    Args:
+        scores: One for each record.
+        records: Whose they are.
+    """
+    if records.person is None:
+        return np.asarray(scores)
+    groups = records.groups()
+    found = []
+    for start, end in itertools.pairwise(groups.starts.tolist()):
+        own = np.asarray(scores)[groups.rows[start:end]].tolist()
+        finite = all(map(math.isfinite, own))
+        found.append(math.fsum(own) / len(own) if finite else -math.inf if any(map(math.isnan, own)) else min(own))
+    return np.array(found, np.float64)
+
+
+def units_of(records: Records) -> Order:
+    """For each record, the number of its person in the order of appearance; or of the record itself."""
+    groups = records.groups()
+    found = np.empty(len(records), np.int64)
+    found[groups.rows] = np.repeat(np.arange(len(groups.starts) - 1), np.diff(groups.starts))
+    return found
+
+
+def _firsts(records: Records) -> Order:
+    """The position of the first record of each person, or of each record."""
+    groups = records.groups()
+    return groups.rows[groups.starts[:-1]]
+
+
+def _of(records: Records, units: Order) -> Records:
+    """The records of these people, in this order; or these records."""
+    if records.person is None:
+        return records.take(units)
+    groups = records.groups()
+    own = [groups.rows[groups.starts[i] : groups.starts[i + 1]] for i in units]
+    return records.take(np.concatenate([np.empty(0, np.int64), *own]))
+
+
 def public_count(split: Split, part: Part, fractions: SplitConfig, most: int) -> int:
-    """How many records of a part may take part: derived from public figures, never from the actual size."""
+    """How many records, or people, of a part may take part: derived from public figures, never from the actual size."""
     expected = split.facts.expected(part, fractions)
     return min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
 
@@ -66,14 +133,16 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSe
     """
     plain = fractions.model_copy(update={"public_without": ()})
     count = min(public_count(split, part, plain, most) for part in ("private", "holdout"))
-    first, second = (np.random.default_rng(seed).permutation(len(part)) for part in (split.private, split.holdout))
+    private, holdout = (at_most(part, split.facts.records_per_person, seed) for part in (split.private, split.holdout))
+    split = replace(split, private=private, holdout=holdout)
+    first, second = (np.random.default_rng(seed).permutation(part.units) for part in (private, holdout))
     usual = _usual(split, fractions, first, seed)
     if count < FEWEST or count > min(int(usual.sum()), len(second)):
         return None
-    game = _game(split, fractions, (first[usual], second), count, seed)
+    game = None if split.facts.grouped else _game(split, fractions, (first[usual], second), count, seed)
     first = np.concatenate([first[usual], first[~usual]])
-    members, others = split.private.take(first[:count]), split.holdout.take(second[:count])
-    return AttackSet(members, others, split.private.take(first[count:]), game)
+    members, others = _of(private, first[:count]), _of(holdout, second[:count])
+    return AttackSet(members, others, _of(private, first[count:]), game)
 
 
 def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], count: int, seed: int) -> Game:
@@ -93,20 +162,22 @@ def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], cou
 
 
 def _lots(records: Records, seed: int) -> NDArray[np.int8]:
-    """1 or 2 by a hash of the content; 0 for a record whose content is not unique."""
+    """1 or 2 by a hash of the content, or of the person; 0 where it is not unique."""
     position, digests = positions(records, seed, b"audit")
-    _, place, times = np.unique(np.array(digests), return_inverse=True, return_counts=True)
-    return np.where(times[place] == 1, 1 + (position < 0.5), 0).astype(np.int8)
+    firsts = _firsts(records)
+    _, place, times = np.unique(np.array(digests)[firsts], return_inverse=True, return_counts=True)
+    return np.where(times[place] == 1, 1 + (position[firsts] < 0.5), 0).astype(np.int8)
 
 
 def _usual(split: Split, fractions: SplitConfig, order: Order, seed: int) -> Mask:
-    """Which private records, in this order, may be members: of never-public classes only a random share."""
+    """Which private records, in this order, may be members: of never-public classes only a random share.
+
+    Of people, those with a record of such a class.
+    """
     own = share("private", fractions, split.facts.test_records is not None)
-    kept_out = np.isin(split.private.y[order], split.facts.without(fractions))
+    of_class = np.isin(split.private.y, split.facts.without(fractions))
+    if split.private.person is not None:
+        of_class = np.isin(split.private.person, split.private.person[of_class])
+    kept_out = of_class[_firsts(split.private)][order]
     chance = np.random.default_rng(mix(seed, 1)).random(len(order))
     return np.asarray(~kept_out | (chance < own / (own + fractions.public)))
-
-
-def joined(first: Records, second: Records) -> Records:
-    """Both sets, concatenated."""
-    return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))

@@ -6,8 +6,13 @@ figures.
 
 Guarantee: the AUCs of all attacks together are k · ε_a-DP for every member and for every non-member (`paid_auc`), where
 ε_a is the ε of one attack and k their number. Members and non-members are the records whose content has the smallest
-hashes under a secret key, a public number of them (`methods.rows.keep`). A record's score depends on the release and on
-that record alone: each record is queried separately, so that no other record changes its score, not even by rounding.
+hashes under a secret key, a public number of them (`methods.rows.keep_people`). A record's score depends on the release
+and on that record alone: each record is queried separately, so that no other record changes its score, not even by
+rounding.
+
+Where the unit is a person, members and non-members are people, of whom at most `records_per_person` records each are
+queried (chosen by a hash of the person's own records), and a person's score is the mean of theirs: it depends on the
+release and on that person alone, and everything here holds for people in place of records.
 
 Only attacks qualify whose score of a record depends on the release, that record and public data alone, as with the loss
 threshold and the gradient norm. Attacks with shadow models use all records, so one record changes all scores: their
@@ -31,16 +36,16 @@ from airlock.accounting import Guarantee, compose, compute_epsilon, pure, repeat
 from airlock.auditing.attacks import gradient_norm
 from airlock.auditing.attacks.signals import QUESTION, loss
 from airlock.auditing.bounds import Floats
-from airlock.auditing.members import FEWEST
+from airlock.auditing.members import FEWEST, by_person
 from airlock.auditing.required_attacks import ATTACKS as BY_KIND
 from airlock.auditing.result import Some, View
 from airlock.auditing.target import Target
 from airlock.config import Frozen, Proportion, ReleaseConfig
-from airlock.data import Facts, Records, Split
+from airlock.data import Facts, Records, Split, at_most
 from airlock.errors import AirlockError, ConfigError
 from airlock.mechanisms import GridNoise, Stream
 from airlock.methods import Plan, Release
-from airlock.methods.rows import keep
+from airlock.methods.rows import keep_people
 from airlock.training import predict
 from airlock.training.per_sample.one_by_one import FAILURES
 
@@ -64,9 +69,9 @@ class PaidAttack(Frozen):
         low: Lower end of the 95% interval, which covers both sampling error and noise.
         high: Upper end.
         chance: What pure guessing scores.
-        members: Slots for records of the private part: a public figure.
-        non_members: Slots for records of the holdout: a public figure.
-        epsilon: What the figure costs each of these records.
+        members: Slots for records (people, where these are the unit) of the private part: a public figure.
+        non_members: Slots for those of the holdout: a public figure.
+        epsilon: What the figure costs each of them.
     """
 
     name: str
@@ -111,9 +116,10 @@ def paid_auc(name: str, members: Floats, others: Floats, m: int, n: int, epsilon
 
     Proof. A(D, H) is the mean over all m · n pairs of slots of whether the member's slot ranks above the other's: 1 or
     0 by their scores, one half for ties and wherever a slot is empty. The slots of one side hold the kept records of
-    one part. (1) By the argument of `keep`, adding or removing one private record changes the content of at most one
-    slot, and a score depends only on the release, which is conditioned on, and on its own record. So only the n pairs
-    of that slot change, each by at most 1: A changes by at most n/(m n) = 1/m. The same record is not in the holdout.
+    one part. (1) By the argument of `keep_people`, adding or removing one private record changes the content of at most
+    one slot, and a score depends only on the release, which is conditioned on, and on its own record. So only the n
+    pairs of that slot change, each by at most 1: A changes by at most n/(m n) = 1/m. The same record is not in the
+    holdout.
     (2) Likewise one record of the holdout changes A by at most 1/n. The noise is scaled to the larger of the two, plus
     the rounding of A to the grid (`GridNoise`). ∎
 
@@ -200,7 +206,7 @@ def planned(config: ReleaseConfig, facts: Facts, plan: Plan) -> Plan:
         )
     if min(slots(config, facts)) < FEWEST:
         raise ConfigError(
-            f"at least {FEWEST} private and {FEWEST} holdout records for attack_share",
+            f"at least {FEWEST} private and {FEWEST} holdout {facts.counted} for attack_share",
             f"about {max(0, min(slots(config, facts)))}",
             "A figure of so few would be noise.",
             "Leave attack_share out, or raise split.holdout.",
@@ -258,18 +264,22 @@ def attack(
     if not config.attack_share:
         return release, ()
     m, n = slots(config, split.facts)
+    most = split.facts.records_per_person
     members, others = (
-        part.take(keep(part, count, stream.child("kept", name).take_key()))
-        for name, part, count in (("private", split.private, m), ("holdout", split.holdout, n))
+        part.take(keep_people(part, count, stream.child("kept", name).take_key()))
+        for name, part, count in (
+            ("private", at_most(split.private, most, config.seed), m),
+            ("holdout", at_most(split.holdout, most, config.seed), n),
+        )
     )
     network, epsilon = release.network, each(config, release.guarantee)
     target = Target(network.net, lambda model: network.net, network.classes, release.guarantee.delta)
     scores = {"loss threshold": _losses, "gradient norm": _norms}
-    found = tuple(
-        paid_auc(name, scores[name](target, members), scores[name](target, others), m, n, epsilon, stream.child(name))
-        for name in ATTACKS
-    )
-    return replace(release, guarantee=composed(config, release.guarantee)), found
+    found = []
+    for name in ATTACKS:
+        mine, theirs = (by_person(scores[name](target, side), side) for side in (members, others))
+        found.append(paid_auc(name, mine, theirs, m, n, epsilon, stream.child(name)))
+    return replace(release, guarantee=composed(config, release.guarantee)), tuple(found)
 
 
 def _losses(target: Target, records: Records) -> Floats:

@@ -9,6 +9,9 @@ was trained on. LiRA and RMIA train shadow models on random halves of these same
 tells them nothing about the attacked model; the rest of the private part is in every shadow model, as for an attacker
 who knows all other records. The shadow-model attack learns from the test records alone, which also serve as RMIA's
 population.
+
+Where the unit is a person, members and others are people: all of a person's records are in a shadow model or none, and
+the scores of a person's records are averaged.
 """
 
 from __future__ import annotations
@@ -43,13 +46,12 @@ from airlock.auditing.attacks.label_only import Kind, labels_of
 from airlock.auditing.attacks.shadows import Logits, release_shadows
 from airlock.auditing.attacks.signals import Mask, loss
 from airlock.auditing.bounds import Floats
-from airlock.auditing.members import FEWEST, AttackSet, draw, joined
+from airlock.auditing.members import FEWEST, AttackSet, draw, units_of
 from airlock.auditing.metrics import measure_all
-from airlock.auditing.one_run_audit import Game
 from airlock.auditing.result import Audit, Scores
 from airlock.auditing.target import Target
 from airlock.config import Frozen, SplitConfig
-from airlock.data import Records, Split
+from airlock.data import Records, Split, joined
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Stream
 from airlock.methods import Answerer, Channel
@@ -66,6 +68,7 @@ _LESSONS = 5000  # the most answers that the attack network of a class learns fr
 TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
+GROUPED = "Whether a person as a whole was in the data: attacks look at single records, and people here have several."
 NOT_TESTED = (
     "Attacks on what the model says about groups or attributes rather than about one person's presence.",
     "Whether the training data can be reconstructed from the weights.",
@@ -123,7 +126,7 @@ def attack_quickly(
     if attack_set is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
     target = Target(net, lambda model: net, classes, delta)
-    return _measured(target, _quick(target, attack_set), (NO_SHADOWS, *NOT_TESTED), attack_set.game)
+    return _measured(target, _quick(target, attack_set), (*_apart(split), NO_SHADOWS, *NOT_TESTED), attack_set)
 
 
 def attack(
@@ -161,7 +164,7 @@ def attack(
     works += [partial(_external, name, target, attack_set, split.test, seed) for name in settings.attacks]
     for work in works:
         _try(work, found, untested)
-    return _measured(target, found, (*untested, *NOT_TESTED), attack_set.game)
+    return _measured(target, found, (*untested, *_apart(split), *NOT_TESTED), attack_set)
 
 
 def attack_answers(
@@ -199,19 +202,24 @@ def attack_answers(
         found += query_attack.altered(
             answerer, attack_set.members, attack_set.others, kinds, settings.queries, seed, own, run or Run()
         )
-    return _scored(found, delta, answerer.interface.classes, untested, attack_set.game)
+    return _scored(found, delta, answerer.interface.classes, (*untested, *_apart(split)), attack_set)
 
 
 def _measured(
-    target: Target, found: Sequence[Scores], untested: tuple[str, ...], game: Game | None
+    target: Target, found: Sequence[Scores], untested: tuple[str, ...], attack_set: AttackSet
 ) -> tuple[Audit, Secrets]:
-    return _scored(found, target.delta, target.classes, untested, game)
+    return _scored(found, target.delta, target.classes, untested, attack_set)
+
+
+def _apart(split: Split) -> tuple[str, ...]:
+    return (GROUPED,) if split.facts.grouped else ()
 
 
 def _scored(
-    found: Sequence[Scores], delta: float, classes: tuple[str, ...], untested: tuple[str, ...], game: Game | None
+    found: Sequence[Scores], delta: float, classes: tuple[str, ...], untested: tuple[str, ...], attack_set: AttackSet
 ) -> tuple[Audit, Secrets]:
-    results = measure_all(found, delta, classes=classes, game=game)
+    found = [attack_set.pooled(scores) for scores in found]
+    results = measure_all(found, delta, classes=classes, game=attack_set.game)
     arrays: dict[str, Floats] = {}
     for scores in found:
         name = scores.name.replace(",", "").replace(" ", "-").lower()
@@ -269,7 +277,7 @@ def _shadowed(
 ) -> list[Scores]:
     """LiRA and RMIA, from shadow models trained on halves of the pool and all of the rest."""
     pool, member = attack_set.pool, attack_set.member
-    inside = balanced(settings.shadows, len(pool), seed)
+    inside = balanced(settings.shadows, pool.units, seed)[:, units_of(pool)]
     beside = split.test.take(np.arange(min(len(split.test), settings.most)))
 
     def work(inner: Run) -> tuple[Logits, Logits]:

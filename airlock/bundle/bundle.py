@@ -53,6 +53,7 @@ from airlock.methods.contract import Plan, Release
 
 _FORMERLY = ("audit.json", "roc.svg", "sheet.png")  # files of earlier formats
 PATH_REMOVED = "(a path, removed)"
+PERSON = "person"  # what the column of the people's identifiers is called in a bundle
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
 
 
@@ -273,6 +274,8 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
         table.pop("columns", None)
     if "name" in table:
         table["name"] = without_paths(table["name"])
+    if "person" in table:  # that there is such a column is public, and has to be; what it is called need not leave
+        table["person"] = PERSON
     return table
 
 

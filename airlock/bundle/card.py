@@ -12,6 +12,10 @@ card are a randomised function of that release and of other records. If it is a 
 it, and those are ε'-DP with ε' ≤ ε (`auditing.evaluation`). If it is in the holdout, only the paid attack figures
 depend on it, and the private part pays for these too (`auditing.paid_attacks`). All other fields follow from the
 config, from public facts and from the values named here; `docs/bundle.md` lists them. ∎
+
+The same for every person of the file, where the unit is a person: a keyed hash of the identifier assigns each person,
+with all records, to one part. The method's guarantee is for a person; a test person is counted by one record, so that
+the counts are ε'-DP for people; and a member or non-member of a paid attack is a person.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from pydantic import ConfigDict, model_validator
 
 from airlock._version import VERSION
 from airlock.accounting import Guarantee, compose, compute_epsilon, from_json, raised_by, to_json
+from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.packing import packing_of
@@ -249,7 +254,7 @@ def _particulars(card: Card) -> text.Particulars:
 
 def stated_epsilon(config: ReleaseConfig, promise: Guarantee) -> float:
     """The ε that a test record may be charged: the ε proven for private records, otherwise the requested one."""
-    proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
+    proven = promise.status == "proven" and promise.unit in PROTECTED and math.isfinite(promise.epsilon)
     return promise.epsilon if proven else config.epsilon
 
 
@@ -321,6 +326,8 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
         records=facts.records,
         test_records=facts.test_records,
         public_share=config.split.public,
+        people=facts.people,
+        grouped=facts.grouped,
     )
 
 

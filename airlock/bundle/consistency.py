@@ -15,6 +15,7 @@ from collections.abc import Callable
 from airlock._version import VERSION
 from airlock.accounting import compute_epsilon, from_json, raised_by, to_json
 from airlock.accounting.epsilon import Relation
+from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
 from airlock.bundle.card import (
@@ -133,7 +134,8 @@ def _parts(card: Card) -> Defects:
         spent = compute_epsilon(events, promise.delta, promise.relation, "pld" if part.accountant == "PLD" else "rdp")
         same = spent.version == raised_by(promise.accountant_version)[0]
         defects += _differs(f"ε of the {name} part", part.epsilon, spent.epsilon, same)
-        most = promise.epsilon if promise.status == "proven" and promise.unit == "record" else card.target.epsilon
+        protects = promise.status == "proven" and promise.unit in PROTECTED
+        most = promise.epsilon if protects else card.target.epsilon
         if most is not None and spent.epsilon > most + ROUNDING * max(1.0, most):
             defects.append(f"The {name} part pays {_exact(spent.epsilon)}, more than the stated {_exact(most)}.")
     return defects
@@ -251,6 +253,10 @@ def _config(files: Contents, card: Card) -> Defects:
     data = table.get("data")
     if isinstance(data, dict) and (data.get("source", "digits") not in SOURCES or "test" in data):
         defects.append("config.toml says where the data lie.")
+    if isinstance(data, dict) and data.get("person", bundle.PERSON) != bundle.PERSON:
+        defects.append("config.toml says which column holds the people's identifiers.")
+    if (card.guarantee.unit == "person") != (card.data.people is not None) or (card.data.people and card.data.grouped):
+        defects.append("The card's people are not those that its guarantee is about.")
     if bundle.without_paths(table.get("settings", {})) != table.get("settings", {}):
         defects.append("config.toml names a path in its settings.")
     if card.guarantee.delta != card.target.delta:

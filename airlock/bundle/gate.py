@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.metrics import FEWEST_NON_MEMBERS
 from airlock.auditing.required_attacks import missing
 from airlock.auditing.result import AttackResult, Findings
@@ -19,7 +20,7 @@ from airlock.bundle.card import Card
 from airlock.bundle.contents import Defects, Skip, Test
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short, size
-from airlock.bundle.rendering.text import MODERATE, STRONG, measured
+from airlock.bundle.rendering.text import MODERATE, STRONG, UNITS, measured
 from airlock.bundle.signing.signatures import Signatures
 
 UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
@@ -148,17 +149,18 @@ def _unattacked(card: Card, dossier: Dossier) -> Defects:
 
 
 def _against(card: Card, dossier: Dossier | None) -> Iterator[str]:
-    promise, records = card.guarantee, card.data.records
+    promise, units = card.guarantee, card.data.units
     if promise.status != "proven":
         yield f"The privacy of {card.channel}/{card.method} is {promise.status}, not proven: nothing is promised."
-    elif promise.unit != "record" or promise.epsilon is None:
+    elif promise.unit not in PROTECTED or promise.epsilon is None:
         yield "Nothing is promised for any one record."
     elif promise.epsilon > MODERATE:
         yield f"ε is {epsilon_up(promise.epsilon)}, above {MODERATE:g}: by itself that is weak or no protection."
     if not card.secure_noise:
         yield "The noise was made from a fixed seed and can be taken away by anyone who knows it: for tests only."
-    if promise.delta * records >= 1:
-        yield f"δ is {short(promise.delta)}, not below 1 / {records:,} records: publishing one whole would meet it."
+    if promise.delta * units >= 1:
+        counted = UNITS["record" if card.data.people is None else "person"]["counted"]
+        yield f"δ is {short(promise.delta)}, not below 1 / {units:,} {counted}: publishing one whole would meet it."
     if dossier is None:
         return
     if stated(card) is not None:
@@ -170,7 +172,13 @@ def _careful(card: Card, dossier: Dossier | None) -> Iterator[str]:
     promise = card.guarantee
     if promise.status == "proven" and promise.epsilon is not None and STRONG < promise.epsilon <= MODERATE:
         guess = percent_up(best_guess(promise.epsilon, promise.delta))
-        yield f"ε is {epsilon_up(promise.epsilon)}: a guess about one record may be right up to {guess} of the time."
+        one = UNITS.get(promise.unit, UNITS["record"])["one"]
+        yield f"ε is {epsilon_up(promise.epsilon)}: a guess about {one} may be right up to {guess} of the time."
+    if card.data.grouped:
+        yield (
+            "The guarantee is for one record, and people in these data have several: a person as a whole is protected "
+            'less. Ask whether the release can be made for people (unit = "person").'
+        )
     if dossier is None:
         yield UNSEEN
     else:
@@ -256,7 +264,8 @@ def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     if card.verdict == "proven" and promise.epsilon is not None:
         guess = percent_up(best_guess(promise.epsilon, promise.delta))
         stands = size(promise.epsilon, promise.delta)
-        yield f"Proven: {stands}; a guess about one record is right at most {guess} of the time."
+        one = UNITS[promise.unit]["one"]
+        yield f"Proven: {stands}; a guess about {one} is right at most {guess} of the time."
     if card.secure_noise and card.noise_made_on:
         yield "The noise is secret: its key came from the operating system."
     attacks = dossier.audit.attacks if dossier else ()

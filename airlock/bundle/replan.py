@@ -20,6 +20,7 @@ import math
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,6 +34,7 @@ from airlock.bundle.card import Card
 from airlock.bundle.contents import CONFIG, Contents, Defects, Skip, Test
 from airlock.config import ACCOUNTANTS, DataConfig, ReleaseConfig, from_table, merge
 from airlock.data import Facts
+from airlock.data.people import declared_people, refuse_test_file, unit_of
 from airlock.data.sources import SOURCES
 from airlock.errors import AirlockError, ConfigError
 from airlock.methods.contract import Channel, Plan
@@ -231,12 +233,19 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
     """What is public about the data: as published, or as the owner declared it, which only the card says in full."""
     if config.data.source in SOURCES:
         return data.describe(config)
-    said = card.data
-    return Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin)
+    said, unit = card.data, unit_of(config)
+    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin)
+    if config.data.person is None or unit == "record":
+        return replace(known, grouped=config.data.person is not None)
+    if said.test_records is not None:
+        refuse_test_file("data.test_records")
+    people, most = declared_people(config.data)
+    return replace(known, people=people, records_per_person=most)
 
 
 def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
-    named = {key: getattr(facts, key) for key in ("name", "origin", "shape", "classes", "records", "test_records")}
+    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped")
+    named = {key: getattr(facts, key) for key in keys}
     if config.data.source not in SOURCES:
         named |= _declared(config.data)
     for key, value in {**named, "public_share": config.split.public}.items():

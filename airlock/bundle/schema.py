@@ -84,7 +84,11 @@ class DataSummary(Frozen):
         classes: The class names.
         records: The public number of records from which the training records were taken; need not be exact.
         test_records: The size of the official test set, if there is one.
-        public_share: The share of the records that the holder declared public; the guarantee does not cover them.
+        public_share: The share of the records (of the people, where these are the protected unit) that the holder
+            declared public; the guarantee does not cover them.
+        people: The public number of people; null where the protected unit is a record. Need not be exact.
+        grouped: Whether the data say whose a record is although the protected unit is a record: a person with several
+            records is protected less.
     """
 
     name: str
@@ -94,6 +98,13 @@ class DataSummary(Frozen):
     records: Count
     test_records: Count | None
     public_share: Proportion
+    people: Count | None = None
+    grouped: bool = False
+
+    @property
+    def units(self) -> int:
+        """How many of the protected unit there are: people, or records."""
+        return self.records if self.people is None else self.people
 
 
 class PartCost(Frozen):
@@ -106,6 +117,8 @@ class PartCost(Frozen):
 
 class PartCosts(Frozen):
     """The cost to each part. A keyed hash of its content puts each record in one part, so parts compose in parallel.
+
+    Where the protected unit is a person, a keyed hash of the identifier puts each person in one part.
 
     Args:
         private: The records that were trained on; its events are those of the guarantee.
@@ -152,7 +165,7 @@ class Utility(Frozen):
     """How useful the release is: noisy counts of test records, which are paid for, and the figures derived from them.
 
     Args:
-        counts: The noisy tables, and what they cost a test record.
+        counts: The noisy tables, and what they cost a test record, or a test person: one record of each is counted.
         figures: Accuracy and related figures, with intervals that account for the noise.
     """
 

@@ -58,6 +58,9 @@ def court(
     one_run: bool = typer.Option(
         False, "--one-run", help="One whole release with many canaries instead of many short runs; weaker."
     ),
+    people: bool = typer.Option(
+        False, "--people", help="Add or remove a person with many records instead of one record."
+    ),
     canaries: int = typer.Option(
         1000, help="With --one-run: the number of canaries, each included or not by a coin flip."
     ),
@@ -81,8 +84,12 @@ def court(
     stream = Randomness.make(0, insecure_seed=seed).privacy
     verdict: Verdict | OneRunVerdict
     if config is not None:
-        if name is not None or one_run:
-            raise ConfigError("--config alone", "a method or --one-run as well", "A configuration names its method.")
+        if name is not None or one_run or people:
+            raise ConfigError(
+                "--config alone",
+                "a method, --one-run or --people as well",
+                "A configuration names its method, and whom it protects.",
+            )
         changes = overrides(settings, epsilon=epsilon, delta=delta)
         name, verdict = _configured(config, changes, data_dir, pairs, confidence, seconds, stream)
         words = in_words(name, verdict)
@@ -95,11 +102,13 @@ def court(
         raise ConfigError(
             "--set and --data-dir only with --config", "no --config", "A method's own case has no settings."
         )
+    if one_run and people:
+        raise ConfigError("--one-run or --people", "both", "Canaries are single records.", "Leave one out.")
     if one_run:
         verdict = _one_run(name, epsilon, delta, canaries, confidence, stream)
         words = one_run_in_words(name, verdict)
     else:
-        verdict = _many_runs(name, epsilon, delta, pairs, confidence, seconds, stream)
+        verdict = _many_runs(name, epsilon, delta, people, pairs, confidence, seconds, stream)
         words = in_words(name, verdict)
     _finish(name, verdict, words, as_json)
 
@@ -124,13 +133,13 @@ def _configured(
 
 
 def _many_runs(
-    name: str, epsilon: float, delta: float, pairs: int, confidence: float, seconds: float, stream: Stream
+    name: str, epsilon: float, delta: float, people: bool, pairs: int, confidence: float, seconds: float, stream: Stream
 ) -> Verdict:
     from airlock.auditing import judge
     from airlock.methods import open_case
 
     with progress_bar() as progress:
-        return judge(open_case(name, epsilon, delta), stream, pairs, confidence, seconds, progress)
+        return judge(open_case(name, epsilon, delta, people), stream, pairs, confidence, seconds, progress)
 
 
 def _one_run(

@@ -266,7 +266,8 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
 
 def protects(unit: str, relation: str) -> str:
     """Whom a guarantee protects, in words."""
-    return "nothing" if unit == "none" else f"one {unit} ({relation})"
+    whom = {"none": "nothing", "person": "one person with all records"}.get(unit, f"one {unit}")
+    return whom if unit == "none" else f"{whom} ({relation})"
 
 
 def shown(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airlock import data, methods
+from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing import Audit, judge, proportion_interval
 from airlock.bundle.packing import packing_of
 from airlock.comparison.matrix import ASIDE, Task, protects, title_of
@@ -142,7 +143,7 @@ def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
     """The figures of a finished release; ε comes from the executed events, and is given only if it is proven."""
     inside, release = seen.dossier, seen.release
     promise = release.guarantee
-    proven = promise.status == "proven" and promise.unit == "record" and math.isfinite(promise.epsilon)
+    proven = promise.status == "proven" and promise.unit in PROTECTED and math.isfinite(promise.epsilon)
     queries = release.artefact.questions
     return Cell(
         **_about(task) | {"protects": protects(promise, queries)},

@@ -222,7 +222,7 @@ def protects(promise: Guarantee, queries: int | None = None) -> str:
         return "One trained model among others; nothing is promised about a record."
     how = "added or removed" if promise.relation == "add-remove" else "replaced by another"
     over = f", over all {queries:,} answers together" if queries is not None else ""
-    return f"One record, {how}{over}, against everyone who studies what leaves."
+    return f"One {promise.unit}, {how}{over}, against everyone who studies what leaves."
 
 
 def mark(task: Task, extra: object) -> str:

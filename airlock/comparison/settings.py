@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -68,6 +68,7 @@ class CompareConfig(Frozen):
         nets: The networks of individual methods.
         device: As in a release.
         accountant: As in a release.
+        unit: As in a release.
         settings: The settings of individual methods, by CHANNEL/METHOD; `baseline` is the model without privacy.
         court_seconds: How long the court tries each proven method; a claim gets up to ten times as long. 0: no court.
         need: What the release is for.
@@ -86,6 +87,7 @@ class CompareConfig(Frozen):
     nets: dict[str, str] = Field(default_factory=dict)
     device: Device = "auto"
     accountant: Accounting = "auto"
+    unit: Literal["person", "record"] | None = None
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     court_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
     need: Need = Need()
@@ -132,6 +134,7 @@ class CompareConfig(Frozen):
             "split": self.split.model_dump(),
             "accountant": self.accountant,
             "device": self.device,
+            "unit": self.unit,
             "settings": self.settings.get(method, {}),
         }
         return parse(ReleaseConfig, table | more)

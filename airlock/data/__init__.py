@@ -6,6 +6,7 @@ nothing in this package unpickles, and nothing is allocated because a header say
 
     loading        `describe` and `load`: from a config to its data
     split          `Facts`, `Records`, `Split`, and shards; which record belongs to which part
+    people         whose a record is: identifiers, and what is declared about people
     public         a public set alongside the private one
     sources        the named sources, other packages' too: what is published about each, and where its files are
     benchmarks     files of MNIST, Fashion-MNIST, SVHN, UCI Adult and Location-30
@@ -35,7 +36,21 @@ from airlock.data.sources import Place as Place
 from airlock.data.sources import Source as Source
 from airlock.data.sources import find_all as find_all
 from airlock.data.sources import register as register
-from airlock.data.split import Facts, Groups, Part, Public, Records, Split, content_digests, divide, shard, share
+from airlock.data.split import (
+    Facts,
+    Groups,
+    Part,
+    Public,
+    Records,
+    Split,
+    at_most,
+    content_digests,
+    divide,
+    joined,
+    person_digests,
+    shard,
+    share,
+)
 from airlock.data.validate import Raw as Raw
 
 __all__ = [
@@ -52,6 +67,7 @@ __all__ = [
     "Source",
     "Split",
     "add_public",
+    "at_most",
     "content_digests",
     "describe",
     "describe_public",
@@ -59,8 +75,10 @@ __all__ = [
     "divide",
     "find_all",
     "halve",
+    "joined",
     "load",
     "open_public",
+    "person_digests",
     "register",
     "shard",
     "share",

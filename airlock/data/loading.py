@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from airlock.config import DataConfig, ReleaseConfig, SplitConfig
+from airlock.config import ReleaseConfig, SplitConfig
 from airlock.data import own
+from airlock.data.people import unit_of
 from airlock.data.remarks import about_classes, about_empty, about_shared, about_size
 from airlock.data.sources import Source, named
-from airlock.data.split import Facts, Part, Records, Split, divide, positions, share
+from airlock.data.split import Facts, Part, Records, Split, content_digests, divide, share
 from airlock.data.validate import Raw, check_records
 from airlock.errors import ConfigError, DataError
+
+_KEY = b"\0" * 8  # of digests that are only compared
 
 
 def describe(config: ReleaseConfig, data_dir: Path | None = None) -> Facts:
@@ -32,7 +35,7 @@ def describe(config: ReleaseConfig, data_dir: Path | None = None) -> Facts:
         data_dir: The folder of the named sources; defaults to the environment's AIRLOCK_DATA, then to ./data.
     """
     known = named(config.data.source, data_dir)
-    facts = own.facts(config) if known is None else _facts(config.data, known[0])
+    facts = own.facts(config) if known is None else _facts(config, known[0])
     return _stated(facts, config.split)
 
 
@@ -71,7 +74,8 @@ def read_all(config: ReleaseConfig, data_dir: Path | None) -> tuple[Facts, Raw, 
             "Nothing is ever downloaded.",
             f"Get it: {source.get} Another folder can be given with --data-dir or in AIRLOCK_DATA.",
         )
-    pool, test = place.read()
+    pool, test = (None if raw is None else replace(raw, person=None) for raw in place.read())
+    assert pool is not None
     if (test is None) != (source.test_records is None):
         raise DataError(
             f"{'no' if test is not None else 'the'} test records in {place.where}, as '{source.name}' is published",
@@ -90,9 +94,10 @@ def _stated(facts: Facts, fractions: SplitConfig) -> Facts:
     return replace(facts, origin=f"{facts.origin} No record of these classes is public: {', '.join(kept_out)}.")
 
 
-def _facts(data: DataConfig, source: Source) -> Facts:
+def _facts(config: ReleaseConfig, source: Source) -> Facts:
     """The facts of a named source: as published, unless the config declares a subset."""
-    given = [key for key in ("label", "classes", "columns", "shape", "test") if getattr(data, key) not in (None, {})]
+    data, keys = config.data, ("label", "classes", "columns", "shape", "test", "person")
+    given = [key for key in keys if getattr(data, key) not in (None, {})]
     if given:
         raise ConfigError(
             f"only name, records and test_records alongside the named source '{source.name}'",
@@ -100,6 +105,7 @@ def _facts(data: DataConfig, source: Source) -> Facts:
             "Everything else about it is known; a key that was silently ignored would hide a mistake.",
             "Remove it.",
         )
+    unit_of(config)
     if data.test_records is not None and source.test_records is None:
         raise ConfigError(
             f"no data.test_records for '{source.name}'",
@@ -124,10 +130,12 @@ def _facts(data: DataConfig, source: Source) -> Facts:
 def _remarks(split: Split, pool: Records, test: Records | None, fractions: SplitConfig) -> tuple[str, ...]:
     """What the holder should know about the parts."""
     facts, found = split.facts, list(about_size("records", len(pool), split.facts.records))
+    if facts.people is not None:
+        found += about_size("people", pool.units, facts.people)
     if test is not None:
         found += about_size("test records", len(test), facts.test_records or 1)
-        shared = set(positions(test, 0)[1])
-        count = sum(digest in shared for digest in positions(pool, 0)[1])
+        shared = set(content_digests(test, _KEY))
+        count = sum(digest in shared for digest in content_digests(pool, _KEY))
         found += about_shared(
             count,
             "",

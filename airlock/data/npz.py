@@ -4,7 +4,8 @@ In: a path and the wanted member names. Out: shapes and types from the headers a
 allocated, the zip directory's sizes must be consistent with the file and the limits, and a member's npy header must
 account for every byte of the member. Object arrays, which are pickles, are refused: pickles can run code.
 
-What the arrays of an npz file mean: x and y, or x_train, y_train, x_test and y_test, as images or as features.
+What the arrays of an npz file mean: x and y, or x_train, y_train, x_test and y_test, as images or as features; and, if
+the config names one, an array that says whose each record is.
 
 In: the path of such a file. Out: the shape of a record and the record counts from the headers alone, or the records.
 
@@ -20,16 +21,17 @@ import io
 import math
 import zipfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from airlock.data.limits import check_bytes, check_ratio, damaged, read_exactly, reading
+from airlock.data.people import as_ids
 from airlock.data.split import Array
 from airlock.data.validate import Raw
-from airlock.errors import DataError, FormatError
+from airlock.errors import ConfigError, DataError, FormatError
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,26 @@ class NpzFile:
         counts = [found[x].shape[0] if found[x].shape else 0 for x, _ in self._pairs(set(found))]
         return counts[0], counts[1] if len(counts) == 2 else None
 
-    def read(self) -> tuple[Raw, Raw | None]:
-        """Training records, and test records if there are any."""
+    def read(self, person: str | None = None) -> tuple[Raw, Raw | None]:
+        """Training records, with the array of their people if one is named; and test records if there are any."""
         found = read(self.where, (*_TRAIN, *_TEST, *_PLAIN))
         raw = [Raw(arrange(found[x], self.where), found[y]) for x, y in self._pairs(set(found))]
+        if person is not None:
+            raw[0] = replace(raw[0], person=as_ids(read(self.where, (person,))[person], person, self.where))
         return raw[0], raw[1] if len(raw) == 2 else None
+
+    def check_person(self, person: str) -> None:
+        """Refuse the name of an array of people that is not there or is one of the others; reads no record.
+
+        Raises:
+            ConfigError: It is not there.
+        """
+        if person in (*_TRAIN, *_TEST, *_PLAIN) or not headers(self.where, (person,)):
+            raise ConfigError(
+                f"an array '{person}' of identifiers in {self.where}, as data.person says",
+                "one of the records' own arrays" if person in (*_TRAIN, *_TEST, *_PLAIN) else "none",
+                do=f"Save it alongside, with numpy.savez(path, x=x, y=y, {person}=ids).",
+            )
 
     def read_test(self) -> Raw:
         """The records of a separate test file: its x_test and y_test, or its only pair."""

@@ -9,14 +9,19 @@ W) with labels. The shape gives size and kind, grey (1 channel) or colour (3); i
 alpha channel is dropped. A file that is not an image of that size is left out, because resizing is the owner's
 decision, and so are files in subfolders that are not a declared class: neither classes nor shape are inferred from the
 folder's contents, where one file may be one person. Images are used as stored: an EXIF orientation is not applied.
+
+Whose a record is (`data.person`): a column of a table, an array of an npz file, or for images a column of `people.csv`
+next to the class folders, whose column `file` names each image as "class/name.png". An image that is not listed, or is
+listed for two people, is left out.
 """
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +31,18 @@ from airlock.config import DataConfig, ReleaseConfig
 from airlock.data import tables
 from airlock.data.limits import check_bytes, reading
 from airlock.data.npz import NpzFile
+from airlock.data.people import MANIFEST, declared_people, refuse_test_file, unit_of
 from airlock.data.remarks import Fault, Faults
 from airlock.data.split import Facts
 from airlock.data.validate import Raw, check_classes
-from airlock.errors import AirlockError, ConfigError
+from airlock.errors import AirlockError, ConfigError, DataError
 
 # A folder of images.
 
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 _SUFFIXES = frozenset([".png", ".jpg", ".jpeg", ".bmp", ".webp", ".pgm", ".ppm", ".tif", ".tiff", ".gif"])
 _CLUTTER = frozenset({"thumbs.db", "desktop.ini"})
+_FILE = "file"  # the column of the manifest that names an image, such as "cat/3.png"
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 _GREY, _COLOUR = (
     frozenset({"1", "L", "LA", "La"}),
@@ -73,7 +80,36 @@ def read_images(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
             x[place] = pixels
     index = {name: label for label, name in enumerate(classes)}
     y = np.array([index.get(file.parent.name, 0) for file in files], np.int64)
-    return Raw(x, y, faults, lambda place: _shown(files[place].relative_to(path)))
+    person = None
+    if data.person is not None:
+        listed = _listed(path / MANIFEST, data.person)
+        person = [listed.get(file.relative_to(path).as_posix()) for file in files]
+    return Raw(x, y, faults, lambda place: _shown(files[place].relative_to(path)), person)
+
+
+def _listed(path: Path, column: str) -> dict[str, str | None]:
+    """Whose each file is, by the manifest; None for a file that is listed for two people.
+
+    Raises:
+        DataError: The manifest lacks one of its two columns.
+    """
+    found: dict[str, str | None] = {}
+    with reading(path, "a CSV file in UTF-8"):
+        check_bytes(path, path.stat().st_size)
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+            header = [name.strip() for name in next(csv.reader(stream), [])]
+            if header.count(_FILE) != 1 or header.count(column) != 1:
+                raise DataError(
+                    f"one column '{_FILE}' and one column '{column}' in {path}",
+                    "others",
+                    "It says whose each image is, as data.person declares.",
+                    f"Begin it with a line {_FILE},{column}.",
+                )
+            for row in tables.csv_rows(stream, len(header)):
+                if row is not None:
+                    file, whose = row[header.index(_FILE)], row[header.index(column)]
+                    found[file] = whose if found.get(file, whose) == whose else None
+    return found
 
 
 def _look_at(file: Path, classes: tuple[str, ...], shape: tuple[int, ...], size: Fault) -> Pixels | Fault:
@@ -135,7 +171,7 @@ def _npz_shape(path: Path, data: DataConfig) -> tuple[int, ...]:
 
 
 def _npz_read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
-    return NpzFile(path).read()[0]
+    return NpzFile(path).read(data.person)[0]
 
 
 NPZ = FileKind("npz file", _npz_shape, _npz_read)
@@ -168,7 +204,7 @@ def facts(config: ReleaseConfig) -> Facts:
             "Test records are split off by split.test.",
             "Remove it, or name the file in data.test.",
         )
-    return Facts(
+    known = Facts(
         name=data.name or "private data",
         shape=kind.shape(path, data),
         classes=check_classes(classes),
@@ -176,6 +212,23 @@ def facts(config: ReleaseConfig) -> Facts:
         test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
         origin=f"The owner's {kind.title}; the number of records is declared, not counted; classes are {named_by}.",
     )
+    return _of_people(known, config, path, kind)
+
+
+def _of_people(facts: Facts, config: ReleaseConfig, path: Path, kind: FileKind) -> Facts:
+    """The same facts, with what is declared about the people whose records these are."""
+    unit, data = unit_of(config), config.data
+    if data.person is None:
+        return facts
+    if kind is NPZ:
+        NpzFile(path).check_person(data.person)
+    if unit == "record":
+        return replace(facts, grouped=True)
+    if facts.test_records is not None:
+        refuse_test_file("data.test" if data.test is not None else "x_test and y_test beside the records")
+    people, most = declared_people(data)
+    origin = facts.origin.replace("the number of records is", "the numbers of people and records are")
+    return replace(facts, people=people, records_per_person=most, origin=origin)
 
 
 def read(config: ReleaseConfig, facts: Facts) -> tuple[Raw, Raw | None]:
@@ -186,12 +239,13 @@ def read(config: ReleaseConfig, facts: Facts) -> tuple[Raw, Raw | None]:
     if data.test is not None:
         return kind.read(path, data, facts.classes), _read_test(Path(data.test), data, kind, facts.classes)
     if kind is NPZ:
-        return NpzFile(path).read()
+        return NpzFile(path).read(data.person)
     return kind.read(path, data, facts.classes), None
 
 
 def _read_test(path: Path, data: DataConfig, kind: FileKind, classes: tuple[str, ...]) -> Raw:
-    return NpzFile(path).read_test() if kind is NPZ else kind.read(path, data, classes)
+    own = data.model_copy(update={"person": None})  # a test part by itself is not divided
+    return NpzFile(path).read_test() if kind is NPZ else kind.read(path, own, classes)
 
 
 def _kind(path: Path) -> FileKind:

@@ -12,14 +12,20 @@ follows from a keyed hash of its own content, so every record is in exactly one 
 changes one shard and no other. Equal records share a shard. A record that is *replaced* may leave one shard and enter
 another, so two shards may change. A shard orders its records by their digests, not by their positions, so what is
 computed from it does not depend on the records of other shards. It may be empty.
+
+People. Where records say whose they are (`Records.person`), the hash is that of the person's number instead of the
+content: all records of a person are in one part and in one shard, and everything above holds for people in place of
+records. A number says who it is, not where she stands in the file (`data.people`): adding or removing a person moves no
+other.
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -32,6 +38,10 @@ Part = Literal["private", "public", "test", "holdout"]
 Array = NDArray[np.generic]
 _LAST = 1.0 - 2.0**-53  # the largest position: private
 _SHOWN = 20  # class names in an error
+_CHOSEN = b"airlock chosen"
+# The bits of a person's number that decide where she is: they follow from her identifier alone. The bits above tell
+# apart people whose identifiers have the same hash (`data.people`).
+PLACED_BY = 2**53 - 1
 
 
 @dataclass(frozen=True)
@@ -45,9 +55,10 @@ class Facts:
         records: The public number of records from which the private part is taken; it need not be exact.
         test_records: The size of the official test set; None if the test records are split off from `records`.
         origin: One sentence for the card: where the data and its sizes come from.
-        people: The public number of people whom the records belong to; it need not be exact. None if each record is
-            protected by itself.
-        records_per_person: The declared bound on how many of a person's records are used at a time.
+        people: The public number of people whose records these are; None if the protected unit is a record.
+        records_per_person: The declared bound K on the records of one person that a step or a release uses.
+        grouped: Whether the data say whose a record is although the unit is a record: people stay together in the
+            split, and a person with several records is protected less.
     """
 
     name: str
@@ -58,16 +69,22 @@ class Facts:
     origin: str
     people: int | None = None
     records_per_person: int = 1
+    grouped: bool = False
 
     @property
     def unit(self) -> Literal["person", "record"]:
         """Whose presence is protected."""
         return "record" if self.people is None else "person"
 
+    @property
+    def counted(self) -> str:
+        """What `expected` counts, in words."""
+        return "records" if self.people is None else "people"
+
     def expected(self, part: Part, fractions: SplitConfig) -> int:
         """The public size of a part according to the fractions (at least 1 for the private one); never counted.
 
-        It counts people where their number is declared, and records otherwise.
+        Units are counted: people where the unit is a person, records otherwise.
 
         The number of records per class is not public. If classes are kept out of the public part, all classes are
         assumed to be equally frequent, and the private and public sizes may be off by as much as that is wrong.
@@ -79,8 +96,12 @@ class Facts:
         own = share(part, fractions, self.test_records is not None)
         moved = fractions.public * len(fractions.public_without) / len(self.classes)
         own += {"private": moved, "public": -moved}.get(part, 0.0)
-        units = self.records if self.people is None else self.people
-        return max(round(units * own), part == "private")
+        return max(round((self.records if self.people is None else self.people) * own), part == "private")
+
+    def expected_records(self, part: Part, fractions: SplitConfig) -> int:
+        """The same counted in records, at the public number of records per person."""
+        units = self.expected(part, fractions)
+        return units if self.people is None else max(units, round(units * self.records / self.people))
 
     def without(self, fractions: SplitConfig) -> tuple[int, ...]:
         """The labels of the classes that are kept out of the public part.
@@ -113,12 +134,11 @@ def share(part: Part, fractions: SplitConfig, has_test: bool) -> float:
 
 @dataclass(frozen=True)
 class Groups:
-    """Which records belong to whom.
+    """Which records are whose: those of person i are at the positions `rows[starts[i] : starts[i + 1]]`.
 
     Args:
-        rows: The positions of all records, those of one person adjacent and in their order; people in the order in
-            which they first appear.
-        starts: Where each person's positions begin in `rows`, and at the end their number.
+        rows: Positions ordered by person, in the order of the records; people in the order of first appearance.
+        starts: Where each person begins in `rows`, and last its length.
     """
 
     rows: NDArray[np.int64]
@@ -130,9 +150,9 @@ class Records:
     """Inputs and labels of equal length: uint8 images (scaled by 1/255 when used) or float32, and int64 labels.
 
     Args:
-        x: The inputs.
-        y: The labels.
-        person: Whose record it is: equal numbers are the same person. None: every record is a person of its own.
+        x: Inputs.
+        y: Labels.
+        person: Whose each record is: equal numbers are the same person. None: every record is a person of its own.
     """
 
     x: Array
@@ -148,31 +168,37 @@ class Records:
 
     @property
     def units(self) -> int:
-        """How many people there are; without `person`, how many records."""
+        """How many people there are; records, where nothing says whose they are."""
         return len(self) if self.person is None else len(np.unique(self.person))
+
+    def groups(self) -> Groups:
+        """The records of each person."""
+        if self.person is None:
+            return Groups(np.arange(len(self)), np.arange(len(self) + 1))
+        _, first, place = np.unique(self.person, return_index=True, return_inverse=True)
+        turn = np.empty(len(first), np.int64)
+        turn[np.argsort(first)] = np.arange(len(first))
+        whose = turn[place]
+        starts = np.concatenate([[0], np.cumsum(np.bincount(whose, minlength=len(first)))])
+        return Groups(np.argsort(whose, kind="stable").astype(np.int64), starts.astype(np.int64))
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """1/k for every record of a person with k records."""
+        """1/k for each record of a person with k of them, so that everybody weighs one."""
         if self.person is None:
             return np.ones(len(self))
-        _, place, count = np.unique(self.person, return_inverse=True, return_counts=True)
-        return np.asarray(1.0 / count[place])
-
-    def groups(self) -> Groups:
-        """Which records belong to whom."""
-        if self.person is None:
-            every = np.arange(len(self) + 1, dtype=np.int64)
-            return Groups(every[:-1], every)
-        _, first, place, count = np.unique(self.person, return_index=True, return_inverse=True, return_counts=True)
-        order = np.argsort(first, kind="stable")  # people by their first appearance
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order))
-        starts = np.concatenate([[0], np.cumsum(count[order])]).astype(np.int64)
-        return Groups(np.argsort(rank[place], kind="stable").astype(np.int64), starts)
+        _, place, times = np.unique(self.person, return_inverse=True, return_counts=True)
+        return np.asarray(1.0 / times[place])
 
     def __repr__(self) -> str:
         return "Records(not shown)"
+
+
+def joined(first: Records, second: Records) -> Records:
+    """Both sets, one after the other; whose they are is known if it is known of both."""
+    both = [side.person for side in (first, second) if side.person is not None]
+    person = np.concatenate(both) if len(both) == 2 else None
+    return Records(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]), person)
 
 
 @dataclass(frozen=True)
@@ -196,13 +222,14 @@ class Public:
 class Split:
     """The four parts, and a separate public set if one was requested; a record is never in two of them.
 
-    Any part may be empty, and any declared class may be missing in any part.
+    Any part may be empty, and any declared class may be missing in any part. Where the unit is a person, nobody is in
+    two parts.
 
     Args:
         facts: What is public.
         private: The records that the release protects.
         public: Records that the holder declares public; used without noise.
-        test: The records that utility is measured on.
+        test: The records that utility is measured on; where the unit is a person, one record of each.
         holdout: For attacks: drawn like the private records, but never trained on.
         beside: A separate public set.
         remarks: What the holder should know about the records. It depends on them and is not paid for: it is for the
@@ -219,9 +246,10 @@ class Split:
 
 
 def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitConfig, seed: int) -> Split:
-    """Assign every record of the pool to a part by the hash of its content under `seed`.
+    """Assign every record of the pool to a part by the hash of its content, or of its person, under `seed`.
 
-    Public records of classes in `public_without` become private; the other parts do not change. An official test set
+    Public records of classes in `public_without` become private; the other parts do not change. Where records say whose
+    they are, a public person with a record of such a class becomes private with all her records. An official test set
     is, as a whole, the test part.
 
     Guarantee: parts compose in parallel under add-remove. Let M₁, …, M₄ be mechanisms with independent randomness, one
@@ -236,29 +264,82 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
 
     This is why records that are both in the pool and in the official test file are not removed from either: the pool
     would then decide who is tested on, or vice versa, and one additional person would move several records.
+
+    The same for people, where the unit is a person: for adding or removing one person with all her records, if each Mᵢ
+    is (εᵢ, δᵢ)-DP for that. Proof. There is one file (a separate test file is refused: a person could be in both). The
+    part of a record is a function of its person's number, of the labels of that person's own records, of the seed and
+    of the fractions. It is the same for all records of a person, and no other person is read to place her. So all her
+    records enter or leave exactly one part, the other three are unchanged, and the rest is as above. In the test part
+    one record of each person is kept, chosen by a hash of her own records (`at_most`): she adds one record to that
+    part, or removes one, and no other person's record changes. ∎
     """
     position = positions(pool, seed)[0]
     parts: dict[Part, Records] = {}
     low = 0.0
     names: tuple[Part, ...] = ("public", "test", "holdout", "private")
-    kept_out = np.isin(pool.y, facts.without(fractions)) & (position < fractions.public)
+    kept_out = _kept_out(facts, pool, fractions) & (position < fractions.public)
     position = np.where(kept_out, _LAST, position)
     for part in names:
         high = low + share(part, fractions, test is not None) if part != "private" else 1.0
         parts[part] = pool.take(np.flatnonzero((position >= low) & (position < high)))
         low = high
-    own_test = test if test is not None else parts["test"]
-    return Split(facts, parts["private"], parts["public"], own_test, parts["holdout"])
+    if test is not None:
+        parts["test"] = test
+    if facts.unit == "person":
+        parts["test"] = at_most(parts["test"], 1, seed)
+    else:  # records of one person stayed together, but each is protected, weighed and counted by itself
+        parts = {part: replace(records, person=None) for part, records in parts.items()}
+    return Split(facts, parts["private"], parts["public"], parts["test"], parts["holdout"])
+
+
+def _kept_out(facts: Facts, pool: Records, fractions: SplitConfig) -> NDArray[np.bool_]:
+    """Which records may not be public: those of a kept-out class, and all others of the same person."""
+    found = np.isin(pool.y, facts.without(fractions))
+    return found if pool.person is None else np.isin(pool.person, pool.person[found])
+
+
+def at_most(records: Records, most: int, seed: int) -> Records:
+    """At most so many records of each person: those whose content has the smallest hashes under `seed`.
+
+    Which records of a person are kept follows from her own records alone. Records that nobody is named for stay.
+    """
+    if records.person is None:
+        return records
+    groups, kept = records.groups(), np.ones(len(records), bool)
+    for start, end in itertools.pairwise(groups.starts.tolist()):
+        if end - start > most:
+            own = groups.rows[start:end]
+            digests = content_digests(records.take(own), seed.to_bytes(8, "big"), _CHOSEN)
+            kept[own[sorted(range(len(own)), key=digests.__getitem__)[most:]]] = False
+    return records.take(np.flatnonzero(kept))
 
 
 def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArray[np.float64], list[bytes]]:
-    """A number in [0, 1) for every record from its content and the seed, and the digest it came from.
+    """A number in [0, 1) for every record and the digest it came from: by its person, else by its content.
 
     Numbers for different purposes are independent of each other.
     """
-    digests = content_digests(records, seed.to_bytes(8, "big"), purpose)
+    key = seed.to_bytes(8, "big")
+    named = records.person is not None
+    digests = person_digests(records, key, purpose) if named else content_digests(records, key, purpose)
     head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]
     return (head >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests
+
+
+def person_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[bytes]:
+    """A keyed hash of whose each record is; a function of that person's identifier alone (`PLACED_BY`).
+
+    Raises:
+        ValueError: The records do not say whose they are.
+    """
+    if records.person is None:
+        raise ValueError("records that say whose they are have a person")
+    people, place = np.unique(records.person, return_inverse=True)
+    digests = [
+        hashlib.blake2b(int(one).to_bytes(8, "big"), digest_size=16, key=key, person=purpose).digest()
+        for one in people & PLACED_BY
+    ]
+    return [digests[i] for i in place]
 
 
 def content_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[bytes]:
@@ -280,6 +361,14 @@ _SHARDS = b"airlock shards"
 def shard(records: Records, count: int, seed: int) -> list[NDArray[np.int64]]:
     """The positions of the records in each shard.
 
+    Guarantee: adding or removing one record, or one person with all her records where those say whose they are, changes
+    one shard and no other. Proof. The shard of a record is a function of its content, or of its person's number. The
+    order within a shard is that of (how many records of the same person come before it in the file, digest, number),
+    in which nobody else's records occur: the others keep their order when somebody comes or goes. ∎
+
+    The first record of everybody comes before anybody's second one, so that whoever takes the first few records of a
+    shard (`even`) meets as many people as possible.
+
     Args:
         records: The private records.
         count: How many shards.
@@ -287,9 +376,19 @@ def shard(records: Records, count: int, seed: int) -> list[NDArray[np.int64]]:
     """
     numbers, digests = positions(records, seed, _SHARDS)
     own = np.minimum((numbers * count).astype(np.int64), count - 1)
-    by_digest = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
+    by_digest = np.array(sorted(range(len(digests)), key=_turns(records, digests).__getitem__), dtype=np.int64)
     ordered = by_digest[np.argsort(own[by_digest], kind="stable")]
     return np.split(ordered, np.searchsorted(own[ordered], np.arange(1, count)))
+
+
+def _turns(records: Records, digests: list[bytes]) -> list[tuple[int, bytes, int]]:
+    """What the records of a shard are ordered by."""
+    if records.person is None:
+        return [(0, digest, 0) for digest in digests]
+    groups = records.groups()
+    turn = np.empty(len(records), np.int64)
+    turn[groups.rows] = np.arange(len(records)) - np.repeat(groups.starts[:-1], np.diff(groups.starts))
+    return list(zip(turn.tolist(), digests, records.person.tolist(), strict=True))
 
 
 def even(own: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -165,6 +165,13 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
             "A model that is given the label learns nothing.",
             "Remove it from data.columns.",
         )
+    if data.person is not None and data.person in (data.label, *data.columns):
+        raise ConfigError(
+            "the column of data.person outside data.columns and data.label",
+            f"'{data.person}' in both",
+            "Whose a record is must be neither learnt from nor predicted.",
+            "Remove it from data.columns.",
+        )
     empty = next((name for name, column in data.columns.items() if column.categories == () and not column.other), None)
     if empty is not None:
         raise ConfigError(
@@ -196,12 +203,15 @@ def _encode(
 ) -> Raw:
     label, features = str(data.label), width(data.columns)
     xs, ys, first = [np.empty((0, features), np.float32)], [np.empty(0, np.int64)], 0
+    ids: list[str | None] = []
     for cells in blocks:
+        if data.person is not None:
+            ids += [None if cell is None else str(cell) for cell in cells[data.person]]
         ys.append(labels(label, cells[label], classes, faults, first))
         check_bytes(path, 4 * features * (first + len(ys[-1])))
         xs.append(encode(data.columns, cells, faults, first))
         first += len(ys[-1])
-    return Raw(np.concatenate(xs), np.concatenate(ys), faults)
+    return Raw(np.concatenate(xs), np.concatenate(ys), faults, person=None if data.person is None else ids)
 
 
 def _csv_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[str, Cells]]:
@@ -354,7 +364,7 @@ def _rows_at_a_time(largest: int) -> int:
 
 
 def _cells(name: str, values: Any, column: Column | None, faults: Faults, first: int) -> Cells:
-    """One column of a Parquet batch: numbers for a declared number, text for a category or the label."""
+    """One column of a Parquet batch: numbers for a declared number, text for a category, the label or a person."""
     import pyarrow as pa
 
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
@@ -393,9 +403,9 @@ def _is_number(kind: Any) -> bool:
 
 
 def _find_columns(header: Sequence[str], data: DataConfig, path: Path) -> Mapping[str, int]:
-    """The positions of the label and the schema's columns in the file."""
+    """The positions of the label, the schema's columns and the people's identifiers in the file."""
     places = {}
-    for name in (str(data.label), *data.columns):
+    for name in (str(data.label), *data.columns, *([] if data.person is None else [data.person])):
         if header.count(name) != 1:
             near = difflib.get_close_matches(name, header, n=1)
             raise DataError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from airlock.data.people import Ids, about_people, leave_out_nobody, number
 from airlock.data.remarks import Fault, Faults
 from airlock.data.split import Array, Facts, Records
 from airlock.errors import DataError
@@ -36,12 +37,14 @@ class Raw:
         y: Labels, one per record.
         faults: Problems that the reader found with single records; such a record has a row here and will be left out.
         name: The holder's name for the record at a position; defaults to its row.
+        person: The identifier of each record's person, None where it has none; None if nothing says whose they are.
     """
 
     x: Array
     y: Array
     faults: Faults = field(default_factory=Faults)
     name: Callable[[int], str] | None = None
+    person: Ids | None = None
 
 
 def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[str, ...]]:
@@ -81,11 +84,27 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
     classes = len(facts.classes)
     unknown = Fault(f"a label outside 0 to {classes - 1}, of {classes} declared classes", _DO)
     raw.faults.add(unknown, np.flatnonzero(~np.isin(y, np.arange(classes))))
+    if raw.person is not None:
+        _check_people(raw.person, len(x), where)
+        leave_out_nobody(raw.person, raw.faults)
     kept = raw.faults.kept(len(x))
     told = raw.faults.told(where, raw.name)
-    if kept.all():
-        return Records(x, y.astype(np.int64)), told
-    return Records(x[kept], y[kept].astype(np.int64)), told
+    person = None if raw.person is None else number(raw.person)
+    if raw.person is not None:
+        own = [one for one, there in zip(raw.person, kept, strict=True) if there]
+        told += about_people(own, facts.records_per_person if facts.unit == "person" else None)
+    found = Records(x, y.astype(np.int64), person)
+    return found if kept.all() else found.take(np.flatnonzero(kept)), told
+
+
+def _check_people(person: Ids, count: int, where: str) -> None:
+    if len(person) != count:
+        raise DataError(
+            f"as many identifiers of people as records in {where}",
+            "more" if len(person) > count else "fewer",
+            "They say whose each record is.",
+            "Save both from the same records.",
+        )
 
 
 def check_classes(classes: tuple[str, ...]) -> tuple[str, ...]:

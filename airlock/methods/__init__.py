@@ -108,14 +108,24 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
             f"a method that protects a {facts.unit} as a whole",
             f"{method.channel}/{method.method}, which protects one record",
             "Its noise hides one record; somebody with several would be protected less than the card says.",
-            "Take weights/gaussian.",
+            f'Take one of these: {", ".join(protecting(facts.unit))}. Or set unit = "record", and the card says so.',
         )
     return method(config, facts)
 
 
-def open_case(name: str, epsilon: float, delta: float) -> Case:
-    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ)."""
-    return named(name).case(epsilon, delta)
+def protecting(unit: str) -> tuple[str, ...]:
+    """The built-in methods that protect a unit, as CHANNEL/METHOD."""
+    names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
+    return tuple(name for name in names if is_built_in(name) and unit in named(name).units)
+
+
+def open_case(name: str, epsilon: float, delta: float, people: bool = False) -> Case:
+    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ).
+
+    With `people`, a person of many records is added or removed instead of one record.
+    """
+    method = named(name)
+    return method.case_of_people(epsilon, delta) if people else method.case(epsilon, delta)
 
 
 def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canaries:
@@ -216,6 +226,7 @@ __all__ = [
     "named",
     "open_canaries",
     "open_case",
+    "protecting",
     "refuse_gone",
     "register",
 ]

@@ -48,6 +48,11 @@ PAIR = (
     "{others} made-up records in the declared shape, with and without one more, through whole releases of this "
     "configuration, made small{small}"
 )
+VISITS = 12  # records of the person who differs, where the unit is a person
+PAIR_OF_PEOPLE = (
+    "made-up records of {others} people in the declared shape, one each, with and without one more person, who has "
+    "{visits}, through whole releases of this configuration, made small{small}"
+)
 ACCOUNTED = "the accounting of the events that the runs execute"
 
 
@@ -79,7 +84,8 @@ def of_config(make: Callable[[ReleaseConfig, Facts], Channel], config: ReleaseCo
     events, claim = promised.events, Claim(promised.epsilon, promised.delta, ACCOUNTED)
     accounted = separation(events)
     family = None if accounted is None else less_noise(events, claim.delta, min(1.0, subject.separation / accounted))
-    pair = PAIR.format(others=PRIVATE - 1, small=_in_words(method.small))
+    text = PAIR if facts.people is None else PAIR_OF_PEOPLE
+    pair = text.format(others=PRIVATE - 1, visits=VISITS, small=_in_words(method.small))
     return Case(claim, pair, subject.names, subject.run, curve_of(events, claim.epsilon), family)
 
 
@@ -108,7 +114,10 @@ def _in_words(small: Mapping[str, Any]) -> str:
 def _facts(facts: Facts, config: ReleaseConfig) -> Facts:
     """Facts with a total such that the private part has PRIVATE records."""
     own = share("private", config.split, facts.test_records is not None)
-    return dataclasses.replace(facts, records=max(1, round(PRIVATE / max(own, 1e-9))))
+    count = max(1, round(PRIVATE / max(own, 1e-9)))
+    if facts.people is None:
+        return dataclasses.replace(facts, records=count)
+    return dataclasses.replace(facts, records=2 * count, people=count)
 
 
 def separation(event: dpa.DpEvent) -> float | None:
@@ -134,7 +143,7 @@ class _Subject:
     def __init__(self, channel: Channel, run: Run) -> None:
         self._channel, self._planned = channel, to_json(channel.plan().guarantee.events)
         both, less = neighbours(channel.facts, channel.config.seed)
-        self._record = both.private.take(np.array([PRIVATE - 1]))
+        self._record = both.private.take(np.array([len(both.private) - 1]))
         self._releases = {True: _begun(channel, both, run), False: _begun(channel, less, run)}
         self._lasting: dict[bool, Disclosed] = {}
         self._learn_direction()
@@ -200,7 +209,10 @@ def _begun(channel: Channel, side: Split, run: Run) -> Disclosing:
 
 
 def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
-    """Splits with and without one record, which comes last; all records are synthetic and of the declared shape."""
+    """Splits with and without one record, which comes last; all records are synthetic and of the declared shape.
+
+    Where the unit is a person, it is one person with several equal records: a sum over records would show all of them.
+    """
     chance = np.random.default_rng(seed)
 
     def some(count: int) -> Records:
@@ -210,6 +222,11 @@ def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
     private, public = some(PRIVATE), some(PUBLIC)
     private.x[-1] = 255 if len(facts.shape) == 3 else 1  # an extreme record that every network still accepts
     nobody = public.take(np.arange(0))
+    if facts.unit == "person":
+        private = private.take(np.append(np.arange(PRIVATE), np.full(VISITS - 1, PRIVATE - 1)))
+        person = np.minimum(np.arange(len(private)), PRIVATE - 1)
+        private = dataclasses.replace(private, person=person)
+        public, nobody = (dataclasses.replace(part, person=PRIVATE + np.arange(len(part))) for part in (public, nobody))
     both, less = (
         Split(facts, part, public, nobody, nobody) for part in (private, private.take(np.arange(PRIVATE - 1)))
     )

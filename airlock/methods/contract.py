@@ -47,6 +47,10 @@ ONE_IDENTIFIER = (
 SIZES = (
     "The numbers of people and records stated on this card are public and were not derived from the private records."
 )
+ONLY_RECORDS = (
+    "NOT COVERED: a person as a whole. The data say which records are the same person's, but the guarantee is for one "
+    "record: whoever has several is protected less."
+)
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays inside and may be attacked along with the release
 
@@ -263,6 +267,16 @@ class Channel(ABC, Generic[F]):
         )
 
     @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """The same with and without one person of many records, for methods that protect people."""
+        raise Refused(
+            f"a case of people for the court from {cls.channel}/{cls.method}",
+            "none",
+            "Without two data sets that differ in a person there is nothing to test.",
+            "Test the configuration itself: airlock court --config FILE.",
+        )
+
+    @classmethod
     def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
         """The answerer, from what left and what stayed in the vault; for methods that release an `Interface`."""
         raise Refused(
@@ -294,10 +308,15 @@ class Channel(ABC, Generic[F]):
 
 
 def assumed_of(facts: Facts, assumptions: tuple[str, ...]) -> tuple[str, ...]:
-    """The sentences a reviewer ticks, for data that say whose a record is: several of one person are allowed for."""
+    """The sentences a reviewer ticks, for data that say whose a record is: several of one person are then allowed for.
+
+    Where the unit is a record all the same, the first sentence says who is not covered.
+    """
     if facts.unit == "person":
         of_people = {ONE_RECORD: ONE_IDENTIFIER, SIZE: SIZES}
         return tuple(of_people.get(line, line) for line in assumptions)
+    if facts.grouped:
+        return (ONLY_RECORDS, *(line for line in assumptions if line not in (ONE_RECORD, ONLY_RECORDS)))
     return assumptions
 
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.data import Records, content_digests
+from airlock.data import Records, content_digests, person_digests
 from airlock.mechanisms import Stream
 from airlock.training.front_ends.extract import NOBODY
 
@@ -55,6 +55,22 @@ def keep(records: Records, count: int, key: bytes) -> Whole:
         return np.arange(len(records), dtype=np.int64)
     digests = content_digests(records, key)
     return np.array(sorted(range(len(records)), key=digests.__getitem__)[:count], np.int64)
+
+
+def keep_people(records: Records, count: int, key: bytes) -> Whole:
+    """The positions of the records of all people, or of the `count` people with the smallest keyed hashes.
+
+    Adding or removing one person changes at most one of the `count` places for people, from one person or nobody to
+    another: the argument above, for people in the order of (hash, number), which is that of their identifiers and no
+    one else's (`data.people`). Where nothing says whose a record is, each is somebody of its own (`keep`).
+    """
+    if records.person is None:
+        return keep(records, count, key)
+    groups, digests = records.groups(), person_digests(records, key)
+    firsts, ends = groups.rows[groups.starts[:-1]], groups.starts
+    order = sorted(range(len(firsts)), key=lambda i: (digests[firsts[i]], int(records.person[firsts[i]])))  # type: ignore[index]
+    own = [groups.rows[ends[i] : ends[i + 1]] for i in order[:count]]
+    return np.concatenate([np.empty(0, np.int64), *own])
 
 
 def permutation(count: int, stream: Stream) -> Whole:

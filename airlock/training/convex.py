@@ -15,12 +15,21 @@ norm is at most √2 R. Let W, W' minimise F on a data set and F' on the same da
 that record's gradient over n0, because ∇F(W) = 0; F' is λ-strongly convex and ∇F'(W') = 0, so λ‖W − W'‖ ≤ ‖∇F'(W)‖ ≤ √2
 R/n0. Replacing one record is removing and adding one: twice that.
 
+People. Records may have weights w_i ≥ 0, with which their losses enter the sum. With weights 1/k for each of the k
+records of a person (`Records.weights`), the loss of a person is the mean over her records, and her gradient is a mean
+of vectors of norm at most √2 R: no longer than that of one record, however many she has. So all of the above holds for
+adding or removing one person with all her records, with n and n0 numbers of people; no bound on k is needed. The
+weights are those in float64: they differ from 1/k by a factor of at most 1 + 2^-53, so her gradient may be longer by
+that factor, which is part of the 1 + 2^-40 in `LogisticHead.sensitivity`.
+
 The gap. Strong convexity also gives ‖Ŵ − W‖ ≤ ‖∇F(Ŵ)‖/λ for any Ŵ. What `solve` returns has a *certified* ‖∇F(Ŵ)‖ ≤ τ:
 two neighbouring solutions are at most 2τ/λ further apart than their minimisers. A head that cannot be certified is
 refused. A refusal would be visible and depend on the records, so it must not happen, whatever they are. The solver
 cannot run out of iterations: if L-BFGS does not converge, `_descend` takes as many steps as a theorem says are enough.
 Floating point is not an obstacle either: methods plan with a τ above twice `LogisticHead.sharpest` for ten times the
-declared number of records. Only more records than that could lead to a refusal.
+declared number of records. Only more records than that could lead to a refusal. With people it is ten times their
+declared number, and any number of records that fits into memory (`MOST_ROWS`): sums are taken in blocks, so that
+rounding grows with the number of blocks only.
 """
 
 from __future__ import annotations
@@ -41,6 +50,8 @@ _MEMORY = 12  # pairs kept by L-BFGS
 _MOST = 3000  # iterations
 _WIDEST = 4096  # features up to which curvature is factorised
 _INSIDE = 1.0 - 2.0**-30  # of R: above every error of a norm in float64
+_BLOCK = 1 << 14  # records whose gradients are summed at once
+MOST_ROWS = 1 << 30  # records of people: features of more do not fit into memory
 
 Shard = tuple[Tensor, Tensor]  # features (records, width) and labels
 
@@ -52,7 +63,7 @@ class LogisticHead:
     Args:
         classes: The number of classes.
         regularisation: λ.
-        records: n0, the public number of records.
+        records: n0, the public number of records; of people where records have weights.
         tolerance: τ over √2 R/(2 n0): the gap's part of the sensitivity, as a fraction of the exact minimiser's.
         bound: R; features with a larger norm are scaled down to it.
     """
@@ -78,14 +89,19 @@ class LogisticHead:
         exact = self.exact_sensitivity * (1 if relation == "add-remove" else 2)
         return (exact + 2 * self.largest_gradient / self.regularisation) * (1 + 2**-40)
 
-    def sharpest(self, width: int, records: int | None = None) -> float:
+    def sharpest(self, width: int, records: int | None = None, rows: int | None = None) -> float:
         """The error bound of a computed gradient at the largest possible head; τ has to be well above it.
 
         It depends only on sizes, as `largest_norm` does.
+
+        Args:
+            width: The number of features.
+            records: How many there are: the sum of their weights.
+            rows: How many there are where some weigh less than one; as many as `records` if left out.
         """
         count = records or self.records
         norm = self.largest_norm(count)
-        return self._error(width, count, norm, norm)
+        return self._error(width, count, norm, norm, rows)
 
     def largest_norm(self, records: int) -> float:
         """An upper bound on the norm of any head trained on this many records.
@@ -108,16 +124,26 @@ class LogisticHead:
         """
         return 1.01 * _gamma(width + 8) * norm * self.bound
 
-    def _error(self, width: int, count: int, norm: float, largest_row: float) -> float:
+    def _error(self, width: int, count: float, norm: float, largest_row: float, rows: int | None = None) -> float:
         """How far a computed gradient is from the true one at a head of this norm, in L2.
 
         By the standard model of rounding (Higham 2002), in any order of summation: a logit is off by γ(width)·R·‖w‖,
         which moves probabilities by as much in L1; exponentials, their sum and the quotient add a relative error; the
-        sum over records adds γ(count) of the sum of all norms.
+        product with the weight, the sum within a block and the sum of all blocks add γ(1 + records of a block + blocks)
+        of the sum of all norms, which is at most √2 R times the sum of the weights.
+
+        Args:
+            width: The number of features.
+            count: The sum of the weights.
+            norm: Of the head.
+            largest_row: The largest norm of a row of it.
+            rows: How many records there are, if not `count`.
         """
+        rows = math.ceil(count) if rows is None else rows
+        depth = 1 + min(rows, _BLOCK) + rows // _BLOCK
         logits = _gamma(width) * self.bound * largest_row
         softmax = 2 * (8 * self.bound * largest_row + 2 * self.classes + 32) * _UNIT
-        summed = count * self.bound * (1.5 * _gamma(count) + 1.01 * (logits + softmax)) / self.records
+        summed = count * self.bound * (1.5 * _gamma(depth) + 1.01 * (logits + softmax)) / self.records
         last = 4 * _UNIT * (1.5 * count * self.bound / self.records + self.regularisation * norm)
         return 1.01 * (summed + last)
 
@@ -138,29 +164,35 @@ def _gamma(count: int) -> float:
 class _Heads:
     """Several heads at once, each on its own records: shards padded to one length with records of weight zero."""
 
-    def __init__(self, shards: Sequence[Shard], objective: LogisticHead) -> None:
+    def __init__(
+        self, shards: Sequence[Shard], objective: LogisticHead, weights: Sequence[Tensor] | None = None
+    ) -> None:
         self.objective, (first, _) = objective, shards[0]
         self.counts = [len(y) for _, y in shards]
         self.longest, self.width = max(self.counts), first.shape[1]
         self.x = first.new_zeros(len(shards), self.longest, self.width, dtype=torch.float64)
         self.target = self.x.new_zeros(len(shards), self.longest, objective.classes)
-        self.there = self.x.new_zeros(len(shards), self.longest, 1)
+        self.weight, self.even = self.x.new_zeros(len(shards), self.longest, 1), weights is None
         for i, (features, labels) in enumerate(shards):
             self.x[i, : len(labels)] = objective.bounded(features)
             self.target[i, : len(labels)] = F.one_hot(labels.long(), objective.classes).double()
-            self.there[i, : len(labels)] = 1.0
+            self.weight[i, : len(labels), 0] = 1.0 if weights is None else weights[i].double()
+        self.total = float(self.weight.sum((1, 2)).max()) * (1 + 2**-20)  # of the weights, whatever its own rounding
 
     def gradient(self, heads: Tensor) -> Tensor:
         """∇F of every head at once."""
-        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.there)
-        return (residual.mT @ self.x) / self.objective.records + self.objective.regularisation * heads
+        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.weight)
+        total = residual[:, :_BLOCK].mT @ self.x[:, :_BLOCK]
+        for start in range(_BLOCK, self.longest, _BLOCK):
+            total += residual[:, start : start + _BLOCK].mT @ self.x[:, start : start + _BLOCK]
+        return total / self.objective.records + self.objective.regularisation * heads
 
     def certified(self, heads: Tensor, gradient: Tensor) -> Tensor:
         """For every head, an upper bound on its true ‖∇F‖ that includes rounding errors in the computed one."""
         norms = _norm(gradient) * (1 + 2 * _gamma(heads[0].numel() + 4))
         rows = heads.norm(dim=2).amax(1) * 1.01
         errors = [
-            self.objective._error(self.width, self.longest, norm, row)
+            self.objective._error(self.width, self.total, norm, row, self.longest)
             for norm, row in zip((1.01 * _norm(heads)).tolist(), rows.tolist(), strict=True)
         ]
         return norms + torch.tensor(errors, dtype=torch.float64, device=norms.device)
@@ -170,10 +202,14 @@ class _Heads:
         return ~(self.certified(heads, self.gradient(heads)) <= self.objective.largest_gradient)
 
     def curvature(self) -> Tensor | None:
-        """Cholesky factors of (1/2)ΦᵀΦ/n0 + λ, a bound on every Hessian of F (Böhning 1992); None if too wide."""
+        """Cholesky factors of ΦᵀWΦ/(2 n0) + λ, which bounds every Hessian of F (Böhning 1992); None if too wide.
+
+        W holds the weights on its diagonal.
+        """
         if self.width > _WIDEST:
             return None
-        product = self.x.mT @ self.x / (2 * self.objective.records)
+        weighed = self.x if self.even else self.x * self.weight
+        product = weighed.mT @ self.x / (2 * self.objective.records)
         product.diagonal(dim1=1, dim2=2).add_(self.objective.regularisation)
         factors: Tensor = torch.linalg.cholesky(product)
         return factors
@@ -183,10 +219,16 @@ class _Heads:
         if factors is not None:
             return torch.cholesky_solve(vector.mT, factors).mT
         objective = self.objective
-        return vector / (self.longest * objective.bound**2 / (2 * objective.records) + objective.regularisation)
+        return vector / (self.total * objective.bound**2 / (2 * objective.records) + objective.regularisation)
 
 
-def solve(shards: Sequence[Shard], objective: LogisticHead, *, certify: bool = True) -> Tensor:
+def solve(
+    shards: Sequence[Shard],
+    objective: LogisticHead,
+    *,
+    weights: Sequence[Tensor] | None = None,
+    certify: bool = True,
+) -> Tensor:
     """One head per shard, (heads, classes, features) in float64, each with a certified ‖∇F‖ ≤ τ.
 
     L-BFGS from zero with a bound on the curvature as its metric. A head depends only on the objective's figures and on
@@ -195,13 +237,14 @@ def solve(shards: Sequence[Shard], objective: LogisticHead, *, certify: bool = T
     Args:
         shards: Features and labels of each.
         objective: What is minimised.
+        weights: Of the records of each shard; one each if left out.
         certify: Whether a guarantee depends on the distance. If none does (with votes, one record changes one vote,
             whatever its head becomes), the best head found is returned.
 
     Raises:
         TrainingError: Some head could not be certified.
     """
-    heads = _Heads(shards, objective)
+    heads = _Heads(shards, objective, weights)
     found = _minimise(heads)
     if certify:
         found = _descend(heads, found)
@@ -218,7 +261,7 @@ def solve(shards: Sequence[Shard], objective: LogisticHead, *, certify: bool = T
 def _descend(heads: _Heads, w: Tensor) -> Tensor:
     """Solve uncertified heads again from zero, with a number of steps that is sufficient whatever the records are.
 
-    B = ΦᵀΦ/(2 n0) + λ is an upper bound on every Hessian of F (Böhning 1992) and λ a lower one. With g = ∇F(w), the
+    B = ΦᵀWΦ/(2 n0) + λ is an upper bound on every Hessian of F (Böhning 1992) and λ a lower one. With g = ∇F(w), the
     step w − B⁻¹g gives F(w − B⁻¹g) ≤ F(w) − gᵀB⁻¹g/2, and strong convexity F(w) − F* ≤ ‖g‖²/(2λ). So a step reduces F −
     F* by a factor of 1 − λ/β, where β = R²n/(2 n0) + λ exceeds B's eigenvalues. It is at most (n/n0) ln C at zero, and
     ‖g‖² ≤ 2β(F − F*) at the end: after (β/λ) ln(2β (n/n0) ln C/(τ/2)²) steps ‖g‖ ≤ τ/2, which is certified if rounding
@@ -228,7 +271,7 @@ def _descend(heads: _Heads, w: Tensor) -> Tensor:
     if not bool(going.any()):
         return w
     objective, factors = heads.objective, heads.curvature()
-    share = heads.longest / objective.records
+    share = heads.total / objective.records  # n is the sum of the weights
     largest = objective.bound**2 * share / 2 + objective.regularisation
     start = 2 * largest * share * math.log(objective.classes) / (objective.largest_gradient / 2) ** 2
     w = torch.where(going, torch.zeros_like(w), w)

@@ -29,6 +29,7 @@ from airlock.bundle.signing import signatures
 from airlock.bundle.signing.envelope import Envelope
 from airlock.bundle.signing.keys import Keyring, PublicKey
 from airlock.data import Records, Split
+from airlock.data import people as data_people
 from airlock.data import split as data_split
 from airlock.ledger import Key, Ledger, tables
 from airlock.ledger.chain import Seal
@@ -606,6 +607,56 @@ def shards_by_position(patch: Patch) -> None:
 
 def parts_by_position(patch: Patch) -> None:
     _positions_where(patch, lambda purpose: purpose != data_split._SHARDS)
+
+
+def a_person_in_two_parts(patch: Patch) -> None:
+    """The records of a test person that are not tested on are trained on."""
+    divide = data_split.divide
+
+    def more(facts: Any, pool: Records, *arguments: Any) -> Split:
+        found = divide(facts, pool, *arguments)
+        if pool.person is None or found.test.person is None:
+            return found
+        there = [set(map(bytes, part.x)) for part in (found.private, found.public, found.test, found.holdout)]
+        left = [i for i, row in enumerate(pool.x) if not any(bytes(row) in part for part in there)]
+        return replace(found, private=data_split.joined(found.private, pool.take(np.array(left, np.int64))))
+
+    everywhere(patch, divide, more)
+
+
+def _by_content(patch: Patch, is_wrong: Callable[[bytes], bool]) -> None:
+    right = data_split.positions
+
+    def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[Floats, list[bytes]]:
+        return right(replace(records, person=None) if is_wrong(purpose) else records, seed, purpose)
+
+    patch.setattr(data_split, "positions", positions)
+
+
+def people_are_split_by_content(patch: Patch) -> None:
+    _by_content(patch, lambda purpose: purpose != data_split._SHARDS)
+
+
+def people_are_sharded_by_content(patch: Patch) -> None:
+    _by_content(patch, lambda purpose: purpose == data_split._SHARDS)
+
+
+def every_record_of_a_test_person_counts(patch: Patch) -> None:
+    patch.setattr(data_split, "at_most", lambda records, most, seed: records)
+
+
+def people_numbered_by_position(patch: Patch) -> None:
+    """In the order of appearance, as one would: whoever comes first moves everybody."""
+
+    def number(ids: Sequence[str | None]) -> Whole:
+        known = {one: place for place, one in enumerate(dict.fromkeys(ids))}
+        return np.array([known[one] for one in ids], np.int64)
+
+    patch.setattr(data_people, "number", number)
+
+
+def records_weigh_one_each(patch: Patch) -> None:
+    patch.setattr(Records, "weights", property(lambda self: np.ones(len(self))))
 
 
 def holdout_records_are_private_too(patch: Patch) -> None:

@@ -15,6 +15,7 @@ from tests.auditing import test_evaluation
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
 from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
+from tests.data import test_people as people_apart
 from tests.data import test_split
 from tests.faults import checks, plants
 from tests.faults.bundles import of_a_bundle
@@ -151,6 +152,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a shard holds the next one too", "data.split", plants.shards_hold_the_next_one_too, called(test_split.test_every_record_lies_in_one_shard_and_equal_ones_in_the_same)),
     Fault("parts by position", "data.split", plants.parts_by_position, called(test_split.test_adding_a_record_changes_one_part_by_it_alone)),
     Fault("holdout records are trained on", "data.split", plants.holdout_records_are_private_too, called(test_split.test_parts_are_disjoint_and_complete)),
+    Fault("a person in two parts", "data.split", plants.a_person_in_two_parts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
+    Fault("split by content though people are declared", "data.split", plants.people_are_split_by_content, called(people_apart.test_the_part_follows_from_the_identifier_and_not_from_the_content)),
+    Fault("shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, called(people_apart.test_a_person_less_changes_one_shard_by_her_alone)),
+    Fault("a person's test records all counted", "data.split", plants.every_record_of_a_test_person_counts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
+    Fault("people are numbered by position", "data.people", plants.people_numbered_by_position, called(people_apart.test_a_number_and_a_place_follow_from_the_own_identifier)),
+    Fault("head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/head", 500)),
+    Fault("per-query: head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/per-query", 500)),
     # weights
     Fault("shaped: isotropic clipping", "private", plants.isotropic_clipping, SHAPED),
     _long("shaped: noise over 2", "GaussianNoise", plants.noise_over(2.0), SHAPED),

@@ -98,14 +98,16 @@ def test_no_gradients_norm_is_above_its_certificate(seed: int, classes: int, siz
         assert stated < 1e-11 * (1 + size)
 
 
-def exact_gradient(w: Tensor, x: Tensor, y: Tensor, objective: LogisticHead) -> list[mpmath.mpf]:
+def exact_gradient(
+    w: Tensor, x: Tensor, y: Tensor, objective: LogisticHead, weights: list[float] | None = None
+) -> list[mpmath.mpf]:
     with mpmath.workdps(50):
         rows = [[mpmath.mpf(float(v)) for v in row] for row in w]
         total = [[mpmath.mpf(objective.regularisation) * v for v in row] for row in rows]
-        for record, label in zip(x.tolist(), y.tolist(), strict=True):
+        for record, label, weight in zip(x.tolist(), y.tolist(), weights or [1.0] * len(y), strict=True):
             powers = [mpmath.exp(sum(a * mpmath.mpf(b) for a, b in zip(row, record, strict=True))) for row in rows]
             for c, power in enumerate(powers):
-                share = power / sum(powers) - (c == label)
+                share = mpmath.mpf(weight) * (power / sum(powers) - (c == label))
                 for d, b in enumerate(record):
                     total[c][d] += share * mpmath.mpf(b) / objective.records
         return [v for row in total for v in row]
@@ -168,3 +170,71 @@ def test_features_are_brought_within_the_bound() -> None:
     assert not found[1:3].any()
     assert found[3].norm() == pytest.approx(0.5)
     assert torch.equal(found[5], x[5])
+
+
+# People.
+
+
+def of_people(seed: int, counts: list[int], classes: int) -> tuple[Shard, Tensor, Tensor]:
+    """So many records of each person, their weights, and whose they are."""
+    whose = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    return random_shard(seed, len(whose), 4, classes), 1.0 / torch.tensor(counts, dtype=torch.float64)[whose], whose
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 50), min_size=1, max_size=12), st.floats(1e-4, 1.0))
+@settings(max_examples=30, deadline=None)
+def test_one_person_moves_a_head_by_no_more_than_the_sensitivity(
+    seed: int, counts: list[int], regularisation: float
+) -> None:
+    objective = LogisticHead(3, regularisation, 8)
+    (x, y), weights, whose = of_people(seed, counts, 3)
+    rest = whose != seed % len(counts)
+    whole, less = (
+        solve([(x[own], y[own])], objective, weights=[weights[own]]) for own in (torch.ones_like(rest), rest)
+    )
+    assert float((whole - less).norm()) <= objective.sensitivity()
+
+
+def test_a_person_of_fifty_records_comes_near_the_sensitivity_and_without_weights_goes_far_beyond() -> None:
+    objective, others = LogisticHead(2, 1e-3, 1000), hard_shard(400, cosine=0.02)
+    person = (HARD_RECORD[0].repeat(50, 1), HARD_RECORD[1].repeat(50))
+    both = joined(others, person)
+    weights = torch.cat([torch.ones(400), torch.full((50,), 1 / 50)]).double()
+    less = solve([others], objective)
+    moved = float((solve([both], objective, weights=[weights]) - less).norm())
+    assert 0.9 * objective.sensitivity() < moved <= objective.sensitivity()
+    assert float((solve([both], objective) - less).norm()) > 4 * objective.sensitivity()
+
+
+def test_a_person_of_equal_records_is_as_one_record() -> None:
+    objective, (x, y) = LogisticHead(3, 0.01, 20, tolerance=1e-7), random_shard(1, 20, 4, 3)
+    times = torch.arange(20) % 7 + 1
+    weights = 1.0 / times.double().repeat_interleave(times)
+    many = solve([(x.repeat_interleave(times, 0), y.repeat_interleave(times))], objective, weights=[weights])
+    assert float((many - solve([(x, y)], objective)).norm()) < 4 * objective.largest_gradient / 0.01
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 12), min_size=2, max_size=5), st.floats(0.0, 50.0))
+@settings(max_examples=10, deadline=None)
+def test_no_weighted_gradients_norm_is_above_its_certificate(seed: int, counts: list[int], size: float) -> None:
+    """Against 50 digits, in one block and in blocks of four."""
+    objective = LogisticHead(3, 0.01, 4)
+    shard, weights, _ = of_people(seed, counts, 3)
+    w = size * torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for block in (convex._BLOCK, 4):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(convex, "_BLOCK", block)
+            heads = _Heads([shard], objective, [weights])
+            computed = heads.gradient(w)
+            exact = exact_gradient(w[0], heads.x[0], shard[1], objective, weights.tolist())
+            certified = float(heads.certified(w, computed))
+            stated = objective._error(4, heads.total, 1.01 * float(w.norm()), 1.01 * float(w.norm()), len(weights))
+        pairs = zip(computed.flatten().tolist(), exact, strict=True)
+        assert math.sqrt(sum(float(mpmath.mpf(c) - e) ** 2 for c, e in pairs)) <= stated < 1e-11 * (1 + size)
+        assert float(mpmath.sqrt(sum(e**2 for e in exact))) <= certified
+
+
+def test_rounding_grows_with_people_and_hardly_with_their_records() -> None:
+    objective = LogisticHead(2, 1e-3, 1000)
+    assert objective.sharpest(10, 10_000, convex.MOST_ROWS) < 20 * objective.sharpest(10, 10_000)
+    assert objective.largest_gradient > 2 * objective.sharpest(10, 10_000, convex.MOST_ROWS)

@@ -39,7 +39,7 @@ from airlock.auditing.attacks.signals import QUESTION_ANSWERS, Mask, ask
 from airlock.auditing.bounds import Floats
 from airlock.auditing.result import Ints, Scores
 from airlock.config import Frozen
-from airlock.data import Records, Split
+from airlock.data import Records, Split, joined
 from airlock.errors import ConfigError, DataError
 from airlock.mechanisms import Randomness
 from airlock.methods import Channel
@@ -228,7 +228,7 @@ def _release_one(
     channel: Channel, split: Split, pool: Records, row: Mask, rest: Records, beside: Records, seed: int, run: Run
 ) -> dict[str, torch.Tensor]:
     known = pool.take(np.flatnonzero(row))
-    own = Records(np.concatenate([known.x, rest.x]), np.concatenate([known.y, rest.y]))
+    own = joined(known, rest)
     made = channel.release(replace(split, private=own), Randomness.make(seed), Run(device=run.device))
     net = made.network.net
     return {name: torch.from_numpy(ask(net, part)).float() for name, part in (("pool", pool), ("beside", beside))}

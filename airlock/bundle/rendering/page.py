@@ -32,7 +32,7 @@ from airlock.auditing.evaluation import Figure, Figures
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import STAYS, Dossier
 from airlock.bundle.packing import packing_of
-from airlock.bundle.rendering import formatting
+from airlock.bundle.rendering import formatting, text
 from airlock.bundle.rendering.charts import draw_roc, has_curve
 from airlock.bundle.schema import Compression, OtherRelease
 from airlock.bundle.vault import DOSSIER, Vault
@@ -75,7 +75,12 @@ BADGES = {
     "doubt": "In doubt",
     "insecure": "Test only",
 }
-UNITS = {"record": "one record", "model": "one trained model", "none": "nothing"}
+UNITS = {
+    "person": "one person, with all records",
+    "record": "one record",
+    "model": "one trained model",
+    "none": "nothing",
+}
 RELATIONS = {
     "add-remove": "with and without it (add or remove one)",
     "replace-one": "it or another one in its place (replace one)",
@@ -132,9 +137,14 @@ def summary(card: Card, folder: Path) -> str:
     useful = (
         "How useful it is stands in the dossier"
         if card.utility is None
-        else (f"About {percent(card.utility.figures.accuracy.value)} of the test records are right")
+        else (f"About {percent(card.utility.figures.accuracy.value)} of the test {_counted(card)} are right")
     )
     return f"{card.channel}/{card.method} on {card.data.name}: {card.headline} {useful}. In {folder}."
+
+
+def _counted(card: Card) -> str:
+    """What the test part counts."""
+    return text.UNITS["record" if card.data.people is None else "person"]["counted"]
 
 
 def in_notebook(said: str, page: str) -> str:
@@ -159,6 +169,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         total=_total(card),
         scale=scale,
         units=UNITS,
+        words=text.UNITS["record" if card.data.people is None else "person"],
         relations=RELATIONS,
         views=VIEWS,
         gives=GIVES,

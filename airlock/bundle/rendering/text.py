@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, one_in, percent_up, size, times
@@ -36,21 +37,69 @@ CardVerdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
 
 STRONG, MODERATE = 1.0, 10.0
 
+# What sentences say of the protected unit. "They" and "it" are whoever the sentence is about.
+UNITS: dict[str, dict[str, str]] = {
+    "record": {
+        "used": "any one record was used",
+        "given": "a given record was used",
+        "any": "any one record",
+        "one": "one record",
+        "it was": "it was used",
+        "left out": "Had it been left out of the training data (or put in)",
+        "replaced": "Had another record stood in its place",
+        "different": "Had it been different",
+        "two": "someone who holds two records, knows that one of them was used",
+        "every": "every record, whether the model learnt from it or was only measured on it",
+        "others": "every other record",
+        "covers": "It covers one record. Where one person has several records, ε counts once for each of them.",
+        "whole": "a whole record",
+        "counted": "records",
+        "tested": "test records were asked about",
+        "kind": "records of this kind",
+        "test one": "a test record",
+        "too": "test records too",
+    },
+    "person": {
+        "used": "any one person's records were used",
+        "given": "a given person's records were used",
+        "any": "any one person",
+        "one": "one person",
+        "it was": "their records were used",
+        "left out": "Had all their records been left out of the data (or put in)",
+        "replaced": "Had the records of another person stood in place of theirs",
+        "different": "Had all their records been different",
+        "two": "someone who holds the records of two people, knows that those of one of them were used",
+        "every": "every person, whether the model learnt from their records or was only measured on one of them",
+        "others": "all records of everybody else",
+        "covers": "It covers all records of a person together, however many there are.",
+        "whole": "all records of somebody",
+        "counted": "people",
+        "tested": "test people were asked about, by one record each",
+        "kind": "such records, one of each person,",
+        "test one": "a test person",
+        "too": "test people too",
+    },
+}
+ONLY_RECORDS = " It is about ONE RECORD: people in these data have several, and a person as a whole is protected less."
+ONLY_RECORDS_COVERED = (
+    "It covers one record. People in these data have several records, and ε counts once for each of them."
+)
+
 INSECURE = (
     "TEST ONLY, the guarantee does NOT hold against anyone who knows the seed: "
     "the privacy noise was made from a fixed seed and can be computed and taken away."
 )
 STRONG_HEADLINE = (
-    "Proven, strong: anyone who studies this release learns almost the same whether or not any one record was used; "
+    "Proven, strong: anyone who studies this release learns almost the same whether or not {used}; "
     "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
 )
 MODERATE_HEADLINE = (
-    "Proven, moderate: this release limits what anyone can learn about whether any one record was used; "
+    "Proven, moderate: this release limits what anyone can learn about whether {used}; "
     "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
 )
 WEAK_HEADLINE = (
-    "Proven, but weak: with {size} the guarantee alone hardly limits what can be learnt about any one record; "
-    "guessing whether it was used may be right almost every time."
+    "Proven, but weak: with {size} the guarantee alone hardly limits what can be learnt about {any}; "
+    "guessing whether {it was} may be right almost every time."
 )
 DOUBT_HEADLINE = (
     "IN DOUBT: an attack measured ε of at least {bound}, more than the stated {size}; "
@@ -96,41 +145,40 @@ RECOVERY_ROW = "{psnr:g} dB or better at most {bound} of the time ({blind} witho
 
 ODDS = {
     "add-remove": (
-        "Take any one record. Had it been left out of the training data (or put in), this same release could have come "
-        "out anyway: at most {odds} times more or less likely, apart from a probability of {rest} (δ)."
+        "Take {any}. {left out}, this same release could have come out anyway: at most {odds} times "
+        "more or less likely, apart from a probability of {rest} (δ)."
     ),
     "replace-one": (
-        "Take any one record. Had another record stood in its place, this same release could have come out anyway: "
-        "at most {odds} times more or less likely, apart from a probability of {rest} (δ)."
+        "Take {any}. {replaced}, this same release could have come out anyway: at most {odds} times "
+        "more or less likely, apart from a probability of {rest} (δ)."
     ),
 }
 GUESS = {
     "add-remove": (
-        "As a guess: someone who thinks it as likely as not that a given record was used, and studies this release in "
-        "every possible way, is right about it at most {guess} of the time. A coin is right 50% of the time."
+        "As a guess: someone who thinks it as likely as not that {given}, and studies this release in every "
+        " possible way, is right about it at most {guess} of the time. A coin is right 50% of the time."
     ),
     "replace-one": (
-        "As a guess: someone who holds two records, knows that one of them was used, and studies this release in every "
-        "possible way, names the right one at most {guess} of the time. A coin is right 50% of the time."
+        "As a guess: {two}, and studies this release in every possible way, names the right one at "
+        "most {guess} of the time. A coin is right 50% of the time."
     ),
 }
 PROMISE_SCOPE = (
-    "It holds for every record, whether the model learnt from it or was only measured on it: the bundle, this card "
-    "included, is all that it is about.",
-    "This holds against everyone, also against someone who knows every other record, and whatever is done with the "
-    "release later.",
-    "It covers one record. Where one person has several records, ε counts once for each of them.",
+    "It holds for {every}: the bundle, this card included, is all that it is about.",
+    "This holds against everyone, also against someone who knows {others}, and whatever is done with the release "
+    "later.",
+    "{covers}",
     "It does not hide what is true of people in general: that can be learnt from the release, also about people who "
     "were not in the data.",
 )
 WEAK_SCOPE = (
-    "Take any one record. Had it been different, this same release could still have come out, but perhaps {odds} times "
-    "more or less likely. That is so much that a guess about one record may be right almost every time.",
+    "Take {any}. {different}, this same release could still have come out, but perhaps {odds} times more or less "
+    "likely. That is so much that a guess about {one} may be right almost every time.",
     "An ε above 10 is weak or no protection by itself. Whether this may leave has to rest on other grounds: what the "
     "dossier says about attacks, and who receives it.",
 )
 LARGE_DELTA = (
-    "δ is not small for about {records} records: a method that publishes a whole record at random could meet it. "
+    "δ is not small for about {records} {counted}: a method that publishes {whole} at random could meet it. "
     "It should be well below 1 / {records}."
 )
 INSECURE_SCOPE = (
@@ -158,11 +206,11 @@ WHERE: dict[frozenset[Place], str] = {
     frozenset({"cpu", "gpu"}): "partly on the CPU and partly on the GPU",
 }
 UTILITY = (
-    "About {records} test records were asked about. With {confidence} confidence the accuracy on records of this kind "
-    "lies between {low} and {high}. The counts behind this have noise, which the interval contains; they cost a test "
-    "record ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
+    "About {records} {tested}. With {confidence} confidence the accuracy on {kind} lies between {low} and {high}. The "
+    "counts behind this have noise, which the interval contains; they cost {test one} ε = {epsilon}{covered}. "
+    "Exact figures are in the dossier, which stays with whoever made this release."
 )
-COVERED = ", so that the guarantee is about test records too"
+COVERED = ", so that the guarantee is about {too}"
 MEASURED_INSIDE = (
     "How useful the answers are was measured by asking beyond the budget, which nothing pays for. So the figure is not "
     "here but in the dossier, which stays with whoever made this release."
@@ -198,14 +246,14 @@ MANY_RUNS = (
     "{runs} runs were declared before one result was picked, and all of them are paid for: the recorded events, and so "
     "ε, contain every run. So do those of the test part, if the pick was made by what the runs' cards say."
 )
-PUBLIC_PART = " It is not about the {share} of the records that the holder declared public."
+PUBLIC_PART = " It is not about the {share} of the {counted} that the holder declared public."
 
 
 def verdict(promise: StatedGuarantee, secure_noise: bool, audit: Audit | None = None) -> CardVerdict:
     """The one word that decides badge and headline; "doubt" is possible only if the audit is given."""
     if not secure_noise:
         return "insecure"
-    if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
+    if promise.status != "proven" or promise.unit not in PROTECTED or promise.epsilon is None:
         return "unproven"
     if audit is not None and measured(audit) > promise.epsilon:
         return "doubt"
@@ -262,8 +310,15 @@ def headline(promise: StatedGuarantee, secure_noise: bool, data: DataSummary, ow
     If no model leaves, or some records were declared public, another sentence follows.
     """
     about = verdict(promise, secure_noise) in ("proven", "weak") and data.public_share > 0
-    public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%") if about else ""
-    return _promised(promise, secure_noise) + public + own.headline
+    own_words = _unit(promise)
+    public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%", **own_words) if about else ""
+    only = ONLY_RECORDS if data.grouped and verdict(promise, secure_noise) in ("proven", "weak") else ""
+    return _promised(promise, secure_noise) + only + public + own.headline
+
+
+def _unit(promise: StatedGuarantee) -> dict[str, str]:
+    """The words for what is protected."""
+    return UNITS.get(promise.unit, UNITS["record"])
 
 
 def _promised(promise: StatedGuarantee, secure_noise: bool) -> str:
@@ -275,9 +330,9 @@ def _promised(promise: StatedGuarantee, secure_noise: bool) -> str:
     epsilon = promise.epsilon if promise.epsilon is not None else math.inf
     stated = size(epsilon, promise.delta)
     if kind == "weak":
-        return WEAK_HEADLINE.format(size=stated)
+        return WEAK_HEADLINE.format(size=stated, **_unit(promise))
     text = STRONG_HEADLINE if epsilon <= STRONG else MODERATE_HEADLINE
-    return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated)
+    return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated, **_unit(promise))
 
 
 def doubt(promise: StatedGuarantee, audit: Audit) -> str:
@@ -323,7 +378,7 @@ def write(
 ) -> Words:
     """Every sentence below the headline."""
     return Words(
-        promise=_promise(promise, data.records, verdict(promise, secure_noise), own),
+        promise=_promise(promise, data, verdict(promise, secure_noise), own),
         noise=_noise(secure_noise, noise_made_on),
         utility=_useful(utility, promise) + own.utility,
         audit=AUDIT.format(share=f"{100 * audit.share:.3g}%") if audit.attacks else NO_AUDIT,
@@ -336,29 +391,31 @@ def _useful(utility: Utility | None, promise: StatedGuarantee) -> str:
     """What the noisy counts show, and that they are paid for."""
     if utility is None:
         return MEASURED_INSIDE
-    found = utility.figures
+    found, words = utility.figures, _unit(promise)
     return UTILITY.format(
         records=f"{found.records:,}",
         low=f"{found.accuracy.low:.1%}",
         high=f"{found.accuracy.high:.1%}",
         confidence=f"{CONFIDENCE:.0%}",
         epsilon=epsilon_up(utility.counts.epsilon),
-        covered=COVERED if promise.status == "proven" and promise.unit == "record" else "",
+        covered=COVERED.format(**words) if promise.status == "proven" and promise.unit in PROTECTED else "",
+        **words,
     )
 
 
-def _promise(promise: StatedGuarantee, records: int, kind: CardVerdict, own: Particulars) -> tuple[str, ...]:
-    if promise.status != "proven" or promise.unit != "record" or promise.epsilon is None:
+def _promise(promise: StatedGuarantee, data: DataSummary, kind: CardVerdict, own: Particulars) -> tuple[str, ...]:
+    if promise.status != "proven" or promise.unit not in PROTECTED or promise.epsilon is None:
         return (NO_PROMISE, *_unproven_promise(promise))
     if kind == "insecure":
         return tuple(line.format(size=size(promise.epsilon, promise.delta)) for line in INSECURE_SCOPE)
+    words = _unit(promise) | ({"covers": ONLY_RECORDS_COVERED} if data.grouped else {})
     if kind == "weak":
-        lines = [line.format(odds=times(promise.epsilon)) for line in WEAK_SCOPE]
+        lines = [line.format(odds=times(promise.epsilon), **words) for line in WEAK_SCOPE]
     else:
         lines = _odds(promise, promise.epsilon)
-    lines = [*own.scope, *lines, *PROMISE_SCOPE, *own.bounds]
-    if promise.delta * records >= 1:
-        lines.append(LARGE_DELTA.format(records=f"{records:,}"))
+    lines = [*own.scope, *lines, *(line.format(**words) for line in PROMISE_SCOPE), *own.bounds]
+    if promise.delta * data.units >= 1:
+        lines.append(LARGE_DELTA.format(records=f"{data.units:,}", **words))
     return tuple(lines)
 
 
@@ -377,6 +434,7 @@ def _odds(promise: StatedGuarantee, epsilon: float) -> list[str]:
         "odds": times(epsilon),
         "rest": one_in(promise.delta),
         "guess": percent_up(best_guess(epsilon, promise.delta)),
+        **_unit(promise),
     }
     return [ODDS[promise.relation].format(**figures), GUESS[promise.relation].format(**figures)]
 

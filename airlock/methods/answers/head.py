@@ -8,6 +8,8 @@ answer: all answers are computed from what left, so they cost nothing.
 
 Proof. One record more or less moves the certified head by at most Δ = √2/(λ n0) + 2τ/λ in L2, as `training.convex`
 shows. Noise N(0, (zΔ)²) on every weight is `GaussianDpEvent(z)`, once; front end, λ, n0 and τ follow from public facts.
+The same holds for one person more or less: the loss of a person is the mean over her records, so that she moves the
+head no further than one record would, and n0 is the public number of people.
 
 Settings, by one rule for all data and every ε: the noise on a logit, zΔ‖φ‖, is `logit_noise`; λ follows. A small λ fits
 the records better and makes the noise larger; a large λ shrinks logits and noise alike. The default was chosen on
@@ -32,6 +34,8 @@ from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.methods.answers.linear_head import (
     CASE_REGULARISATION,
     PAIR,
+    PAIR_OF_PEOPLE,
+    VISITS,
     CertifiedHead,
     case_config,
     case_facts,
@@ -45,12 +49,13 @@ from airlock.training.convex import LogisticHead
 
 
 class Head(CertifiedHead):
-    """Public features, one private head with noise; status proven, unit record, relation add-remove."""
+    """Public features, one private head with noise; status proven, unit record or person, relation add-remove."""
 
     method: ClassVar[str] = "head"
     title: ClassVar[str] = "a private head on public features, by output noise"
     rank: ClassVar[int] = 20
     status: ClassVar[Status] = "proven"
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     small: ClassVar[Mapping[str, object] | None] = {}
     leaves: ClassVar[str] = (
         "A model whose last layer was fitted to the private records, with random noise on it, on top of a fixed public "
@@ -62,6 +67,12 @@ class Head(CertifiedHead):
         """The head with and without one record that moves it almost as far as possible."""
         config = case_config(cls.method, epsilon, delta, {"regularisation": CASE_REGULARISATION})
         return _case_of_head(cls(config, case_facts()))
+
+    @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """The same with and without one person of many records."""
+        config = case_config(cls.method, epsilon, delta, {"regularisation": CASE_REGULARISATION})
+        return _case_of_head(cls(config, case_facts(people=True)), VISITS, PAIR_OF_PEOPLE)
 
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
@@ -141,11 +152,11 @@ class Head(CertifiedHead):
 STATISTICS = ("the projection on the difference of both heads", "the squared size of the head")
 
 
-def _case_of_head(channel: Head) -> Case:
+def _case_of_head(channel: Head, visits: int | None = None, pair: str = PAIR) -> Case:
     """The real release, solved and with noise; the claim is the ε of the event that was executed."""
     plan, here, noise = channel.plan(), Run(), channel.noise_multiplier
     net = channel.ready()
-    sides = dict(zip((True, False), neighbours(), strict=True))
+    sides = dict(zip((True, False), neighbours(visits), strict=True))
     both, others = (channel.solve(net, sides[known], noise, here).numpy() for known in (True, False))
     toward = (both - others) / np.linalg.norm(both - others)
 
@@ -160,7 +171,7 @@ def _case_of_head(channel: Head) -> Case:
         return scores
 
     reach = float(np.linalg.norm(both - others)) / channel.head_objective.sensitivity()
-    return Case.of_proven(plan.guarantee, PAIR, STATISTICS, run, reach)
+    return Case.of_proven(plan.guarantee, pair, STATISTICS, run, reach)
 
 
 # The canaries: a whole release. A canary's features are its own coordinate and the constant, and labels alternate.

@@ -2,7 +2,8 @@
 
 A frozen public front end maps every record on its own to a feature vector φ of norm at most 1, with a constant in it
 for the bias. A multinomial logistic head is solved on private records; for `head` and `per-query` to within a certified
-distance of its minimiser (`training.convex`), which bounds how far one record more or less can move it.
+distance of its minimiser (`training.convex`), which bounds how far one record more or less can move it. Where the unit
+is a person, her records have weights that add up to one, and the same bound is on how far one person can move it.
 
 Features are computed in float64. Within a batch, another record can change the order in which sums are taken and so
 their last bits; these are 10^-15 here, which is negligible next to the certified distance.
@@ -28,7 +29,7 @@ from airlock.nets import build_front
 from airlock.nets.frontend import CONSTANT, Framed, pretrain
 from airlock.nets.scattering import SMALLEST, dense
 from airlock.training import Run
-from airlock.training.convex import LogisticHead, solve
+from airlock.training.convex import MOST_ROWS, LogisticHead, solve
 from airlock.training.devices import to_input
 
 ASSUMPTIONS = (
@@ -72,7 +73,7 @@ class HeadSettings(FrontEndSettings):
 
 
 class PublicFeatures(Channel):
-    """A frozen public front end for methods that fit heads on it; unit record, relation add-remove."""
+    """A frozen public front end for methods that fit heads on it; unit record or person, relation add-remove."""
 
     channel: ClassVar[str] = "answers"
     settings_model: ClassVar[type[Frozen] | None] = FrontEndSettings
@@ -82,7 +83,7 @@ class PublicFeatures(Channel):
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         refuse_net(config)
-        self.records = facts.expected("private", config.split)
+        self.records = facts.expected("private", config.split)  # people, where these are the unit
         picture = len(facts.shape) == 3 and min(facts.shape[1:]) >= SMALLEST
         automatic = "scattering" if picture else "pixels"
         self.features = automatic if self.settings.features == "auto" else self.settings.features
@@ -102,9 +103,11 @@ class PublicFeatures(Channel):
     def check(self, objective: LogisticHead, width: int, records: int | None = None) -> None:
         """Refuse figures at which rounding alone could keep a head from being certified, whatever the records are.
 
-        That includes ten times as many records as declared, because how many there are is private.
+        That includes ten times as many records as declared, because how many there are is private; or ten times as many
+        people, with any number of records.
         """
-        if objective.largest_gradient < 2 * objective.sharpest(width, records or _TIMES * objective.records):
+        rows = MOST_ROWS if self.facts.unit == "person" else None  # nobody knows how many records a person has
+        if objective.largest_gradient < 2 * objective.sharpest(width, records or _TIMES * objective.records, rows):
             raise ConfigError(
                 "a head that float64 can certify whatever the records are",
                 f"a regularisation of {objective.regularisation:.2g} at a tolerance of {objective.tolerance:.2g}",
@@ -139,7 +142,9 @@ class CertifiedHead(PublicFeatures):
     def solve(self, net: Framed, records: Records, noise_multiplier: float, run: Run) -> Tensor:
         """The certified head of these records, without noise; it must not leave."""
         labels = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
-        return solve([(embed(net, records, run), labels)], self.objective(noise_multiplier))[0]
+        weights = torch.from_numpy(records.weights).to(run.device)
+        own = None if records.person is None else [weights]
+        return solve([(embed(net, records, run), labels)], self.objective(noise_multiplier), weights=own)[0]
 
 
 # Features.
@@ -187,6 +192,10 @@ _OTHERS = 400  # in truth
 _COSINE = 0.02  # between the features of the record that differs and those of the others
 CASE_REGULARISATION = 1e-3
 MADE_UP = "made up for the court"
+VISITS = 20  # records of the person who differs
+PAIR_OF_PEOPLE = (
+    f"{_OTHERS} people with one record each, with and without one with {VISITS} records that all push one way"
+)
 PAIR = f"{_OTHERS} records, with and without one of the other side's class that is nearly orthogonal to all of them"
 
 
@@ -206,16 +215,24 @@ def case_config(method: str, epsilon: float, delta: float, settings: Mapping[str
     )
 
 
-def case_facts(classes: int = 2, records: int = CASE_RECORDS, inputs: int = 2) -> Facts:
-    """What is stated about the made-up records."""
-    return Facts("court", (inputs,), tuple(map(str, range(classes))), records, 1, MADE_UP)
+def case_facts(classes: int = 2, records: int = CASE_RECORDS, inputs: int = 2, people: bool = False) -> Facts:
+    """What is stated about the made-up records; with `people`, as many as records."""
+    names = tuple(map(str, range(classes)))
+    return Facts("court", (inputs,), names, records, 1, MADE_UP, people=records if people else None)
 
 
-def neighbours() -> tuple[Records, Records]:
-    """With and without the record; the one that differs comes last."""
+def neighbours(visits: int | None = None) -> tuple[Records, Records]:
+    """With and without the record; the one that differs comes last.
+
+    With `visits`, it is a person who differs, with so many records that all push the same way; everybody else has one.
+    Her loss is their mean, so that the head moves as far as by one record; as a sum it would move many times as far.
+    """
     i = np.arange(_OTHERS)
     y = i % 2
     cosine = np.where(y == 1, _COSINE, -_COSINE) * (1 + CONSTANT**2) - CONSTANT**2  # before the constant is put in
     others = np.stack([cosine, np.where(i % 4 < 2, 1.0, -1.0) * np.sqrt(1 - cosine**2)], 1)
-    both = Records(np.concatenate([others, [[1.0, 0.0]]]).astype(np.float32), np.append(y, 0).astype(np.int64))
+    more = visits or 1
+    x = np.concatenate([others, np.repeat([[1.0, 0.0]], more, 0)]).astype(np.float32)
+    person = None if visits is None else np.append(i, np.full(more, _OTHERS)).astype(np.int64)
+    both = Records(x, np.append(y, np.zeros(more)).astype(np.int64), person)
     return both, both.take(np.arange(_OTHERS))

@@ -22,7 +22,8 @@ pair, 4e more for the spread. Both are part of the sensitivity.
   public figures.
 
 Answers are independent given W, queries may be chosen by earlier answers, and the number Q of all answers is fixed in
-advance, so Q answers are Q of these events.
+advance, so Q answers are Q of these events. All of it holds for one person with all her records in place of one record:
+W moves by at most Δ (`training.convex`).
 
 One head, or noise on every answer? Both have the same sensitivity. With a budget of μ in terms of Gaussian differential
 privacy (Dong, Roth and Su 2022), where one Gaussian mechanism has μ = 1/z, a head that leaves gets noise ΔR/μ on a
@@ -66,6 +67,8 @@ from airlock.methods.answers.linear_head import (
     ASSUMPTIONS,
     CASE_REGULARISATION,
     PAIR,
+    PAIR_OF_PEOPLE,
+    VISITS,
     CertifiedHead,
     HeadSettings,
     case_config,
@@ -149,13 +152,14 @@ class NoisyLogits(PaidAnswerer):
 
 
 class PerQuery(CertifiedHead):
-    """Q answers with noise; status proven, unit record, relation add-remove."""
+    """Q answers with noise; status proven, unit record or person, relation add-remove."""
 
     method: ClassVar[str] = "per-query"
     title: ClassVar[str] = "answers with noise on each"
     rank: ClassVar[int] = 90
     artefact: ClassVar[ArtefactKind] = "interface"
     status: ClassVar[Status] = "proven"
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     small: ClassVar[Mapping[str, object] | None] = {"queries": 12}
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions, each with random noise. The model that answers stays inside."
@@ -168,6 +172,11 @@ class PerQuery(CertifiedHead):
     def case(cls, epsilon: float, delta: float) -> Case:
         """All answers about a record that moves the head almost as far as possible."""
         return case_of_answers(cls, epsilon, delta)
+
+    @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """The same about a person of many records."""
+        return case_of_answers(cls, epsilon, delta, people=True)
 
     @classmethod
     def answerer(cls, interface: Interface, kept: Secrets) -> Answerer:
@@ -342,11 +351,19 @@ STATISTICS: dict[Gives, tuple[str, ...]] = {
 
 
 def case_of_answers(
-    method: type[PerQuery], epsilon: float, delta: float, classes: int = 2, gives: Gives = "logits"
+    method: type[PerQuery],
+    epsilon: float,
+    delta: float,
+    classes: int = 2,
+    gives: Gives = "logits",
+    people: bool = False,
 ) -> Case:
-    """The real heads, the real noise, the whole budget; classes that no record has change nothing but the noise."""
-    channel = case_channel(method, epsilon, delta, classes, gives)
-    net, sides, figures = channel.ready(), neighbours(), channel.figures
+    """The real heads, the real noise, the whole budget; classes that no record has change nothing but the noise.
+
+    With `people`, one person of many records differs instead of one record.
+    """
+    channel = case_channel(method, epsilon, delta, classes, gives, people)
+    net, sides, figures = channel.ready(), neighbours(VISITS if people else None), channel.figures
     nobody = sides[0].take(np.arange(0))
     kept = [channel.kept(net, Split(channel.facts, side, nobody, nobody, nobody), Run()) for side in sides]
     answerers = [method.answerer(channel.interface(), own) for own in kept]
@@ -366,14 +383,16 @@ def case_of_answers(
     else:  # by the divergence of two labels, over what is accounted for
         rho = getattr(channel.noise.event, "rho", math.inf)
         reach = math.sqrt(float(softmax(with_it / scale) @ likelier) / rho)
-    pair = f"{PAIR}; {often} answers about that record"
+    pair = f"{PAIR_OF_PEOPLE if people else PAIR}; {often} answers about that record"
     return Case.of_proven(channel.plan().guarantee, pair, STATISTICS[gives], run, reach)
 
 
-def case_channel(method: type[PerQuery], epsilon: float, delta: float, classes: int, gives: Gives) -> PerQuery:
+def case_channel(
+    method: type[PerQuery], epsilon: float, delta: float, classes: int, gives: Gives, people: bool = False
+) -> PerQuery:
     """The method on the made-up records."""
     settings = {"regularisation": CASE_REGULARISATION, "queries": CASE_QUERIES[gives], "gives": gives}
-    return method(case_config(method.method, epsilon, delta, settings), case_facts(classes))
+    return method(case_config(method.method, epsilon, delta, settings), case_facts(classes, people=people))
 
 
 def _logits(net: Framed, kept: Secrets, query: NDArray[np.float32]) -> Scores:

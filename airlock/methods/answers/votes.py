@@ -7,7 +7,8 @@ another rises by 1, so the counts move by at most √2 in L2. They get discrete 
 Questions may be chosen by earlier answers, their number Q is fixed in advance, and Q answers are Q of these events.
 What the features of a question are does not matter here, and neither does how near a head is to its minimiser: only its
 vote is ever used, so it needs no certificate and no noise and may fit its few records well. (Noisy votes of disjoint
-teachers: Papernot et al. 2018, GNMax, here for questions instead of a student.)
+teachers: Papernot et al. 2018, GNMax, here for questions instead of a student.) Shards are by person where the records
+say whose they are: a person lies in one shard with all her records, and one person more or less changes one vote.
 
 Why it beats noise on logits from a hundred answers on: there, one record counts for 1/n0 of a head that is regularised
 until a logit can bear the noise; here it counts for one vote of K, whatever λ is, and the votes of heads that agree
@@ -117,13 +118,14 @@ class NoisyVotes(PaidAnswerer):
 
 
 class Votes(PublicFeatures):
-    """Noisy votes on Q questions; status proven, unit record, relation add-remove."""
+    """Noisy votes on Q questions; status proven, unit record or person, relation add-remove."""
 
     method: ClassVar[str] = "votes"
     title: ClassVar[str] = "labels by noisy votes"
     rank: ClassVar[int] = 80
     artefact: ClassVar[ArtefactKind] = "interface"
     status: ClassVar[Status] = "proven"
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     small: ClassVar[Mapping[str, object] | None] = {"queries": 12, "heads": 24}
     leaves: ClassVar[str] = (
         "Answers to a limited number of questions. Many models, each trained on different records, vote on each; the "
@@ -165,7 +167,7 @@ class Votes(PublicFeatures):
         if heads < on_a_count:
             raise ConfigError(
                 f"at least {math.ceil(on_a_count):,} heads: the noise on a count",
-                f"{heads:,}" if chosen else f"{self.records:,} records, enough for {heads:,}",
+                f"{heads:,}" if chosen else f"{self.records:,} {self.facts.counted}, enough for {heads:,}",
                 "Votes that are fewer than the noise are drowned by it.",
                 'Lower settings.queries, raise epsilon, or take method = "head".',
             )
@@ -187,7 +189,7 @@ class Votes(PublicFeatures):
                 "features": net.centre.mean.numel(),
                 "queries": self.settings.queries,
                 "heads": heads,
-                "records_per_head": round(self.records / heads, 1),
+                f"{self.facts.counted}_per_head": round(self.records / heads, 1),
                 "regularisation": objective.regularisation,
                 "noise_multiplier": noise.multiplier,
                 "noise_on_a_count": MOVED * noise.multiplier,
@@ -212,10 +214,11 @@ class Votes(PublicFeatures):
     def kept(self, net: Framed, records: Records, heads: int, run: Run) -> Secrets:
         """What stays in the vault: one head per shard, each from its own records alone, and the front end."""
         features, labels = embed(net, records, run), torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
+        weights = torch.from_numpy(records.weights).to(run.device)
         objective, found = self.objective(heads), []
         for i, own in enumerate(shard(records, heads, self.config.seed)):
             place = torch.from_numpy(own).to(run.device)
-            found.append(fit_head(features[place], labels[place], objective).float().cpu())
+            found.append(fit_head(features[place], labels[place], objective, weights[place]).float().cpu())
             if run.progress:
                 run.progress("heads", i + 1, heads)
         return {HEADS: {"weight": np.ascontiguousarray(torch.stack(found).numpy())}, FRONT: front_arrays(net)}
@@ -234,17 +237,18 @@ class Votes(PublicFeatures):
         return BudgetSchedule(answer, self.settings.queries, runs=self.config.tuning_runs, unit="queries")
 
 
-def fit_head(features: Tensor, labels: Tensor, objective: LogisticHead) -> Tensor:
+def fit_head(features: Tensor, labels: Tensor, objective: LogisticHead, weights: Tensor | None = None) -> Tensor:
     """One head from its own records, solved in the space that they span, which is all it can use.
 
     No guarantee rests on how near it is to the minimiser: its vote belongs to its own shard, whatever it is.
     """
+    own = None if weights is None else [weights]
     if len(labels) == 0:
         return features.new_zeros(objective.classes, features.shape[1])
     if len(labels) >= features.shape[1]:
-        return solve([(features, labels)], objective, certify=False)[0]
+        return solve([(features, labels)], objective, weights=own, certify=False)[0]
     basis, inner = torch.linalg.qr(objective.bounded(features).mT)
-    head: Tensor = solve([(inner.mT.contiguous(), labels)], objective, certify=False)[0] @ basis.mT
+    head: Tensor = solve([(inner.mT.contiguous(), labels)], objective, weights=own, certify=False)[0] @ basis.mT
     return head
 
 

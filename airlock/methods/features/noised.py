@@ -42,7 +42,7 @@ from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, St
 from airlock.mechanisms.reconstruction import Recovery
 from airlock.methods.artefact import FeatureSet
 from airlock.methods.case import Case, Scores, curve_of, less_noise
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, Executed, Plan
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ONE_RECORD, Executed, Plan
 from airlock.methods.features.extracting import Extracting
 from airlock.methods.features.front import (
     FeatureFrontEnd,
@@ -73,7 +73,7 @@ ROWS = (
     "left out, so that their number tells nothing of the records."
 )
 ASSUMPTIONS = (
-    "One person contributes one record; whoever contributes several is protected less.",
+    ONE_RECORD,
     "Settings and class names were chosen without looking at the private records.",
     "The front end, its projection and the clip norm are public: none of them was chosen on the private records.",
     "The noise stays secret and is not used again.",

@@ -12,6 +12,7 @@ Proof. A record lies in one shard, so adding or removing it changes one of K tea
 to the bit (`teachers.ask_shards`). The answers are released by `answering.Answering`, with bound, K, Q and queries that
 follow from public figures and records, and are the only thing the student gets from private records: `event` under
 add-remove, and post-processing from there on. If records are replaced instead, two teachers may change, and z is half.
+Where the records say whose they are, shards are by person: a person with all her records has one teacher.
 
 Answers are drawn after all teachers are trained, and kept in the vault's checkpoint until the release is made, with a
 digest of the records and of everything else they were made from. A resumed run takes them from there, or is refused if
@@ -60,6 +61,8 @@ from airlock.mechanisms import Randomness, Stream, bounded
 from airlock.methods.case import Case, Scores
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
+    ONE_RECORD,
+    SIZE,
     Channel,
     Details,
     Disclosed,
@@ -91,8 +94,8 @@ from airlock.training.loop import mix
 from airlock.training.stages import Stages
 
 ASSUMPTIONS = (
-    "One person contributes one record; whoever contributes several that differ is protected less.",
-    "The number of records stated on this card is public and was not derived from the private records.",
+    ONE_RECORD,
+    SIZE,
     "The public records may be known to everyone: they are used without protection.",
     "Networks, settings and class names were chosen without looking at the private records.",
     "The noise stays secret and is not used again.",
@@ -177,7 +180,7 @@ class Questions:
 
 
 class Ensemble(Channel[Answering]):
-    """Noisy answers of disjoint teachers, released once; status proven, unit record, relation add-remove."""
+    """Noisy answers of disjoint teachers, released once; status proven, unit record or person, relation add-remove."""
 
     channel: ClassVar[str] = "student"
     method: ClassVar[str] = "ensemble"
@@ -185,6 +188,7 @@ class Ensemble(Channel[Answering]):
     rank: ClassVar[int] = 60
     compact: ClassVar[bool] = True
     status: ClassVar[Status] = "proven"
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     small: ClassVar[Mapping[str, object] | None] = {
         "teachers": 4, "queries": 4, "select": "random", "hint_epochs": 0, "teacher_epochs": 2, "shard_epochs": 2,
     }  # fmt: skip
@@ -202,7 +206,7 @@ class Ensemble(Channel[Answering]):
         self.records = facts.expected("private", config.split)
         if (self.settings.teachers or 2) > self.records:
             raise ConfigError(
-                f"at most as many teachers as private records ({self.records:,})",
+                f"at most as many teachers as private {facts.counted} ({self.records:,})",
                 f"{self.settings.teachers or 2:,}",
                 "Most teachers would have no records and nothing to say.",
                 "Lower settings.teachers, or leave it out.",
@@ -247,7 +251,7 @@ class Ensemble(Channel[Answering]):
     @property
     def each(self) -> int:
         """The number of records that every shard is brought to."""
-        return max(1, round(self.records / self.answering.teachers))
+        return max(1, round(self.facts.expected_records("private", self.config.split) / self.answering.teachers))
 
     def plan(self) -> Plan[Answering]:
         """Calibrate the noise, and warn if it drowns the answers; touches no record."""
@@ -277,7 +281,7 @@ class Ensemble(Channel[Answering]):
             "compression": round(big / small, 2),
             "answers": s.answers,
             "teachers": own.teachers,
-            "records_per_teacher": self.records / own.teachers,
+            f"{self.facts.counted}_per_teacher": self.records / own.teachers,
             "queries": own.queries,
             "select": s.select,
             "noise_multiplier": own.noise_multiplier,
@@ -392,7 +396,8 @@ class Ensemble(Channel[Answering]):
 
     def _mark(self, split: Split, questions: Questions, seed: int, secure: bool) -> str:
         """A digest of all that answers are made from."""
-        parts = (split.private.x, split.private.y, split.public.x, split.public.y, questions.places)
+        whose = [] if split.private.person is None else [split.private.person]
+        parts = (split.private.x, split.private.y, *whose, split.public.x, split.public.y, questions.places)
         own = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
         known = [repr(self.answering), self.settings.model_dump(mode="json"), questions.bound, seed, secure]
         weights = questions.auxiliary.state_dict().values()

@@ -3,6 +3,7 @@
 A shard's head is the ridge regression of its centred one-hot labels on its features. A few records are enough for it,
 the penalty is its only parameter, and a thousand heads take less time than their features. Everything about a shard is
 computed from its own records, in tensors of its own shape: a record in another shard does not change even a rounding.
+Where records say whose they are, those of a person have weights that add up to one.
 
 With `dimensions`, the features are first projected onto that many random orthogonal directions, which are public.
 """
@@ -84,6 +85,9 @@ class Heads:
             x = torch.cat([x[:, :-1] @ self._basis.to(x.device), x[:, -1:]], 1)
         labels = torch.from_numpy(np.ascontiguousarray(own.y)).to(x.device)
         y = nn.functional.one_hot(labels, self.classes).double() - 1.0 / self.classes
+        if own.person is not None:  # everybody weighs one: squares are multiplied by the weights
+            root = torch.from_numpy(own.weights).to(x.device).sqrt()[:, None]
+            x, y = root * x, root * y
         return ridge_regression(x, y, self.ridge)
 
 

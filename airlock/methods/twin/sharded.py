@@ -9,7 +9,8 @@ M vectors v_i. Each is clipped to norm R, which is public, so the mean moves by 
 on every coordinate is `GaussianDpEvent(z)` (`mechanisms.aggregate`). How a shard computes its vector does not matter
 here, as long as any randomness in it is public or independent of the records; features, M and R come from public
 figures. The relation is add-remove. Under replace-one the new record may lie in another shard, so two vectors change,
-and z is half of what is stated here.
+and z is half of what is stated here. Where the records say whose they are, shards are by person: a person with all her
+records lies in one shard, and adding or removing her changes one vector.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from airlock.mechanisms import Randomness, ShardMean, Stream, bounded
 from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, Scores, less_noise
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
+    ONE_RECORD,
+    SIZE,
     Channel,
     Details,
     Disclosed,
@@ -61,8 +64,8 @@ from airlock.training.front_ends.public import (
 )
 
 ASSUMPTIONS = (
-    "One person contributes one record; a person who contributes several that differ is protected less.",
-    "The number of records stated on this card is public and was not derived from the private records.",
+    ONE_RECORD,
+    SIZE,
     "Network, settings and class names were chosen without looking at the private records.",
     "The network that all shards start from is public: it was neither trained nor chosen on the private records.",
     "The noise stays secret and is not used again.",
@@ -162,7 +165,7 @@ class SampleAndAggregate(Channel):
         self.records = facts.expected("private", config.split)
         if (self.settings.shards or 2) > self.records:
             raise ConfigError(
-                f"at most as many shards as private records ({self.records:,})",
+                f"at most as many shards as private {facts.counted} ({self.records:,})",
                 f"{self.settings.shards or 2:,}",
                 "Most shards would be empty and contribute nothing.",
                 "Lower settings.shards, or leave it out.",
@@ -220,7 +223,7 @@ class SampleAndAggregate(Channel):
             "trainable_parameters": self.heads.parameters,
             "dimensions": figures.dimensions,
             "shards": figures.shards,
-            "records_per_shard": self.records / figures.shards,
+            f"{self.facts.counted}_per_shard": self.records / figures.shards,
             "radius": figures.radius,
             "noise_multiplier": figures.noise_multiplier,
             "noise_norm_over_radius": figures.noise_norm_over_radius,
@@ -293,11 +296,12 @@ class SampleAndAggregate(Channel):
 
 
 class Sharded(SampleAndAggregate):
-    """The mean of the shards' vectors with Gaussian noise; status proven, unit record, relation add-remove."""
+    """The mean of the shards' vectors with noise; status proven, unit record or person, relation add-remove."""
 
     method: ClassVar[str] = "sharded"
     title: ClassVar[str] = "the noisy mean of models on disjoint shards"
     rank: ClassVar[int] = 70
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     leaves: ClassVar[str] = (
         "A model that was never trained as a whole: many small models, each fitted to its own part of the private "
         "records, were averaged, with random noise on the average."

@@ -95,7 +95,7 @@ class TestPeople:
 
     def test_the_case_of_a_person_stands(self) -> None:
         """Fifty records, ε = 1; clipped one by one they are refuted (tests/faults)."""
-        case = methods.named("weights/gaussian").case_of_people(1.0, 1e-5)  # type: ignore[attr-defined]
+        case = methods.open_case("weights/gaussian", 1.0, 1e-5, people=True)
         assert not judge(case, Stream.from_seed(1), 100, seconds=1e9).refuted
 
 
