@@ -66,6 +66,7 @@ class People:
         self.share = torch.from_numpy(1.0 / size).to(device)  # of a row in its person's mean
         self.several = torch.from_numpy(size > 1).to(device)
         self.rest = torch.from_numpy(head + size - 1 - np.arange(rows)).to(device)  # rows of the same person behind it
+        self._heads = torch.from_numpy(starts).to(device)
         self._classes = list(self._rectangles())
 
     def _rectangles(self) -> Iterator[tuple[int, int, int]]:
@@ -86,6 +87,10 @@ class People:
             for place in range(1, size):
                 own[:, 0].add_(own[:, place])
         return rows
+
+    def one_each(self, rows: Tensor) -> Tensor:
+        """Only the first row of everybody: a copy, which needs less memory, unless all have one row."""
+        return rows if self.longest == 1 else rows.index_select(0, self._heads)
 
     def spread(self, values: Tensor) -> Tensor:
         """From a person's first row to all of her rows."""
