@@ -120,7 +120,7 @@ class BookKeeper:
             squares, kept = self._squares(calls, rows, clip)
             self._note_size(calls, [rows, *kept.values()], len(y))
             factors, finite, balance = settle(squares, mask, clip, norm, people)
-            total = self._sum(calls, rows, kept, factors, clip.scale is not None)
+            total = self._sum(calls, rows, kept, factors, clip.scale is not None, people)
         return total | balance, finite
 
     def squares(self, x: Tensor, y: Tensor, exact: bool = True, people: People | None = None) -> Named:
@@ -315,8 +315,11 @@ class BookKeeper:
             scales = None if clip.scale is None else {name: clip.scale_of(whole) for name, whole in full.items()}
             found = rule.squares(call, scales, exact)
             if found is None:
-                kept[place] = _by_person(rule.rows(call), call)
-                found = {name: clip.squares(full[name], g) for name, g in kept[place].items()}
+                rows = _by_person(rule.rows(call), call)
+                found = {name: clip.squares(full[name], g) for name, g in rows.items()}
+                kept[place] = (
+                    rows if call.people is None else {name: call.people.one_each(g) for name, g in rows.items()}
+                )
             squares |= {full[name]: value for name, value in found.items() if full[name] not in shared}
         return squares, kept
 
@@ -332,14 +335,17 @@ class BookKeeper:
         kept: dict[int, Named],
         factors: Named,
         scaled: bool,
+        people: People | None = None,
     ) -> Named:
         """The sum by parameter; zero for one that was not used."""
-        total = weighted_rows(shared, factors)
+        of_rows = factors if people is None else {name: people.one_each(factor) for name, factor in factors.items()}
+        one_each = shared if people is None else {name: people.one_each(g) for name, g in shared.items()}
+        total = weighted_rows(one_each, of_rows)
         for place, (layer, call) in enumerate(calls):
             full = {name: self._full(layer, name) for name in self.rules[layer].names}
             if all(name in shared for name in full.values()):
                 continue
-            own = {name: factors[whole] for name, whole in full.items()}
+            own = {name: (of_rows if place in kept else factors)[whole] for name, whole in full.items()}
             found = self._weighted(self.rules[layer], call, kept.get(place), own, scaled)
             total |= {full[name]: g for name, g in found.items() if full[name] not in shared}
         return {name: total[name] if name in total else self._zero(name) for name in self.names.values()}

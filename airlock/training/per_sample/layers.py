@@ -179,7 +179,9 @@ class Product(Rule):
             if call.people is None:
                 found["weight"] = product_squares(a, scaled, scales is None, exact)
             else:
-                found["weight"] = product_squares_by_person(a, scaled, call.people, exact)
+                wide_a, wide_b = (call.people.padded(side) for side in (a, scaled))
+                found["weight"] = product_squares_by_person(a, scaled, (wide_a, wide_b), call.people, exact)
+                call.kept |= {"a": wide_a[: len(a)], "b": wide_b[: len(b)] if scales is None else b}
         if "bias" in self.names:
             summed = _over_places(b)
             if call.people is not None:
@@ -190,7 +192,7 @@ class Product(Rule):
 
     def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """One matrix product over records and positions together."""
-        a, b = self.sides(call)
+        a, b = (call.kept["a"], call.kept["b"]) if "a" in call.kept else self.sides(call)
         found = {}
         if "weight" in self.names:
             plain, own = not scaled and call.people is None, call.spread(factors["weight"])

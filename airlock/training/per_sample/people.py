@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_BLOCK = 64  # rows whose pairs are computed at a time
+_BLOCK = 256  # rows whose pairs are computed at a time
 
 Products = Callable[[slice, slice], Tensor]
 
@@ -66,6 +66,7 @@ class People:
         self.share = torch.from_numpy(1.0 / size).to(device)  # of a row in its person's mean
         self.several = torch.from_numpy(size > 1).to(device)
         self.rest = torch.from_numpy(head + size - 1 - np.arange(rows)).to(device)  # rows of the same person behind it
+        self._heads = torch.from_numpy(starts).to(device)
         self._classes = list(self._rectangles())
 
     def _rectangles(self) -> Iterator[tuple[int, int, int]]:
@@ -86,6 +87,10 @@ class People:
             for place in range(1, size):
                 own[:, 0].add_(own[:, place])
         return rows
+
+    def one_each(self, rows: Tensor) -> Tensor:
+        """Only the first row of everybody: a copy, which needs less memory, unless all have one row."""
+        return rows if self.longest == 1 else rows.index_select(0, self._heads)
 
     def spread(self, values: Tensor) -> Tensor:
         """From a person's first row to all of her rows."""
@@ -111,8 +116,9 @@ class People:
         """The rows in float64 (numbers), with as many more behind them as the last block of pairs may read."""
         beyond = min(_BLOCK, self.rows) + self.longest
         wide = torch.float64 if values.is_floating_point() else values.dtype
-        found = values.new_zeros((self.rows + beyond, *values.shape[1:]), dtype=wide)
+        found = values.new_empty((self.rows + beyond, *values.shape[1:]), dtype=wide)
         found[: self.rows] = values
+        found[self.rows :] = 0
         return found
 
     def squares(self, own: Tensor, sizes: Tensor, products: Products, floor: float, alone: bool) -> Tensor:
@@ -156,14 +162,18 @@ def sizes_of(owners: Tensor, labels: int, most: int | None) -> NDArray[np.int64]
 def pack(sizes: NDArray[np.int64], room: int) -> Iterator[NDArray[np.int64]]:
     """Whole people in chunks of at most `room` rows, the largest first within each; nobody is in two.
 
-    A chunk takes the largest that are left, and then the smallest for what remains of its room.
+    A chunk takes the largest that are left and still fit, so that the small ones remain to fill the gaps of others.
     """
     order = np.argsort(-sizes, kind="stable")
-    ends = np.concatenate([[0], np.cumsum(sizes[order])])
-    first, last = 0, len(order)
-    while first < last:
-        high = int(np.searchsorted(ends[: last + 1], ends[first] + room, side="right")) - 1
-        left = room - int(ends[high] - ends[first])
-        low = max(high, int(np.searchsorted(ends[: last + 1], ends[last] - left, side="left")))
-        yield np.concatenate([order[first:high], order[low:last]])
-        first, last = high, low
+    kinds, starts, counts = np.unique(-sizes[order], return_index=True, return_counts=True)
+    left = {int(-size): order[start : start + count] for size, start, count in zip(kinds, starts, counts, strict=True)}
+    while left:
+        chosen, free = [], room
+        for size in list(left):
+            take = min(len(left[size]), free // size)
+            chosen.append(left[size][:take])
+            left[size] = left[size][take:]
+            free -= take * size
+            if not len(left[size]):
+                del left[size]
+        yield np.concatenate(chosen)

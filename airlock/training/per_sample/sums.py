@@ -94,18 +94,28 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
     return _gram(a, b) + (0.0 if exact else FLOOR) * row_squares(a) * row_squares(b)
 
 
-def product_squares_by_person(a: Tensor, b: Tensor, people: People, exact: bool = False) -> Tensor:
-    """The same over all rows of a person, at her first row; a is (rows, T, in), b is (rows, T, out)."""
+def product_squares_by_person(
+    a: Tensor, b: Tensor, wide: tuple[Tensor, Tensor], people: People, exact: bool = False
+) -> Tensor:
+    """The same over all rows of a person, at her first row.
+
+    Args:
+        a: (rows, T, in).
+        b: (rows, T, out), in units of the clip's scale.
+        wide: Both in float64 (`People.padded`).
+        people: Who owns the rows.
+        exact: As above.
+    """
     several = a.shape[1] > 1
     sizes = row_squares(a) * row_squares(b)
     own = _gram(a, b) if several else sizes
-    wide_a, wide_b = (people.padded(side if several else side[:, 0]) for side in (a, b))
 
     def products(one: slice, other: slice) -> Tensor:
-        if not several:
-            return (wide_a[one] * wide_a[other]).sum(1) * (wide_b[one] * wide_b[other]).sum(1)
-        pairs = [torch.bmm(wide[one], wide[other].transpose(1, 2)) for wide in (wide_a, wide_b)]
-        return pairs[0].mul_(pairs[1]).flatten(1).sum(1)
+        if several:
+            pairs = [torch.bmm(side[one], side[other].transpose(1, 2)) for side in wide]
+            return pairs[0].mul_(pairs[1]).flatten(1).sum(1)
+        pairs = [(side[one, 0] * side[other, 0]).sum(1) for side in wide]
+        return pairs[0].mul_(pairs[1])
 
     return people.squares(own, sizes.sqrt(), products, 0.0 if exact else FLOOR, alone=several)
 

@@ -251,8 +251,8 @@ def test_people_are_packed_whole(sizes: list[int], room: int) -> None:
         own = [sizes[i] for i in chunk]
         assert 0 < sum(own) <= room
         assert own == sorted(own, reverse=True)
-    if sizes.count(1) * 9 >= sum(sizes):  # gaps are filled
-        assert len(chunks) <= -(-sum(sizes) // room) + 1
+    if sizes.count(1) >= 9 * len(chunks):  # gaps are filled
+        assert len(chunks) == -(-sum(sizes) // room)
 
 
 def test_a_lot_larger_than_memory_is_the_sum_of_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
