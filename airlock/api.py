@@ -98,6 +98,7 @@ def audit(
     bundle: Outcome | Audited | Bundle | Place,
     *,
     data: str | None = None,
+    person: str | None = None,
     data_dir: Place | None = None,
     net: str | None = None,
     seed: int = 0,
@@ -115,6 +116,7 @@ def audit(
         bundle: What was released, or its folder.
         data: The records that it came from, if they are your own or another package's source: a bundle never says where
             they are stored.
+        person: The column that says whose they are, if it is a release for people: a bundle never names that either.
         data_dir: Where named data sets are stored.
         net: The network's `package.module:function` if it is your own, or its name if it is another package's; it is
             imported.
@@ -132,7 +134,10 @@ def audit(
         return pipeline.audit_bundle(
             _folder(bundle),
             parse(AuditSettings, how, "audit"),
-            overrides={} if data is None else {"data.source": _placed(data)},
+            overrides={
+                **({} if data is None else {"data.source": _placed(data)}),
+                **({} if person is None else {"data.person": person}),
+            },
             data_dir=_path(data_dir),
             net=net,
             seed=seed,

@@ -50,7 +50,7 @@ from airlock.data.validate import check_records
 from airlock.errors import AccountingError, ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Channel, FeatureSet, Interface, NetworkArtefact, Plan, Release, contract
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, ArtefactKind
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ONE_RECORD, ArtefactKind
 from airlock.methods.interface import as_queries, ask
 from airlock.nets import registry as net_registry
 from airlock.plugins import Registry
@@ -185,6 +185,19 @@ class MethodContract:
             assert 0.5 * self.epsilon < promise.epsilon <= self.epsilon
         assert promise.delta == self.delta
         assert promise.assumptions
+
+    def test_people_are_protected_or_refused(self) -> None:
+        """Where the data say whose a record is, the guarantee is about people, or there is no plan."""
+        config = self.config()
+        facts = data.describe(config)
+        facts = replace(facts, people=facts.records, records=2 * facts.records, records_per_person=4)
+        if "person" not in methods.find(config).units:
+            with pytest.raises(ConfigError, match="protects a person"):
+                methods.build(config, facts)
+            return
+        promise = methods.build(config, facts).plan().guarantee
+        assert promise.unit == "person"
+        assert ONE_RECORD not in promise.assumptions
 
     def test_a_smaller_epsilon_means_a_smaller_epsilon(self) -> None:
         assert self.build(epsilon=0.5).plan().guarantee.epsilon <= 0.5

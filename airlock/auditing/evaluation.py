@@ -11,6 +11,10 @@ removing one record changes one cell by one, and table t with noise for ε_t is 
 add up to one, so the tables compose to ε. Nothing else that leaves depends on test records: the release was made
 without them. ∎
 
+Where the unit is a person, the test part holds one record of each test person, chosen by that person's own records
+alone (`data.split.divide`): one person more or less is one record more or less, and the same is ε-DP for people. The
+figures are then about people, each met in one record drawn from theirs; the intervals are those of independent draws.
+
 Each record is in exactly one part of the split, so what is spent here costs the private records nothing (parallel
 composition), and the test part may spend all of the ε stated for the release. Where several runs were declared
 (`tuning_runs`), each has its own card and one was chosen by what the cards say: `budget` divides ε by their number.

@@ -124,6 +124,7 @@ def _spread(texts: Sequence[str], places: Sequence[int]) -> str:
 # The command.
 
 
+NOT_COVERED = "NOT COVERED: "  # how an assumption begins that says who or what the guarantee leaves out
 NO_CURVE = "There is no curve of ε: nothing is guaranteed after any number of steps; a paper's claim is not plotted."
 
 
@@ -209,10 +210,12 @@ def _drawable(made: Plan, curve: Curve | None) -> Curve:
 
 def _print_table(made: Plan) -> None:
     promise = made.guarantee
+    left_out = [line.removeprefix(NOT_COVERED) for line in promise.assumptions if line.startswith(NOT_COVERED)]
     rows: list[tuple[str, Any]] = [
         ("what leaves", made.leaves),
         ("status", promise.status),
         ("protects", protects(promise.unit, promise.relation)),
+        *(("not covered", line) for line in left_out),
         ("ε", f"{promise.epsilon:.4f}" if math.isfinite(promise.epsilon) else "no bound"),
         ("δ", f"{promise.delta:g}"),
         ("accountant", f"{promise.accountant_used}, {promise.accountant_version}"),

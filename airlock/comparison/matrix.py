@@ -107,7 +107,8 @@ def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
     """
     base = config.release(PLAIN, config.epsilons[0], config.seeds[0])
     facts = data.describe(base, data_dir)
-    plan_release(base.model_copy(update={"settings": {}}), data_dir)  # errors in shared keys are raised, not skipped
+    if facts.unit in methods.named(PLAIN).units:  # errors in shared keys are raised, not skipped
+        plan_release(base.model_copy(update={"settings": {}}), data_dir)
     plans, skipped = _plan_all(config, data_dir)
     if not plans:
         raise Refused("a method that applies to these records and settings", "none", skipped[0].reason)
