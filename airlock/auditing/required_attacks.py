@@ -134,7 +134,23 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int, how: 
     return attack_artefact(release.artefact, given)
 
 
-def missing(leaves: ArtefactKind, attacks: Iterable[AttackResult | ReconstructionResult]) -> tuple[str, ...]:
-    """The required attacks on this kind of artefact that were not run, in words."""
-    made = {(attack.aim, attack.view) for attack in attacks}
-    return tuple(IN_WORDS[kind] for kind in ATTACKS[leaves].required if kind not in made)
+def in_words(name: str) -> str:
+    """What a required attack is, in words: one of a kind, "AIM/VIEW", or one by its own name.
+
+    Raises:
+        ValueError: There is no such kind.
+    """
+    if "/" not in name:
+        return f"the attack '{name}'"
+    words = {"/".join(kind): said for kind, said in IN_WORDS.items()}
+    if name not in words:
+        raise ValueError(f"Known kinds of attack: {', '.join(words)}")
+    return words[name]
+
+
+def missing(required: Iterable[str], attacks: Iterable[AttackResult | ReconstructionResult]) -> tuple[str, ...]:
+    """The required attacks, by kind or by name, that were not run, in words."""
+    run = tuple(attacks)
+    kinds = {f"{attack.aim}/{attack.view}" for attack in run}
+    made = kinds | {attack.name for attack in run if "/" not in attack.name}  # a name passes for no kind
+    return tuple(in_words(name) for name in required if name not in made)

@@ -25,10 +25,11 @@ from airlock.bundle.card import OLDEST, Card, older_note, schema
 from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip, limit_of
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
+from airlock.bundle.policy import RULES, Evidence, Policy, judge
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import NetworkSummary
 from airlock.bundle.signing.keys import PublicKey
-from airlock.bundle.signing.signatures import Signatures, examine
+from airlock.bundle.signing.signatures import Signatures, covers_newest_dossier, examine
 from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.training.outcomes import Outcomes
@@ -85,6 +86,7 @@ def verify(
     given: Mapping[str, object] | None = None,
     signers: Sequence[PublicKey] = (),
     approvers: Sequence[PublicKey] = (),
+    policy: Policy | None = None,
 ) -> Verification:
     """Check a bundle.
 
@@ -98,6 +100,7 @@ def verify(
         gated: Also fail if, according to the dossier, an attack refutes the stated ε or a required attack was not run.
         signers: If given, also fail unless one of these keys signed the release.
         approvers: If given, also fail unless a reviewer approved it with one of these keys.
+        policy: If given, also fail where it violates a rule of this policy: one check for each of its sections.
 
     Raises:
         FormatError: There is no such folder; any other problem is a failed check.
@@ -107,15 +110,17 @@ def verify(
         raise FormatError("a bundle's folder", f"{folder}, which is none", do="Check the path.")
     safe = vault or Vault.open()
     signed = examine(Contents(folder), safe, signers, approvers)
-    checks, note = _checked_in_child(folder, safe, gated)
+    checks, note = _checked_in_child(folder, safe, gated, policy)
     first = (_run(name, says, test) for name, says, test in signed.tests())
     found = Verification(folder, (*first, *checks), signed, note)
-    return found if net is None and not given else _with_own(found, net, given)
+    found = found if net is None and not given else _with_own(found, net, given)
+    return found if policy is None else _by_policy(found, safe, policy)
 
 
-def _checked_in_child(folder: Path, vault: Vault, gated: bool) -> tuple[list[Check], str | None]:
-    """All checks but that of the signatures, and a note about the format; a child that was stopped failed its check."""
-    request = {"folder": str(folder), "vault": str(vault.root), "gated": gated}
+def _checked_in_child(folder: Path, vault: Vault, gated: bool, policy: Policy | None) -> tuple[list[Check], str | None]:
+    """All checks but those of signatures and policy, and a note about the format; a child that was stopped failed."""
+    limits = (policy or Policy()).model_dump(mode="json")
+    request = {"folder": str(folder), "vault": str(vault.root), "gated": gated, "policy": limits}
     checks: list[Check] = []
     note, current = None, "files"
     try:
@@ -126,6 +131,32 @@ def _checked_in_child(folder: Path, vault: Vault, gated: bool) -> tuple[list[Che
     except isolation.Stopped as reason:
         checks.append(Check(current, "failed", str(reason)))
     return checks, note
+
+
+def _by_policy(found: Verification, vault: Vault, policy: Policy) -> Verification:
+    """Hold what was found against a policy: one check for each of its sections."""
+    readable = found.note is None and all(one.outcome == "ok" for one in found.checks if one.name == "card")
+    if not readable:
+        why = "No policy lets out a bundle without a card of this format."
+        return replace(found, checks=(*found.checks, Check("policy", "failed", why)))
+    card = bundle.read(found.folder).card
+    current = covers_newest_dossier(vault, card.release_id)
+    evidence = Evidence(card, dossier.find(vault, card.release_id), found.signatures, current)
+    checks = (_section_check(name, evidence, policy) for name in Policy.model_fields)
+    return replace(found, checks=(*found.checks, *checks))
+
+
+def _section_check(section: str, evidence: Evidence, policy: Policy) -> Check:
+    """One section of a policy; what could not be checked is skipped, unless another rule of it is violated."""
+    rules = {key: rule for key, rule in RULES.items() if key.startswith(f"{section}.")}
+    findings = judge(evidence, policy, rules)
+    violated = [one.sentence for one in findings if one.checked]
+    name = f"policy.{section}"
+    if violated:
+        return Check(name, "failed", " ".join(violated))
+    if findings:
+        return Check(name, "skipped", " ".join(dict.fromkeys(one.sentence for one in findings)))
+    return Check(name, "ok", f"It keeps the policy's rules about {section.replace('_', ' ')}.")
 
 
 def _with_own(found: Verification, net: nn.Module | MakeNet | None, given: Mapping[str, object] | None) -> Verification:
@@ -175,7 +206,8 @@ def in_child(parent: isolation.Parent, request: Mapping[str, Any]) -> None:
     _watch = parent.say
     models.ask_for_graph = lambda name, shape, classes: parent.ask({"name": name, "shape": shape, "classes": classes})
     try:
-        _, note = inspect(Path(request["folder"]), Vault(Path(request["vault"])), gated=request["gated"])
+        policy = Policy.model_validate(request["policy"])
+        _, note = inspect(Path(request["folder"]), Vault(Path(request["vault"])), gated=request["gated"], policy=policy)
         parent.say({"note": note})
     finally:
         _watch, models.ask_for_graph = before
@@ -198,7 +230,9 @@ def warm_up() -> None:
     models.size("linear", (1,), 2)
 
 
-def inspect(folder: Path, safe: Vault, *, gated: bool = False) -> tuple[tuple[Check, ...], str | None]:
+def inspect(
+    folder: Path, safe: Vault, *, gated: bool = False, policy: Policy | None = None
+) -> tuple[tuple[Check, ...], str | None]:
     """Check all but the signatures, in this process and without limits; returns a note about the format, too."""
     files = Contents(folder)
     version = older.format_of(files)
@@ -218,7 +252,8 @@ def inspect(folder: Path, safe: Vault, *, gated: bool = False) -> tuple[tuple[Ch
     if card is not None and card.compression is not None:
         tests += models.size_tests(files, card.network, bundle.smaller_of(card), card.compression)
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
-    tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
+    if gated:
+        tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id), policy or Policy())
     return (*checks, *(_run(name, says, test) for name, says, test in tests)), None
 
 

@@ -11,7 +11,7 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     audit     attacks on what a bundle holds
     verify    whether a bundle is intact and its figures follow from its events
     show      the card or the dossier in the terminal
-    gate      reasons to reject, for caution, and to release
+    gate      reasons to reject, for caution, and to release; and `airlock policy`
     approve   a reviewer's decision, signed
     court     whether a method's (ε, δ) can be refuted
     serve     answers over HTTP
@@ -34,7 +34,7 @@ from airlock.cli.compare import compare, demo
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
 from airlock.cli.features import features
-from airlock.cli.gate import gate
+from airlock.cli.gate import gate, policy
 from airlock.cli.keys import keys
 from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
@@ -72,6 +72,7 @@ for _command in (
 app.add_typer(features, name="features")
 app.add_typer(keys, name="keys")
 app.add_typer(ledger, name="ledger")
+app.add_typer(policy, name="policy")
 
 
 def main() -> None:
