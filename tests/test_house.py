@@ -257,6 +257,7 @@ def test_every_command_and_option_is_documented() -> None:
             "court",
             "datasets",
             "demo",
+            "export",
             "gate",
             "plan",
             "pretrain",

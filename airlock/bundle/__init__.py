@@ -24,6 +24,7 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     receive         a classifier trained on released features
     signing/        who made a bundle, and who approved it
     rendering/      sentences, pages, figures, SACRO-ML reports
+    reports/        a DPIA annex, a NIST SP 800-226 sheet, a registry entry: what others ask for
 """
 
 from airlock.bundle.bundle import Bundle, read, write

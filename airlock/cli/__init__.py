@@ -13,6 +13,7 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     show      the card or the dossier in the terminal
     gate      reasons to reject, for caution, and to release; and `airlock policy`
     approve   a reviewer's decision, signed
+    export    a DPIA annex, a NIST SP 800-226 sheet, a registry entry, SACRO-ML's report
     court     whether a method's (ε, δ) can be refuted
     serve     answers over HTTP
     keys      the keys of a service, and those that sign bundles
@@ -33,6 +34,7 @@ from airlock.cli.bench import bench
 from airlock.cli.compare import compare, demo
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
+from airlock.cli.export import export
 from airlock.cli.features import features
 from airlock.cli.gate import gate, policy
 from airlock.cli.keys import keys
@@ -66,7 +68,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 for _command in (
-    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, approve, court, serve, pretrain, bench,
+    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, approve, export, court, serve, pretrain,
+    bench,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(features, name="features")

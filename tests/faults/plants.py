@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from airlock.accounting import BudgetSchedule, events
 from airlock.auditing import evaluation
+from airlock.bundle.policy import RULES, Evidence, Finding, rules
 from airlock.data import Records, Split
 from airlock.data import split as data_split
 from airlock.ledger import Key, Ledger, tables
@@ -840,3 +841,28 @@ def views_are_clipped_alone(patch: Patch) -> None:
 def records_meet_in_a_batch(patch: Patch) -> None:
     """A record's gradient is taken among the others."""
     patch.setattr(private, "clipped_sum", _in_the_batch)
+
+
+def a_rule_is_skipped(key: str) -> Plant:
+    """A limit of the policy that nobody looks at."""
+
+    def plant(patch: Patch) -> None:
+        patch.setitem(RULES, key, lambda given, limit: iter(()))
+
+    return plant
+
+
+def what_was_not_seen_is_kept(patch: Patch) -> None:
+    """Without the dossier every limit on attacks is taken as kept."""
+    for key, rule in list(RULES.items()):
+
+        def seen(given: Evidence, limit: Any, rule: rules.Rule = rule) -> Iterator[Finding]:
+            return (one for one in rule(given, limit) if one.checked)
+
+        patch.setitem(RULES, key, seen)
+
+
+def a_fingerprint_is_taken_at_its_word(patch: Patch) -> None:
+    """A signature counts by the key that it names, whoever made it."""
+    patch.setattr(rules, "_by_one_of", lambda found, accepted: found is not None and found.fingerprint in accepted)
+    patch.setattr(rules, "_approves", lambda found: found is not None and found.approval is not None)

@@ -10,6 +10,7 @@ import dp_accounting as dpa
 
 from tests.accounting import test_epsilon, test_events
 from tests.auditing import test_evaluation
+from tests.bundle.policy import test_rules as policy_rules
 from tests.data import test_split
 from tests.faults import checks, plants
 from tests.faults.catchers import (
@@ -40,6 +41,7 @@ SYSTEM = secret_noise.noise_is_the_systems
 CHARGED = charging.every_answer_is_charged
 BLOCK = called(checks.one_record_moves_a_full_block_by_its_bound)
 ENGINE = called(checks.the_engine_trusts_its_book_keeping)
+POLICY = called(policy_rules.every_limit_is_asked_for)
 FOLLOWS = called(checks.noise_is_independent_between_coordinates_and_steps)
 # In the court, half as many pairs again as the slowest fault takes, or more: whoever is quiet has been tried as long.
 GAUSSIAN, SHAPED, HEAD = (court(f"weights/{method}", 2500) for method in ("gaussian", "shaped", "head"))
@@ -187,6 +189,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the ledger's clock goes back", "ledger.keys", plants.the_clock_goes_back, with_folder(ledger_checks.an_expired_key_stays_expired)),
     Fault("an uncertain charge is handed out twice", "ledger.transaction", plants.an_uncertain_charge_is_handed_out_twice, with_folder(ledger_checks.an_uncertain_charge_is_handed_out_once)),
     Fault("a reservation can be answered again", "answers.answerer", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/votes")),
+    # The policy of a house
+    Fault("policy: epsilon has no limit", "policy.rules", plants.a_rule_is_skipped("privacy_parameters.epsilon"), POLICY),
+    Fault("policy: no unit is asked for", "policy.rules", plants.a_rule_is_skipped("unit_of_privacy.units"), POLICY),
+    Fault("policy: no attack is required", "policy.rules", plants.a_rule_is_skipped("algorithms_and_correctness.required_attacks"), POLICY),
+    Fault("policy: anybody may sign", "policy.rules", plants.a_rule_is_skipped("access_control.signers"), POLICY),
+    Fault("policy: what was not seen is kept", "policy.rules", plants.what_was_not_seen_is_kept, POLICY),
+    Fault("policy: a fingerprint is taken at its word", "policy.rules", plants.a_fingerprint_is_taken_at_its_word, POLICY),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),
