@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,7 +119,7 @@ def verify(
 
 def _checked_in_child(folder: Path, vault: Vault, gated: bool, policy: Policy | None) -> tuple[list[Check], str | None]:
     """All checks but those of signatures and policy, and a note about the format; a child that was stopped failed."""
-    limits = (policy or Policy()).model_dump(mode="json")
+    limits = policy.model_dump(mode="json") if policy and gated else {}
     request = {"folder": str(folder), "vault": str(vault.root), "gated": gated, "policy": limits}
     checks: list[Check] = []
     note, current = None, "files"
@@ -135,28 +135,35 @@ def _checked_in_child(folder: Path, vault: Vault, gated: bool, policy: Policy | 
 
 def _by_policy(found: Verification, vault: Vault, policy: Policy) -> Verification:
     """Hold what was found against a policy: one check for each of its sections."""
-    readable = found.note is None and all(one.outcome == "ok" for one in found.checks if one.name == "card")
-    if not readable:
+    if found.note is not None or any(one.name == "card" and one.outcome != "ok" for one in found.checks):
         why = "No policy lets out a bundle without a card of this format."
         return replace(found, checks=(*found.checks, Check("policy", "failed", why)))
-    card = bundle.read(found.folder).card
-    current = covers_newest_dossier(vault, card.release_id)
-    evidence = Evidence(card, dossier.find(vault, card.release_id), found.signatures, current)
-    checks = (_section_check(name, evidence, policy) for name in Policy.model_fields)
+
+    @cache
+    def evidence() -> Evidence:
+        card = bundle.read(found.folder).card
+        current = covers_newest_dossier(vault, card.release_id)
+        return Evidence(card, dossier.find(vault, card.release_id), found.signatures, current)
+
+    checks = tuple(
+        _run(
+            f"policy.{name}",
+            f"It keeps the rules about {name.replace('_', ' ')}.",
+            partial(_kept, name, evidence, policy),
+        )
+        for name in Policy.model_fields
+    )
     return replace(found, checks=(*found.checks, *checks))
 
 
-def _section_check(section: str, evidence: Evidence, policy: Policy) -> Check:
-    """One section of a policy; what could not be checked is skipped, unless another rule of it is violated."""
+def _kept(section: str, evidence: Callable[[], Evidence], policy: Policy) -> Defects:
+    """The violated rules of one section; it is skipped if a rule could not be checked and none is violated."""
     rules = {key: rule for key, rule in RULES.items() if key.startswith(f"{section}.")}
-    findings = judge(evidence, policy, rules)
+    findings = judge(evidence(), policy, rules)
     violated = [one.sentence for one in findings if one.checked]
-    name = f"policy.{section}"
-    if violated:
-        return Check(name, "failed", " ".join(violated))
-    if findings:
-        return Check(name, "skipped", " ".join(dict.fromkeys(one.sentence for one in findings)))
-    return Check(name, "ok", f"It keeps the policy's rules about {section.replace('_', ' ')}.")
+    if findings and not violated:
+        raise Skip(" ".join(one.sentence for one in findings))
+    return violated
 
 
 def _with_own(found: Verification, net: nn.Module | MakeNet | None, given: Mapping[str, object] | None) -> Verification:

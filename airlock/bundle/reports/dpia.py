@@ -131,7 +131,8 @@ def _recovery(sources: Sources) -> tuple[tuple[str, ...], tuple[Quote, ...]]:
     features = sources.card.features
     if features is None or not sources.proven:
         return (), ()
-    says, quotes = [], []
+    says: list[str] = []
+    quotes: list[Quote] = []
     for index, row in enumerate(features.recovery):
         if row.bound < 1:
             most = f"{row.psnr:g} dB or better at most {percent_up(row.bound)} of the time"
@@ -146,7 +147,8 @@ def _reconstructions(
     if sources.dossier is None:
         return "not stated", (IN_DOSSIER,), ()
     found = sources.dossier.audit.features
-    says, quotes = [], []
+    says: list[str] = []
+    quotes: list[Quote] = []
     for index, one in enumerate(found.reconstructions if found else ()):
         if one.view in views:
             where = f"dossier:audit.features.reconstructions.{index}."
@@ -269,7 +271,8 @@ def _attributes(sources: Sources) -> Answer:
     asks, found = "Was it tested against attribute inference?", sources.dossier and sources.dossier.audit.features
     if sources.dossier is None:
         return Answer("test-attributes", asks, "not stated", (IN_DOSSIER,))
-    says, quotes = [], []
+    says: list[str] = []
+    quotes: list[Quote] = []
     for index, one in enumerate(found.attributes if found else ()):
         where = f"dossier:audit.features.attributes.{index}."
         quotes += sources.quotes(where, "attribute", "value", "low", "high", "blind")

@@ -170,9 +170,11 @@ def membership(sources: Sources, views: tuple[str, ...]) -> tuple[AnswerState, t
     """What attacks on membership by attackers with these views found, as far as the sources tell."""
     says: list[str] = []
     quotes: list[Quote] = []
-    for name, audit in (("card", sources.card.audit), ("dossier", sources.dossier and sources.dossier.audit)):
-        for index, attack in enumerate(audit.attacks if audit else ()):
-            if attack.view in views:
+    inside = sources.dossier.audit.attacks if sources.dossier else ()
+    seen = [("card", [one.view for one in sources.card.audit.attacks]), ("dossier", [one.view for one in inside])]
+    for name, held in seen:
+        for index, view in enumerate(held):
+            if view in views:
                 says.append(attack_words(sources, f"{name}:audit.attacks.{index}"))
                 quotes += attack_quotes(sources, f"{name}:audit.attacks.{index}")
     state: AnswerState = "measured" if says else "not stated" if sources.dossier is None else "not measured"

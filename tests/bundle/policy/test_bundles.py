@@ -132,6 +132,13 @@ def test_a_bundle_without_a_card_keeps_no_policy(folder: Path) -> None:
     assert {one.name: one.outcome for one in found.checks}["policy"] == "failed"
 
 
+def test_a_dossier_that_cannot_be_read_is_a_failed_check(original: Bundle, dossier: Dossier, vault: Vault) -> None:
+    page = keep_dossier(vault, dossier)
+    page.with_name("dossier.json").write_text("{}")
+    found = {one.name: one.outcome for one in verify(original.folder, policy=Policy()).checks}
+    assert {found[name] for name in SECTIONS} == {"failed"}
+
+
 def test_an_older_bundle_keeps_no_policy(older: Path) -> None:
     name = sorted(path.name for path in older.iterdir() if path.is_dir())[-1]
     found = verify(older / name, policy=Policy())
