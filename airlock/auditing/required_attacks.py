@@ -8,7 +8,7 @@ among them. An audit without one of the required attacks gives false comfort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,9 +148,24 @@ def in_words(name: str) -> str:
     return words[name]
 
 
-def missing(required: Iterable[str], attacks: Iterable[AttackResult | ReconstructionResult]) -> tuple[str, ...]:
-    """The required attacks, by kind or by name, that were not run, in words."""
+def required(leaves: ArtefactKind) -> tuple[str, ...]:
+    """The names of the kinds of attack that are required on this kind of artefact."""
+    return tuple("/".join(kind) for kind in ATTACKS[leaves].required)
+
+
+def missing(
+    leaves: ArtefactKind,
+    attacks: Iterable[AttackResult | ReconstructionResult],
+    wanted: Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """The required attacks on this kind of artefact that were not run, in words.
+
+    Args:
+        leaves: The kind.
+        attacks: Those that were run.
+        wanted: The required ones, by kind or by name; if omitted, those of `ATTACKS`.
+    """
     run = tuple(attacks)
-    kinds = {f"{attack.aim}/{attack.view}" for attack in run}
-    made = kinds | {attack.name for attack in run if "/" not in attack.name}  # a name passes for no kind
-    return tuple(in_words(name) for name in required if name not in made)
+    made = {f"{attack.aim}/{attack.view}" for attack in run}
+    made |= {attack.name for attack in run if "/" not in attack.name}  # a name passes for no kind
+    return tuple(in_words(name) for name in (required(leaves) if wanted is None else wanted) if name not in made)

@@ -312,7 +312,8 @@ def _non_members(given: Evidence, audit: Audit, fewest: int) -> Found:
 @_rule("algorithms_and_correctness.required_attacks")
 @_of_audit
 def _required(given: Evidence, audit: Audit, by_kind: RequiredAttacks) -> Found:
-    for words in missing(getattr(by_kind, given.card.artefact), audit.made):
+    kind = given.card.artefact
+    for words in missing(kind, audit.made, getattr(by_kind, kind)):
         why = f"What leaves was not attacked by {words}. `airlock audit` does it."
         yield Finding("none", words, why)
 

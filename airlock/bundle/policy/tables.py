@@ -25,11 +25,10 @@ from pydantic.fields import FieldInfo
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Status
 from airlock.auditing.metrics import FEWEST_NON_MEMBERS
-from airlock.auditing.required_attacks import ATTACKS, in_words
+from airlock.auditing.required_attacks import in_words, required
 from airlock.bundle.rendering.text import MODERATE, STRONG
 from airlock.config import Delta, Epsilon, Frozen, Positive, Proportion, described, parse, read_toml
 from airlock.mechanisms import Place
-from airlock.methods.contract import ArtefactKind
 
 _WIDTH = 100  # of a comment in the printed policy
 
@@ -49,10 +48,6 @@ def _known(name: str) -> str:
 
 
 AttackName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_known)]
-
-
-def _required(kind: ArtefactKind) -> tuple[str, ...]:
-    return tuple("/".join(one) for one in ATTACKS[kind].required)
 
 
 class ParameterRules(Frozen):
@@ -105,9 +100,9 @@ class RequiredAttacks(Frozen):
         features: Where features leave.
     """
 
-    network: tuple[AttackName, ...] = _required("network")
-    interface: tuple[AttackName, ...] = _required("interface")
-    features: tuple[AttackName, ...] = _required("features")
+    network: tuple[AttackName, ...] = required("network")
+    interface: tuple[AttackName, ...] = required("interface")
+    features: tuple[AttackName, ...] = required("features")
 
 
 class AlgorithmRules(Frozen):
