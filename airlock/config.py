@@ -8,7 +8,9 @@ module knows no channel.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -246,13 +248,18 @@ def read_table(path: Path, overrides: Mapping[str, object] | None = None) -> dic
     Raises:
         Refused: It is a bundle's and leads to code from elsewhere that `overrides` does not name.
     """
-    table = _read_toml(path)
+    table = read_toml(path)
     if any((folder / name).exists() for name in _BESIDE_A_CARD for folder in (path.parent, path.resolve().parent)):
         plugins.refuse_strangers(table, overrides)
     return table
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def read_toml(path: Path) -> dict[str, object]:
+    """The table in a TOML file.
+
+    Raises:
+        ConfigError: There is none that can be read.
+    """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"at most {MAX_BYTES:,} bytes in {path}", "more", do="Check the path.")
@@ -361,6 +368,16 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for inner in get_args(annotation) for found in _models_in(inner)]
+
+
+def described(model: type[BaseModel]) -> dict[str, str]:
+    """What each key says, from the `Args:` of the model's docstring and of those it inherits from."""
+    found: dict[str, str] = {}
+    for parent in reversed(model.__mro__):
+        text = inspect.cleandoc(parent.__doc__ or "").partition("\nArgs:\n")[2].split("\n\n")[0]
+        for name, says in re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", text, re.M):
+            found[name] = " ".join(says.split())
+    return found
 
 
 def merge(table: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:

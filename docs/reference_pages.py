@@ -1,14 +1,13 @@
 """Pages of the reference that are made from the code, so that nothing can be missing from them.
 
-A hook of MkDocs (`mkdocs.yml`). It fills in `reference/config.md` from the pydantic models, `reference/cli.md` from
-typer and `reference/rooms/` from docstrings, shows the docstrings that other pages name, and brings the configs in
-`runs/` into the site, so that links to them work.
+A hook of MkDocs (`mkdocs.yml`). It fills in `reference/config.md` and `policy.md` from the pydantic models,
+`reference/cli.md` from typer and `reference/rooms/` from docstrings, shows the docstrings that other pages name, and
+brings the configs in `runs/` into the site, so that links to them work.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 
 from airlock import config as settings
+from airlock.bundle import Policy
 from airlock.comparison.settings import BaselineSettings, CompareConfig
 from airlock.comparison.values import Need
 from airlock.data import describe
@@ -69,6 +69,8 @@ def generated(page: str) -> str:
         return config_tables()
     if page == "reference/cli.md":
         return commands()
+    if page == "policy.md":
+        return policy_tables()
     room = page.removeprefix("reference/rooms/").removesuffix(".md")
     return top_page() if room == "airlock" else room_page(room)
 
@@ -131,6 +133,16 @@ def config_tables() -> str:
     made += [_section(f"`{channel}/{method}`", settings_model(channel, method)) for channel, method in named]
     made += ["## A comparison\n", _section("Top level of a comparison", CompareConfig), _section("`[need]`", Need)]
     return "\n".join([*made, _section("`[settings.baseline]`", BaselineSettings)])
+
+
+def policy_tables() -> str:
+    """Every key of a policy, section by section."""
+    made = []
+    for name, section in Policy():
+        made.append(_section(f"`[{name}]`", type(section)))
+        inner = [(key, value) for key, value in section if isinstance(value, BaseModel)]
+        made += [_section(f"`[{name}.{key}]`", type(value)) for key, value in inner]
+    return "\n".join(made)
 
 
 def settings_model(channel: str, method: str) -> type[BaseModel]:
@@ -197,12 +209,8 @@ def _number(value: float) -> str:
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """What each key says, from the `Args:` of the model's docstring and of those it inherits from."""
-    found: dict[str, str] = {}
-    for parent in reversed(model.__mro__):
-        text = inspect.cleandoc(parent.__doc__ or "").partition("\nArgs:\n")[2].split("\n\n")[0]
-        for name, says in re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", text, re.M):
-            found[name] = " ".join(says.split()).replace("|", "\\|")
+    """What each key says; one that says nothing is an error."""
+    found = {name: says.replace("|", "\\|") for name, says in settings.described(model).items()}
     missing = set(model.model_fields) - set(found)
     if missing:
         raise AssertionError(f"the docstring of {model.__name__} does not say what {', '.join(sorted(missing))} is")

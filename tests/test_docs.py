@@ -136,6 +136,16 @@ def test_every_name_of_the_front_door_is_in_the_reference(site: Path) -> None:
         assert f'id="airlock.{name}"' in page or name == "__version__", name
 
 
+def test_every_key_of_a_policy_is_on_its_page(site: Path) -> None:
+    from airlock.bundle import Policy
+
+    page = (site / "policy.html").read_text(encoding="utf-8")
+    parts = dict(re.findall(r'<h3 id="([^"]+)">(.*?)(?=<h[23]|\Z)', page, re.S))
+    for name, section in Policy():
+        for key, _ in section:
+            assert f"<code>{key}</code>" in parts[name], f"{name}.{key}"
+
+
 def test_every_key_of_every_method_is_in_the_reference(site: Path) -> None:
     from airlock.config import ReleaseConfig
     from airlock.methods import METHODS

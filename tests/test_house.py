@@ -30,7 +30,7 @@ FLOORS = [
     ["__main__"],
 ]
 # Commands that have commands of their own.
-GROUPS = {"features", "keys", "ledger"}
+GROUPS = {"features", "keys", "ledger", "policy"}
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -257,6 +257,7 @@ def test_every_command_and_option_is_documented() -> None:
             "court",
             "datasets",
             "demo",
+            "export",
             "gate",
             "plan",
             "pretrain",

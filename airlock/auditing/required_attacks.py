@@ -8,7 +8,7 @@ among them. An audit without one of the required attacks gives false comfort.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,7 +134,38 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int, how: 
     return attack_artefact(release.artefact, given)
 
 
-def missing(leaves: ArtefactKind, attacks: Iterable[AttackResult | ReconstructionResult]) -> tuple[str, ...]:
-    """The required attacks on this kind of artefact that were not run, in words."""
-    made = {(attack.aim, attack.view) for attack in attacks}
-    return tuple(IN_WORDS[kind] for kind in ATTACKS[leaves].required if kind not in made)
+def in_words(name: str) -> str:
+    """What a required attack is, in words: one of a kind, "AIM/VIEW", or one by its own name.
+
+    Raises:
+        ValueError: There is no such kind.
+    """
+    if "/" not in name:
+        return f"the attack '{name}'"
+    words = {"/".join(kind): said for kind, said in IN_WORDS.items()}
+    if name not in words:
+        raise ValueError(f"Known kinds of attack: {', '.join(words)}")
+    return words[name]
+
+
+def required(leaves: ArtefactKind) -> tuple[str, ...]:
+    """The names of the kinds of attack that are required on this kind of artefact."""
+    return tuple("/".join(kind) for kind in ATTACKS[leaves].required)
+
+
+def missing(
+    leaves: ArtefactKind,
+    attacks: Iterable[AttackResult | ReconstructionResult],
+    wanted: Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """The required attacks on this kind of artefact that were not run, in words.
+
+    Args:
+        leaves: The kind.
+        attacks: Those that were run.
+        wanted: The required ones, by kind or by name; if omitted, those of `ATTACKS`.
+    """
+    run = tuple(attacks)
+    made = {f"{attack.aim}/{attack.view}" for attack in run}
+    made |= {attack.name for attack in run if "/" not in attack.name}  # a name passes for no kind
+    return tuple(in_words(name) for name in (required(leaves) if wanted is None else wanted) if name not in made)

@@ -20,9 +20,11 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     models          checks: the model files load and agree
     gate            reasons to reject, for caution, and to release
     answering       queries to a bundle, answered by its network or from the vault
+    policy/         what a house lets out, and the rules that hold a release against it
     receive         a classifier trained on released features
     signing/        who made a bundle, and who approved it
     rendering/      sentences, pages, figures, SACRO-ML reports
+    reports/        a DPIA annex, a NIST SP 800-226 sheet, a registry entry: what others ask for
 """
 
 from airlock.bundle.bundle import Bundle, read, write
@@ -33,6 +35,8 @@ from airlock.bundle.dossier import Dossier as Dossier
 from airlock.bundle.dossier import schema as dossier_schema
 from airlock.bundle.gate import Weighing as Weighing
 from airlock.bundle.gate import weigh as weigh
+from airlock.bundle.policy import Policy as Policy
+from airlock.bundle.policy import load as load_policy
 from airlock.bundle.vault import Vault as Vault
 from airlock.bundle.verify import Check as Check
 from airlock.bundle.verify import Verification as Verification
@@ -44,11 +48,13 @@ __all__ = [
     "Card",
     "Check",
     "Dossier",
+    "Policy",
     "Vault",
     "Verification",
     "Weighing",
     "card_schema",
     "dossier_schema",
+    "load_policy",
     "make_card",
     "read",
     "read_verified",

@@ -1,9 +1,12 @@
 """May it leave? Reasons to reject, for caution, and to release, as an output checker weighs them.
 
-In: a card, the defects that verification found in its bundle, and, if the vault is available, the dossier, which alone
-holds what attacks found. Out: a `Weighing`. Each reason is one plain sentence with its figure. A reason to reject
-closes the gate. No list decides for the reviewer: an open gate means that nothing here speaks against the release, not
-that it is safe.
+In: a card, the defects that verification found in its bundle, a policy and, if the vault is available, the dossier,
+which alone holds what attacks found. Out: a `Weighing`. Each reason is one plain sentence with its figure. A reason to
+reject closes the gate. No list decides for the reviewer: an open gate means that nothing here speaks against the
+release, not that it is safe.
+
+Every limit is the policy's (`policy.tables`). Under any policy, the gate is closed by a defect, by a card that nothing
+vouches for, by a reviewer's rejection, and by an attack or a court that refutes the stated ε.
 """
 
 from __future__ import annotations
@@ -12,32 +15,39 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airlock.accounting.guarantee import PROTECTED
-from airlock.auditing.metrics import FEWEST_NON_MEMBERS
-from airlock.auditing.required_attacks import missing
 from airlock.auditing.result import AttackResult, Findings
 from airlock.bundle.card import Card
 from airlock.bundle.contents import Defects, Skip, Test
 from airlock.bundle.dossier import Dossier
-from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short, size
-from airlock.bundle.rendering.text import MODERATE, STRONG, UNITS, measured
+from airlock.bundle.policy import RULES, Evidence, Finding, Policy, judge
+from airlock.bundle.policy.rules import UNSEEN, stated
+from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, size
+from airlock.bundle.rendering.text import UNITS, measured
 from airlock.bundle.signing.signatures import Signatures
 
-UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
 UNVOUCHED = (
     "Nothing vouches for what this card promises: it was not planned again, no known key signed it, and this vault has "
     "no record of it."
 )
-PUBLIC = "public"  # assumptions with this word are quoted in full: data called public may contain private records
+REQUIRED = "algorithms_and_correctness.required_attacks"
 
 
 @dataclass(frozen=True)
 class Weighing:
-    """Three lists of sentences."""
+    """Three lists of sentences.
+
+    Args:
+        reject: Reasons to reject.
+        caution: Reasons for caution.
+        release: Reasons to release.
+        findings: The rules of the policy that are violated, whose sentences are among the first, and those that could
+            not be checked.
+    """
 
     reject: tuple[str, ...]
     caution: tuple[str, ...]
     release: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
 
     @property
     def open(self) -> bool:
@@ -46,7 +56,8 @@ class Weighing:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json`."""
-        return {"open": self.open, **{name: list(lines) for name, lines in vars(self).items()}}
+        lists = {name: list(getattr(self, name)) for name in ("reject", "caution", "release")}
+        return {"open": self.open, **lists, "rules": [vars(one) for one in self.findings]}
 
 
 def weigh(
@@ -57,6 +68,7 @@ def weigh(
     approval_is_current: bool | None = None,
     unplanned: str | None = None,
     recorded: bool = False,
+    policy: Policy | None = None,
 ) -> Weighing:
     """Weigh a release.
 
@@ -68,22 +80,39 @@ def weigh(
         approval_is_current: Whether the approval was made on this dossier; None if that is not known.
         unplanned: Why `verify` could not plan the release again, if it could not.
         recorded: Whether this vault has a record of the release, and the bundle agrees with it.
+        policy: What the house lets out; the default policy if omitted.
     """
+    policy = policy or Policy()
     broken = tuple(f"The bundle does not verify: {defect}" for defect in defects)
     if card is None:
         return Weighing((*broken, "There is no card that can be read."), (), ())
     signed = _endorsed(signatures, approval_is_current) if signatures else Weighing((), (), ())
     vouched = recorded or (signatures is not None and signatures.release.accepted)
     alone = (UNVOUCHED,) if unplanned is not None and not vouched else ()
+    findings = judge(Evidence(card, dossier, signatures, approval_is_current), policy)
+    violated = tuple(one.sentence for one in findings if one.checked)
     return Weighing(
-        (*broken, *alone, *signed.reject, *_against(card, dossier)),
-        (*((f"Not planned again: {unplanned}",) if unplanned else ()), *signed.caution, *_careful(card, dossier)),
+        (*broken, *alone, *signed.reject, *violated, *_refuted(card, dossier)),
+        (
+            *((f"Not planned again: {unplanned}",) if unplanned else ()),
+            *signed.caution,
+            *_unchecked(findings),
+            *_careful(card, dossier, policy),
+        ),
         (
             *(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)),
             *signed.release,
             *_for(card, dossier),
         ),
+        findings,
     )
+
+
+def _unchecked(findings: Sequence[Finding]) -> Iterator[str]:
+    """Why rules could not be checked, with their names: one sentence for each reason."""
+    unseen = [one for one in findings if not one.checked]
+    for why in dict.fromkeys(one.why for one in unseen):
+        yield f"{why} Not checked: {', '.join(one.rule for one in unseen if one.why == why)}."
 
 
 def _endorsed(found: Signatures, is_current: bool | None) -> Weighing:
@@ -103,8 +132,12 @@ def _endorsed(found: Signatures, is_current: bool | None) -> Weighing:
     return Weighing(tuple(reject), tuple(one for one in caution if one not in reject), tuple(release))
 
 
-def tests(card: Card | None, dossier: Callable[[Card], Dossier | None]) -> list[Test]:
+def tests(card: Card | None, dossier: Callable[[Card], Dossier | None], policy: Policy) -> list[Test]:
     """The two checks of `airlock verify --gate`; `dossier` looks up a card's dossier in the vault."""
+
+    def unattacked(card: Card, dossier: Dossier) -> Defects:
+        found = judge(Evidence(card, dossier), policy, {REQUIRED: RULES[REQUIRED]})
+        return [one.why for one in found]
 
     def weighed(test: Callable[[Card, Dossier], Defects]) -> Callable[[], Defects]:
         def check() -> Defects:
@@ -117,20 +150,12 @@ def tests(card: Card | None, dossier: Callable[[Card], Dossier | None]) -> list[
 
     return [
         ("measured", "No attack and no trial refutes the stated ε.", weighed(_contradicted)),
-        ("attacks", "Every attack that fits what leaves was made.", weighed(_unattacked)),
+        ("attacks", "Every attack that fits what leaves was made.", weighed(unattacked)),
     ]
 
 
 def _skip(why: str) -> Defects:
     raise Skip(why)
-
-
-def stated(card: Card) -> float | None:
-    """The ε that the card states at its δ: proven, or claimed by a paper; None if it states none."""
-    promise = card.guarantee
-    if promise.status == "claimed" and promise.claim:
-        return promise.claim.epsilon if promise.claim.delta <= promise.delta else None
-    return promise.epsilon
 
 
 def _contradicted(card: Card, dossier: Dossier) -> Defects:
@@ -143,57 +168,36 @@ def _contradicted(card: Card, dossier: Dossier) -> Defects:
     return defects
 
 
-def _unattacked(card: Card, dossier: Dossier) -> Defects:
-    lacking = missing(card.artefact, dossier.audit.made)
-    return [f"What leaves was not attacked by {words}. `airlock audit` does it." for words in lacking]
+def _refuted(card: Card, dossier: Dossier | None) -> Defects:
+    """What refutes the stated ε, if one is stated and the dossier is there."""
+    return [] if dossier is None or stated(card) is None else _contradicted(card, dossier)
 
 
-def _against(card: Card, dossier: Dossier | None) -> Iterator[str]:
-    promise, units = card.guarantee, card.data.units
-    if promise.status != "proven":
-        yield f"The privacy of {card.channel}/{card.method} is {promise.status}, not proven: nothing is promised."
-    elif promise.unit not in PROTECTED or promise.epsilon is None:
-        yield "Nothing is promised for any one record."
-    elif promise.epsilon > MODERATE:
-        yield f"ε is {epsilon_up(promise.epsilon)}, above {MODERATE:g}: by itself that is weak or no protection."
-    if not card.secure_noise:
-        yield "The noise was made from a fixed seed and can be taken away by anyone who knows it: for tests only."
-    if promise.delta * units >= 1:
-        counted = UNITS["record" if card.data.people is None else "person"]["counted"]
-        yield f"δ is {short(promise.delta)}, not below 1 / {units:,} {counted}: publishing one whole would meet it."
-    if dossier is None:
-        return
-    if stated(card) is not None:
-        yield from _contradicted(card, dossier)
-    yield from _unattacked(card, dossier)
-
-
-def _careful(card: Card, dossier: Dossier | None) -> Iterator[str]:
-    promise = card.guarantee
-    if promise.status == "proven" and promise.epsilon is not None and STRONG < promise.epsilon <= MODERATE:
-        guess = percent_up(best_guess(promise.epsilon, promise.delta))
+def _careful(card: Card, dossier: Dossier | None, policy: Policy) -> Iterator[str]:
+    promise, limits = card.guarantee, policy.privacy_parameters
+    epsilon = promise.epsilon if promise.status == "proven" else None
+    if epsilon is not None and limits.epsilon_caution < epsilon <= limits.epsilon:
+        guess = percent_up(best_guess(epsilon, promise.delta))
         one = UNITS.get(promise.unit, UNITS["record"])["one"]
-        yield f"ε is {epsilon_up(promise.epsilon)}: a guess about {one} may be right up to {guess} of the time."
+        yield f"ε is {epsilon_up(epsilon)}: a guess about {one} may be right up to {guess} of the time."
     if card.data.grouped:
         yield (
             "The guarantee is for one record, and people in these data have several: a person as a whole is protected "
             'less. Ask whether the release can be made for people (unit = "person").'
         )
-    if dossier is None:
-        yield UNSEEN
-    else:
-        yield from _attacked(card, dossier)
-    yield from _history(card)
+    if dossier is not None:
+        yield from _attacked(card, dossier, policy)
+    yield from _history(card, policy.trust_models.assumptions_in_full)
 
 
-def _attacked(card: Card, dossier: Dossier) -> Iterator[str]:
+def _attacked(card: Card, dossier: Dossier, policy: Policy) -> Iterator[str]:
     """What attacks found that calls for caution, and what they could not have detected."""
     audit = dossier.audit
     for attack in audit.attacks:
         yield from _found(attack)
     if audit.features:
         yield from _told_by_features(audit.features)
-    yield from _power(audit.attacks, stated(card))
+    yield from _power(audit.attacks, stated(card), policy.algorithms_and_correctness.non_members_caution)
     if audit.not_tested:
         yield f"Kinds of attack that were not tried, named in the dossier: {len(audit.not_tested)}."
     if dossier.remarks:
@@ -233,19 +237,19 @@ def _told_by_features(found: Findings) -> Iterator[str]:
             yield f"Features tell whether {told.attribute}: right {told.value:.1%}, {told.blind:.1%} without them."
 
 
-def _power(attacks: Sequence[AttackResult], said: float | None) -> Iterator[str]:
+def _power(attacks: Sequence[AttackResult], said: float | None, enough: int) -> Iterator[str]:
     """What the attacks could not have detected."""
     if not attacks:
         return
     fewest = min(attack.non_members for attack in attacks)
-    if fewest < FEWEST_NON_MEMBERS:
-        yield f"{fewest:,} non-members took part: fewer than {FEWEST_NON_MEMBERS:,} say nothing about rare finds."
+    if fewest < enough:
+        yield f"{fewest:,} non-members took part: fewer than {enough:,} say nothing about rare finds."
     could = max(attack.could_refute for attack in attacks)
     if said is not None and could <= said:
         yield f"So few records could not have refuted ε = {epsilon_up(said)}: they show {could:.2f} at most."
 
 
-def _history(card: Card) -> Iterator[str]:
+def _history(card: Card, in_full: Sequence[str]) -> Iterator[str]:
     """What the reviewer has to take on trust: earlier runs, other releases, assumptions."""
     promise, total = card.guarantee, card.total
     if total.releases:
@@ -253,10 +257,10 @@ def _history(card: Card) -> Iterator[str]:
         yield f"Together with other declared releases from the same data ({len(total.releases)}) {bound}."
     if card.tuning.runs == 1:
         yield "One run was declared: ask whether settings were chosen by looking at runs on the same records."
-    others = sum(PUBLIC not in line.lower() for line in promise.assumptions)
-    if others:
+    quoted = [line for line in promise.assumptions if any(text.casefold() in line.casefold() for text in in_full)]
+    if others := len(promise.assumptions) - len(quoted):
         yield f"Assumptions on the card that a person has to check: {others}."
-    yield from (f"Check that this is true: {line}" for line in promise.assumptions if PUBLIC in line.lower())
+    yield from (f"Check that this is true: {line}" for line in quoted)
 
 
 def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,10 +25,11 @@ from airlock.bundle.card import OLDEST, Card, older_note, schema
 from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip, limit_of
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
+from airlock.bundle.policy import RULES, Evidence, Policy, judge
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import NetworkSummary
 from airlock.bundle.signing.keys import PublicKey
-from airlock.bundle.signing.signatures import Signatures, examine
+from airlock.bundle.signing.signatures import Signatures, covers_newest_dossier, examine
 from airlock.bundle.vault import MARKER, Vault
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.training.outcomes import Outcomes
@@ -87,6 +88,7 @@ def verify(
     given: Mapping[str, object] | None = None,
     signers: Sequence[PublicKey] = (),
     approvers: Sequence[PublicKey] = (),
+    policy: Policy | None = None,
 ) -> Verification:
     """Check a bundle.
 
@@ -100,6 +102,7 @@ def verify(
         gated: Also fail if, according to the dossier, an attack refutes the stated ε or a required attack was not run.
         signers: If given, also fail unless one of these keys signed the release.
         approvers: If given, also fail unless a reviewer approved it with one of these keys.
+        policy: If given, also fail where it violates a rule of this policy: one check for each of its sections.
 
     Raises:
         FormatError: There is no such folder; any other problem is a failed check.
@@ -110,19 +113,24 @@ def verify(
     safe = vault or Vault.open()
     files = Contents(folder)
     signed = examine(files, safe, signers, approvers)
-    checks, note, digests = _checked_in_child(files, safe, gated)
+    checks, note, digests = _checked_in_child(files, safe, gated, policy)
     first = (_run(name, says, test) for name, says, test in signed.tests())
     found = Verification(folder, (*first, *checks), signed, note, digests)
-    return found if net is None and not given else _with_own(found, net, given)
+    found = found if net is None and not given else _with_own(found, net, given)
+    return found if policy is None else _by_policy(found, safe, policy)
 
 
-def _checked_in_child(files: Contents, vault: Vault, gated: bool) -> tuple[list[Check], str | None, Mapping[str, str]]:
-    """All checks but that of the signatures, a note about the format, and the digests of the files that were checked.
+def _checked_in_child(
+    files: Contents, vault: Vault, gated: bool, policy: Policy | None
+) -> tuple[list[Check], str | None, Mapping[str, str]]:
+    """All checks but those of signatures and policy, a note about the format, and the digests of what was checked.
 
     They are those that the signatures were compared with. A child that was stopped failed its check.
     """
     folder = files.folder
-    request = {"folder": str(folder), "vault": str(vault.root), "gated": gated, "digests": files.digests}
+    limits = policy.model_dump(mode="json") if policy and gated else {}
+    request = {"folder": str(folder), "vault": str(vault.root), "gated": gated, "policy": limits}
+    request["digests"] = files.digests
     checks: list[Check] = []
     note, current, digests = None, "files", files.digests
     try:
@@ -134,6 +142,39 @@ def _checked_in_child(files: Contents, vault: Vault, gated: bool) -> tuple[list[
     except isolation.Stopped as reason:
         checks.append(Check(current, "failed", str(reason)))
     return checks, note, digests
+
+
+def _by_policy(found: Verification, vault: Vault, policy: Policy) -> Verification:
+    """Hold what was found against a policy: one check for each of its sections."""
+    if found.note is not None or any(one.name == "card" and one.outcome != "ok" for one in found.checks):
+        why = "No policy lets out a bundle without a card of this format."
+        return replace(found, checks=(*found.checks, Check("policy", "failed", why)))
+
+    @cache
+    def evidence() -> Evidence:
+        card = bundle.read(found.folder, found.digests).card
+        current = covers_newest_dossier(vault, card.release_id)
+        return Evidence(card, dossier.find(vault, card.release_id), found.signatures, current)
+
+    checks = tuple(
+        _run(
+            f"policy.{name}",
+            f"It keeps the rules about {name.replace('_', ' ')}.",
+            partial(_kept, name, evidence, policy),
+        )
+        for name in Policy.model_fields
+    )
+    return replace(found, checks=(*found.checks, *checks))
+
+
+def _kept(section: str, evidence: Callable[[], Evidence], policy: Policy) -> Defects:
+    """The violated rules of one section; it is skipped if a rule could not be checked and none is violated."""
+    rules = {key: rule for key, rule in RULES.items() if key.startswith(f"{section}.")}
+    findings = judge(evidence(), policy, rules)
+    violated = [one.sentence for one in findings if one.checked]
+    if findings and not violated:
+        raise Skip(" ".join(one.sentence for one in findings))
+    return violated
 
 
 def _with_own(found: Verification, net: nn.Module | MakeNet | None, given: Mapping[str, object] | None) -> Verification:
@@ -183,8 +224,8 @@ def in_child(parent: isolation.Parent, request: Mapping[str, Any]) -> None:
     _watch = parent.say
     models.ask_for_graph = lambda name, shape, classes: parent.ask({"name": name, "shape": shape, "classes": classes})
     try:
-        files = Contents(Path(request["folder"]), request["digests"])
-        _, note = inspect(files, Vault(Path(request["vault"])), gated=request["gated"])
+        files, policy = Contents(Path(request["folder"]), request["digests"]), Policy.model_validate(request["policy"])
+        _, note = inspect(files, Vault(Path(request["vault"])), gated=request["gated"], policy=policy)
         parent.say({"note": note, "digests": files.digests})
     finally:
         _watch, models.ask_for_graph = before
@@ -207,7 +248,9 @@ def warm_up() -> None:
     models.size("linear", (1,), 2)
 
 
-def inspect(files: Contents, safe: Vault, *, gated: bool = False) -> tuple[tuple[Check, ...], str | None]:
+def inspect(
+    files: Contents, safe: Vault, *, gated: bool = False, policy: Policy | None = None
+) -> tuple[tuple[Check, ...], str | None]:
     """Check all but the signatures, in this process and without limits; returns a note about the format, too."""
     version = older.format_of(files)
     if version is not None:
@@ -227,7 +270,8 @@ def inspect(files: Contents, safe: Vault, *, gated: bool = False) -> tuple[tuple
     if card is not None and card.compression is not None:
         tests += models.size_tests(files, card.network, bundle.smaller_of(card), card.compression)
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
-    tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id)) if gated else []
+    if gated:
+        tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id), policy or Policy())
     return (*checks, *(_run(name, says, test) for name, says, test in tests)), None
 
 

@@ -11,8 +11,9 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     audit     attacks on what a bundle holds
     verify    whether a bundle is intact and its figures follow from its events
     show      the card or the dossier in the terminal
-    gate      reasons to reject, for caution, and to release
+    gate      reasons to reject, for caution, and to release; and `airlock policy`
     approve   a reviewer's decision, signed
+    export    a DPIA annex, a NIST SP 800-226 sheet, a registry entry, SACRO-ML's report
     court     whether a method's (ε, δ) can be refuted
     serve     answers over HTTP
     keys      the keys of a service, and those that sign bundles
@@ -33,8 +34,9 @@ from airlock.cli.bench import bench
 from airlock.cli.compare import compare, demo
 from airlock.cli.court import court
 from airlock.cli.datasets import datasets
+from airlock.cli.export import export
 from airlock.cli.features import features
-from airlock.cli.gate import gate
+from airlock.cli.gate import gate, policy
 from airlock.cli.keys import keys
 from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
@@ -66,12 +68,14 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 for _command in (
-    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, approve, court, serve, pretrain, bench,
+    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, approve, export, court, serve, pretrain,
+    bench,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(features, name="features")
 app.add_typer(keys, name="keys")
 app.add_typer(ledger, name="ledger")
+app.add_typer(policy, name="policy")
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""`airlock gate`: reasons to reject a release, for caution, and to release it."""
+"""`airlock gate`: reasons to reject a release, for caution, and to release it; `airlock policy`: a house's limits."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import typer
@@ -10,10 +11,13 @@ from airlock import isolation
 from airlock.cli.terminal import (
     ApprovalOption,
     JsonOption,
+    PolicyOption,
     SignerOption,
     VaultOption,
     print_json,
     print_lines,
+    print_text,
+    shown,
     translate_errors,
 )
 from airlock.errors import Refused
@@ -30,6 +34,7 @@ def gate(
     ),
     signer: list[Path] = SignerOption,
     require_approval: list[Path] = ApprovalOption,
+    policy: Path | None = PolicyOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:  # fmt: skip
@@ -40,10 +45,12 @@ def gate(
     isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault, dossier, read, verify
     from airlock.bundle.gate import weigh
+    from airlock.bundle.policy import load
     from airlock.bundle.rendering.sacro import write_report
-    from airlock.bundle.signing.approval import covers_newest_dossier
     from airlock.bundle.signing.keys import read_all
+    from airlock.bundle.signing.signatures import covers_newest_dossier
 
+    limits = None if policy is None else load(policy)
     safe = Vault.open(vault)
     verdict = verify(bundle, vault=safe, signers=read_all(signer), approvers=read_all(require_approval))
     checks = verdict.checks
@@ -54,7 +61,7 @@ def gate(
     current = covers_newest_dossier(safe, card.release_id) if card else None
     unplanned = next((check.says for check in checks if (check.name, check.outcome) == ("plan", "skipped")), None)
     recorded = any((check.name, check.outcome) == ("record", "ok") for check in checks)
-    weighing = weigh(card, defects, inside, verdict.signatures, current, unplanned, recorded)
+    weighing = weigh(card, defects, inside, verdict.signatures, current, unplanned, recorded, limits)
     if as_json:
         print_json(weighing.to_dict())
     else:
@@ -75,3 +82,33 @@ def in_words(lists: dict[str, tuple[str, ...]], is_open: bool) -> str:
     for title, reasons in lists.items():
         parts += ["", f"{title} ({len(reasons)})", *(f"  - {reason}" for reason in reasons or ("none",))]
     return "\n".join(parts)
+
+
+policy = typer.Typer(help="What your house lets out: the limits that `airlock gate` and `airlock verify` apply.")
+
+
+@policy.callback(invoke_without_command=True)
+@translate_errors
+def print_policy(context: typer.Context) -> None:
+    """Print the default policy as TOML, with a comment for each key: the limits that `airlock gate` applies."""
+    if context.invoked_subcommand is None:
+        from airlock.bundle.policy import Policy, to_toml
+
+        print_text(to_toml(Policy()).rstrip("\n"))
+
+
+@policy.command("check")
+@translate_errors
+def check_policy(
+    file: Path = typer.Argument(help="The policy, a TOML file.", show_default=False), as_json: bool = JsonOption
+) -> None:
+    """Say whether a file is a valid policy, and where it differs from the default."""
+    from airlock.bundle.policy import changes, load
+
+    found = changes(load(file))
+    if as_json:
+        print_json({"valid": True, "changes": found})
+        return
+    lines = [f"  {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in found.items()]
+    first = f"{shown(file)} is a valid policy. Where it differs from the default:"
+    print_text("\n".join([first, *(lines or ["  nowhere"])]))

@@ -66,7 +66,10 @@ ApprovalOption: list[Path] = typer.Option(
     metavar="KEY",
     help="Require a reviewer's approval by this public key (PEM) or certificate. Repeatable.",
 )
-
+PolicyOption = typer.Option(
+    None, "--policy", metavar="FILE", help="What your house lets out (TOML; `airlock policy` prints the default).",
+    show_default=False,
+)  # fmt: skip
 
 _SPELT = {"ε": "epsilon", "δ": "delta", "σ": "sigma", "–": "-", "’": "'", "“": '"', "”": '"', "×": "x", "≤": "<="}
 

@@ -11,6 +11,7 @@ from airlock import isolation
 from airlock.cli.terminal import (
     ApprovalOption,
     JsonOption,
+    PolicyOption,
     SetOption,
     SignerOption,
     VaultOption,
@@ -41,6 +42,7 @@ def verify(
     settings: list[str] = SetOption,
     signer: list[Path] = SignerOption,
     require_approval: list[Path] = ApprovalOption,
+    policy: Path | None = PolicyOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -50,6 +52,7 @@ def verify(
     """
     isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault
+    from airlock.bundle.policy import load
     from airlock.bundle.signing.keys import read_all
     from airlock.bundle.verify import verify as check
     from airlock.nets import create
@@ -65,6 +68,7 @@ def verify(
         given=overrides(settings, net=net),
         signers=read_all(signer),
         approvers=read_all(require_approval),
+        policy=None if policy is None else load(policy),
     )
     if as_json:
         print_json(verdict.to_dict())
@@ -81,5 +85,9 @@ def verify(
         word = sound if verdict.ok else "The bundle is NOT sound: do not rely on it."
         if gate and not verdict.ok:
             word = "The bundle does NOT pass the gate."
+        elif (
+            all(one.name.startswith("policy.") for one in verdict.checks if one.outcome == "failed") and not verdict.ok
+        ):
+            word = "The bundle is NOT what the policy lets out."
         print_table(f"Verification of {bundle}", ["check", "", "found"], rows, word)
     raise typer.Exit(0 if verdict.ok else 1)

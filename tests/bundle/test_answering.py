@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from airlock import methods
 from airlock.auditing.result import Audit
-from airlock.bundle import Bundle, Card, Vault, make_card, read, verify, weigh, write
+from airlock.bundle import Bundle, Card, Policy, Vault, make_card, read, verify, weigh, write
 from airlock.bundle.answering import NetAnswerer, from_vault, open_answerer, open_interface
 from airlock.bundle.bundle import texts
 from airlock.bundle.contents import Contents
@@ -255,7 +255,7 @@ def test_the_gate_asks_for_an_attack_through_the_interface(
     seen, blind = (make_dossier(asking_card, asking_release, Audit((one,), ())) for one in (ASKED, ATTACK))
     assert not weigh(asking_card, (), seen).reject
     assert any("through the noisy interface" in line for line in weigh(asking_card, (), blind).reject)
-    assert len(gate_tests(asking_card, lambda _: seen)) == 2
+    assert len(gate_tests(asking_card, lambda _: seen, Policy())) == 2
 
 
 def test_it_composes_with_a_network(

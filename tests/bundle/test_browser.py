@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airlock.bundle import Bundle, Dossier, Vault
+from airlock.bundle import Bundle, Card, Dossier, Vault
 from airlock.bundle.rendering.page import keep_dossier
+from airlock.bundle.reports import write as write_report
 from tests.waiting import LONG
 
 pytestmark = pytest.mark.browser
@@ -110,3 +113,25 @@ def test_a_dossier_says_first_and_large_that_it_stays(
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert [request for request in requests if not request.startswith("data:")] == [url]
     assert complaints == []
+
+
+@pytest.mark.parametrize("kind", ["dpia", "nist"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_document_for_others_is_readable(
+    browser: Any, card: Card, dossier: Dossier, tmp_path: Path, kind: str, width: int
+):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    for name, inside in (("public", None), ("inside", dossier)):
+        (file,) = write_report(tmp_path / f"{name}.html", kind, card, inside)
+        page.goto(file.as_uri())
+        text = page.inner_text("body")
+        assert text.upper().startswith("STAYS INSIDE") == (inside is not None)
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        shown = page.locator("tr[data-source='card:guarantee.epsilon'] td").first.inner_text()
+        assert shown.splitlines()[0] == json.dumps(card.guarantee.epsilon)
+        assert contrast(page) >= 7
+    assert [request for request in requests if request.startswith("http")] == []
+    page.close()

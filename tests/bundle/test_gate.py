@@ -140,6 +140,8 @@ def test_every_kind_of_artefact_has_its_attacks():
     )
     assert missing("interface", (dataclasses.replace(ATTACK, view="interface"),)) == ()
     assert len(missing("features", (ATTACK,))) == 3
+    disguised = dataclasses.replace(ATTACK, name="membership/white-box")
+    assert len(missing("network", (disguised,))) == 1
 
 
 def test_without_the_dossier_the_gate_says_that_attacks_were_not_seen(config: ReleaseConfig):

@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from airlock.accounting import BudgetSchedule, events
 from airlock.auditing import evaluation
 from airlock.bundle import Vault, answering, bundle, models, replan, vault
 from airlock.bundle.contents import Contents
+from airlock.bundle.policy import RULES, Evidence, Finding, rules
 from airlock.bundle.signing import signatures
 from airlock.bundle.signing.envelope import Envelope
 from airlock.bundle.signing.keys import Keyring, PublicKey
@@ -1040,3 +1041,31 @@ def a_file_may_change_after_its_verification(patch: Patch) -> None:
 
 def what_a_bundle_names_is_imported(patch: Patch) -> None:
     patch.setattr(plugins, "refuse_strangers", lambda config, given=None: None)
+
+
+# The policy of a house.
+
+
+def a_rule_is_skipped(key: str) -> Plant:
+    """A limit of the policy that nobody looks at."""
+
+    def plant(patch: Patch) -> None:
+        patch.setitem(RULES, key, lambda given, limit: iter(()))
+
+    return plant
+
+
+def what_was_not_seen_is_kept(patch: Patch) -> None:
+    """Without the dossier every limit on attacks is taken as kept."""
+    for key, rule in list(RULES.items()):
+
+        def seen(given: Evidence, limit: Any, rule: rules.Rule = rule) -> Iterator[Finding]:
+            return (one for one in rule(given, limit) if one.checked)
+
+        patch.setitem(RULES, key, seen)
+
+
+def a_fingerprint_is_taken_at_its_word(patch: Patch) -> None:
+    """A signature counts by the key that it names, whoever made it."""
+    patch.setattr(rules, "_by_one_of", lambda found, accepted: found is not None and found.fingerprint in accepted)
+    patch.setattr(rules, "_approves", lambda found: found is not None and found.approval is not None)

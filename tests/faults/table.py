@@ -13,6 +13,7 @@ from tests import test_pipeline
 from tests.accounting import test_epsilon, test_events
 from tests.auditing import test_evaluation
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
+from tests.bundle.policy import test_rules as policy_rules
 from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
 from tests.data import test_people as people_apart
@@ -49,6 +50,7 @@ SYSTEM = secret_noise.noise_is_the_systems
 CHARGED = charging.every_answer_is_charged
 BLOCK = called(checks.one_record_moves_a_full_block_by_its_bound)
 ENGINE = called(checks.the_engine_trusts_its_book_keeping)
+POLICY = called(policy_rules.every_limit_is_asked_for)
 FOLLOWS = called(checks.noise_is_independent_between_coordinates_and_steps)
 # In the court, half as many pairs again as the slowest fault takes, or more: whoever is quiet has been tried as long.
 GAUSSIAN, SHAPED, HEAD = (court(f"weights/{method}", 2500) for method in ("gaussian", "shaped", "head"))
@@ -238,6 +240,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("an ONNX file is not compared", "bundle.models", plants.an_onnx_file_is_not_compared, of_a_bundle(test_models.test_a_field_that_onnx_does_not_know_is_found)),
     Fault("a file may change after its verification", "bundle.contents", plants.a_file_may_change_after_its_verification, of_a_bundle(test_swapped.test_what_is_used_is_what_was_verified, "read", name="card.json", use=read_verified)),
     Fault("what a bundle names is imported", "plugins", plants.what_a_bundle_names_is_imported, of_a_bundle(test_strangers.test_what_a_config_leads_to_is_found_wherever_it_stands)),
+    # The policy of a house
+    Fault("policy: epsilon has no limit", "policy.rules", plants.a_rule_is_skipped("privacy_parameters.epsilon"), POLICY),
+    Fault("policy: no unit is asked for", "policy.rules", plants.a_rule_is_skipped("unit_of_privacy.units"), POLICY),
+    Fault("policy: no attack is required", "policy.rules", plants.a_rule_is_skipped("algorithms_and_correctness.required_attacks"), POLICY),
+    Fault("policy: anybody may sign", "policy.rules", plants.a_rule_is_skipped("access_control.signers"), POLICY),
+    Fault("policy: what was not seen is kept", "policy.rules", plants.what_was_not_seen_is_kept, POLICY),
+    Fault("policy: a fingerprint is taken at its word", "policy.rules", plants.a_fingerprint_is_taken_at_its_word, POLICY),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),

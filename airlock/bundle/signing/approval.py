@@ -19,21 +19,19 @@ from pydantic import ValidationError
 
 from airlock.bundle import bundle
 from airlock.bundle.contents import APPROVAL, SIGNATURES, Contents
-from airlock.bundle.files import output_error, read_file, sync_folder, write_file
+from airlock.bundle.files import output_error, sync_folder, write_file
 from airlock.bundle.signing.envelope import (
     Approval,
     DecisionWord,
     InsideApproval,
-    InsideStatement,
     approval_statement,
     seal,
-    unseal,
 )
 from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.signing.signatures import examine
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import verify
-from airlock.errors import AirlockError, ConfigError, OutputError, Refused
+from airlock.errors import ConfigError, OutputError, Refused
 
 
 def approve(
@@ -142,15 +140,3 @@ def refuse_rejected(files: Contents, vault: Vault | None = None) -> None:
     found = examine(files, vault)
     if found.rejected:
         raise Refused("a bundle that no reviewer has rejected", found.approval.says.rstrip("."))
-
-
-def covers_newest_dossier(vault: Vault, release_id: str) -> bool | None:
-    """Whether the decision in this vault was made on its newest dossier; None if there is no decision or no dossier."""
-    place, inside = vault.dossier_folder(release_id) / APPROVAL, vault.load_dossier(release_id)
-    if inside is None or not os.path.lexists(place):
-        return None
-    try:
-        kept = unseal(read_file(place, 1 << 22), APPROVAL).statement(InsideStatement)
-    except AirlockError:
-        return False
-    return kept.predicate.dossier_sha256 == hashlib.sha256(inside).hexdigest()

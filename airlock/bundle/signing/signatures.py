@@ -8,14 +8,23 @@ what a bundle says about its own key anyone could have written.
 from __future__ import annotations
 
 import datetime
+import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from airlock.bundle.contents import APPROVAL, CARD, SIGNATURE, SIGNATURES, Contents, Defects, Skip, Test
-from airlock.bundle.files import parse_json
-from airlock.bundle.signing.envelope import Approval, ApprovalStatement, Envelope, ReleaseStatement, unseal
+from airlock.bundle.files import parse_json, read_file
+from airlock.bundle.signing.envelope import (
+    Approval,
+    ApprovalStatement,
+    Envelope,
+    InsideStatement,
+    ReleaseStatement,
+    unseal,
+)
 from airlock.bundle.signing.keys import Keyring, PublicKey
 from airlock.bundle.vault import Vault
 from airlock.errors import AirlockError
@@ -108,6 +117,18 @@ def examine(
     return Signatures(
         _guarded(_release, files, Keyring.of(vault, signers)), _guarded(_approval, files, Keyring.of(vault, approvers))
     )
+
+
+def covers_newest_dossier(vault: Vault, release_id: str) -> bool | None:
+    """Whether the decision in this vault was made on its newest dossier; None if there is no decision or no dossier."""
+    place, inside = vault.dossier_folder(release_id) / APPROVAL, vault.load_dossier(release_id)
+    if inside is None or not os.path.lexists(place):
+        return None
+    try:
+        kept = unseal(read_file(place, 1 << 22), APPROVAL).statement(InsideStatement)
+    except AirlockError:
+        return False
+    return kept.predicate.dossier_sha256 == hashlib.sha256(inside).hexdigest()
 
 
 def _guarded(look: Any, files: Contents, ring: Keyring) -> Endorsement:

@@ -15,9 +15,9 @@ from airlock.bundle import Card, Dossier, Vault, verify
 from airlock.bundle.answering import open_answerer
 from airlock.bundle.contents import APPROVAL, Contents
 from airlock.bundle.rendering.page import keep_dossier
-from airlock.bundle.signing.approval import approve, covers_newest_dossier
+from airlock.bundle.signing.approval import approve
 from airlock.bundle.signing.keys import SigningKey, keep, trust
-from airlock.bundle.signing.signatures import Signatures, examine
+from airlock.bundle.signing.signatures import Signatures, covers_newest_dossier, examine
 from airlock.cli import app
 from airlock.errors import ConfigError, OutputError, Refused
 from tests.bundle.conftest import DAY
