@@ -40,8 +40,10 @@ def export(
     """
     isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault, dossier, read_verified
-    from airlock.bundle.reports import write
+    from airlock.bundle.reports import check, write
 
+    filled_in = overrides(fill_in)
+    check(out, kind, with_dossier, filled_in)
     safe = Vault.open(vault)
     card = read_verified(bundle, safe).card
     inside = dossier.read(safe, card.release_id) if with_dossier else dossier.find(safe, card.release_id)
@@ -52,7 +54,7 @@ def export(
             "Whoever reads the document would rely on it.",
             "--with-dossier writes down what was found, to stay inside.",
         )
-    files = write(out, kind, card, inside if with_dossier else None, overrides(fill_in))
+    files = write(out, kind, card, inside if with_dossier else None, filled_in)
     if as_json:
         print_json({"files": [str(file) for file in files], "stays_inside": with_dossier})
         return

@@ -13,5 +13,6 @@ measured is said to be not measured.
 
 from airlock.bundle.reports.quoting import Report as Report
 from airlock.bundle.reports.writing import FORMS as FORMS
+from airlock.bundle.reports.writing import check as check
 from airlock.bundle.reports.writing import make as make
 from airlock.bundle.reports.writing import write as write

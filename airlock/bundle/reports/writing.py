@@ -60,7 +60,7 @@ def write(
         OutputError: There is such a file already, or it cannot be written.
     """
     path = Path(path).absolute()
-    _check(path, kind, dossier, filled_in)
+    check(path, kind, dossier is not None, filled_in)
     if kind == SACRO:
         assert dossier is not None
         sacro.write_report(path, card, dossier)
@@ -73,14 +73,21 @@ def write(
     return list(files)
 
 
-def _check(path: Path, kind: str, dossier: Dossier | None, filled_in: Mapping[str, object] | None) -> None:
+def check(path: Path, kind: str, with_dossier: bool, filled_in: Mapping[str, object] | None = None) -> None:
+    """Refuse what cannot be written, before anything is verified for it.
+
+    Raises:
+        ConfigError: As in `write`.
+        OutputError: The place is inside a bundle.
+    """
+    path = Path(path).absolute()
     if kind not in FORMS:
         raise ConfigError(f"one of {', '.join(FORMS)}", f"'{kind[:40]}'")
     if path.suffix not in FORMS[kind] and kind != SACRO:
         raise ConfigError(f"a file that ends in {' or '.join(FORMS[kind])} for '{kind}'", f"'{path.name}'")
-    if kind == SACRO and dossier is None:
+    if kind == SACRO and not with_dossier:
         raise ConfigError("the dossier for 'sacro'", "none", "It reports what attacks found.", "Add --with-dossier.")
-    if kind == REGISTRY and dossier is not None:
+    if kind == REGISTRY and with_dossier:
         raise ConfigError("no dossier for 'registry'", "one", "A registry is public, and no ε covers a dossier.")
     if filled_in and kind != REGISTRY:
         raise ConfigError("values to fill in for 'registry' alone", f"some for '{kind}'")
