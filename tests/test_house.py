@@ -30,7 +30,7 @@ FLOORS = [
     ["__main__"],
 ]
 # Commands that have commands of their own.
-GROUPS = {"features", "keys", "ledger"}
+GROUPS = {"features", "keys", "ledger", "register"}
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
