@@ -712,6 +712,6 @@ def _require_one_process(channel: Channel, group: Group) -> None:
 
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     """Identifies a run for its checkpoint: the same config finds it again, whoever receives it."""
-    asked = config.model_dump(mode="json", exclude=set(bundle.NEVER_IN_A_BUNDLE))
-    asked = json.dumps([asked, insecure_seed], sort_keys=True)
+    table = config.model_dump(mode="json", exclude=set(bundle.NEVER_IN_A_BUNDLE))
+    asked = json.dumps([table, insecure_seed], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()[:24]

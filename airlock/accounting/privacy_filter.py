@@ -173,7 +173,7 @@ def _divergence(event: dpa.DpEvent, order: int) -> float:
     if isinstance(event, dpa.ComposedDpEvent):
         return math.fsum(_divergence(one, order) for one in event.events)
     if isinstance(event, dpa.SelfComposedDpEvent):
-        return event.count * _divergence(event.event, order)
+        return int(event.count) * _divergence(event.event, order)
     if isinstance(event, DiscreteLaplaceDpEvent):
         return _of_pure(event.noise_parameter * event.sensitivity, order)
     if isinstance(event, FailureDpEvent):

@@ -7,8 +7,8 @@ was declared with `--composes-with`.
 Guarantee: everything that was released under a register, adaptively and together, is (ε, δ)-DP for every record that
 was ever under its name. Proof. (1) A release costs at least its Rényi divergence (`parts_of`): its executed events are
 the planned ones (`contract.check_executed`), and what its card says about test records and attacks is compared with
-what was charged before it leaves (`Booking.release`). (2) It is charged before it reads, and what is charged never exceeds
-the filter's cap (`ledger.reservations`). (3) One release leaves for each charge. So `accounting.privacy_filter`
+what was charged before it leaves (`Booking.release`). (2) It is charged before it reads, and what is charged never
+exceeds the filter's cap (`ledger.reservations`). (3) One release leaves for each charge. So `accounting.privacy_filter`
 applies. ∎
 
 A run that is resumed. A killed run may be started again where it was, and must not pay twice, nor draw twice for one

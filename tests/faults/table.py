@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dp_accounting as dpa
 
-from tests.accounting import test_epsilon, test_events
+from tests.accounting import test_epsilon, test_events, test_privacy_filter
 from tests.auditing import test_evaluation
+from tests.bundle import test_register as of_register
 from tests.data import test_split
 from tests.faults import checks, plants
 from tests.faults.catchers import (
@@ -25,6 +26,7 @@ from tests.faults.catchers import (
 )
 from tests.faults.fault import Catcher, Fault, Patch
 from tests.ledger import checks as ledger_checks
+from tests.ledger import test_register
 from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_exponential, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
@@ -187,6 +189,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the ledger's clock goes back", "ledger.keys", plants.the_clock_goes_back, with_folder(ledger_checks.an_expired_key_stays_expired)),
     Fault("an uncertain charge is handed out twice", "ledger.transaction", plants.an_uncertain_charge_is_handed_out_twice, with_folder(ledger_checks.an_uncertain_charge_is_handed_out_once)),
     Fault("a reservation can be answered again", "answers.answerer", plants.a_reservation_can_be_answered_again, sold(charging.a_reservation_is_answered_once, "answers/votes")),
+    # What is counted in a register
+    Fault("charged after the records were read", "bundle.booking", plants.charged_after_reading, with_folder(of_register.charged_before_the_first_record_is_read)),
+    Fault("a release's cost is rounded down", "accounting.privacy_filter", plants.a_cost_is_rounded_down, called(test_privacy_filter.cost_is_never_below_the_divergence)),
+    Fault("a run that has read is given back", "ledger.reservations", plants.a_run_that_reads_is_given_back, with_folder(test_register.nothing_is_returned_after_reading_started)),
+    Fault("a resumed run draws new noise for nothing", "bundle.booking", plants.a_resumed_run_draws_anew_for_nothing, with_folder(of_register.a_resumed_run_draws_the_same_noise_or_pays_again)),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),
