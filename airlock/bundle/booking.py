@@ -334,9 +334,18 @@ def book(
         if kept is None:
             held = _reserved(found, register, cost, config.delta, _about(config, plan, parts))
             kept = KeptReservation(ledger=register.ledger.id, key=os.urandom(32).hex(), version=VERSION, **vars(held))
-            replace_file(vault.reservation_file(run_key), kept.model_dump_json())
+            _keep(vault, run_key, kept, register)
         charged = _Charged(found, _held(kept), budget, kept.ledger)
     return Booking(vault, run_key, charged, bytes.fromhex(kept.key))
+
+
+def _keep(vault: Vault, run_key: str, kept: KeptReservation, register: Register) -> None:
+    """Keep the reservation and the key of its noise; where that fails, nothing was begun, and it is given back."""
+    try:
+        replace_file(vault.reservation_file(run_key), kept.model_dump_json())
+    except AirlockError:
+        register.give_back(_held(kept))
+        raise
 
 
 def _check_asked(found: RegisterPlace, insecure: bool, composes: bool) -> None:

@@ -37,9 +37,9 @@ def config(**changes: Any) -> airlock.ReleaseConfig:
 class House:
     """A folder with a vault and a register of 4.0 for the digits."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, place: str = "") -> None:
         self.folder, self.vault = folder, Vault.open(folder / "vault")
-        self.place = RegisterPlace(str(folder / "digits.db"), "the config")
+        self.place = RegisterPlace(place or str(folder / "digits.db"), "the config")
         register.create(self.place.place, self.vault, "digits", **BUDGET).close()
 
     def config(self, **changes: Any) -> airlock.ReleaseConfig:
@@ -118,6 +118,14 @@ def test_what_never_read_a_record_is_given_back(house: House, monkeypatch: pytes
     with pytest.raises(AirlockError, match="does not exist yet"):
         house.release("taken")
     assert house.states() == ["returned"], "an output that cannot be written is found before anything is charged"
+
+
+def test_a_vault_that_cannot_be_written_is_found_before_a_record_is_read(house: House) -> None:
+    house.account()
+    (house.vault.root / "checkpoints").write_text("not a folder")
+    with pytest.raises(AirlockError, match="checkpoints"):
+        house.release()
+    assert house.states() == ["returned"]
 
 
 def test_what_failed_after_reading_stays_charged(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from airlock.errors import ConfigError, Exhausted, LedgerBroken, LedgerUnavailab
 from airlock.ledger import Held, Ledger, Register, RegisterTerms, Terms, digest, tables
 from airlock.ledger.chain import Entry
 from airlock.ledger.register import Advance, Reserve
+from tests.bundle.test_register import STEPS, House, killed_at
 from tests.ledger.conftest import MEMORY, forging
 from tests.ledger.test_processes import work
 from tests.ledger.worker import REGISTER_STEPS, register_terms
@@ -197,6 +198,18 @@ def test_killed_at_each_step_of_a_release(place: str, mark: Path) -> None:
         assert killed, name
         assert (spent, was) == (charged, state), name
         assert ok, name
+
+
+@pytest.mark.parametrize("step", ["start", "release", "record"])
+def test_a_release_that_is_killed_stays_charged_on_a_server_too(
+    new_database: Callable[[], str], folder: Path, step: str
+) -> None:
+    owner, name, state = STEPS[step]
+    house = House(folder, new_database())
+    killed_at(owner, name, house)
+    assert house.states() == [state]
+    house.release(resume=True)
+    assert house.states() == (["released"] if state != "released" else ["released", "released"])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["reserve", "start", "return", "release"]), st.integers(0, 5)), max_size=30))
