@@ -32,7 +32,7 @@ from airlock.bundle.files import claim, claimed, parse_json, read_file, replace_
 from airlock.bundle.vault import Vault
 from airlock.config import Frozen, ReleaseConfig, load_project
 from airlock.data import Records, Split
-from airlock.errors import AccountingError, ConfigError, FormatError, Refused
+from airlock.errors import AccountingError, ConfigError, FormatError, LedgerBroken, Refused
 
 if TYPE_CHECKING:
     from airlock.ledger import Charged, Register
@@ -108,8 +108,14 @@ def create(
     terms = RegisterTerms(
         f"register of {data}", budget.units, unit, data, budget.epsilon, budget.delta, budget.order, protects
     )
-    known = claimed(_claim_file(vault, data))
-    register = Register.open(place, vault.mark_folder() / mark_name(place), terms, known=known)
+    if claimed(_claim_file(vault, data)) is not None:
+        raise LedgerBroken(
+            f"no register yet for '{data}'",
+            "one that this vault knows",
+            "A second one would be a second budget for the same records.",
+            "See where it is: airlock register list.",
+        )
+    register = Register.open(place, vault.mark_folder() / mark_name(place), terms)
     return _admitted(register, vault, place)
 
 
@@ -149,8 +155,10 @@ def _admitted(register: Register, vault: Vault, place: str) -> Register:
 
 
 def _is_there(place: str) -> bool:
-    if "://" not in place or place.startswith("sqlite:///"):
-        return Path(place.removeprefix("sqlite:///")).expanduser().exists()
+    """Whether there is a register, or another ledger; a file that a crash left without one counts as none."""
+    in_file = "://" not in place or place.startswith("sqlite:///")
+    if in_file and not Path(place.removeprefix("sqlite:///")).expanduser().exists():
+        return False
     from airlock.ledger import tables
 
     engine = tables.connect(place)
