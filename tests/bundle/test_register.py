@@ -20,6 +20,7 @@ from airlock.config import from_table
 from airlock.data import Records, Split
 from airlock.errors import AirlockError, ConfigError, LedgerBroken, Refused
 from airlock.pipeline import make_release, plan_in_register
+from airlock.training.distributed import Group
 
 BUDGET = {"epsilon": 4.0, "delta": 1e-4}
 
@@ -102,6 +103,20 @@ def charged_before_the_first_record_is_read(folder: Path) -> None:
 
 def test_charged_before_the_first_record_is_read(tmp_path: Path) -> None:
     charged_before_the_first_record_is_read(tmp_path)
+
+
+def test_a_process_that_assists_reads_after_the_lead_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, group = [], Group(rank=1, world=2)
+
+    def read(*_: object) -> None:
+        seen.append("read")
+        raise Killed
+
+    monkeypatch.setattr(group, "send", lambda content: seen.append("told"))
+    monkeypatch.setattr(data, "load", read)
+    with pytest.raises(Killed):
+        pipeline.assist_release(config(), group)
+    assert seen == ["told", "read"]
 
 
 def test_what_never_read_a_record_is_given_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
