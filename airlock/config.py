@@ -12,6 +12,7 @@ import inspect
 import math
 import re
 import tomllib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -189,6 +190,10 @@ Accounting = Annotated[str, AfterValidator(_known)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
+# Every class can register others (`abc`), which no model here does; pydantic warns of the name.
+warnings.filterwarnings("ignore", 'Field name "register" in', UserWarning)
+
+
 class ReleaseConfig(Frozen):
     """One release: channel, method, data and budget; everything else has a working default.
 
@@ -211,6 +216,8 @@ class ReleaseConfig(Frozen):
         unit: Whose presence is protected: "person", with all her records, or "record". When left out, a person where
             `data.person` says whose a record is, else a record.
         settings: The method's own settings.
+        register: The register of the data set: a SQLite file or postgresql://…; never in a bundle.
+        recipient: To whom the release goes, for the register; never in a bundle.
     """
 
     channel: str
@@ -227,6 +234,30 @@ class ReleaseConfig(Frozen):
     device: Device = "auto"
     unit: Literal["person", "record"] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    register: str | None = None
+    recipient: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")] = ""
+
+
+class Project(Frozen):
+    """What a file airlock.toml says for all releases that are made in its folder.
+
+    Args:
+        register: The register of the data set.
+    """
+
+    register: str | None = None
+
+
+def load_project(path: Path) -> str | None:
+    """The register that a project file names, relative to its folder; None if there is no such file, or it names none.
+
+    Raises:
+        ConfigError: It is not TOML, or has other keys.
+    """
+    if not path.is_file():
+        return None
+    named = parse(Project, read_toml(path), path.name).register
+    return _resolve(named, path.absolute().parent) if named is not None else None
 
 
 def load(path: Path, overrides: Mapping[str, object] | None = None) -> ReleaseConfig:
@@ -306,7 +337,9 @@ def from_table(
     """Validate a table; relative data paths are resolved against `folder` if they exist there."""
     merged = merge(table, overrides or {})
     config = parse(ReleaseConfig, merged)
-    return config.model_copy(update={"data": placed(config.data, folder)})
+    return config.model_copy(
+        update={"data": placed(config.data, folder), "register": _resolve(config.register, folder)}
+    )
 
 
 def placed(data: DataConfig, folder: Path | None) -> DataConfig:

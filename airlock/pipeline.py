@@ -24,7 +24,7 @@ from airlock import auditing, data, methods, nets, plugins
 from airlock._version import VERSION
 from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
-from airlock.bundle import Bundle, Card, Dossier, Vault, bundle, card, compression, dossier
+from airlock.bundle import Bundle, Card, Dossier, Vault, booking, bundle, card, compression, dossier
 from airlock.bundle.answering import recorded
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
@@ -91,6 +91,15 @@ def plan_release(config: ReleaseConfig, data_dir: Path | None = None) -> Plan:
     """What would be released and what it costs; reads no record."""
     channel, facts = _open(config, data_dir)
     return paid_attacks.planned(config, facts, channel.planned)
+
+
+def plan_in_register(
+    config: ReleaseConfig, data_dir: Path | None = None, vault: Path | None = None
+) -> tuple[Plan, booking.Outlook | None]:
+    """The plan, and what it would leave in the register of its data set, if there is one; reads no record."""
+    channel, facts = _open(config, data_dir)
+    plan = paid_attacks.planned(config, facts, channel.planned)
+    return plan, booking.outlook(config, channel, plan, Vault.open(vault))
 
 
 def try_config(
@@ -220,11 +229,18 @@ def make_release(
     channel, facts = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
-    card.check_budget(config, paid_attacks.planned(config, facts, channel.planned))
-    randomness = Randomness.make(config.seed, insecure_seed)
-    trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
-    signer = obtain_vault_key(safe)
-    split = _load(config, channel, data_dir)
+    plan = paid_attacks.planned(config, facts, channel.planned)
+    card.check_budget(config, plan)
+    with booking.book(
+        config, channel, plan, safe, _run_key(config, insecure_seed),
+        resume=resume, insecure=insecure_seed is not None, composes=bool(others),
+    ) as booked:  # fmt: skip
+        randomness = booked.randomness(config.seed, insecure_seed)
+        trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
+        signer = obtain_vault_key(safe)
+        booked.start()
+    group.send(b"started")  # nobody reads before the charge is on disk
+    split = booked.guarded(config, _load(config, channel, data_dir))
     run = Run(
         device=group.device or choose_device(config.device),
         progress=progress,
@@ -239,16 +255,23 @@ def make_release(
     small = compression.compress(release, split)
     report, forms, on_test = small or (None, {}, ())
     made = card.make(
-        config, facts, release, randomness.privacy.child(CARD), attacks=paid, compression=report, others=others
-    )
+        config, facts, release, randomness.privacy.child(CARD), attacks=paid, compression=report, others=others,
+        register=booked.on_card(),
+    )  # fmt: skip
     safe.store(made.release_id, {**release.secrets, OUTCOMES: release.utility.arrays()}, split.remarks)
     inside = dossier.make(made, release, attacked, smaller=on_test, remarks=split.remarks, followed=followed)
     inside = dossier.with_court(inside, trials)
     page_inside = page.keep_dossier(safe, inside)
+
+    def leaves(files: Mapping[str, str]) -> None:
+        booked.release(made)
+        safe.record(_record(made, files))
+
     written = bundle.write(
         out, config, release, made, smaller=forms, signer=signer, force=force,
-        record=lambda files: safe.record(_record(made, files)),
+        record=leaves,
     )  # fmt: skip
+    booked.forget()
     release.artefact.forget()
     forget = safe.forget_checkpoint if release.artefact.made_once else safe.forget_records
     forget(_run_key(config, insecure_seed))
@@ -518,6 +541,7 @@ def assist_release(
     channel, _ = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
     _require_one_process(channel, group)
+    group.send(None)
     split = _load(config, channel, data_dir)
     run = Run(device=group.device or choose_device(config.device), group=group)
     _train(config, channel, split, Randomness.make(config.seed, insecure_seed), run, insecure_seed)
@@ -704,6 +728,7 @@ def _require_one_process(channel: Channel, group: Group) -> None:
 
 
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
-    """Identifies a run for its checkpoint: the same config finds it again."""
-    asked = json.dumps([config.model_dump(mode="json"), insecure_seed], sort_keys=True)
+    """Identifies a run for its checkpoint: the same config finds it again, whoever receives it."""
+    table = config.model_dump(mode="json", exclude=set(bundle.NEVER_IN_A_BUNDLE))
+    asked = json.dumps([table, insecure_seed], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()[:24]

@@ -30,7 +30,7 @@ FLOORS = [
     ["__main__"],
 ]
 # Commands that have commands of their own.
-GROUPS = {"features", "keys", "ledger", "policy"}
+GROUPS = {"features", "keys", "ledger", "policy", "register"}
 HEIGHT = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 

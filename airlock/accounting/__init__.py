@@ -8,6 +8,7 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
     pld           dp-accounting's PLD accountant, made faster for Gaussian noise
     calibrate     the smallest noise that meets (ε, δ)
     budget_curve  how ε accumulates over a release's steps
+    privacy_filter  releases chosen one after the other, together within (ε, δ)
 """
 
 from airlock.accounting.budget_curve import BudgetSchedule, Curve, trace
@@ -15,6 +16,7 @@ from airlock.accounting.calibrate import calibrate
 from airlock.accounting.epsilon import EpsilonBound, compute_epsilon, raised_by, register
 from airlock.accounting.events import FailureDpEvent, compose, from_json, pure, repeat, to_json
 from airlock.accounting.guarantee import Claim, Guarantee
+from airlock.accounting.privacy_filter import PrivacyFilter
 
 __all__ = [
     "BudgetSchedule",
@@ -23,6 +25,7 @@ __all__ = [
     "EpsilonBound",
     "FailureDpEvent",
     "Guarantee",
+    "PrivacyFilter",
     "calibrate",
     "compose",
     "compute_epsilon",

@@ -23,6 +23,7 @@ composition), and the test part may spend all of the ε stated for the release. 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Self
 
 import dp_accounting as dpa
@@ -151,6 +152,22 @@ def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> fl
             "Declare fewer tuning_runs, or take a larger ε.",
         )
     return each
+
+
+def lowered(epsilon: float, fits: Callable[[float], bool]) -> float:
+    """The largest ε of one evaluation, up to this one, that fits another limit too; the least where none does.
+
+    Args:
+        epsilon: From `budget`.
+        fits: Whether an ε is within the limit; true below the largest one that is.
+    """
+    if fits(epsilon):
+        return epsilon
+    low, high = LEAST, epsilon
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def evaluate(outcomes: Outcomes, classes: int, epsilon: float, stream: Stream) -> Evaluation:

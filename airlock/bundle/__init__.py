@@ -19,6 +19,8 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     replan          checks: the card says what its config leads to
     models          checks: the model files load and agree
     gate            reasons to reject, for caution, and to release
+    register        the lifetime budget of a data set: where it is, what it holds
+    booking         a release in the register: charged before a record is read
     answering       queries to a bundle, answered by its network or from the vault
     policy/         what a house lets out, and the rules that hold a release against it
     receive         a classifier trained on released features

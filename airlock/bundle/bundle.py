@@ -54,6 +54,7 @@ from airlock.methods.contract import Plan, Release
 _FORMERLY = ("audit.json", "roc.svg", "sheet.png")  # files of earlier formats
 PATH_REMOVED = "(a path, removed)"
 PERSON = "person"  # what the column of the people's identifiers is called in a bundle
+NEVER_IN_A_BUNDLE = ("register", "recipient")  # keys of the config that are the holder's own matters
 _LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
 
 
@@ -253,7 +254,7 @@ def config_text(
     Withheld settings stay in the vault. Where the source is not named, `records` says how many there are, as a public
     figure: without it nobody could plan the release again.
     """
-    table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True)
+    table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude=set(NEVER_IN_A_BUNDLE))
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
     if "source" not in table["data"] and records is not None:
         table["data"].setdefault("records", records)

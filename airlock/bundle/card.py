@@ -32,8 +32,9 @@ import dp_accounting as dpa
 from pydantic import ConfigDict, model_validator
 
 from airlock._version import VERSION
-from airlock.accounting import Guarantee, compose, compute_epsilon, from_json, raised_by, to_json
+from airlock.accounting import Guarantee, PrivacyFilter, compose, compute_epsilon, from_json, raised_by, to_json
 from airlock.accounting.guarantee import PROTECTED
+from airlock.accounting.privacy_filter import divergence
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.packing import packing_of
@@ -46,6 +47,7 @@ from airlock.bundle.schema import (
     Decision,
     FeatureSummary,
     Hashes,
+    LifetimeBudget,
     NetworkSummary,
     OtherRelease,
     PaidAttacks,
@@ -107,7 +109,9 @@ class Card(Frozen):
         utility: How useful the release is; null where utility was only measured inside.
         compression: How much smaller and faster the student is; null where no student leaves.
         audit: Attack figures that are paid for; all others are in the dossier.
-        total: Other releases from the same data, and what they cost together with this one.
+        total: Other releases from the same data, and what they cost together with this one; with a register, what
+            everything so far costs at the register's δ.
+        lifetime: The lifetime budget of the data set, which the release was charged to; null without a register.
         tuning: How many runs were paid for.
         words: The sentences.
         hashes: Hashes of the other files in the bundle; null until it is written.
@@ -137,6 +141,7 @@ class Card(Frozen):
     compression: Compression | None = None
     audit: PaidAttacks
     total: Composition
+    lifetime: LifetimeBudget | None = None
     tuning: Tuning
     words: Words
     hashes: Hashes | None
@@ -185,6 +190,7 @@ def make(
     attacks: Sequence[PaidAttack] = (),
     compression: Compression | None = None,
     others: Sequence[Card] = (),
+    register: LifetimeBudget | None = None,
     created: datetime.date | None = None,
 ) -> Card:
     """The card of a release; `bundle.write` adds the hashes.
@@ -197,12 +203,13 @@ def make(
         attacks: Attack figures that `config.attack_share` pays for; the release's guarantee includes them.
         compression: How much smaller and faster a student is.
         others: Cards of other releases from the same data; releases that those cards list are included too.
+        register: What the release was charged to; then there are no others.
         created: The date; today in UTC if omitted.
 
     Raises:
         ConfigError: Another release uses a different neighbouring relation, or ε is too small for the test counts.
     """
-    utility = _utility(config, release, len(facts.classes), stream)
+    utility = _utility(config, release, len(facts.classes), stream, None if register is None else register.order)
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
     promise = _promise(config, release, utility, found)
     data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
@@ -226,7 +233,8 @@ def make(
         utility=utility,
         compression=compression,
         audit=found,
-        total=_total(promise, others),
+        total=_total(promise, others) if register is None else lifetime_total(register),
+        lifetime=register,
         tuning=tuning,
         words=NO_WORDS,
         hashes=None,
@@ -244,7 +252,7 @@ def sentences(card: Card) -> Words:
     """All other sentences, also derived from the other fields."""
     return text.write(
         card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility, card.audit, card.total,
-        card.tuning, _particulars(card),
+        card.tuning, _particulars(card), card.lifetime,
     )  # fmt: skip
 
 
@@ -275,12 +283,29 @@ def check_budget(config: ReleaseConfig, plan: Plan) -> None:
     evaluation.budget(stated_epsilon(config, plan.guarantee), config.delta, True, config.tuning_runs)
 
 
-def _utility(config: ReleaseConfig, release: Release, classes: int, stream: Stream) -> Utility | None:
+def evaluation_epsilon(config: ReleaseConfig, promise: Guarantee, with_scores: bool, order: int | None) -> float:
+    """The ε of what the card says about test records.
+
+    With a register, whose filter has this Rényi order, its divergence is no larger than the private part's: a release
+    costs the largest of its parts, and the figures of a card shall not make it cost more.
+    """
+    each = evaluation.budget(stated_epsilon(config, promise), config.delta, with_scores, config.tuning_runs)
+    if order is None:
+        return each
+    most = divergence(promise.events, order)
+    return evaluation.lowered(
+        each, lambda one: divergence(evaluation.event(one, with_scores, config.tuning_runs), order) <= most
+    )
+
+
+def _utility(
+    config: ReleaseConfig, release: Release, classes: int, stream: Stream, order: int | None = None
+) -> Utility | None:
     """The noisy counts; None where answers leave: their utility was measured with queries beyond the budget."""
     if not packing_of(release.artefact.kind).states_utility:
         return None
-    found, stated = release.utility, stated_epsilon(config, release.guarantee)
-    epsilon = evaluation.budget(stated, config.delta, found.scores is not None, config.tuning_runs)
+    found = release.utility
+    epsilon = evaluation_epsilon(config, release.guarantee, found.scores is not None, order)
     counts = evaluation.evaluate(found, classes, epsilon, stream)
     return Utility(counts=counts, figures=evaluation.figures(counts))
 
@@ -348,6 +373,12 @@ def _total(promise: StatedGuarantee, others: Sequence[Card]) -> Composition:
             )
     epsilon, accountant = total_epsilon(promise, releases) if releases else (promise.epsilon, promise.accountant)
     return Composition(releases=releases, epsilon=epsilon, delta=promise.delta, accountant=accountant)
+
+
+def lifetime_total(register: LifetimeBudget) -> Composition:
+    """What everything under a register costs so far: its filter's bound."""
+    budget = PrivacyFilter(register.epsilon, register.delta, register.order)
+    return Composition(releases=(), epsilon=budget.so_far(register.spent), delta=register.delta, accountant="RDP")
 
 
 def total_epsilon(

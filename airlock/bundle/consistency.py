@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 
 from airlock._version import VERSION
-from airlock.accounting import compute_epsilon, from_json, raised_by, to_json
+from airlock.accounting import PrivacyFilter, compute_epsilon, from_json, raised_by, to_json
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import figures
@@ -29,10 +29,10 @@ from airlock.bundle.card import (
 from airlock.bundle.contents import Contents, Defects, Skip, Test
 from airlock.bundle.packing import PACKINGS, packing_of
 from airlock.bundle.rendering import page
-from airlock.bundle.schema import OlderGuarantee, OtherRelease, StatedGuarantee
+from airlock.bundle.schema import LifetimeBudget, OlderGuarantee, OtherRelease, StatedGuarantee
 from airlock.config import parse_toml
 from airlock.data.sources import SOURCES
-from airlock.errors import ConfigError
+from airlock.errors import AirlockError, ConfigError
 
 # By how much, relatively, a stated ε may be off from the recomputed one. It is lower only by rounding, whichever
 # version is named (dp-accounting 0.5 and 0.6 agree to the last bit); another version may have stated more.
@@ -142,6 +142,8 @@ def _parts(card: Card) -> Defects:
 
 
 def _total(card: Card) -> Defects:
+    if card.lifetime is not None:
+        return _lifetime(card, card.lifetime)
     defects: list[str] = []
     same_version = False
     for other in card.total.releases:
@@ -152,6 +154,26 @@ def _total(card: Card) -> Defects:
     if card.total.releases:
         total = total_epsilon(card.guarantee, card.total.releases)[0]
     return [*defects, *_differs("The total ε", card.total.epsilon, total, same_version)]
+
+
+def _lifetime(card: Card, register: LifetimeBudget) -> Defects:
+    """With a register: the cost covers what each part pays, and the total follows from what is spent."""
+    if card.total.releases:
+        return ["With a register, no other releases are declared."]
+    try:
+        budget = PrivacyFilter(register.epsilon, register.delta, register.order)
+        parts = card.guarantee.parts
+        cost = budget.cost([from_json(part.events) for part in (parts.private, parts.test, parts.holdout)])
+    except AirlockError as error:
+        return [f"The register could not have counted this release: {error}"]
+    defects = []
+    if not cost <= register.cost <= register.spent <= budget.units:
+        defects.append("What was charged in the register does not cover what the parts pay, or is more than it has.")
+    if card.guarantee.status != "proven" or not card.secure_noise:
+        defects.append("A register counts proven releases with secret noise alone.")
+    if (register.delta, "RDP") != (card.total.delta, card.total.accountant):
+        defects.append("The total is not the register's.")
+    return [*defects, *_differs("The total ε", card.total.epsilon, budget.so_far(register.spent), True)]
 
 
 def _recompute(
@@ -257,6 +279,8 @@ def _config(files: Contents, card: Card) -> Defects:
         defects.append("config.toml says which column holds the people's identifiers.")
     if (card.guarantee.unit == "person") != (card.data.people is not None) or (card.data.people and card.data.grouped):
         defects.append("The card's people are not those that its guarantee is about.")
+    if any(key in table for key in bundle.NEVER_IN_A_BUNDLE):
+        defects.append("config.toml says where the register is, or who receives what.")
     if bundle.without_paths(table.get("settings", {})) != table.get("settings", {}):
         defects.append("config.toml names a path in its settings.")
     if card.guarantee.delta != card.target.delta:

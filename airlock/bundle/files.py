@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from airlock.errors import FormatError, OutputError
+from airlock.errors import FormatError, LedgerBroken, OutputError
 
 _CHUNK = 1 << 20
 
@@ -238,3 +238,44 @@ def replace_file(path: Path, content: str) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise output_error(error, path) from error
+
+
+def claimed(path: Path) -> str | None:
+    """The identity of the only ledger that something was opened with; None if there is none yet.
+
+    Raises:
+        LedgerBroken: The file cannot be read.
+    """
+    try:
+        return path.read_text("ascii")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LedgerBroken(
+            "the identity of a ledger", f"something else in {path.parent.name}/{path.name}", "It names the only budget."
+        ) from error
+
+
+def claim(path: Path, identity: str, whose: str, what: str = "the ledger", do: str = "") -> None:
+    """Write an identity atomically if there is none; otherwise it must match the existing one.
+
+    Raises:
+        LedgerBroken: It does not match.
+        OutputError: It cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write_file(aside, identity.encode(), 0o600)
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+        aside.unlink()
+        held = path.read_bytes()
+    except OSError as error:
+        raise output_error(error, path) from error
+    if held != identity.encode():
+        raise LedgerBroken(
+            f"{what} that this {whose} was opened with",
+            "another",
+            "A second one would be a second budget for the same records.",
+            f"{do or 'Name the first one'}; the vault records it in {path.parent.name}/{path.name}.",
+        )

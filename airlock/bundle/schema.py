@@ -218,6 +218,24 @@ class Composition(Frozen):
     accountant: Literal["PLD", "RDP"] | None
 
 
+class LifetimeBudget(Frozen):
+    """What a card says of the register that the release was charged to; nothing about other releases.
+
+    Args:
+        epsilon: Of everything that ever leaves under the register.
+        delta: Of everything that ever leaves under the register.
+        order: The Rényi order of its filter.
+        cost: What this release was charged, in millionths of Rényi divergence of that order.
+        spent: What was charged in all when it was, this release included.
+    """
+
+    epsilon: Annotated[float, Field(gt=0, le=1000)]
+    delta: Delta
+    order: Annotated[int, Field(ge=2, le=1024)]
+    cost: Annotated[int, Field(ge=1)]
+    spent: Annotated[int, Field(ge=1)]
+
+
 class Tuning(Frozen):
     """How many runs were declared and paid for; the recorded events include all of them."""
 

@@ -18,8 +18,9 @@ service answers, with which noise and how often, is taken from here. Every file 
           index.json            0600   SHA-256 of all of them
       checkpoints/<run key>/    0700   unfinished training
       checkpoints/<run key>.records  0600   keyed fingerprint of the records that it began with
-      records.key               0600   its key
-      marks/                    0700   high-water marks of service ledgers
+      checkpoints/<run key>.reservation  0600   in a register, and the key of the noise; until the bundle is written
+      records.key               0600   the key of all fingerprints
+      marks/                    0700   high-water marks and secrets of ledgers, and what is known of registers
       keys/                     0700   the key that signs releases
 """
 
@@ -278,7 +279,7 @@ class Vault:
                 the holder's terminal, before any step, and nothing leaves.
         """
         folder, file = self.checkpoint_folder(run_key), self._fingerprint_file(run_key)
-        mine = fingerprint(self._records_key())
+        mine = fingerprint(self.records_key())
         begun = file.read_text(encoding="utf-8") if file.is_file() else ""
         if resume and (begun or any(folder.iterdir())) and not hmac.compare_digest(begun.encode(), mine.encode()):
             raise TrainingError(
@@ -304,10 +305,15 @@ class Vault:
         """Remove the fingerprint of a run that is finished."""
         self._fingerprint_file(run_key).unlink(missing_ok=True)
 
+    def reservation_file(self, run_key: str) -> Path:
+        """Where a run that is charged in a register keeps its reservation and the key of its noise."""
+        self._prepare(_CHECKPOINTS)
+        return self.root / _CHECKPOINTS / f"{_checked(run_key)}.reservation"
+
     def _fingerprint_file(self, run_key: str) -> Path:
         return self.root / _CHECKPOINTS / f"{_checked(run_key)}.records"
 
-    def _records_key(self) -> bytes:
+    def records_key(self) -> bytes:
         """The key of all fingerprints, made when it is first needed."""
         file = self._prepare() / _KEY
         try:

@@ -19,6 +19,7 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     keys      the keys of a service, and those that sign bundles
     ledger    whether a service's log is intact
     features  characterise, extract and train
+    register  the lifetime budget of a data set
     pretrain  a front end trained on public images
     bench     the benchmarks of the source checkout
 """
@@ -41,6 +42,7 @@ from airlock.cli.keys import keys
 from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
 from airlock.cli.pretrain import pretrain
+from airlock.cli.register import register
 from airlock.cli.release import release
 from airlock.cli.serve import serve
 from airlock.cli.show import show
@@ -76,6 +78,7 @@ app.add_typer(features, name="features")
 app.add_typer(keys, name="keys")
 app.add_typer(ledger, name="ledger")
 app.add_typer(policy, name="policy")
+app.add_typer(register, name="register")
 
 
 def main() -> None:

@@ -153,6 +153,7 @@ def extract(
     form: str | None = typer.Option(None, "--format", help="The file format: parquet or npz.", show_default=False),
     workers: int = typer.Option(0, "--workers", min=0, help="Processes that compute; 0 computes in this one."),
     engine: str = typer.Option("local", "--engine", help="Where to compute: local, or ray for a Ray cluster."),
+    to: str | None = typer.Option(None, "--to", help="To whom it goes, for the register.", show_default=False),
     composes_with: list[Path] = typer.Option(
         [], "--composes-with", help="The bundle of another release from the same data. Repeatable."
     ),
@@ -168,11 +169,12 @@ def extract(
     as_json: bool = JsonOption,
 ) -> None:
     """Send the private records through the front end and write the bundle of features."""
-    from airlock.cli.release import print_summary, summary
+    from airlock.cli.release import print_summary, summary, tell_register
     from airlock.config import load
     from airlock.pipeline import make_release
 
-    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, **_chosen(form)))
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, recipient=to, **_chosen(form)))
+    tell_register(asked)
     if asked.channel != "features":
         raise ConfigError('a config with channel = "features"', f"'{asked.channel}'", do="Use `airlock release`.")
     if engine not in ("local", "ray"):

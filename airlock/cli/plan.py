@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from airlock.cli.terminal import (
     JsonOption,
     SeedOption,
     SetOption,
+    VaultOption,
     overrides,
     print_json,
     print_lines,
@@ -145,19 +147,20 @@ def plan(
         help="A file from `airlock features characterise`: say which layers and channels meet the limits, and why.",
         show_default=False,
     ),
+    vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
     """Say what a release would cost, before any record is read."""
     from airlock.bundle.rendering.charts import draw_curve
     from airlock.bundle.rendering.svg import check_figure, write_figure
     from airlock.config import load
-    from airlock.pipeline import plan_release
+    from airlock.pipeline import plan_in_register
 
     if figure is not None:
         check_figure(figure)
     asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
     chosen = _chosen(asked, characterised, figure)
-    made = plan_release(asked, data_dir)
+    made, counted = plan_in_register(asked, data_dir, vault)
     curve = made.curve()
     if figure is not None and chosen is None:
         write_figure(figure, draw_curve(_drawable(made, curve), f"Plan: {made.channel}/{made.method}"))
@@ -171,7 +174,10 @@ def plan(
                 "curve": curve.to_dict() if curve else None,
             }
             | ({"chosen": chosen_json(chosen)} if chosen else {})
+            | ({"register": asdict(counted)} if counted else {})
         )
+        if counted and not counted.fits:
+            raise counted.refusal()
         return
     _print_table(made)
     if chosen and "chosen" not in made.details:
@@ -180,6 +186,10 @@ def plan(
         print_lines(lambda width, plain: chart(curve, width, plain=plain))
     elif math.isinf(made.guarantee.epsilon):
         print_lines(lambda width, plain: NO_CURVE)
+    if counted:
+        print_lines(lambda width, plain: counted.sentence())
+        if not counted.fits:
+            raise counted.refusal()
     if figure is not None:
         print_lines(lambda width, plain: f"Figure: {shown(figure)}")
 

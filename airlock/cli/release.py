@@ -17,15 +17,18 @@ from airlock.cli.terminal import (
     SeedOption,
     SetOption,
     VaultOption,
+    assists,
     overrides,
     print_json,
     print_table,
     progress_bar,
     shown,
+    tell,
     translate_errors,
 )
 
 if TYPE_CHECKING:
+    from airlock.config import ReleaseConfig
     from airlock.pipeline import Outcome
 
 
@@ -38,6 +41,7 @@ def release(
     delta: float | None = DeltaOption,
     seed: int | None = SeedOption,
     settings: list[str] = SetOption,
+    to: str | None = typer.Option(None, "--to", help="To whom it goes, for the register.", show_default=False),
     composes_with: list[Path] = typer.Option(
         [],
         "--composes-with",
@@ -68,7 +72,8 @@ def release(
     from airlock.pipeline import assist_release, make_release
     from airlock.training.distributed import joined
 
-    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, recipient=to))
+    tell_register(asked)
     with joined(asked.device) as group, progress_bar() as progress:
         if not group.lead:
             assist_release(
@@ -96,6 +101,15 @@ def release(
         print_summary(outcome, out)
 
 
+def tell_register(asked: ReleaseConfig) -> None:
+    """Say on stderr which register is charged, and who says so."""
+    from airlock.bundle.register import find
+
+    found = find(asked)
+    if found is not None and not assists():
+        tell("", f"Register {found}")
+
+
 def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
     """What `--json` prints."""
     card = outcome.bundle.card
@@ -103,6 +117,7 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
         "bundle": str(out),
         "dossier": str(outcome.dossier_page.with_suffix(".json")),
         "signed_by": outcome.fingerprint,
+        "lifetime": None if card.lifetime is None else card.lifetime.model_dump(),
         "utility": None if card.utility is None else card.utility.figures.accuracy.model_dump(),
         "guarantee": outcome.release.guarantee.to_dict(),
         "inside": {
@@ -125,6 +140,8 @@ def print_summary(outcome: Outcome, out: Path) -> None:
         [f"attack, stays inside: {a.name}", f"{a.score} {_interval(a.value, a.low, a.high)}"]
         for a in inside.audit.attacks
     ]
+    if card.lifetime is not None:
+        rows.append(["register", card.words.others])
     made = (
         "A key was made in the vault to sign this and later bundles. Give receivers: airlock keys signing --out FILE\n"
     )

@@ -48,6 +48,7 @@ def serve(
     check_extra()
     from airlock.bundle import Vault
     from airlock.bundle.answering import open_answerer
+    from airlock.bundle.register import check_served
     from airlock.bundle.rendering.page import render_html
     from airlock.bundle.signing.keys import read_all
     from airlock.ledger import KeyStore
@@ -66,6 +67,7 @@ def serve(
         check_address(bound.getsockname()[0], keys=not no_keys, tls=tls, plain=plain_http)
         keys_needed = {"signers": read_all(signer), "approvers": read_all(require_approval)}
         card, answerer = open_answerer(bundle, Vault.open(vault), **keys_needed)
+        check_served(card.release_id, Vault.open(vault))
         page = render_html(card).encode()  # verification has compared it with the file
         where = place or str(ledger_place(Vault.open(vault), card.release_id))
         path = mark_of(where, mark, vault)

@@ -77,6 +77,7 @@ def show(
         for one in card.audit.attacks
     ]
     rows.append(["attacks", card.words.audit])
+    rows.append(["other releases", card.words.others])
     rows += [["assumes", sentence] for sentence in promise.assumptions]
     print_table(f"Card of {card.channel}/{card.method}, {card.created}: it may leave", ["", ""], rows)
     if card.compression is not None:

@@ -1,6 +1,7 @@
 """What a service needs before it may answer: a ledger that is charged first, and keys that say who pays.
 
-In: a release's budget in whole units. Out: a `Charge` for each request, on disk before noise is drawn.
+In: a release's budget in whole units. Out: a `Charge` for each request, on disk before noise is drawn. A register is a
+ledger too: in, the lifetime budget of a data set; out, a reservation for each release, before a record is read.
 
     ledger       the ledger: opened with its terms, paid from, verified
     transaction  orders, and what one transaction may charge
@@ -12,6 +13,8 @@ In: a release's budget in whole units. Out: a `Charge` for each request, on disk
     mark         what is kept outside the database: the high-water mark, the secret, a verified state
     verify       checks that the log is intact and the newest
     keys         who may ask, for how long, and how much
+    reservations what a register charges before a run reads, and may give back
+    register     the lifetime budget of a data set
 """
 
 from airlock.ledger.chain import digest
@@ -20,6 +23,7 @@ from airlock.ledger.ledger import Balance as Balance
 from airlock.ledger.ledger import Ledger as Ledger
 from airlock.ledger.ledger import Terms as Terms
 from airlock.ledger.mark import mark_name
+from airlock.ledger.register import Charged, Held, Register, RegisterTerms
 from airlock.ledger.state import Key as Key
 from airlock.ledger.transaction import Charge, Replay, Rules, Spend
 from airlock.ledger.units import budget_in_units, cost_in_units
@@ -28,10 +32,14 @@ from airlock.ledger.verify import LedgerVerification as LedgerVerification
 __all__ = [
     "Balance",
     "Charge",
+    "Charged",
+    "Held",
     "Key",
     "KeyStore",
     "Ledger",
     "LedgerVerification",
+    "Register",
+    "RegisterTerms",
     "Replay",
     "Rules",
     "Spend",

@@ -19,6 +19,7 @@ from airlock.errors import ConfigError
 
 FIRST_HASH = "0" * 64
 OPENED, QUOTA, SPENT, KEYED, KEY = "opened", "quota", "spent", "keyed", "key"
+RESERVED, STARTED, RETURNED, RELEASED = "reserved", "started", "returned", "released"  # in a register alone
 _FIELDS = 10
 
 
@@ -30,14 +31,15 @@ class Entry:
         seq: Its number, from 1, without gaps.
         at: When it was written, in milliseconds since 1970 (UTC), by the ledger's clock, which never goes back.
         kind: `opened` (the first), `quota` (a client's limit was set), `spent`, `key` (a key was issued or revoked) or
-            `keyed` (hashes have been keyed since).
+            `keyed` (hashes have been keyed since); in a register `reserved`, `started`, `returned` and `released`
+            (`reservations`).
         client: The client it concerns; empty in the first, and for an admin's key.
         rows: How many answers were paid for.
         units: How many units they cost in total.
         request: SHA-256 of the request, as hexadecimal digits.
-        key: SHA-256 of the idempotency key or, in a `key` entry, of the token; else empty.
-        note: The terms in the first entry, the quota in a `quota` entry, the rest of a key in a `key` entry; else
-            empty.
+        key: SHA-256 of the idempotency key or, in a `key` entry and a register's entries, of the token; else empty.
+        note: The terms in the first entry, the quota in a `quota` entry, the rest of a key in a `key` entry, what a
+            register's entries are about; else empty.
         previous: The hash of the previous entry.
     """
 

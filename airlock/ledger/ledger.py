@@ -28,7 +28,8 @@ from airlock.errors import AirlockError, ConfigError, LedgerBroken, LedgerError,
 from airlock.ledger import tables, verify
 from airlock.ledger.chain import FIRST_HASH, OPENED, Entry, Seal
 from airlock.ledger.mark import HighWaterMark
-from airlock.ledger.state import Key, State, bring_up_to_date, hash_of, rewound
+from airlock.ledger.reservations import OpenReservation
+from airlock.ledger.state import Key, State, Wrong, bring_up_to_date, hash_of, rewound
 from airlock.ledger.transaction import (
     Charge,
     Forget,
@@ -52,6 +53,9 @@ from airlock.ledger.writer import Writer
 
 _SAVE_EVERY = 10_000  # entries between two states that are kept beside the mark
 _MOST_UNANSWERED = 4096
+_EVERY = sa.select(*[tables.log.c[name] for name in Entry.__dataclass_fields__], tables.log.c.hash).order_by(
+    tables.log.c.seq
+)
 
 
 @dataclass(frozen=True)
@@ -247,6 +251,44 @@ class Ledger:
         """Walk the whole log: hashes, totals, limits, keys and the mark."""
         return verify.walk(self.engine, self.mark)
 
+    def order(self, order: Order) -> object:
+        """Carry out any order, on disk when this returns; what a register orders is in `register`.
+
+        Raises:
+            LedgerUnavailable: As `spend`.
+            LedgerBroken: As `spend`.
+        """
+        return self._submit(order).result()
+
+    def history(self) -> list[Entry]:
+        """All entries, oldest first, each verified against the one before it and the ledger's secret.
+
+        Raises:
+            LedgerBroken: One was changed, or the log is not what it was.
+        """
+        current = self._current().position
+        with tables.reading(self.engine) as connection:
+            rows = [tuple(row) for row in connection.execute(_EVERY)]
+        walked = State(self.id)
+        try:
+            walked.extend(rows, self._seal)
+        except Wrong as wrong:
+            raise wrong.told() from wrong
+        if walked.entries < current.entries or rows[current.entries - 1][-1] != current.head:
+            raise rewound(current, "fewer entries, or another at that number")
+        return [Entry(*row[:-1]) for row in rows]
+
+    def reservations(self) -> dict[int, OpenReservation]:
+        """Of a register: those that are open, by the number of their entry."""
+        state = self._current()
+        with state.lock:
+            return dict(state.reservations)
+
+    @property
+    def terms(self) -> str:
+        """What the first entry of the log says, as JSON."""
+        return self._state.terms
+
     @property
     def id(self) -> str:
         """Random and unique, chosen when the ledger was created."""
@@ -404,7 +446,7 @@ def _outcome(order: Order, transaction: Transaction) -> object:
 
 def _uncertain(outcome: object, error: LedgerUnavailable) -> object:
     """What is said of an outcome if the mark could not be written after the commit: what was changed is not certain."""
-    if outcome is not None and not isinstance(outcome, Charge):
+    if isinstance(outcome, AirlockError | Replay | int):
         return outcome
     why = "The charge may have been made; nothing was answered."
     return LedgerUnavailable(error.expected, error.found, why, error.do, uncertain=True)

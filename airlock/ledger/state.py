@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from airlock.errors import LedgerBroken
 from airlock.ledger import tables
-from airlock.ledger.chain import FIRST_HASH, KEY, KEYED, OPENED, QUOTA, SPENT, Entry, Position, Seal
+from airlock.ledger.chain import FIRST_HASH, KEY, KEYED, OPENED, QUOTA, RESERVED, SPENT, Entry, Position, Seal
+from airlock.ledger.reservations import FOLLOWING, NotOpen, OpenReservation, advanced, of_entry
 
 Row = tuple[Any, ...]  # the fields of an entry, then its stored hash
 
@@ -90,6 +91,7 @@ class State:
         spent: What was charged in total.
         accounts: Each client's quota and what it has spent.
         keys: Each key by its name, with the digest of its token.
+        reservations: In a register, those that are neither returned nor released, by the number of their entry.
         lock: Held by a thread that extends it.
     """
 
@@ -103,6 +105,7 @@ class State:
     spent: int = 0
     accounts: dict[str, tuple[int | None, int]] = field(default_factory=dict)
     keys: dict[str, tuple[Key, str]] = field(default_factory=dict)
+    reservations: dict[int, OpenReservation] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
@@ -166,8 +169,9 @@ class State:
                     total += units
                     accounts[client] = (quota, spent + units)
                 else:
+                    self.spent = total
                     self._count_rare(Entry(seq, at, kind, client, count, units, request, key, note, previous))
-                    cap = self.cap
+                    total, cap = self.spent, self.cap
                 if at > latest:
                     latest = at
                 entries, head = seq, stored
@@ -209,10 +213,35 @@ class State:
                 self._set_key(entry)
             elif entry.kind == KEYED:
                 self.keyed = True
+            elif entry.kind == RESERVED or entry.kind in FOLLOWING:
+                self._count_reservation(entry)
             else:
                 raise Wrong("its kind is unknown", entry.seq)
         except (ValueError, KeyError) as error:
             raise Wrong("its note cannot be read", entry.seq) from error
+
+    def _count_reservation(self, entry: Entry) -> None:
+        """What a register reserves, and what became of it; a service's ledger has none, so it returns nothing."""
+        if not self.is_register:
+            raise Wrong("it reserves in a ledger that is no register", entry.seq)
+        if entry.kind == RESERVED:
+            if entry.units < 1 or self.spent + entry.units > self.cap:
+                raise Wrong("it spends nothing, or more than was left", entry.seq)
+            self.spent += entry.units
+            self.reservations[entry.seq] = of_entry(entry)
+            return
+        number = int(json.loads(entry.note)["of"])
+        try:
+            self.spent -= advanced(self.reservations, number, entry.kind, entry.key)
+        except NotOpen as error:
+            raise Wrong("it follows no reservation that is open for it", entry.seq) from error
+        if entry.units:
+            raise Wrong("it has units of its own", entry.seq)
+
+    @property
+    def is_register(self) -> bool:
+        """Whether the terms are those of a register, which reserves; any other ledger spends at once."""
+        return "register" in json.loads(self.terms or "{}")
 
     def _set_key(self, entry: Entry) -> None:
         """A key is issued once, for a client that is known or for the admin; after that it can only be revoked."""
@@ -226,15 +255,18 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, to be kept beside the mark."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("keys", "lock")}
-        return plain | {"keys": [[asdict(key), token] for key, token in self.keys.values()]}
+        plain = {name: value for name, value in vars(self).items() if name not in ("keys", "reservations", "lock")}
+        plain |= {"keys": [[asdict(key), token] for key, token in self.keys.values()]}
+        return plain | {"reservations": [asdict(one) for one in self.reservations.values()]}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> State:
         """The inverse of `to_dict`."""
         accounts = {name: (quota, spent) for name, (quota, spent) in content["accounts"].items()}
         keys = {fields["id"]: (Key(**fields), token) for fields, token in content["keys"]}
-        return cls(**(content | {"accounts": accounts, "keys": keys}))
+        held = [OpenReservation(**fields) for fields in content.get("reservations", [])]
+        open_ones = {"reservations": {one.entry: one for one in held}}
+        return cls(**(content | {"accounts": accounts, "keys": keys} | open_ones))
 
 
 def _broken_link(seq: int, expected: int) -> Wrong:

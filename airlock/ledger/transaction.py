@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from airlock.errors import ConfigError, Exhausted, KeyReused, LedgerBroken, UnknownKey
 from airlock.ledger import tables
 from airlock.ledger.chain import KEY, KEYED, QUOTA, SPENT, Entry, Seal, digest
+from airlock.ledger.reservations import OpenReservation
 from airlock.ledger.state import Key, State, Wrong, bring_up_to_date, hash_of, keys_in
 from airlock.ledger.units import LARGEST
 
@@ -293,6 +294,7 @@ class Transaction:
     _accounts: dict[str, _Account] = field(default_factory=dict)
     _answers: dict[Names, _Answer] = field(default_factory=dict)
     _keys: dict[str, tuple[Key, str]] = field(default_factory=dict)
+    reservations: dict[int, OpenReservation] = field(default_factory=dict)
     _log: list[tuple[Entry, str]] = field(default_factory=list)
     _touched_accounts: set[str] = field(default_factory=set)
     _touched_answers: set[Names] = field(default_factory=set)
@@ -300,6 +302,7 @@ class Transaction:
     def __post_init__(self) -> None:
         self.cap, self.spent = self.state.cap, self.state.spent
         self.entries, self.head = self.state.entries, self.state.head
+        self.reservations = dict(self.state.reservations)
 
     @classmethod
     def open(
@@ -356,7 +359,7 @@ class Transaction:
             raise Exhausted(total, self.cap - self.spent, "the budget")
         self.spent += total
         account = self._put(replace(account, spent=account.spent + total))
-        seq = self._append(SPENT, spend.client, spend.rows, total, spend.request, spend.key_digest)
+        seq = self.append(SPENT, spend.client, spend.rows, total, spend.request, spend.key_digest)
         if spend.key is not None:
             self._put_answer(_Answer(spend.client, spend.key_digest, spend.request, seq, self.now, None))
         return Charge(seq, spend.client, spend.rows, total, spend.key_digest, self._left(account))
@@ -402,7 +405,7 @@ class Transaction:
         if name in self._accounts and account.quota == limit:
             return
         self._put(replace(account, quota=limit))
-        self._append(QUOTA, name, note="" if limit is None else str(limit))
+        self.append(QUOTA, name, note="" if limit is None else str(limit))
 
     def set_key(self, key: Key, token: str) -> None:
         """Issue a key, or revoke one; what another process has revoked stays as it is."""
@@ -414,13 +417,13 @@ class Transaction:
         if key.client and key.client not in self.state.accounts and key.client not in self._accounts:
             raise unknown_client()
         self._keys[key.id] = (key, token)
-        self._append(KEY, key.client, key=token, note=key.note())
+        self.append(KEY, key.client, key=token, note=key.note())
 
     def upgrade(self) -> None:
         """Cover all entries so far by one whose hash is keyed; the keys of that time come into the log as they are."""
         if self.state.keyed:
             return
-        self._append(KEYED, "")
+        self.append(KEYED, "")
         for key, token in keys_in(self.connection).values():
             self.set_key(key, token)
 
@@ -513,9 +516,10 @@ class Transaction:
         self._answers[answer.client, answer.key] = answer
         self._touched_answers.add((answer.client, answer.key))
 
-    def _append(
+    def append(
         self, kind: str, client: str, rows: int = 0, units: int = 0, request: str = "", key: str = "", note: str = ""
     ) -> int:
+        """Add an entry to the log; its number."""
         assert self.seal is not None
         entry = Entry(self.entries + 1, self.now, kind, client, rows, units, request, key, note, self.head)
         its_hash = self.seal.hash(entry.packed())

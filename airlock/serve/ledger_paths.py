@@ -10,14 +10,10 @@ for it, wherever the database or the mark is said to be.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from pathlib import Path
 
 from airlock.bundle import Vault
-from airlock.bundle.files import output_error, write_file
-from airlock.errors import LedgerBroken
+from airlock.bundle.files import claim, claimed
 from airlock.ledger.ledger import Ledger, Terms
 from airlock.methods.interface import Interface
 
@@ -58,49 +54,17 @@ def open_only(
         ConfigError: As in `Ledger.open`.
         LedgerUnavailable: As in `Ledger.open`.
     """
-    claim = vault.mark_folder() / f"{release_id}.ledger"
-    known = _claimed(claim) if interface.units is not None else None
+    place_of_claim = vault.mark_folder() / f"{release_id}.ledger"
+    known = claimed(place_of_claim) if interface.units is not None else None
     terms = terms_of(release_id, interface)
     ledger = Ledger.open(place, mark, terms, known=known, new_mark=new_mark, older=older)
     try:
         if interface.units is not None:
-            _claim(claim, ledger.id)
+            claim(place_of_claim, ledger.id, "release", do="Name the first one with --ledger")
     except BaseException:
         ledger.close()
         raise
     return ledger
-
-
-def _claimed(path: Path) -> str | None:
-    """The identity of the ledger that a release was opened with; None if there is none yet."""
-    try:
-        return path.read_text("ascii")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LedgerBroken(
-            "the identity of a ledger", f"something else in {path.parent.name}/{path.name}", "It names the only budget."
-        ) from error
-
-
-def _claim(path: Path, identity: str) -> None:
-    """Write the identity atomically if there is none; otherwise it must match the existing one."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        write_file(aside, identity.encode(), 0o600)
-        with contextlib.suppress(FileExistsError):
-            os.link(aside, path)
-        aside.unlink()
-        held = path.read_bytes()
-    except OSError as error:
-        raise output_error(error, path) from error
-    if held != identity.encode():
-        raise LedgerBroken(
-            "the ledger that this release was opened with",
-            "another",
-            "A second ledger would be a second budget for the same records.",
-            f"Name the first one with --ledger; the vault records it in {path.parent.name}/{path.name}.",
-        )
 
 
 def _folder(vault: Vault) -> Path:

@@ -3,7 +3,8 @@
 Weights, averaged weights, optimiser state, the gradient source's state and the step are stored together with a mark of
 the run (its recipe, seed and gradient source). A checkpoint with another mark is refused: continuing with other noise
 or another seed would void the accounting. Streams need no state here: a step's randomness follows from its number.
-After a resume a system-keyed stream starts with a new key, which is sound: the lost steps were never released.
+After a resume a system-keyed stream starts with a new key, which is sound: the lost steps were never released. Under a
+register, which charges each draw, it starts with the same one (`bundle.booking`).
 """
 
 from __future__ import annotations

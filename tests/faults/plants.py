@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,9 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from airlock import plugins
-from airlock.accounting import BudgetSchedule, events
+from airlock.accounting import BudgetSchedule, PrivacyFilter, events
+from airlock.accounting.privacy_filter import UNIT, divergence
 from airlock.auditing import evaluation
 from airlock.bundle import Vault, answering, bundle, models, replan, vault
+from airlock.bundle.booking import Booking
 from airlock.bundle.contents import Contents
 from airlock.bundle.policy import RULES, Evidence, Finding, rules
 from airlock.bundle.signing import signatures
@@ -33,8 +36,9 @@ from airlock.data import Records, Split
 from airlock.data import people as data_people
 from airlock.data import split as data_split
 from airlock.ledger import Key, Ledger, tables
-from airlock.ledger.chain import Seal
+from airlock.ledger.chain import RETURNED, Seal
 from airlock.ledger.mark import HighWaterMark
+from airlock.ledger.reservations import FOLLOWING
 from airlock.ledger.state import keys_in
 from airlock.ledger.transaction import Charge, Replay, Spend, Transaction
 from airlock.mechanisms import (
@@ -903,6 +907,33 @@ def the_budget_has_no_end(patch: Patch) -> None:
             self.cap = cap
 
     patch.setattr(Transaction, "charge", charged)
+
+
+def charged_after_reading(patch: Patch) -> None:
+    """The charge is marked as started only when the records have been read."""
+    start, guarded = Booking.start, Booking.guarded
+
+    def late(self: Booking, config: Any, split: Any) -> Any:
+        start(self)
+        return guarded(self, config, split)
+
+    patch.setattr(Booking, "start", lambda self: None)
+    patch.setattr(Booking, "guarded", late)
+
+
+def a_cost_is_rounded_down(patch: Patch) -> None:
+    def cost(self: PrivacyFilter, parts: Sequence[dpa.DpEvent]) -> int:
+        return max(1, math.floor(max(divergence(event, self.order) for event in parts) / UNIT))
+
+    patch.setattr(PrivacyFilter, "cost", cost)
+
+
+def a_run_that_reads_is_given_back(patch: Patch) -> None:
+    patch.setitem(FOLLOWING, RETURNED, (False, True))
+
+
+def a_resumed_run_draws_anew_for_nothing(patch: Patch) -> None:
+    patch.setattr(Booking, "randomness", lambda self, seed, insecure: Randomness.make(seed, insecure))
 
 
 def a_reservation_can_be_answered_again(patch: Patch) -> None:

@@ -10,9 +10,10 @@ import dp_accounting as dpa
 
 from airlock.bundle import read_verified
 from tests import test_pipeline
-from tests.accounting import test_epsilon, test_events
+from tests.accounting import test_epsilon, test_events, test_privacy_filter
 from tests.auditing import test_evaluation
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
+from tests.bundle import test_register as of_register
 from tests.bundle.policy import test_rules as policy_rules
 from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
@@ -34,6 +35,7 @@ from tests.faults.catchers import (
 )
 from tests.faults.fault import Catcher, Fault, Patch
 from tests.ledger import checks as ledger_checks
+from tests.ledger import test_register
 from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_exponential, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
@@ -247,6 +249,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("policy: anybody may sign", "policy.rules", plants.a_rule_is_skipped("access_control.signers"), POLICY),
     Fault("policy: what was not seen is kept", "policy.rules", plants.what_was_not_seen_is_kept, POLICY),
     Fault("policy: a fingerprint is taken at its word", "policy.rules", plants.a_fingerprint_is_taken_at_its_word, POLICY),
+    # What is counted in a register
+    Fault("charged after the records were read", "bundle.booking", plants.charged_after_reading, with_folder(of_register.charged_before_the_first_record_is_read)),
+    Fault("a release's cost is rounded down", "accounting.privacy_filter", plants.a_cost_is_rounded_down, called(test_privacy_filter.cost_is_never_below_the_divergence)),
+    Fault("a run that has read is given back", "ledger.reservations", plants.a_run_that_reads_is_given_back, with_folder(test_register.nothing_is_returned_after_reading_started)),
+    Fault("a resumed run draws new noise for nothing", "bundle.booking", plants.a_resumed_run_draws_anew_for_nothing, with_folder(of_register.a_resumed_run_draws_the_same_noise_or_pays_again)),
     # One run
     _long("one run: no noise", "GaussianNoise", plants.no_noise, one_run("weights/gaussian")),
     _long("one run: noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("weights/gaussian")),

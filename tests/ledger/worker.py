@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from airlock.errors import AirlockError, Exhausted, KeyReused
-from airlock.ledger import Charge, Ledger, Replay, Spend, Terms, digest, tables
+from airlock.ledger import Charge, Ledger, Register, RegisterTerms, Replay, Spend, Terms, digest, tables
 from airlock.ledger.mark import HighWaterMark
 from airlock.ledger.transaction import Transaction
 from tests.waiting import LONG
@@ -238,5 +238,66 @@ def full(place: str, mark: str, limit: str) -> dict[str, Any]:
         }
 
 
+def register_terms(cap: int) -> RegisterTerms:
+    return RegisterTerms("register of people", cap, "1e-06", "people", 10.0, 1e-5, 3, "record")
+
+
+def race(place: str, mark: str, processes: str, units: str, cap: str) -> dict[str, Any]:
+    """Processes that each reserve the same, at once; each has its own mark, as if on its own machine."""
+    Register.open(place, Path(mark), register_terms(int(cap))).close()
+    ends = [os.pipe() for _ in range(int(processes))]
+
+    def work(number: int) -> None:
+        with Register.open(place, Path(f"{mark}-{number}"), new_mark=True) as register:
+            try:
+                register.start(register.reserve(int(units), {"by": number}))
+                os.write(ends[number][1], b"1")
+            except Exhausted:
+                os.write(ends[number][1], b"0")
+
+    children = [fork(lambda number=number: work(number)) for number in range(int(processes))]  # type: ignore[misc]
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    won = [os.read(end, 1) for end, _ in ends] if not any(codes) else []
+    with Register.open(place, Path(mark)) as register:
+        spent, ok = register.balance().spent, register.verify().ok
+    return {"codes": codes, "won": won.count(b"1"), "refused": won.count(b"0"), "spent": spent, "ok": ok}
+
+
+# Each step of a release, what is charged by a process that dies there, and how its reservation stands.
+REGISTER_STEPS: dict[str, tuple[Callable[[Register], None], int, str | None]] = {
+    "before the reservation": (lambda register: before(Transaction, "flush"), 0, None),
+    "reserved, before the mark": (lambda register: before(HighWaterMark, "raise_to"), 7, "reserved"),
+    "reserved": (lambda register: after(Register, "reserve"), 7, "reserved"),
+    "before the start": (lambda register: before(Register, "start"), 7, "reserved"),
+    "started": (lambda register: after(Register, "start"), 7, "started"),
+    "before the release": (lambda register: before(Register, "release"), 7, "started"),
+    "released": (lambda register: after(Register, "release"), 7, "released"),
+}
+
+
+def register(place: str, mark: str) -> dict[str, Any]:
+    """Die at each step of a release; what is charged stays so."""
+    Register.open(place, Path(mark), register_terms(1000)).close()
+    found = {}
+    for name, (arrange, _, _) in REGISTER_STEPS.items():
+
+        def work(name: str = name, arrange: Callable[[Register], None] = arrange) -> None:
+            opened = Register.open(place, Path(mark))
+            arrange(opened)
+            held = opened.reserve(7, {"step": name})
+            opened.start(held)
+            opened.release(held, "id")
+
+        with Register.open(place, Path(mark)) as opened:
+            start = opened.balance().spent
+        status = os.waitpid(fork(work), 0)[1]
+        with Register.open(place, Path(mark)) as opened:
+            mine = [one for one in opened.history() if one.about["step"] == name]
+            state = mine[0].state if mine else None
+            found[name] = [status == signal.SIGKILL, opened.balance().spent - start, state, opened.verify().ok]
+    return found
+
+
 if __name__ == "__main__":
-    print(json.dumps({"share": share, "crash": crash, "steps": steps, "full": full}[sys.argv[1]](*sys.argv[2:])))
+    works = {"share": share, "crash": crash, "steps": steps, "full": full, "race": race, "register": register}
+    print(json.dumps(works[sys.argv[1]](*sys.argv[2:])))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airlock.accounting import PrivacyFilter
 from airlock.auditing.evaluation import Figures
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.auditing.required_attacks import missing
@@ -69,14 +70,6 @@ class Finding:
         return f"{self.why} [{self.rule}: found {self.found}, allowed {self.allowed}]"
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What a data set's register says after a release: the ε that is spent, out of how much."""
-
-    epsilon: float
-    budget: float
-
-
 Found = Iterator[Finding]
 Rule = Callable[[Evidence, Any], Found]
 RULES: dict[str, Rule] = {}
@@ -115,14 +108,6 @@ def stated(card: Card) -> float | None:
     if promise.status == "claimed" and promise.claim:
         return promise.claim.epsilon if promise.claim.delta <= promise.delta else None
     return promise.epsilon
-
-
-def register_of(card: Card) -> Spent | None:
-    """What the card says about its data set's register; None where it names none.
-
-    Cards of this format list the releases that were declared (`total`), and name no register.
-    """
-    return None
 
 
 def _listed(values: Sequence[object]) -> str:
@@ -186,15 +171,15 @@ def _total(given: Evidence, most: float) -> Found:
 
 @_rule("privacy_parameters.registered")
 def _registered(given: Evidence, required: bool) -> Found:
-    if required and register_of(given.card) is None:
+    if required and given.card.lifetime is None:
         why = "The card does not say that the data set's register was charged for this release."
         yield Finding("no register", "a release that its register was charged for", why)
 
 
 @_rule("privacy_parameters.register_share")
 def _register_share(given: Evidence, most: float) -> Found:
-    spent = register_of(given.card)
-    share = None if spent is None or spent.budget <= 0 else spent.epsilon / spent.budget
+    used = given.card.lifetime
+    share = None if used is None else used.spent / PrivacyFilter(used.epsilon, used.delta, used.order).units
     if share is None or share > most:
         says = "no register" if share is None else f"{share:.1%}"
         yield Finding(says, f"at most {most:.1%}", "Too much of the data set's budget is spent, or none is stated.")

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from airlock.accounting import PrivacyFilter
 from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
@@ -24,6 +25,7 @@ from airlock.bundle.schema import (
     Composition,
     DataSummary,
     FeatureSummary,
+    LifetimeBudget,
     PaidAttacks,
     StatedGuarantee,
     Tuning,
@@ -233,6 +235,11 @@ NO_OTHERS = (
     "than what stands here: declare it with --composes-with."
 )
 OTHERS = "Together with {count} from the same data, the total is {size}."
+REGISTERED = (
+    "This release is counted in the register of its data set. Whatever else has left or will leave under it, for "
+    "whoever was ever among the records everything together has {size}. Of these {whole}, this release took {cost}; "
+    "with it, {spent} are spent."
+)
 OTHERS_NO_TOTAL = (
     "Together with {count} from the same data there is no total: at least one of them promises nothing for the same "
     "unit ({unit})."
@@ -375,6 +382,7 @@ def write(
     total: Composition,
     tuning: Tuning,
     own: Particulars,
+    register: LifetimeBudget | None = None,
 ) -> Words:
     """Every sentence below the headline."""
     return Words(
@@ -382,7 +390,7 @@ def write(
         noise=_noise(secure_noise, noise_made_on),
         utility=_useful(utility, promise) + own.utility,
         audit=AUDIT.format(share=f"{100 * audit.share:.3g}%") if audit.attacks else NO_AUDIT,
-        others=_others(promise, secure_noise, total),
+        others=_others(promise, secure_noise, total) if register is None else _counted(register),
         tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
     )
 
@@ -459,6 +467,16 @@ def _others(promise: StatedGuarantee, secure_noise: bool, total: Composition) ->
     sound = secure_noise and promise.status == "proven"
     sound = sound and all(other.status == "proven" and other.secure_noise for other in total.releases)
     return OTHERS.format(count=count, size=size(total.epsilon, total.delta)) + ("" if sound else OTHERS_UNPROVEN)
+
+
+def _counted(register: LifetimeBudget) -> str:
+    budget = PrivacyFilter(register.epsilon, register.delta, register.order)
+    return REGISTERED.format(
+        size=size(register.epsilon, register.delta),
+        cost=f"{math.ceil(100 * budget.share(register.cost)) / 100:.2f}",
+        spent=f"{math.ceil(100 * budget.share(register.spent)) / 100:.2f}",
+        whole=f"{register.epsilon:g}",
+    )
 
 
 def measured(audit: Audit) -> float:

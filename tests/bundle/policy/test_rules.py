@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from airlock.accounting import Claim
+from airlock.accounting import Claim, PrivacyFilter
 from airlock.auditing import Audit
 from airlock.auditing.result import Findings
 from airlock.bundle import Card, Dossier, make_card, weigh
 from airlock.bundle.dossier import make as make_dossier
 from airlock.bundle.policy import RULES, Evidence, Finding, Policy, judge
-from airlock.bundle.policy.rules import Spent
+from airlock.bundle.schema import LifetimeBudget
 from airlock.bundle.signing.envelope import Approval
 from airlock.bundle.signing.signatures import Endorsement, Signatures, State
 from airlock.config import ReleaseConfig, parse
@@ -222,18 +222,17 @@ def test_a_card_without_utility_is_judged_by_the_dossier(card: Card, dossier: Do
         assert found(Evidence(bare, dossier), limits(key, 1.0), key)[0].checked
 
 
-def test_the_register_must_have_been_charged(given: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Today's cards name no register: a policy that asks for one lets none of them out."""
+def test_the_register_must_have_been_charged(given: Evidence) -> None:
     used, share = "privacy_parameters.registered", "privacy_parameters.register_share"
     assert found(given, Policy(), used) == []
     assert found(given, limits(used, True), used)[0].found == "no register"
     assert found(given, limits(share, 1.0), share)[0].found == "no register"
-    monkeypatch.setattr("airlock.bundle.policy.rules.register_of", lambda card: Spent(3.0, 10.0))
-    assert found(given, limits(used, True), used) == []
-    assert found(given, limits(share, 0.3), share) == []
-    assert found(given, limits(share, 0.29), share)[0].found == "30.0%"
-    monkeypatch.setattr("airlock.bundle.policy.rules.register_of", lambda card: Spent(0.0, 0.0))
-    assert found(given, limits(share, 1.0), share)
+    budget = PrivacyFilter.make(10.0, 1e-5)
+    stated = LifetimeBudget(epsilon=10.0, delta=1e-5, order=budget.order, cost=1, spent=round(0.3 * budget.units))
+    charged = replace(given, card=given.card.model_copy(update={"lifetime": stated}))
+    assert found(charged, limits(used, True), used) == []
+    assert found(charged, limits(share, 0.301), share) == []
+    assert found(charged, limits(share, 0.29), share)[0].found == "30.0%"
 
 
 def test_other_releases_count_and_one_without_a_bound_violates(config: ReleaseConfig) -> None:
