@@ -251,7 +251,7 @@ def _clipped_sum_of_people(
         own = sizes[chosen]
         places = np.repeat(starts[chosen] - (np.cumsum(own) - own), own) + np.arange(int(own.sum()))
         where = torch.from_numpy(places).to(y.device)
-        part, lost = use.chunk_sum(shares[where].flatten(0, 1), y[where], clip, own)
+        part, lost = use.chunk_sum(shares.index_select(0, where).flatten(0, 1), y[where], clip, own)
         total.add(part)
         dropped += lost
     use.close()

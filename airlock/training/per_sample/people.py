@@ -17,11 +17,11 @@ not finite reaches nobody else).
 
 Rounding is bounded as in `sums`, with the sum over all positions of all of the person's rows in place of that over the
 positions of a record. Let A_r ≥ Σ_t ‖a_t‖ ‖b_t‖ for one row, A = (1/k) Σ_r A_r, and S the square that is used:
-max(0, Σ_r,s ⟨g_r, g_s⟩)/k² + (A/2^8)². A row's own square is known to within 2^-16 A_r² (`row_squares` of a and b), the
-rest is float64, so the first term is off by at most 2^-16 A². If ‖g_p‖² ≤ 2^-16 A², then S ≥ (1 − 2^-16) ‖g_p‖² by its
-second term alone; otherwise the first loses what the second adds, up to 2^-32 A² ≤ 2^-16 ‖g_p‖². So the norm is within
-2^-17 of what `clip_factors` is promised, and f A ≤ 2^8 C. In the sum, row r has the factor f/k: the sizes of all terms
-of a person add up to f A, and the bound of `sums` holds for n people in chunks of B rows.
+max(0, Σ_r,s ⟨g_r, g_s⟩)/k² + (A/2^8)². All of it is computed in float64, so the first term is off by far less than
+2^-16 A². If ‖g_p‖² ≤ 2^-16 A², then S ≥ (1 − 2^-16) ‖g_p‖² by its second term alone; otherwise the first loses less
+than the second adds. So the norm is within 2^-17, as `clip_factors` needs it, and f A ≤ 2^8 C. In the sum, row r has
+the factor f/k: the sizes of all terms of a person add up to f A, and the bound of `sums` holds for n people in chunks
+of B rows.
 
 A row on which the network fails, or whose gradient is not finite, takes the whole person with it: she contributes zero.
 To leave out only that row would be as private, but her mean would be over rows that were chosen by their values.
@@ -75,6 +75,11 @@ class People:
             where = np.flatnonzero(self._counts == size)
             yield int(self._starts[where[0]]), len(where), int(size)
 
+    @property
+    def block(self) -> int:
+        """How many pairs of rows are computed at a time; a public figure."""
+        return min(_BLOCK, self.rows)
+
     def reach(self, lag: int) -> int:
         """How many rows belong to people with more than `lag` rows."""
         return int(self._counts[self._counts > lag].sum())
@@ -103,7 +108,7 @@ class People:
             products: ⟨g_r, g_s⟩ for the rows r and s of two slices of equal length, which may go beyond the chunk
                 (`padded`).
         """
-        step = min(_BLOCK, self.rows)
+        step = self.block
         rest = torch.nn.functional.pad(self.rest, (0, step))
         found = torch.zeros(len(rest), dtype=torch.float64, device=rest.device)
         for lag in range(1, self.longest):
@@ -114,7 +119,7 @@ class People:
 
     def padded(self, values: Tensor) -> Tensor:
         """The rows in float64 (numbers), with as many more behind them as the last block of pairs may read."""
-        beyond = min(_BLOCK, self.rows) + self.longest
+        beyond = self.block + self.longest
         wide = torch.float64 if values.is_floating_point() else values.dtype
         found = values.new_empty((self.rows + beyond, *values.shape[1:]), dtype=wide)
         found[: self.rows] = values

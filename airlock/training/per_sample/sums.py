@@ -89,9 +89,8 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
 
         found: Tensor = sum_kernels.product_squares(a, b, 0.0 if exact else FLOOR)
         return found
-    if a.shape[1] == 1:
-        return row_squares(a) * row_squares(b)
-    return _gram(a, b) + (0.0 if exact else FLOOR) * row_squares(a) * row_squares(b)
+    own, sizes = _squares_and_sizes(a, b)
+    return own if a.shape[1] == 1 or exact else own + FLOOR * sizes
 
 
 def product_squares_by_person(
@@ -107,29 +106,36 @@ def product_squares_by_person(
         exact: As above.
     """
     several = a.shape[1] > 1
-    sizes = row_squares(a) * row_squares(b)
-    own = _gram(a, b) if several else sizes
+    own, sizes = _squares_and_sizes(a, b)
 
     def products(one: slice, other: slice) -> Tensor:
         if several:
             pairs = [torch.bmm(side[one], side[other].transpose(1, 2)) for side in wide]
             return pairs[0].mul_(pairs[1]).flatten(1).sum(1)
-        pairs = [(side[one, 0] * side[other, 0]).sum(1) for side in wide]
+        pairs = [torch.mul(side[one, 0], side[other, 0], out=own).sum(1) for side, own in zip(wide, room, strict=True)]
         return pairs[0].mul_(pairs[1])
 
+    room = [side.new_empty(people.block, side.shape[2]) for side in wide]  # fresh memory in each turn would cost more
     return people.squares(own, sizes.sqrt(), products, 0.0 if exact else FLOOR, alone=several)
 
 
-def _gram(a: Tensor, b: Tensor) -> Tensor:
-    """The squared norms from Gram matrices, a few records at a time."""
-    step = at_once(a, 2 * a[0].numel() + 2 * b[0].numel())
+def _squares_and_sizes(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared norms from Gram matrices, and A², in float64.
+
+    In float32 the square of a small a could be zero, and that of a large b infinite, where their product is neither.
+    """
+    if a.shape[1] == 1:
+        own = row_squares(a.double()) * row_squares(b.double())
+        return own, own
+    step = at_once(a, 2 * a[0].numel() + 2 * b[0].numel())  # a few records at a time
     parts = zip(torch.split(a, step), torch.split(b, step), strict=True)
-    return torch.cat([_gram_at_once(one.double(), other.double()) for one, other in parts])
+    found = [_gram_at_once(one.double(), other.double()) for one, other in parts]
+    return torch.cat([gram for gram, _ in found]), torch.cat([size for _, size in found])
 
 
-def _gram_at_once(a: Tensor, b: Tensor) -> Tensor:
+def _gram_at_once(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     both = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
-    return both.flatten(1).sum(1).clamp_min_(0)
+    return both.flatten(1).sum(1).clamp_min_(0), row_squares(a) * row_squares(b)
 
 
 def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True) -> Tensor:

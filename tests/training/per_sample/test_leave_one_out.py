@@ -130,6 +130,25 @@ def test_a_small_clip_norm_is_no_way_around_the_norm() -> None:
     assert moved(net, 1e-12 * vectors(9), torch.arange(9) % 3, Clip(2.0**-40)) <= 1
 
 
+class Amplifies(nn.Module):
+    """Logits far beyond anything useful: gradients are huge, unless the input is tiny."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3, bias=False)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x) * 1e18
+        return logits
+
+
+def test_a_tiny_input_of_a_huge_gradient_does_not_hide_from_its_norm() -> None:
+    """The input's square is zero in float32, and the output gradient's nearly infinite; their product is neither."""
+    x = torch.full((9, 6), 2e-23)
+    assert 0.9 < moved(Amplifies(), x, torch.arange(9) % 3, Clip(1e-6), places=(0,)) <= 1
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
 def test_a_record_that_spoils_its_gradient_moves_nothing(bad: float) -> None:
     net, x, y = build("mlp", (6,), 3), vectors(9), torch.arange(9) % 3
