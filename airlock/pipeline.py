@@ -458,7 +458,15 @@ def _own_net(made: Card, net: str | None) -> dict[str, object]:
 def _config_of(folder: Path, overrides: Mapping[str, object]) -> ReleaseConfig:
     """The config that a bundle states, with what the user gives; it leads to no other code from elsewhere."""
     try:
-        return as_asked(load(folder / bundle.CONFIG, {"accountant": "auto", **overrides}))
+        found = as_asked(load(folder / bundle.CONFIG, {"accountant": "auto", **overrides}))
+        if found.data.person is not None and "data.person" not in overrides:
+            raise ConfigError(
+                "the column that says whose each record is",
+                "no name of it in the bundle",
+                "The release is for people, and a bundle never names their identifiers' column.",
+                "Give it with --set data.person=COLUMN.",
+            )
+        return found
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
             raise ConfigError(
