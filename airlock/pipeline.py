@@ -488,7 +488,15 @@ def _config_of(made: Bundle, overrides: Mapping[str, object]) -> ReleaseConfig:
     table = parse_toml(made.files.read(bundle.CONFIG).decode("utf-8"), bundle.CONFIG)
     plugins.refuse_strangers(table, given)
     try:
-        return as_asked(from_table(table, given))
+        found = as_asked(from_table(table, given))
+        if found.data.person is not None and "data.person" not in overrides:
+            raise ConfigError(
+                "the column that says whose each record is",
+                "no name of it in the bundle",
+                "The release is for people, and a bundle never names their identifiers' column.",
+                "Give it with --set data.person=COLUMN.",
+            )
+        return found
     except ConfigError as error:
         if "data.source" in str(error) and "data.source" not in overrides:
             raise ConfigError(

@@ -47,6 +47,7 @@ from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.vault import MARKER
 from airlock.config import ReleaseConfig
 from airlock.data.feature_files import NAME
+from airlock.data.people import RECORDS_PER_PERSON
 from airlock.data.sources import SOURCES, named
 from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.methods.contract import Plan, Release
@@ -277,6 +278,7 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
         table["name"] = without_paths(table["name"])
     if "person" in table:  # that there is such a column is public, and has to be; what it is called need not leave
         table["person"] = PERSON
+        table.setdefault("records_per_person", RECORDS_PER_PERSON)
     return table
 
 

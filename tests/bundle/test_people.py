@@ -120,5 +120,7 @@ def test_an_audit_needs_the_column_and_attacks_people(made: Outcome, table: Path
     for attack in done.dossier.audit.attacks:
         assert attack.members + attack.non_members < 300
     assert len(done.dossier.audit.attacks) > 4
+    with pytest.raises(ConfigError, match=r"--set data\.person"):
+        audit_bundle(made.bundle.folder, overrides={"data.source": str(table)}, vault=vault)
     with pytest.raises(ConfigError, match="as the protected unit"):
         audit_bundle(made.bundle.folder, overrides={**chosen, "unit": "record"}, vault=vault)

@@ -158,7 +158,7 @@ ODDS = {
 GUESS = {
     "add-remove": (
         "As a guess: someone who thinks it as likely as not that {given}, and studies this release in every "
-        " possible way, is right about it at most {guess} of the time. A coin is right 50% of the time."
+        "possible way, is right about it at most {guess} of the time. A coin is right 50% of the time."
     ),
     "replace-one": (
         "As a guess: {two}, and studies this release in every possible way, names the right one at "
