@@ -240,7 +240,7 @@ def make_release(
         signer = obtain_vault_key(safe)
         booked.start()
     group.send(b"started")  # nobody reads before the charge is on disk
-    split = booked.guarded(config, _load(config, channel, data_dir))
+    split = _load(config, channel, data_dir, booked)
     run = Run(
         device=group.device or choose_device(config.device),
         progress=progress,
@@ -555,9 +555,12 @@ def assist_release(
     _train(config, channel, split, Randomness.make(config.seed, insecure_seed), run, insecure_seed)
 
 
-def _load(config: ReleaseConfig, channel: Channel, data_dir: Path | None) -> Split:
+def _load(
+    config: ReleaseConfig, channel: Channel, data_dir: Path | None, booked: booking.Booking | None = None
+) -> Split:
     """The records, plus a public set if the channel asks for one; remarks about them are shown to the data holder."""
     split = data.load(config, data_dir)
+    split = split if booked is None else booked.guarded(config, split)
     split = data.add_public(split, channel.public, data_dir) if channel.public else split
     tell_holder(split.remarks)
     return split
