@@ -9,7 +9,8 @@ Guarantee: the whole bundle, card included, satisfies the stated (ε, δ) for ev
 is assigned to, except public records. Proof. A keyed hash of its own content assigns each record to exactly one part
 (`data.split.divide`). If it is private, it affects only what the method released under (ε, δ), and the counts on the
 card are a randomised function of that release and of other records. If it is a test record, only the counts depend on
-it, and those are ε'-DP with ε' ≤ ε (`auditing.evaluation`). If it is in the holdout, only the paid attack figures
+it, and those are ε'-DP with ε' ≤ ε (`auditing.evaluation`); after a search so does the choice of the winner, and both
+together have at most the stated (ε, δ) (`methods.search`). If it is in the holdout, only the paid attack figures
 depend on it, and the private part pays for these too (`auditing.paid_attacks`). All other fields follow from the
 config, from public facts and from the values named here; `docs/bundle.md` lists them. ∎
 """
@@ -28,9 +29,19 @@ import dp_accounting as dpa
 from pydantic import ConfigDict, model_validator
 
 from airlock._version import VERSION
-from airlock.accounting import Guarantee, compose, compute_epsilon, from_json, raised_by, to_json
+from airlock.accounting import (
+    Guarantee,
+    compose,
+    compute_epsilon,
+    from_json,
+    pure,
+    raised_by,
+    repeat_and_select,
+    to_json,
+)
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import text
 from airlock.bundle.rendering.text import CardVerdict
@@ -47,6 +58,7 @@ from airlock.bundle.schema import (
     Places,
     ReleaseId,
     RequestedBudget,
+    SearchSummary,
     StatedGuarantee,
     Tuning,
     Utility,
@@ -58,6 +70,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
 from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
+from airlock.methods.search import SearchFigures
 
 # Format 2 added where noise was computed, 3 the attacker's access and findings, 4 interfaces, 5 student sizes and
 # features; since 6, every figure is public or paid for, and since 7, model files have one form and bundles are signed
@@ -103,7 +116,7 @@ class Card(Frozen):
         compression: How much smaller and faster the student is; null where no student leaves.
         audit: Attack figures that are paid for; all others are in the dossier.
         total: Other releases from the same data, and what they cost together with this one.
-        tuning: How many runs were paid for.
+        tuning: How many runs, or which search, were paid for.
         words: The sentences.
         hashes: Hashes of the other files in the bundle; null until it is written.
         decision: To be filled in by the reviewer.
@@ -197,10 +210,11 @@ def make(
     Raises:
         ConfigError: Another release uses a different neighbouring relation, or ε is too small for the test counts.
     """
-    utility = _utility(config, release, len(facts.classes), stream)
+    tuning = _tuning(config, release.plan)
+    utility = _utility(config, release, len(facts.classes), tuning, stream)
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
-    promise = _promise(config, release, utility, found)
-    data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
+    promise = _promise(release, utility, found, tuning)
+    data = _data(facts, config)
     packing = packing_of(release.artefact.kind)
     made = Card(
         schema_version=SCHEMA_VERSION,
@@ -267,37 +281,56 @@ def check_budget(config: ReleaseConfig, plan: Plan) -> None:
             "A record and its replacement can be assigned to different parts, and both parts would have to pay.",
             "State the guarantee under add-remove.",
         )
-    evaluation.budget(stated_epsilon(config, plan.guarantee), config.delta, True, config.tuning_runs)
+    stated, tuning = stated_epsilon(config, plan.guarantee), _tuning(config, plan)
+    evaluation.budget(stated, config.delta, True, tuning.runs, paid_by_scores(tuning))
 
 
-def _utility(config: ReleaseConfig, release: Release, classes: int, stream: Stream) -> Utility | None:
+def _tuning(config: ReleaseConfig, plan: Plan) -> Tuning:
+    """What was paid for before one result was picked."""
+    figures = plan.figures
+    if not isinstance(figures, SearchFigures):
+        return Tuning(runs=config.tuning_runs)
+    named = {key: getattr(figures, key) for key in SearchSummary.model_fields}
+    table = without_paths({**named, "candidates": [dict(one) for one in figures.candidates]})
+    return Tuning(runs=1, search=SearchSummary.model_validate(table))
+
+
+def _utility(config: ReleaseConfig, release: Release, classes: int, tuning: Tuning, stream: Stream) -> Utility | None:
     """The noisy counts; None where answers leave: their utility was measured with queries beyond the budget."""
     if not packing_of(release.artefact.kind).states_utility:
         return None
     found, stated = release.utility, stated_epsilon(config, release.guarantee)
-    epsilon = evaluation.budget(stated, config.delta, found.scores is not None, config.tuning_runs)
+    with_scores = found.scores is not None
+    epsilon = evaluation.budget(stated, config.delta, with_scores, tuning.runs, paid_by_scores(tuning))
     counts = evaluation.evaluate(found, classes, epsilon, stream)
     return Utility(counts=counts, figures=evaluation.figures(counts))
 
 
-def _promise(config: ReleaseConfig, release: Release, utility: Utility | None, attacks: PaidAttacks) -> StatedGuarantee:
+def _promise(release: Release, utility: Utility | None, attacks: PaidAttacks, tuning: Tuning) -> StatedGuarantee:
     """The guarantee, with the cost to each part."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
-    test = paid_by_test(utility, config.tuning_runs)
+    test = paid_by_test(utility, tuning)
     parts = {
         "private": private,
         "test": _part(test, plain),
-        "holdout": _part(paid_by_holdout(attacks, config.tuning_runs), plain),
+        "holdout": _part(paid_by_holdout(attacks, tuning.runs), plain),
     }
     return StatedGuarantee.model_validate(plain | {"parts": parts})
 
 
-def paid_by_test(utility: Utility | None, runs: int) -> dpa.DpEvent:
-    """The events of the test part: the counts of every declared run."""
+def paid_by_test(utility: Utility | None, tuning: Tuning) -> dpa.DpEvent:
+    """The events of the test part: the scores of a search, and the counts of every declared run."""
+    scores = paid_by_scores(tuning)
     if utility is None:
-        return compose([])
-    return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, runs)
+        return compose([] if scores is None else [scores])
+    return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, tuning.runs, scores)
+
+
+def paid_by_scores(tuning: Tuning) -> dpa.DpEvent | None:
+    """What the scores of a search cost a test record; None where there was no search."""
+    own = tuning.search
+    return None if own is None else repeat_and_select(pure(own.score_epsilon), own.mean, own.shape)
 
 
 def paid_by_holdout(attacks: PaidAttacks, runs: int) -> dpa.DpEvent:

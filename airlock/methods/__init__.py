@@ -8,6 +8,8 @@ Channels never import each other: what two of them share lives further down the 
     config_case  the case of a whole configuration
     artefact     what leaves: the protocol, a network, a set of features
     interface    what leaves when no network does: the right to ask, and the answerers
+    search       the best of a secret number of runs of declared candidates, paid for as a whole
+    search_case  its cases: the model that leaves, and the scores of test records
     rows         which rows leave: a declared number of them, of which one record changes one
     dp_sgd       DP-SGD, for any channel: settings, plan, training under noise
     dp_sgd_case  its case: one noisy step, and one whole run with canaries
@@ -33,6 +35,8 @@ from airlock.methods.artefact import Artefact, FeatureSet, NetworkArtefact
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Channel, Executed, Plan, Release
 from airlock.methods.interface import Answerer, Interface
+from airlock.methods.search import Search
+from airlock.methods.search_case import CASES
 
 T = TypeVar("T")
 
@@ -97,13 +101,13 @@ def find(config: ReleaseConfig) -> type[Channel]:
 
 
 def build(config: ReleaseConfig, facts: Facts) -> Channel:
-    """The configured method, ready to plan."""
-    return find(config)(config, facts)
+    """The configured method, ready to plan; a search among several where the config has `[tune]`."""
+    return find(config)(config, facts) if config.tune is None else Search(config, facts, build)
 
 
 def open_case(name: str, epsilon: float, delta: float) -> Case:
-    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ)."""
-    return named(name).case(epsilon, delta)
+    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ); or a search."""
+    return CASES[name](epsilon, delta) if name in CASES else named(name).case(epsilon, delta)
 
 
 def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canaries:
@@ -183,6 +187,7 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
 
 
 __all__ = [
+    "CASES",
     "GONE",
     "METHODS",
     "RENAMED",
@@ -197,6 +202,7 @@ __all__ = [
     "NetworkArtefact",
     "Plan",
     "Release",
+    "Search",
     "build",
     "current_name",
     "find",
