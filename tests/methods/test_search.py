@@ -14,8 +14,9 @@ import pytest
 
 import airlock
 from airlock import data, methods
-from airlock.accounting import choose, compute_epsilon, pure, repeat_and_select, to_json
-from airlock.bundle import Vault, bundle
+from airlock.accounting import compute_epsilon, pure, repeat_and_select, to_json
+from airlock.bundle import Vault, bundle, card
+from airlock.bundle.schema import SearchSummary, Tuning
 from airlock.bundle.verify import verify
 from airlock.config import ReleaseConfig, from_table
 from airlock.errors import AirlockWarning, ConfigError, Interrupted
@@ -32,14 +33,18 @@ GRID = [
 ]
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(folder: Path) -> Path:
     """A small table of two classes, told apart by one of its columns."""
     chance = np.random.default_rng(0)
     x = chance.random((ROWS, 5), np.float32)
-    file = tmp_path_factory.mktemp("table") / "own.npz"
-    np.savez(file, x=x, y=(x[:, 0] > 0.5).astype(np.int64))
-    return file
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "own.npz", x=x, y=(x[:, 0] > 0.5).astype(np.int64))
+    return folder / "own.npz"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("table"))
 
 
 def config(table: Path, **changes: Any) -> ReleaseConfig:
@@ -59,11 +64,17 @@ def opened(asked: ReleaseConfig) -> Search:
 
 
 def test_the_plan_pays_for_the_worst_candidate_however_often_it_runs(table: Path) -> None:
-    made = opened(config(table))
+    the_worst_candidate_is_paid_for_as_often_as_it_runs(table.parent)
+
+
+def the_worst_candidate_is_paid_for_as_often_as_it_runs(folder: Path) -> None:
+    made = opened(config(written(folder)))
     runs = [made._build(place, made.run_epsilon).planned.guarantee.events for place in range(3)]
     assert len({str(to_json(event)) for event in runs}) == 3
     promise = made.planned.guarantee
-    assert promise.events == repeat_and_select(choose(runs), 3.0, 1.0)
+    inside = {"type": "choice", "events": [to_json(event) for event in runs]}
+    whole = {"type": "repeat-and-select", "event": inside, "mean": 3.0, "shape": 1.0}
+    assert to_json(promise.events) == whole, "the events are not those of every candidate, selected"
     assert promise.accountant_used == "RDP"
     for event in runs:
         alone = compute_epsilon(repeat_and_select(event, 3.0, 1.0), 1e-4).epsilon
@@ -173,7 +184,11 @@ def fixed(runs: int) -> Any:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What each run chose and scored, and what a search of four runs does."""
+    return watched(monkeypatch)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What each run of a search chose and scored, where there are four of them."""
     found: list[tuple[int, int]] = []
     made, score = Search._made, search.scored
 
@@ -217,15 +232,23 @@ def test_the_best_of_all_runs_leaves_with_the_guarantee_of_the_search(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_killed_search_goes_on_to_the_same_end_and_makes_no_finished_run_again(
-    table: Path, tmp_path: Path, drawn: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+def test_a_killed_search_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    a_killed_search_goes_on_to_the_same_end(tmp_path)
+
+
+def a_killed_search_goes_on_to_the_same_end(folder: Path) -> None:
+    """And makes no finished run again, except the one that won."""
+    with pytest.MonkeyPatch.context() as patch:
+        _killed_and_resumed(config(written(folder)), folder / "search", watched(patch), patch)
+
+
+def _killed_and_resumed(
+    asked: ReleaseConfig, folder: Path, drawn: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = config(table)
     whole = released(asked)
     kept, places = list(drawn), [place for place, _ in drawn]
     drawn.clear()
-    folder, count = tmp_path / "search", iter(range(100))
-    scores = search.scored
+    count, scores = iter(range(100)), search.scored
 
     def killed(*told: Any) -> int:
         if next(count) == 2:
@@ -242,7 +265,9 @@ def test_a_killed_search_goes_on_to_the_same_end_and_makes_no_finished_run_again
     drawn.clear()
     again = released(asked, folder, resume=True)
     assert drawn[:2] == kept[2:]
-    assert [place for place, _ in drawn[2:]] == ([places[whole.plan.figures.won]] if len(drawn) > 2 else [])
+    best = max(score for _, score in kept)
+    winner = next(number for number, (_, score) in enumerate(kept) if score == best)
+    assert [place for place, _ in drawn[2:]] == ([places[winner]] if winner < 2 else [])
     assert again.plan.figures.won == whole.plan.figures.won
     for name, value in whole.network.net.state_dict().items():
         assert (again.network.net.state_dict()[name] == value).all()
@@ -273,6 +298,16 @@ def test_only_the_winner_warns_and_progress_counts_no_runs(
     assert set(said) == {("searching", 100)}
 
 
+def test_the_test_part_pays_for_the_scores_of_every_run() -> None:
+    scores_are_on_the_card()
+
+
+def scores_are_on_the_card() -> None:
+    own = SearchSummary(mean=4, shape=1, run_epsilon=1, score_epsilon=0.5, candidates=({"method": "head"},), won=0)
+    paid = card.paid_by_test(None, Tuning(runs=1, search=own))
+    assert paid == repeat_and_select(pure(0.5), 4.0, 1.0), "the scores of a search are not paid for"
+
+
 # Whole bundles.
 
 
@@ -287,11 +322,10 @@ def test_nothing_in_a_bundle_tells_how_many_runs_there_were(
     """Two searches that differ in the number of runs alone: the same first run wins, and every byte is the same."""
     found = []
     monkeypatch.setattr("airlock.bundle.card.secrets.token_hex", lambda size: "a" * 2 * size)
-    first = iter([10**6, *[0] * 17, 10**6, *[0] * 50])  # scores: the first run of each search is by far the best
-    monkeypatch.setattr(search, "scored", lambda *told: next(first))
     for place, runs in enumerate((3, 6)):
+        scores = iter([1, *[0] * runs])  # the first run is the best
         monkeypatch.setattr(RepeatAndSelect, "draw", fixed(runs))
-        first = iter([10**6, *[0] * 50])
+        monkeypatch.setattr(search, "scored", lambda *told, scores=scores: next(scores))
         made = whole(config(table), tmp_path / str(place))
         out = tmp_path / str(place) / "bundle"
         found.append({file.name: file.read_bytes() for file in out.iterdir() if file.name != "model.sig"})
@@ -301,12 +335,12 @@ def test_nothing_in_a_bundle_tells_how_many_runs_there_were(
         assert "runs" not in made.dossier.to_json().replace("runs of them", "").replace("many runs", "")
     assert found[0].keys() == found[1].keys()
     assert found[0] == found[1]
-    card = bundle.read(tmp_path / "0" / "bundle").card
-    assert card.tuning.search is not None
-    assert card.tuning.search.candidates[card.tuning.search.won]["method"] == card.method
-    parts = card.guarantee.parts
+    made_card = bundle.read(tmp_path / "0" / "bundle").card
+    assert made_card.tuning.search is not None
+    assert made_card.tuning.search.candidates[made_card.tuning.search.won]["method"] == made_card.method
+    parts = made_card.guarantee.parts
     assert parts.test.epsilon is not None
-    assert parts.test.epsilon <= card.guarantee.epsilon <= 3.0  # type: ignore[operator]
+    assert parts.test.epsilon <= made_card.guarantee.epsilon <= 3.0  # type: ignore[operator]
     assert parts.test.events["events"][0]["type"] == "repeat-and-select"
 
 
