@@ -37,6 +37,8 @@ Floats = NDArray[np.float64]
 class RenyiAccountant(rdp.RdpAccountant):  # type: ignore[misc]
     """`rdp.RdpAccountant` under add-remove, which also supports the events above."""
 
+    _rdp: Floats
+
     def _maybe_compose(self, event: dpa.DpEvent, count: int, do_compose: bool) -> Any:
         if isinstance(event, ChoiceDpEvent):
             return self._compose_largest(event, count, do_compose)

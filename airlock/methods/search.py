@@ -354,7 +354,7 @@ def _between(low: tuple[float, float], high: tuple[float, float], target: float)
     if not (math.isfinite(high[1]) and low[1] < high[1]):
         return math.sqrt(low[0] * high[0])
     share = math.log(aim / low[1]) / math.log(high[1] / low[1])
-    return low[0] * (high[0] / low[0]) ** min(0.9, max(0.1, share))
+    return float(low[0] * (high[0] / low[0]) ** min(0.9, max(0.1, share)))
 
 
 def _within(name: str, given: float, spent: float, allowed: float) -> float:
