@@ -17,7 +17,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee
-    from airlock.api import audit, compare, release
+    from airlock.api import audit, compare, release, tune
     from airlock.auditing import Audit
     from airlock.bundle import Bundle, Card
     from airlock.bundle.verify import verify as verify_bundle
@@ -49,6 +49,7 @@ _WHERE = {
     "make_release": "airlock.pipeline:make_release",
     "plan_release": "airlock.pipeline:plan_release",
     "release": "airlock.api:release",
+    "tune": "airlock.api:tune",
     "verify_bundle": "airlock.bundle.verify:verify",
 }
 
@@ -72,6 +73,7 @@ __all__ = [
     "make_release",
     "plan_release",
     "release",
+    "tune",
     "verify_bundle",
 ]
 

@@ -94,6 +94,51 @@ def release(
         )
 
 
+def tune(
+    config: ReleaseConfig | Mapping[str, object] | Place | None = None,
+    out: Place = "bundle",
+    *,
+    data_dir: Place | None = None,
+    force: bool = False,
+    resume: bool = False,
+    composes_with: Sequence[Place] = (),
+    insecure_seed: int | None = None,
+    vault: Place | None = None,
+    **keys: object,
+) -> Outcome:
+    """Search declared settings and release the best of a secret number of runs. The same as `airlock tune`.
+
+    ε covers the search: `tune={"mean": 10, "search": {"settings.learning_rate": [0.5, 1.0, 2.0]}}`.
+
+    Args:
+        config: A TOML file, a mapping or a config; may be left out if `keys` are complete.
+        out: The folder that becomes the bundle.
+        data_dir: Where named data sets are stored.
+        force: Replace an existing bundle.
+        resume: Continue an interrupted search of the same config; without it, a new one spends again.
+        composes_with: Bundles of earlier releases from the same data; the card gives the total.
+        insecure_seed: Seed the privacy noise; for tests only, and the card says so.
+        vault: Where what must not leave is kept.
+        keys: Keys of the config, which replace those of `config`.
+
+    Raises:
+        ConfigError: The config has no search, or one that (ε, δ) cannot pay for.
+    """
+    made = _config(ReleaseConfig, config, keys, configs.load, configs.from_table)
+    with _bar() as progress:
+        return pipeline.tune_release(
+            made,
+            Path(out),
+            data_dir=_path(data_dir),
+            force=force,
+            resume=resume,
+            composes_with=[Path(place) for place in composes_with],
+            insecure_seed=insecure_seed,
+            vault=_path(vault),
+            progress=progress,
+        )
+
+
 def audit(
     bundle: Outcome | Audited | Bundle | Place,
     *,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import math
 import re
 import tomllib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction as Ratio
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -193,6 +195,104 @@ Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 # Every class can register others (`abc`), which no model here does; pydantic warns of the name.
 warnings.filterwarnings("ignore", 'Field name "register" in', UserWarning)
 
+MOST_CANDIDATES = 64  # each is planned before a record is read, and again by whoever verifies
+
+
+def _grids(value: object) -> object:
+    """A table of lists, or several: with dotted keys, whether they were written as such or as tables in tables."""
+    grids = [value] if isinstance(value, Mapping) else value
+    if not isinstance(grids, list | tuple) or not all(isinstance(grid, Mapping) for grid in grids):
+        return value
+    return [{key: row if isinstance(row, list | tuple) else [row] for key, row in _dotted(grid)} for grid in grids]
+
+
+def _dotted(table: Mapping[str, object], above: str = "") -> Iterable[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _searchable(grid: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    for key, values in grid.items():
+        if key not in ("method", "net") and not key.startswith("settings."):
+            raise ValueError(f"'{key}' cannot be searched: only method, net and keys of settings can")
+        if not values:
+            raise ValueError(f"'{key}' needs at least one value")
+    if not grid:
+        raise ValueError("names nothing to search")
+    return grid
+
+
+Grid = Annotated[dict[str, tuple[Any, ...]], AfterValidator(_searchable)]
+
+
+class TuneBase(Frozen):
+    """What the candidates of a search have in common, as the config had it before one of them won.
+
+    Args:
+        method: As in the config.
+        net: As in the config.
+        settings: As in the config.
+    """
+
+    method: str | None = None
+    net: str = "auto"
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class TuneConfig(Frozen):
+    """A random search over declared settings, which the release's (ε, δ) pays for (`methods.search`).
+
+    Args:
+        mean: The expected number of runs. How many there are is drawn at random and stays secret.
+        shape: Of their distribution, the truncated negative binomial: 1 is geometric, 0 logarithmic.
+        score_share: The share of ε that the runs' scores may cost a test record; the card's figures get the rest.
+        run_epsilon: The ε that each run alone is planned with; found when left out.
+        score_epsilon: The ε of one score; found when left out.
+        search: For each dotted key (`method`, `net`, `settings.…`) the list of its values: every combination is a
+            candidate. With several tables, the candidates of all of them. What a candidate does not name, it has from
+            the config.
+        base: In a bundle, whose config is that of the winner: what the others have in common.
+        won: In a bundle: the place of the winner among the candidates, from 0.
+    """
+
+    mean: Annotated[float, Field(gt=1, le=1000)] = 10.0
+    shape: Annotated[float, Field(ge=0, le=10)] = 1.0
+    score_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    run_epsilon: Positive | None = None
+    score_epsilon: Annotated[float, Field(ge=1e-4, le=100)] | None = None
+    search: Annotated[tuple[Grid, ...], Field(min_length=1), BeforeValidator(_grids)]
+    base: TuneBase | None = None
+    won: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_sampler(self) -> TuneConfig:
+        if float(Ratio(self.shape).limit_denominator(10_000)) != self.shape:
+            raise ValueError("shape must be a fraction with a denominator of at most 10,000")
+        return self
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> TuneConfig:
+        total = sum(math.prod(map(len, grid.values())) for grid in self.search)
+        if total > MOST_CANDIDATES:
+            raise ValueError(f"search has {total:,} candidates, and at most {MOST_CANDIDATES} can be planned")
+        if self.won is not None and self.won >= len(self.candidates):
+            raise ValueError("won is no place of a candidate")
+        return self
+
+    @property
+    def candidates(self) -> tuple[dict[str, Any], ...]:
+        """Every combination once, as dotted keys and values."""
+        found: list[dict[str, Any]] = []
+        for grid in self.search:
+            for values in itertools.product(*grid.values()):
+                one = dict(zip(grid, values, strict=True))
+                if one not in found:
+                    found.append(one)
+        return tuple(found)
+
 
 class ReleaseConfig(Frozen):
     """One release: channel, method, data and budget; everything else has a working default.
@@ -215,6 +315,7 @@ class ReleaseConfig(Frozen):
         device: Where to compute; "auto" uses the GPU if there is one.
         unit: Whose presence is protected: "person", with all her records, or "record". When left out, a person where
             `data.person` says whose a record is, else a record.
+        tune: A search over settings, which is paid for; none when left out.
         settings: The method's own settings.
         register: The register of the data set: a SQLite file or postgresql://…; never in a bundle.
         recipient: To whom the release goes, for the register; never in a bundle.
@@ -233,6 +334,7 @@ class ReleaseConfig(Frozen):
     attack_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     device: Device = "auto"
     unit: Literal["person", "record"] | None = None
+    tune: TuneConfig | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     register: str | None = None
     recipient: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")] = ""

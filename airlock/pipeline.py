@@ -39,6 +39,7 @@ from airlock.mechanisms import Randomness, Stream
 from airlock.methods import Channel, Plan, Release
 from airlock.methods.config_case import of_config
 from airlock.methods.contract import TEACHER
+from airlock.methods.search import as_run
 from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, outcomes_of
 from airlock.training.devices import choose_device
 from airlock.training.distributed import ALONE, ASSUMPTION, Group
@@ -145,6 +146,17 @@ def _judged(
     return auditing.judge(case, stream, pairs, confidence, seconds, progress)
 
 
+def _short_courts(
+    config: ReleaseConfig, channel: Channel, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
+) -> tuple[dossier.CourtFinding, ...]:
+    """A short trial of the configuration, or of each that a search leads to."""
+    trials = (
+        _short_court(one, channel, facts, stream.child("court", place), seconds, progress)
+        for place, one in enumerate(channel.tried(config))
+    )
+    return tuple(found for trial in trials for found in trial)
+
+
 def _short_court(
     config: ReleaseConfig, channel: Channel, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
 ) -> tuple[dossier.CourtFinding, ...]:
@@ -236,7 +248,7 @@ def make_release(
         resume=resume, insecure=insecure_seed is not None, composes=bool(others),
     ) as booked:  # fmt: skip
         randomness = booked.randomness(config.seed, insecure_seed)
-        trials = _short_court(config, channel, facts, randomness.privacy.child("court"), court_seconds, progress)
+        trials = _short_courts(config, channel, facts, randomness.privacy, court_seconds, progress)
         signer = obtain_vault_key(safe)
         booked.start()
     group.send(b"started")  # nobody reads before the charge is on disk
@@ -251,6 +263,7 @@ def make_release(
         engine=engine,
     )
     release, attacked = _attacked(config, channel, split, randomness, run, insecure_seed)
+    run_key, config = _run_key(config, insecure_seed), channel.settled(config, release)
     release, paid = paid_attacks.attack(config, release, split, randomness.privacy.child(ATTACKS))
     small = compression.compress(release, split)
     report, forms, on_test = small or (None, {}, ())
@@ -273,9 +286,31 @@ def make_release(
     )  # fmt: skip
     booked.forget()
     release.artefact.forget()
-    forget = safe.forget_checkpoint if release.artefact.made_once else safe.forget_records
-    forget(_run_key(config, insecure_seed))
+    whole = release.artefact.made_once or config.tune is not None
+    forget = safe.forget_checkpoint if whole else safe.forget_records
+    forget(run_key)
     return Outcome(written, release, inside, page_inside, signer.public.fingerprint, signer.new)
+
+
+def tune_release(config: ReleaseConfig, out: Path, **how: Any) -> Outcome:
+    """Search the settings in `[tune]` and release the best of a secret number of runs, which ε covers.
+
+    Args:
+        config: With a search.
+        out: The folder that becomes the bundle.
+        how: As for `make_release`, which makes such a search too.
+
+    Raises:
+        ConfigError: The config has no `[tune]`.
+    """
+    if config.tune is None:
+        raise ConfigError(
+            "a [tune] table in the config",
+            "none",
+            "It says which settings to search.",
+            'For example: [tune.search] "settings.learning_rate" = [0.5, 1.0, 2.0]; or use airlock release.',
+        )
+    return make_release(config, out, **how)
 
 
 def _record(made: Card, files: Mapping[str, str]) -> ReleaseRecord:
@@ -307,6 +342,7 @@ def preview(
     run = Run(device=choose_device(config.device), progress=progress, checkpoint=folder)
     randomness = Randomness.make(config.seed)
     release, attacked = _attacked(config, channel, split, randomness, run)
+    config = channel.settled(config, release)
     release, paid = paid_attacks.attack(config, release, split, randomness.privacy.child(ATTACKS))
     made = card.make(config, facts, release, randomness.privacy.child(CARD), attacks=paid)
     return Preview(made, dossier.make(made, release, attacked, remarks=split.remarks), release)
@@ -408,7 +444,7 @@ def audit_bundle(
     before = read_verified(folder, safe, signers=signers)
     card_before = before.card
     _require_network(card_before, chosen.attacks)
-    config = _config_of(before, {**(overrides or {}), **_own_net(card_before, net)})
+    config = as_run(_config_of(before, {**(overrides or {}), **_own_net(card_before, net)}))
     packing, method = packing_of(card_before.artefact), methods.find(config)
     stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
     config = config if stayed is None else config.model_copy(update={"settings": stayed})

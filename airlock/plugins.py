@@ -102,6 +102,7 @@ _LEADS = {
     "accountant": (ACCOUNTANTS,),
     "data": (SOURCES,),
     "settings": (NETS, SOURCES),
+    "tune": (NETS, SOURCES),
 }
 _WORDS = frozenset({"name", "label", "classes", "columns"})  # keys of a data set's table that hold free text
 
@@ -109,13 +110,14 @@ _WORDS = frozenset({"name", "label", "classes", "columns"})  # keys of a data se
 def strangers(config: Mapping[str, object]) -> dict[str, str]:
     """The values of a config that lead to code from elsewhere, by dotted key; imports nothing.
 
-    Those are `package.module:function` as `net` or anywhere in `settings`, and the names of other packages' methods,
-    accountants, data sources and networks.
+    Those are `package.module:function` as `net` or anywhere in `settings` or `tune`, and the names of other packages'
+    methods, accountants, data sources and networks.
     """
-    found, method = dict[str, str](), f"{config.get('channel')}/{config.get('method')}"
-    entry = read(METHODS).get(method)
-    if entry is not None and not entry.own:
-        found["method"] = str(config["method"])
+    found = dict[str, str]()
+    for key, name in (*_texts(config.get("method"), "method"), *_texts(config.get("tune"), "tune")):
+        entry = read(METHODS).get(f"{config.get('channel')}/{name}")
+        if entry is not None and not entry.own:
+            found[key] = name
     for part, groups in _LEADS.items():
         known = {name for group in groups for name in table(group)}
         for key, text in _texts(config.get(part), part):

@@ -127,6 +127,7 @@ def config_tables() -> str:
         _section("`[data]`", settings.DataConfig),
         _section("`[data.columns]`, per column", settings.Column),
         _section("`[split]`", settings.SplitConfig),
+        _section("`[tune]`", settings.TuneConfig),
         "## `[settings]`, by method\n",
     ]
     named = [(channel, method) for channel, methods in METHODS.items() for method in methods]

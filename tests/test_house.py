@@ -124,6 +124,7 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
         "make_release",
         "plan_release",
         "release",
+        "tune",
         "verify_bundle",
     }
     for name in airlock.__all__:
@@ -264,6 +265,7 @@ def test_every_command_and_option_is_documented() -> None:
             "release",
             "serve",
             "show",
+            "tune",
             "verify",
         }
         | GROUPS

@@ -5,6 +5,7 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
     guarantee     `Guarantee`: what every release carries
     events        dp-accounting's events to JSON and back
     epsilon       from events and δ to ε, and what other packages' accountants may change about it
+    renyi         its RDP accountant, for one of several mechanisms and for any ε-DP mechanism too
     pld           dp-accounting's PLD accountant, made faster for Gaussian noise
     calibrate     the smallest noise that meets (ε, δ)
     budget_curve  how ε accumulates over a release's steps
@@ -14,12 +15,23 @@ In: mechanisms' events and a δ. Out: a `Guarantee` whose ε is computed here an
 from airlock.accounting.budget_curve import BudgetSchedule, Curve, trace
 from airlock.accounting.calibrate import calibrate
 from airlock.accounting.epsilon import EpsilonBound, compute_epsilon, raised_by, register
-from airlock.accounting.events import FailureDpEvent, compose, from_json, pure, repeat, to_json
+from airlock.accounting.events import (
+    ChoiceDpEvent,
+    FailureDpEvent,
+    choose,
+    compose,
+    from_json,
+    pure,
+    repeat,
+    repeat_and_select,
+    to_json,
+)
 from airlock.accounting.guarantee import Claim, Guarantee
 from airlock.accounting.privacy_filter import PrivacyFilter
 
 __all__ = [
     "BudgetSchedule",
+    "ChoiceDpEvent",
     "Claim",
     "Curve",
     "EpsilonBound",
@@ -27,6 +39,7 @@ __all__ = [
     "Guarantee",
     "PrivacyFilter",
     "calibrate",
+    "choose",
     "compose",
     "compute_epsilon",
     "from_json",
@@ -34,6 +47,7 @@ __all__ = [
     "raised_by",
     "register",
     "repeat",
+    "repeat_and_select",
     "to_json",
     "trace",
 ]

@@ -35,6 +35,7 @@ from dp_accounting import pld, rdp
 from airlock import plugins
 from airlock.accounting.events import contains_sampling, from_json, repeat, to_json, without_failure
 from airlock.accounting.pld import LossAccountant, smallest_epsilon
+from airlock.accounting.renyi import RenyiAccountant
 from airlock.config import ACCOUNTANTS
 from airlock.errors import AccountingError
 
@@ -98,7 +99,7 @@ def _bounded(content: str, delta: float, accountant: Accountant) -> EpsilonBound
         return EpsilonBound(math.inf, "PLD" if accountant != "rdp" else "RDP", accounting_version())
     if accountant != "rdp" and pld.PLDAccountant().supports(event):
         return EpsilonBound(_pld_epsilon(event, delta, _scale(event, delta)), "PLD", accounting_version())
-    if accountant != "pld" and rdp.RdpAccountant().supports(event):
+    if accountant != "pld" and RenyiAccountant().supports(event):
         return EpsilonBound(_rdp_epsilon(event, delta), "RDP", accounting_version())
     raise AccountingError(f"an event that the accountant '{accountant}' supports", type(event).__name__)
 
@@ -240,9 +241,9 @@ def deltas(event: dpa.DpEvent, epsilons: Sequence[float]) -> list[float]:
     if pld.PLDAccountant().supports(event):
         by_losses = LossAccountant(_COARSE).compose(event)
         return [float(by_losses.get_delta(epsilon)) + failed for epsilon in epsilons]
-    if rdp.RdpAccountant().supports(event):
+    if RenyiAccountant().supports(event):
         with _quiet():
-            by_orders = rdp.RdpAccountant().compose(event)
+            by_orders = RenyiAccountant().compose(event)
             return [float(by_orders.get_delta(epsilon)) + failed for epsilon in epsilons]
     raise AccountingError("an event that PLD or RDP supports", type(event).__name__)
 
@@ -280,7 +281,7 @@ def _pld_epsilon(event: dpa.DpEvent, delta: float, scale: float) -> float:
 
 def _rdp_epsilon(event: dpa.DpEvent, delta: float, orders: Sequence[int] | None = None) -> float:
     with _quiet():
-        return float(rdp.RdpAccountant(orders).compose(event).get_epsilon(delta))
+        return float(RenyiAccountant(orders).compose(event).get_epsilon(delta))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dp_accounting as dpa
-from dp_accounting.dp_event import DiscreteLaplaceDpEvent
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent, RepeatAndSelectDpEvent
 
 from airlock.errors import AccountingError
 
@@ -32,6 +32,20 @@ class FailureDpEvent(dpa.DpEvent):  # type: ignore[misc]
     probability: float
 
 
+@dataclass(frozen=True)
+class ChoiceDpEvent(dpa.DpEvent):  # type: ignore[misc]
+    """One of several mechanisms, whichever a draw that reads no record says; the draw leaves as well.
+
+    Its Rényi divergence of any order is at most the largest of theirs at this order (`renyi`), so that it is accounted
+    for by RDP alone.
+    """
+
+    events: Sequence[dpa.DpEvent]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+
+
 _TABLE: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "no-op": (dpa.NoOpDpEvent, ()),
     "non-private": (dpa.NonPrivateDpEvent, ()),
@@ -43,9 +57,12 @@ _TABLE: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "poisson-sampled": (dpa.PoissonSampledDpEvent, ("sampling_probability", "event")),
     "repeated": (dpa.SelfComposedDpEvent, ("event", "count")),
     "composed": (dpa.ComposedDpEvent, ("events",)),
+    "choice": (ChoiceDpEvent, ("events",)),
+    "repeat-and-select": (RepeatAndSelectDpEvent, ("event", "mean", "shape")),
 }
 _NAMES = {kind: name for name, (kind, _) in _TABLE.items()}
 _MAX_DEPTH = 20
+MOST_RUNS, LARGEST_SHAPE = 1e6, 100.0  # what an event of another's file may say of the number of runs
 
 
 def to_json(event: dpa.DpEvent) -> Json:
@@ -74,6 +91,8 @@ def from_json(value: object, depth: int = 0) -> dpa.DpEvent:
     kind, fields = _TABLE[str(value["type"])]
     if set(value) != {"type", *fields}:
         raise AccountingError(f"the fields {sorted(fields)} in a '{value['type']}' event", f"{sorted(value)}", _WHY)
+    if kind is ChoiceDpEvent and not value["events"]:
+        raise AccountingError("at least one event to choose", "none", _WHY)
     return kind(**{field: _field_from_json(field, value[field], depth + 1) for field in fields})
 
 
@@ -88,7 +107,9 @@ def _field_from_json(field: str, value: object, depth: int) -> object:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
     whole = field not in ("count", "sensitivity") or (isinstance(value, int) and value >= 1)
     share = field not in ("sampling_probability", "probability") or (number and value <= 1)  # type: ignore[operator]
-    if not (number and whole and share):
+    runs = field != "mean" or (number and 1 <= value <= MOST_RUNS)  # type: ignore[operator]
+    shape = field != "shape" or (number and value <= LARGEST_SHAPE)  # type: ignore[operator]
+    if not (number and whole and share and runs and shape):
         raise AccountingError(f"a usable number as '{field}' of an event", f"{value!r}"[:60], _WHY)
     return value
 
@@ -114,11 +135,22 @@ def compose(events: Sequence[dpa.DpEvent]) -> dpa.DpEvent:
     return dpa.ComposedDpEvent(list(events)) if events else dpa.NoOpDpEvent()
 
 
+def choose(events: Sequence[dpa.DpEvent]) -> dpa.DpEvent:
+    """One of the events, each of them listed once; a single one is returned unchanged."""
+    different = {str(to_json(event)): event for event in events}
+    return ChoiceDpEvent(list(different.values())) if len(different) > 1 else events[0]
+
+
+def repeat_and_select(event: dpa.DpEvent, mean: float, shape: float) -> dpa.DpEvent:
+    """The best of a secret random number of runs (`mechanisms.repeat_and_select`)."""
+    return RepeatAndSelectDpEvent(event, mean, shape)
+
+
 def without_failure(event: dpa.DpEvent) -> tuple[dpa.DpEvent, float]:
     """The event without its failures, and a bound on the probability of any of them.
 
     Raises:
-        AccountingError: One is inside a sampled event, where its meaning is undefined.
+        AccountingError: One is inside a sampled, chosen or selected event, where its meaning is undefined.
     """
     if isinstance(event, FailureDpEvent):
         return dpa.NoOpDpEvent(), event.probability
@@ -129,13 +161,16 @@ def without_failure(event: dpa.DpEvent) -> tuple[dpa.DpEvent, float]:
         parts = [without_failure(one) for one in event.events]
         failed = sum(part[1] for part in parts)
         return (compose([part[0] for part in parts]), failed) if failed else (event, 0.0)
-    inner = getattr(event, "event", None)
-    if inner is not None and without_failure(inner)[1]:
-        raise AccountingError("no failure inside a sampled event", "one", _WHY)
+    if any(without_failure(one)[1] for one in _inside(event)):
+        raise AccountingError("no failure inside a sampled, chosen or selected event", "one", _WHY)
     return event, 0.0
 
 
 def contains_sampling(event: dpa.DpEvent) -> bool:
     """Whether some part of the event is amplified by sampling."""
-    inner = list(getattr(event, "events", [])) + [e for e in [getattr(event, "event", None)] if e is not None]
-    return isinstance(event, dpa.PoissonSampledDpEvent) or any(contains_sampling(e) for e in inner)
+    return isinstance(event, dpa.PoissonSampledDpEvent) or any(contains_sampling(one) for one in _inside(event))
+
+
+def _inside(event: dpa.DpEvent) -> list[dpa.DpEvent]:
+    """The events that an event is made of."""
+    return [*getattr(event, "events", ()), *filter(None, [getattr(event, "event", None)])]

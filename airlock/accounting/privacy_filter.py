@@ -48,12 +48,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import dp_accounting as dpa
-import numpy as np
-from dp_accounting import rdp
-from dp_accounting.dp_event import DiscreteLaplaceDpEvent
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
 from airlock.accounting.epsilon import compute_epsilon
 from airlock.accounting.events import FailureDpEvent, to_json
+from airlock.accounting.renyi import RenyiAccountant
 from airlock.errors import AccountingError, ConfigError
 
 UNIT = Fraction(1, 10**6)  # of Rényi divergence: what a register counts in
@@ -155,9 +154,7 @@ def _cap(epsilon: float, delta: float, order: int) -> float:
 def divergence(event: dpa.DpEvent, order: int) -> float:
     """The Rényi divergence of this order between neighbouring data sets under add-remove, at most.
 
-    dp-accounting's, except for pure ε-DP, which its RDP accountant does not know: every ε-DP mechanism is a random
-    function of the one whose loss is ε with probability p = e^ε/(1 + e^ε) and −ε otherwise (`events.pure`), so its
-    divergence is at most log(p^α (1−p)^{1−α} + (1−p)^α p^{1−α})/(α−1).
+    dp-accounting's, with what `renyi` adds: pure ε-DP, and one of several mechanisms.
 
     Raises:
         AccountingError: It has none, or none is known.
@@ -174,19 +171,14 @@ def _divergence(event: dpa.DpEvent, order: int) -> float:
         return math.fsum(_divergence(one, order) for one in event.events)
     if isinstance(event, dpa.SelfComposedDpEvent):
         return int(event.count) * _divergence(event.event, order)
-    if isinstance(event, DiscreteLaplaceDpEvent):
-        return _of_pure(event.noise_parameter * event.sensitivity, order)
     if isinstance(event, FailureDpEvent):
         raise _without("one that may fail")
-    accountant = rdp.RdpAccountant([order])
+    # The best of a random number of runs has a bound at one order that follows from several.
+    others = RenyiAccountant()._orders if isinstance(event, RepeatAndSelectDpEvent) else ()
+    accountant = RenyiAccountant([order, *others])
     if not accountant.supports(event):
         raise _without(f"{type(event).__name__}, whose divergence is not known")
     return float(accountant.compose(event)._rdp[0])
-
-
-def _of_pure(epsilon: float, order: int) -> float:
-    ahead = np.logaddexp(order * epsilon, (1 - order) * epsilon) - np.logaddexp(0.0, epsilon)
-    return max(0.0, float(ahead)) / (order - 1)
 
 
 def _without(found: str) -> AccountingError:

@@ -18,6 +18,7 @@ figures are then about people, each met in one record drawn from theirs; the int
 Each record is in exactly one part of the split, so what is spent here costs the private records nothing (parallel
 composition), and the test part may spend all of the ε stated for the release. Where several runs were declared
 (`tuning_runs`), each has its own card and one was chosen by what the cards say: `budget` divides ε by their number.
+Where a search chose by noisy scores (`methods.search`), these are paid first, and the tables get what is left.
 """
 
 from __future__ import annotations
@@ -124,48 +125,58 @@ def _shares(with_scores: bool) -> tuple[float, ...]:
     return SHARES if with_scores else SHARES_OF_LABELS
 
 
-def event(epsilon: float, with_scores: bool, runs: int = 1) -> dpa.DpEvent:
-    """What the test part pays for one evaluation of each run."""
-    return repeat(compose([pure(share * epsilon) for share in _shares(with_scores)]), runs)
+def event(epsilon: float, with_scores: bool, runs: int = 1, before: dpa.DpEvent | None = None) -> dpa.DpEvent:
+    """What the test part pays for one evaluation of each run, after what it has paid `before`."""
+    own = repeat(compose([pure(share * epsilon) for share in _shares(with_scores)]), runs)
+    return own if before is None else compose([before, own])
 
 
-def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1) -> float:
+def budget(epsilon: float, delta: float, with_scores: bool, runs: int = 1, before: dpa.DpEvent | None = None) -> float:
     """The ε of one evaluation, such that those of all runs cost a test record no more than the stated (ε, δ).
 
     The accountant rounds up to a grid, so the quotient alone could come out slightly too large. The excess is
-    subtracted in doubling steps: within one step of the grid, ε does not change at all.
+    subtracted in doubling steps: within one step of the grid, ε does not change at all. What has been paid `before`,
+    for the scores of a search, is composed with it.
 
     Raises:
         ConfigError: Too little is left per run: its counts would be pure noise.
     """
     each = min(MOST, epsilon / runs)
-    for turn in range(40 if each >= LEAST else 0):
+    if before is not None:
+
+        def fits(own: float) -> bool:
+            return compute_epsilon(event(own, with_scores, runs, before), delta).epsilon <= epsilon
+
+        each = lowered(each, fits, least=0.0)
+    for turn in range(40 if each >= LEAST and before is None else 0):
         over = compute_epsilon(event(each, with_scores, runs), delta).epsilon - epsilon
         if over <= 0:
             break
         each -= 2**turn * over / runs
     if each < LEAST:
+        why = f"The stated ε is divided by {runs:,} declared runs." if before is None else "A search uses up the rest."
         raise ConfigError(
             f"an ε of at least {LEAST:g} for what each run's card says of test records",
             f"{each:.2g}",
-            f"The stated ε is divided by {runs:,} declared runs.",
-            "Declare fewer tuning_runs, or take a larger ε.",
+            why,
+            f"{'Declare fewer tuning_runs' if before is None else 'Lower tune.score_share'}, or take a larger ε.",
         )
     return each
 
 
-def lowered(epsilon: float, fits: Callable[[float], bool]) -> float:
-    """The largest ε of one evaluation, up to this one, that fits another limit too; the least where none does.
+def lowered(epsilon: float, fits: Callable[[float], bool], least: float = LEAST) -> float:
+    """The largest ε of one evaluation, up to this one and to a thousandth of it, that fits; the least where none does.
 
     Args:
-        epsilon: From `budget`.
-        fits: Whether an ε is within the limit; true below the largest one that is.
+        epsilon: The largest.
+        fits: Whether an ε is within a limit; true below the largest one that is.
+        least: What is returned where none fits.
     """
     if fits(epsilon):
         return epsilon
-    low, high = LEAST, epsilon
-    for _ in range(30):
-        middle = (low + high) / 2
+    low, high = least, epsilon
+    while high - low > 1e-3 * epsilon:
+        middle = (low + high) / 2.0
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 

@@ -38,7 +38,7 @@ from airlock._version import VERSION
 from airlock.accounting import PrivacyFilter, from_json, to_json
 from airlock.accounting.guarantee import Guarantee
 from airlock.auditing import evaluation, paid_attacks
-from airlock.bundle.card import Card, evaluation_epsilon
+from airlock.bundle.card import Card, evaluation_epsilon, paid_by_scores, tuning_of
 from airlock.bundle.files import parse_json, read_file, replace_file
 from airlock.bundle.packing import packing_of
 from airlock.bundle.register import RegisterPlace, filter_of, find, guarded, open_at
@@ -69,9 +69,10 @@ def parts_of(config: ReleaseConfig, channel: Channel, plan: Plan, order: int) ->
     """
     parts = {"private": plan.guarantee.events}
     if packing_of(channel.artefact).states_utility:
+        tuning = tuning_of(config, plan)
         for name, scores in (("test", True), ("test, labels alone", False)):  # which one, the method knows later
-            each = evaluation_epsilon(config, plan.guarantee, scores, order)
-            parts[name] = evaluation.event(each, scores, config.tuning_runs)
+            each = evaluation_epsilon(config, plan.guarantee, tuning, scores, order)
+            parts[name] = evaluation.event(each, scores, tuning.runs, paid_by_scores(tuning))
     if config.attack_share:
         own = paid_attacks.each(config, channel.planned.guarantee)
         parts["holdout"] = paid_attacks.events(own, config.tuning_runs)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +30,14 @@ from airlock.bundle.contents import (
     LIMITS,
     MANIFEST,
     ONNX,
+    PATH_REMOVED,
     README,
     SAFETENSORS,
     SIGNATURE,
     SMALLER,
     SUMS,
     Contents,
+    without_paths,
 )
 from airlock.bundle.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.bundle.packing import packing_of
@@ -53,10 +54,8 @@ from airlock.errors import ConfigError, FormatError, OutputError
 from airlock.methods.contract import Plan, Release
 
 _FORMERLY = ("audit.json", "roc.svg", "sheet.png")  # files of earlier formats
-PATH_REMOVED = "(a path, removed)"
 PERSON = "person"  # what the column of the people's identifiers is called in a bundle
 NEVER_IN_A_BUNDLE = ("register", "recipient")  # keys of the config that are the holder's own matters
-_LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
 
 
 @dataclass(frozen=True)
@@ -260,6 +259,8 @@ def config_text(
     if "source" not in table["data"] and records is not None:
         table["data"].setdefault("records", records)
     table["settings"] = without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
+    if "tune" in table:
+        table["tune"] = without_paths(table["tune"])
     if not table["settings"]:
         del table["settings"]
     return tomli_w.dumps(table)
@@ -294,15 +295,6 @@ def _source_name(source: str) -> str | None:
     except ConfigError:
         return None
     return known[0].name if known and known[0].name in SOURCES else None
-
-
-def without_paths(value: Any) -> Any:
-    """A plain value in which everything that looks like a path is replaced."""
-    if isinstance(value, dict):
-        return {key: without_paths(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list | tuple):
-        return [without_paths(inner) for inner in value]
-    return PATH_REMOVED if isinstance(value, str) and _LOOKS_LIKE_PATH.search(value) else value
 
 
 def _check_same(card: Card, release: Release) -> None:
@@ -369,5 +361,6 @@ __all__ = [
     "smaller_of",
     "sums_text",
     "texts",
+    "without_paths",
     "write",
 ]

@@ -9,7 +9,8 @@ Guarantee: the whole bundle, card included, satisfies the stated (ε, δ) for ev
 is assigned to, except public records. Proof. A keyed hash of its own content assigns each record to exactly one part
 (`data.split.divide`). If it is private, it affects only what the method released under (ε, δ), and the counts on the
 card are a randomised function of that release and of other records. If it is a test record, only the counts depend on
-it, and those are ε'-DP with ε' ≤ ε (`auditing.evaluation`). If it is in the holdout, only the paid attack figures
+it, and those are ε'-DP with ε' ≤ ε (`auditing.evaluation`); after a search so does the choice of the winner, and both
+together have at most the stated (ε, δ) (`methods.search`). If it is in the holdout, only the paid attack figures
 depend on it, and the private part pays for these too (`auditing.paid_attacks`). All other fields follow from the
 config, from public facts and from the values named here; `docs/bundle.md` lists them. ∎
 
@@ -32,11 +33,22 @@ import dp_accounting as dpa
 from pydantic import ConfigDict, model_validator
 
 from airlock._version import VERSION
-from airlock.accounting import Guarantee, PrivacyFilter, compose, compute_epsilon, from_json, raised_by, to_json
+from airlock.accounting import (
+    Guarantee,
+    PrivacyFilter,
+    compose,
+    compute_epsilon,
+    from_json,
+    pure,
+    raised_by,
+    repeat_and_select,
+    to_json,
+)
 from airlock.accounting.guarantee import PROTECTED
 from airlock.accounting.privacy_filter import divergence
 from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import text
 from airlock.bundle.rendering.text import CardVerdict
@@ -54,6 +66,7 @@ from airlock.bundle.schema import (
     Places,
     ReleaseId,
     RequestedBudget,
+    SearchSummary,
     StatedGuarantee,
     Tuning,
     Utility,
@@ -65,6 +78,7 @@ from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
 from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
+from airlock.methods.search import SearchFigures
 
 # Format 2 added where noise was computed, 3 the attacker's access and findings, 4 interfaces, 5 student sizes and
 # features; since 6, every figure is public or paid for, and since 7, model files have one form and bundles are signed
@@ -112,7 +126,7 @@ class Card(Frozen):
         total: Other releases from the same data, and what they cost together with this one; with a register, what
             everything so far costs at the register's δ.
         lifetime: The lifetime budget of the data set, which the release was charged to; null without a register.
-        tuning: How many runs were paid for.
+        tuning: How many runs, or which search, were paid for.
         words: The sentences.
         hashes: Hashes of the other files in the bundle; null until it is written.
         decision: To be filled in by the reviewer.
@@ -209,10 +223,12 @@ def make(
     Raises:
         ConfigError: Another release uses a different neighbouring relation, or ε is too small for the test counts.
     """
-    utility = _utility(config, release, len(facts.classes), stream, None if register is None else register.order)
+    tuning = tuning_of(config, release.plan)
+    order = None if register is None else register.order
+    utility = _utility(config, release, len(facts.classes), tuning, stream, order)
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
-    promise = _promise(config, release, utility, found)
-    data, tuning = _data(facts, config), Tuning(runs=config.tuning_runs)
+    promise = _promise(release, utility, found, tuning)
+    data = _data(facts, config)
     packing = packing_of(release.artefact.kind)
     made = Card(
         schema_version=SCHEMA_VERSION,
@@ -280,54 +296,76 @@ def check_budget(config: ReleaseConfig, plan: Plan) -> None:
             "A record and its replacement can be assigned to different parts, and both parts would have to pay.",
             "State the guarantee under add-remove.",
         )
-    evaluation.budget(stated_epsilon(config, plan.guarantee), config.delta, True, config.tuning_runs)
+    stated, tuning = stated_epsilon(config, plan.guarantee), tuning_of(config, plan)
+    evaluation.budget(stated, config.delta, True, tuning.runs, paid_by_scores(tuning))
 
 
-def evaluation_epsilon(config: ReleaseConfig, promise: Guarantee, with_scores: bool, order: int | None) -> float:
+def evaluation_epsilon(
+    config: ReleaseConfig, promise: Guarantee, tuning: Tuning, with_scores: bool, order: int | None
+) -> float:
     """The ε of what the card says about test records.
 
-    With a register, whose filter has this Rényi order, its divergence is no larger than the private part's: a release
-    costs the largest of its parts, and the figures of a card shall not make it cost more.
+    With a register, whose filter has this Rényi order, the divergence of the test part is no larger than the private
+    part's, if that is possible: a release costs the largest of its parts, and the figures of a card shall not make it
+    cost more.
     """
-    each = evaluation.budget(stated_epsilon(config, promise), config.delta, with_scores, config.tuning_runs)
+    stated, scores = stated_epsilon(config, promise), paid_by_scores(tuning)
+    each = evaluation.budget(stated, config.delta, with_scores, tuning.runs, scores)
     if order is None:
         return each
     most = divergence(promise.events, order)
     return evaluation.lowered(
-        each, lambda one: divergence(evaluation.event(one, with_scores, config.tuning_runs), order) <= most
+        each, lambda one: divergence(evaluation.event(one, with_scores, tuning.runs, scores), order) <= most
     )
 
 
+def tuning_of(config: ReleaseConfig, plan: Plan) -> Tuning:
+    """What was paid for before one result was picked."""
+    figures = plan.figures
+    if not isinstance(figures, SearchFigures):
+        return Tuning(runs=config.tuning_runs)
+    named = {key: getattr(figures, key) for key in SearchSummary.model_fields}
+    table = without_paths({**named, "candidates": [dict(one) for one in figures.candidates]})
+    return Tuning(runs=1, search=SearchSummary.model_validate(table))
+
+
 def _utility(
-    config: ReleaseConfig, release: Release, classes: int, stream: Stream, order: int | None = None
+    config: ReleaseConfig, release: Release, classes: int, tuning: Tuning, stream: Stream, order: int | None = None
 ) -> Utility | None:
     """The noisy counts; None where answers leave: their utility was measured with queries beyond the budget."""
     if not packing_of(release.artefact.kind).states_utility:
         return None
     found = release.utility
-    epsilon = evaluation_epsilon(config, release.guarantee, found.scores is not None, order)
+    epsilon = evaluation_epsilon(config, release.guarantee, tuning, found.scores is not None, order)
     counts = evaluation.evaluate(found, classes, epsilon, stream)
     return Utility(counts=counts, figures=evaluation.figures(counts))
 
 
-def _promise(config: ReleaseConfig, release: Release, utility: Utility | None, attacks: PaidAttacks) -> StatedGuarantee:
+def _promise(release: Release, utility: Utility | None, attacks: PaidAttacks, tuning: Tuning) -> StatedGuarantee:
     """The guarantee, with the cost to each part."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
-    test = paid_by_test(utility, config.tuning_runs)
+    test = paid_by_test(utility, tuning)
     parts = {
         "private": private,
         "test": _part(test, plain),
-        "holdout": _part(paid_by_holdout(attacks, config.tuning_runs), plain),
+        "holdout": _part(paid_by_holdout(attacks, tuning.runs), plain),
     }
     return StatedGuarantee.model_validate(plain | {"parts": parts})
 
 
-def paid_by_test(utility: Utility | None, runs: int) -> dpa.DpEvent:
-    """The events of the test part: the counts of every declared run."""
+def paid_by_test(utility: Utility | None, tuning: Tuning) -> dpa.DpEvent:
+    """The events of the test part: the scores of a search, and the counts of every declared run."""
+    scores = paid_by_scores(tuning)
     if utility is None:
-        return compose([])
-    return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, runs)
+        return compose([] if scores is None else [scores])
+    return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, tuning.runs, scores)
+
+
+def paid_by_scores(tuning: Tuning) -> dpa.DpEvent | None:
+    """What the scores of a search cost a test record; None where there was no search."""
+    own = tuning.search
+    return None if own is None else repeat_and_select(pure(own.score_epsilon), own.mean, own.shape)
 
 
 def paid_by_holdout(attacks: PaidAttacks, runs: int) -> dpa.DpEvent:

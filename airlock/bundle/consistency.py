@@ -30,13 +30,14 @@ from airlock.bundle.contents import Contents, Defects, Skip, Test
 from airlock.bundle.packing import PACKINGS, packing_of
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import LifetimeBudget, OlderGuarantee, OtherRelease, StatedGuarantee
-from airlock.config import parse_toml
+from airlock.config import TuneConfig, parse, parse_toml
 from airlock.data.sources import SOURCES
 from airlock.errors import AirlockError, ConfigError
 
 # By how much, relatively, a stated ε may be off from the recomputed one. It is lower only by rounding, whichever
 # version is named (dp-accounting 0.5 and 0.6 agree to the last bit); another version may have stated more.
 ROUNDING, OTHER_VERSION = 1e-6, 1e-2
+_SELECTED = "repeat-and-select"
 
 
 def tests(files: Contents, card: Card | None) -> list[Test]:
@@ -125,7 +126,8 @@ def _parts(card: Card) -> Defects:
             defects.append("Attack figures have one ε each, and it is the same.")
         if (promise.events.get("events") or [None])[-1] != to_json(holdout):
             defects.append("The private part does not pay for the attack figures on the card.")
-    wanted = {"test": paid_by_test(card.utility, card.tuning.runs), "holdout": holdout}
+    defects += _search(card)
+    wanted = {"test": paid_by_test(card.utility, card.tuning), "holdout": holdout}
     for name, events in wanted.items():
         part = getattr(parts, name)
         if part.events != to_json(events):
@@ -139,6 +141,16 @@ def _parts(card: Card) -> Defects:
         if most is not None and spent.epsilon > most + ROUNDING * max(1.0, most):
             defects.append(f"The {name} part pays {_exact(spent.epsilon)}, more than the stated {_exact(most)}.")
     return defects
+
+
+def _search(card: Card) -> Defects:
+    """Whether the guarantee is that of the search on the card, or of none where the card names none."""
+    own, paid = card.tuning.search, card.guarantee.events
+    paid = paid["events"][0] if card.audit.attacks and paid.get("events") else paid
+    if own is None:
+        return ["The card names no search, and its events are those of one."] if paid.get("type") == _SELECTED else []
+    same = (paid.get("type"), paid.get("mean"), paid.get("shape")) == (_SELECTED, own.mean, own.shape)
+    return [] if same and card.tuning.runs == 1 else ["The events do not pay for the search on the card."]
 
 
 def _total(card: Card) -> Defects:
@@ -272,6 +284,7 @@ def _config(files: Contents, card: Card) -> Defects:
     }
     wanted |= packing_of(card.artefact).config_keys(card.leaving)
     defects = [f"{key} in config.toml is not the one on the card." for key, v in wanted.items() if table.get(key) != v]
+    defects += _searched(table.get("tune"), card)
     data = table.get("data")
     if isinstance(data, dict) and (data.get("source", "digits") not in SOURCES or "test" in data):
         defects.append("config.toml says where the data lie.")
@@ -286,3 +299,21 @@ def _config(files: Contents, card: Card) -> Defects:
     if card.guarantee.delta != card.target.delta:
         defects.append("δ of the guarantee is not the one that was asked for.")
     return defects
+
+
+def _searched(tune: object, card: Card) -> Defects:
+    """Whether the config's [tune] is the search on the card."""
+    own = card.tuning.search
+    if own is None or not isinstance(tune, dict):
+        return [] if (own is None) == (tune is None) else ["[tune] in config.toml is not the search on the card."]
+    try:
+        asked = parse(TuneConfig, tune, "tune")
+    except ConfigError as error:
+        return [f"[tune] in config.toml is not valid: {error.found}."]
+    if bundle.without_paths(tune) != tune:
+        return ["config.toml names a path in [tune]."]
+    keys = ("mean", "shape", "run_epsilon", "score_epsilon", "won")
+    same = all(getattr(asked, key) == getattr(own, key) for key in keys)
+    if same and list(asked.candidates) == list(own.candidates):
+        return []
+    return ["[tune] in config.toml is not the search on the card."]

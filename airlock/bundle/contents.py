@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from airlock.bundle.compression import FP16, INT8
 from airlock.bundle.files import digest, open_plain, read_file
@@ -26,6 +26,8 @@ SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
 SUMS, INTERFACE = "SHA256SUMS", "interface.json"
 SIGNATURE, APPROVAL = "model.sig", "approval.sig"
 SIGNATURES = (SIGNATURE, APPROVAL)  # they cover all other files, and are in no list themselves
+PATH_REMOVED = "(a path, removed)"
+_LOOKS_LIKE_PATH = re.compile(r"^(~|\.{1,2}[/\\]|[/\\]|[A-Za-z]:[/\\])|[/\\]|^\w+://")
 SMALLER = (INT8, FP16)  # in addition to the network, where a student leaves
 # Every file that a bundle can have, and the most bytes that are read from it; protobuf is limited to 2 GiB.
 LIMITS = {
@@ -58,6 +60,15 @@ Test = tuple[str, str, Callable[[], Defects]]  # name, what holds if the check f
 def limit_of(name: str) -> int:
     """The most bytes that are read from a file of a bundle, or of a folder that claims to be one."""
     return LIMITS.get(name, _SHARD if NAME.fullmatch(name) else _ANY_OTHER)
+
+
+def without_paths(value: Any) -> Any:
+    """A plain value in which everything that looks like a path is replaced."""
+    if isinstance(value, dict):
+        return {key: without_paths(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [without_paths(inner) for inner in value]
+    return PATH_REMOVED if isinstance(value, str) and _LOOKS_LIKE_PATH.search(value) else value
 
 
 def _kind(entry: os.DirEntry[str]) -> Kind:

@@ -255,7 +255,9 @@ def _history(card: Card, in_full: Sequence[str]) -> Iterator[str]:
     if total.releases:
         bound = "there is no total ε" if total.epsilon is None else f"the total is {size(total.epsilon, total.delta)}"
         yield f"Together with other declared releases from the same data ({len(total.releases)}) {bound}."
-    if card.tuning.runs == 1:
+    if card.tuning.search is not None:
+        yield "A search was paid for: ask whether what was searched was chosen without looking at these records."
+    elif card.tuning.runs == 1:
         yield "One run was declared: ask whether settings were chosen by looking at runs on the same records."
     quoted = [line for line in promise.assumptions if any(text.casefold() in line.casefold() for text in in_full)]
     if others := len(promise.assumptions) - len(quoted):
@@ -284,3 +286,5 @@ def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
         yield f"The attacks could have refuted ε = {epsilon_up(said)} and did not."
     if card.tuning.runs > 1:
         yield f"{card.tuning.runs:,} runs were declared, and ε pays for all of them."
+    if card.tuning.search is not None:
+        yield f"ε pays for the choice among {len(card.tuning.search.candidates)} candidates, whatever the runs."

@@ -29,10 +29,9 @@ from airlock import data, methods, nets, plugins
 from airlock._version import VERSION
 from airlock.accounting.calibrate import suggesting
 from airlock.auditing import paid_attacks
-from airlock.bundle.bundle import PATH_REMOVED
 from airlock.bundle.card import Card
-from airlock.bundle.contents import CONFIG, Contents, Defects, Skip, Test
-from airlock.config import ACCOUNTANTS, DataConfig, ReleaseConfig, from_table, merge
+from airlock.bundle.contents import CONFIG, PATH_REMOVED, Contents, Defects, Skip, Test
+from airlock.config import ACCOUNTANTS, DataConfig, ReleaseConfig, TuneConfig, from_table, merge, parse
 from airlock.data import Facts
 from airlock.data.people import declared_people, refuse_test_file, unit_of
 from airlock.data.sources import SOURCES
@@ -176,6 +175,8 @@ def _unseen(table: Mapping[str, Any], strangers: Mapping[str, str]) -> str | Non
     name, found = f"{table.get('channel')}/{table.get('method')}", None
     if name in methods.GONE:
         raise Skip(f"There is no {name} any more. {_NOT_COMPARED}")
+    if (unseen := _search_unseen(table)) is not None:
+        raise Skip(unseen)
     settings = table.get("settings")
     inner = settings if isinstance(settings, Mapping) else {}
     hidden = {f"settings.{key}": PATH_REMOVED for key, value in inner.items() if PATH_REMOVED in str(value)}
@@ -227,6 +228,47 @@ def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
     if table.get("channel") == "student" and isinstance(teacher, str) and teacher not in ("auto", *nets.names()):
         found["settings.teacher"] = teacher
     return found
+
+
+def _search_unseen(table: Mapping[str, Any]) -> str | None:
+    """Why the candidates of a search cannot be planned here; None if they can, or if there is no search.
+
+    Raises:
+        ConfigError: Code from elsewhere or a path is where there cannot be such a thing.
+    """
+    if table.get("tune") is None:
+        return None
+    channel, tune = str(table.get("channel")), parse(TuneConfig, table["tune"], "tune")
+    base = {} if tune.base is None else dict(_dotted(tune.base.model_dump(exclude_none=True)))
+    tried = [(key, value) for grid in tune.search for key, values in grid.items() for value in values]
+    for key, value in (*tried, *base.items()):
+        hidden, name = PATH_REMOVED in str(value), key.split(".")[-1 if "." not in key else 1]
+        if not hidden and not _is_foreign(channel, key, name, value):
+            continue
+        if key not in ("method", "net") and name not in _FROM_ELSEWHERE.get(channel, {}):
+            raise ConfigError(f"neither a path nor a network as {key} in [tune]", f"'{value}'", "It cannot be either.")
+        if hidden:
+            return _A_PATH
+        return f"'{value}', which was searched, is not imported because a bundle names it. {_NOT_COMPARED}"
+    return None
+
+
+def _is_foreign(channel: str, key: str, name: str, value: object) -> bool:
+    """Whether a value of a candidate leads to code from elsewhere, installed here or not."""
+    if key == "method":
+        return not methods.is_built_in(f"{channel}/{value}")
+    if key == "net":
+        return value not in ("auto", *nets.names(), *nets.front_names())
+    teacher = channel == "student" and name == "teacher" and value not in ("auto", *nets.names())
+    return teacher or bool(plugins.strangers({"settings": {name: value}}))
+
+
+def _dotted(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if key == "settings":
+            yield from ((f"settings.{name}", inner) for name, inner in value.items())
+        else:
+            yield key, value
 
 
 def _facts(config: ReleaseConfig, card: Card) -> Facts:
@@ -300,6 +342,17 @@ def _noises(card: Card) -> Iterator[float]:
     for key, value in (*card.details.items(), *figures.items()):
         if _NOISE in key and isinstance(value, int | float):
             yield float(value)
+    if card.tuning.search is not None:
+        yield from set(_noises_of(card.guarantee.events))
+
+
+def _noises_of(event: Any) -> Iterator[float]:
+    """Every noise multiplier in the events of a search: each of its candidates has one of its own."""
+    inner = event.values() if isinstance(event, Mapping) else event if isinstance(event, list) else ()
+    if isinstance(event, Mapping) and isinstance(event.get(_NOISE), int | float):
+        yield float(event[_NOISE])
+    for value in inner:
+        yield from _noises_of(value)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -8,9 +8,9 @@ field is null.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
@@ -236,10 +236,42 @@ class LifetimeBudget(Frozen):
     spent: Annotated[int, Field(ge=1)]
 
 
+class SearchSummary(Frozen):
+    """A search that was paid for: what was searched and which candidate won, but not how many runs there were.
+
+    Args:
+        mean: The expected number of runs; how many there were is secret.
+        shape: Of their distribution, the truncated negative binomial.
+        run_epsilon: What every candidate was planned with; the guarantee's ε is that of the whole search.
+        score_epsilon: What one run's score costs a test record.
+        candidates: The values of each candidate by dotted key, without paths.
+        won: The place of the one that leaves, from 0.
+    """
+
+    mean: Annotated[float, Field(gt=1, le=1000)]
+    shape: Annotated[float, Field(ge=0, le=10)]
+    run_epsilon: Annotated[float, Field(gt=0)]
+    score_epsilon: Annotated[float, Field(gt=0)]
+    candidates: Annotated[tuple[dict[str, Any], ...], Field(min_length=1, max_length=64)]
+    won: Count
+
+    @model_validator(mode="after")
+    def _is_there(self) -> Self:
+        if self.won >= len(self.candidates):
+            raise ValueError("the candidate that won must be one of those listed")
+        return self
+
+
 class Tuning(Frozen):
-    """How many runs were declared and paid for; the recorded events include all of them."""
+    """What was paid for before this result was picked; the recorded events include all of it.
+
+    Args:
+        runs: How many runs were declared.
+        search: The search that was made instead; null where there was none.
+    """
 
     runs: Annotated[int, Field(ge=1)]
+    search: SearchSummary | None = None
 
 
 class Cost(Frozen):

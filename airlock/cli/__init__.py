@@ -7,7 +7,7 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     advise    which method to use, before any record is read
     compare   every method on the same records; and `airlock demo`
     plan      the guarantee before any data is read, and the curve of ε
-    release   from config to bundle
+    release   from config to bundle; `airlock tune` searches settings first
     audit     attacks on what a bundle holds
     verify    whether a bundle is intact and its figures follow from its events
     show      the card or the dossier in the terminal
@@ -43,7 +43,7 @@ from airlock.cli.ledger import ledger
 from airlock.cli.plan import plan
 from airlock.cli.pretrain import pretrain
 from airlock.cli.register import register
-from airlock.cli.release import release
+from airlock.cli.release import release, tune
 from airlock.cli.serve import serve
 from airlock.cli.show import show
 from airlock.cli.terminal import print_text, spell_out
@@ -70,7 +70,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 for _command in (
-    demo, datasets, advise, compare, plan, release, audit, verify, show, gate, approve, export, court, serve, pretrain,
+    demo, datasets, advise, compare, plan, tune, release, audit, verify, show, gate, approve, export, court, serve,
+    pretrain,
     bench,
 ):  # fmt: skip
     app.command()(_command)

@@ -170,7 +170,7 @@ def _check_place(write: Path | None, force: bool) -> None:
 def _print(found: Advice, write: Path | None) -> None:
     rows = [[one.method, one.reason] for one in found.ranking if one.recommended]
     footer = [f"Not suitable: {one.method}: {one.reason}" for one in found.ranking if not one.recommended]
-    footer += ["", found.sentence]
+    footer += ["", found.sentence, "To choose among several by their results, and pay for it: airlock tune."]
     if write is not None:
         footer += ["", f"Written: {shown(write)}", f"Then: airlock plan {shown(write)}"]
     print_table("What fits, best first", ["method", "why"], rows, "\n".join(footer))

@@ -175,11 +175,13 @@ def plan(
             }
             | ({"chosen": chosen_json(chosen)} if chosen else {})
             | ({"register": asdict(counted)} if counted else {})
+            | _search_json(made)
         )
         if counted and not counted.fits:
             raise counted.refusal()
         return
     _print_table(made)
+    _print_search(asked, made)
     if chosen and "chosen" not in made.details:
         print_lines(lambda width, plain: chosen.why)
     if curve:
@@ -233,6 +235,33 @@ def _print_table(made: Plan) -> None:
         *((key.replace("_", " "), _number(value)) for key, value in made.details.items()),
     ]
     print_table(f"Plan: {made.channel}/{made.method}", ["", ""], [[key, str(value)] for key, value in rows])
+
+
+def _search_json(made: Plan) -> dict[str, Any]:
+    from airlock.methods.search import SearchFigures
+
+    own = made.figures
+    return {"search": {**vars(own), "candidates": list(own.candidates)}} if isinstance(own, SearchFigures) else {}
+
+
+def _print_search(config: ReleaseConfig, made: Plan) -> None:
+    """What is searched, what the search costs, and what it would cost if it were paid for in other ways."""
+    from airlock.bundle.rendering.text import candidate
+    from airlock.methods.search import SearchFigures
+
+    own = made.figures
+    if not isinstance(own, SearchFigures) or config.tune is None:
+        return
+    rows = [
+        ["candidates", "\n".join(candidate(one) for one in own.candidates)],
+        ["runs", f"{own.mean:g} on average, drawn at random with shape {own.shape:g}; how many stays secret"],
+        ["each run is planned with", f"ε = {own.run_epsilon:g}"],
+        ["one score costs a test record", f"ε = {own.score_epsilon:g}"],
+        ["the search costs", f"ε = {own.costs['search']:.4f}"],
+        [f"tuning_runs = {math.ceil(own.mean)}, each paid for, would cost", f"ε = {own.costs['every run']:.4f}"],
+        ["a card that hides the search would say", f"ε = {own.costs['unpaid']:.4f}, which is false"],
+    ]
+    print_table("Search: the details above are those of the first candidate", ["", ""], rows)
 
 
 def _number(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`airlock release`: from config to bundle."""
+"""`airlock release`: from config to bundle; and `airlock tune`, which searches first."""
 
 from __future__ import annotations
 
@@ -110,6 +110,60 @@ def tell_register(asked: ReleaseConfig) -> None:
         tell("", f"Register {found}")
 
 
+@translate_errors
+def tune(
+    config: Path = ConfigArgument,
+    out: Path = typer.Option(..., "--out", "-o", help="The folder that becomes the bundle."),
+    data_dir: Path | None = DataDirOption,
+    epsilon: float | None = EpsilonOption,
+    delta: float | None = DeltaOption,
+    seed: int | None = SeedOption,
+    settings: list[str] = SetOption,
+    composes_with: list[Path] = typer.Option(
+        [],
+        "--composes-with",
+        help="The bundle of another release from the same data; the card states the total. Repeatable.",
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace an existing bundle at --out."),
+    resume: bool = typer.Option(
+        False, "--resume", help="Continue an interrupted search of the same config; without it, a new one spends again."
+    ),
+    insecure_seed: int | None = typer.Option(
+        None,
+        "--insecure-seed",
+        help="Seed the privacy noise, for tests: the guarantee is void against anyone who knows the seed.",
+        show_default=False,
+    ),
+    followed: str = typer.Option(
+        "", "--followed", help="What the release is based on, such as a comparison; only for the dossier."
+    ),
+    vault: Path | None = VaultOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """Search the settings in [tune], and release the best: ε covers the search."""
+    from airlock.config import load
+    from airlock.pipeline import tune_release
+
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
+    with progress_bar() as progress:
+        outcome = tune_release(
+            asked,
+            out,
+            data_dir=data_dir,
+            force=force,
+            resume=resume,
+            composes_with=composes_with,
+            insecure_seed=insecure_seed,
+            vault=vault,
+            followed=followed,
+            progress=progress,
+        )
+    if as_json:
+        print_json(summary(outcome, out))
+    else:
+        print_summary(outcome, out)
+
+
 def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
     """What `--json` prints."""
     card = outcome.bundle.card
@@ -132,6 +186,8 @@ def print_summary(outcome: Outcome, out: Path) -> None:
     card, inside = outcome.bundle.card, outcome.dossier
     exact = inside.utility.figures.accuracy
     rows = [["guarantee", card.headline]]
+    if card.tuning.search is not None:
+        rows.append(["search", card.words.tuning])
     if card.utility is not None:
         one = card.utility.figures.accuracy
         rows.append(["accuracy, on the card", _interval(one.value, one.low, one.high)])

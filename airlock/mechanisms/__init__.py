@@ -10,6 +10,7 @@ Randomness is passed in as a `Stream`. The cost of one call is the mechanism's `
     discrete       discrete Gaussian and Laplace noise, sampled exactly
     counts         counts with two-sided geometric noise
     exponential    the exponential mechanism over a few options
+    repeat_and_select  the best of a secret random number of runs
     quantile       a clipping bound that follows a quantile of the gradients' norms
     local          local mechanisms, which randomise every record by itself
     reconstruction what nobody can reconstruct from the output of such a mechanism
@@ -37,6 +38,7 @@ from airlock.mechanisms.laplace import LaplaceNoise
 from airlock.mechanisms.local import LocalGaussian, RandomisedResponse
 from airlock.mechanisms.quantile import QuantileBound
 from airlock.mechanisms.randomness import Place, Randomness, Stream
+from airlock.mechanisms.repeat_and_select import RepeatAndSelect
 
 __all__ = [
     "BALANCE",
@@ -52,6 +54,7 @@ __all__ = [
     "QuantileBound",
     "RandomisedResponse",
     "Randomness",
+    "RepeatAndSelect",
     "ShardDensity",
     "ShardMean",
     "ShardProbabilities",

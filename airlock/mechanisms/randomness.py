@@ -4,8 +4,9 @@ There are two kinds, never mixed:
 
 * *training randomness* (initialisation, batch order without privacy) follows the config's seed and is public;
 * *privacy randomness* (noise, which records enter a lot, how they are augmented there) comes from a `Stream`: ChaCha20
-  (RFC 8439) under a 256-bit key from the operating system. The key is never written anywhere. A seeded stream exists
-  for tests and for reproducing a run; it voids the guarantee against anyone who knows the seed, and the card says so.
+  (RFC 8439) under a 256-bit key from the operating system. The key is never written anywhere, except that of a search,
+  which stays in the vault until it is finished (`methods.search`). A seeded stream exists for tests and for reproducing
+  a run; it voids the guarantee against anyone who knows the seed, and the card says so.
 
 A stream is a tree: `stream.child("noise", 17)` is an independent stream. A leaf can be read once and a child can be
 opened once, because the same noise added twice could be subtracted. The whole tree records where its noise was

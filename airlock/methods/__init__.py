@@ -8,6 +8,8 @@ Channels never import each other: what two of them share lives further down the 
     config_case  the case of a whole configuration
     artefact     what leaves: the protocol, a network, a set of features
     interface    what leaves when no network does: the right to ask, and the answerers
+    search       the best of a secret number of runs of declared candidates, paid for as a whole
+    search_case  its cases: the model that leaves, and the scores of test records
     rows         which rows leave: a declared number of them, of which one record changes one
     dp_sgd       DP-SGD, for any channel: settings, plan, training under noise
     dp_sgd_case  its case: one noisy step, and one whole run with canaries
@@ -33,6 +35,8 @@ from airlock.methods.artefact import Artefact, FeatureSet, NetworkArtefact
 from airlock.methods.case import Canaries, Case
 from airlock.methods.contract import Channel, Executed, Plan, Release
 from airlock.methods.interface import Answerer, Interface
+from airlock.methods.search import Search
+from airlock.methods.search_case import CASES
 
 T = TypeVar("T")
 
@@ -97,11 +101,13 @@ def find(config: ReleaseConfig) -> type[Channel]:
 
 
 def build(config: ReleaseConfig, facts: Facts) -> Channel:
-    """The configured method, ready to plan.
+    """The configured method, ready to plan; a search among several where the config has `[tune]`.
 
     Raises:
         ConfigError: It cannot protect what is to be protected.
     """
+    if config.tune is not None:
+        return Search(config, facts, build)
     method = find(config)
     if facts.unit not in method.units:
         raise ConfigError(
@@ -120,10 +126,12 @@ def protecting(unit: str) -> tuple[str, ...]:
 
 
 def open_case(name: str, epsilon: float, delta: float, people: bool = False) -> Case:
-    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ).
+    """What a method brings to court, by its name as CHANNEL/METHOD, for a claim of about (ε, δ); or a search.
 
     With `people`, a person of many records is added or removed instead of one record.
     """
+    if name in CASES and not people:
+        return CASES[name](epsilon, delta)
     method = named(name)
     return method.case_of_people(epsilon, delta) if people else method.case(epsilon, delta)
 
@@ -205,6 +213,7 @@ def _pick(table: Mapping[str, T], key: str, what: str) -> T:
 
 
 __all__ = [
+    "CASES",
     "GONE",
     "METHODS",
     "RENAMED",
@@ -219,6 +228,7 @@ __all__ = [
     "NetworkArtefact",
     "Plan",
     "Release",
+    "Search",
     "build",
     "current_name",
     "find",

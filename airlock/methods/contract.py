@@ -206,6 +206,14 @@ class Channel(ABC, Generic[F]):
             inside=done.inside,
         )
 
+    def tried(self, config: ReleaseConfig) -> tuple[ReleaseConfig, ...]:
+        """The configs that the court should try before a record is read: this one, or those that it leads to."""
+        return (config,)
+
+    def settled(self, config: ReleaseConfig, release: Release) -> ReleaseConfig:
+        """The config that goes into the bundle: as asked for, unless the release itself has chosen some of it."""
+        return config
+
     def interface(self) -> Interface | None:
         """What may be asked, for methods that release an `Interface`: it follows from config and facts alone."""
         return None

@@ -1,6 +1,6 @@
 """The faults themselves: each patches the code that a release or a service runs, and nothing that tests it.
 
-By room: mechanisms, the engine and training, accounting, records, channels, the handler of answers, bundles.
+By room: mechanisms, the engine and training, accounting, searches, records, channels, the handler of answers, bundles.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from airlock import plugins
 from airlock.accounting import BudgetSchedule, PrivacyFilter, events
 from airlock.accounting.privacy_filter import UNIT, divergence
+from airlock.accounting.renyi import RenyiAccountant
 from airlock.auditing import evaluation
-from airlock.bundle import Vault, answering, bundle, models, replan, vault
+from airlock.bundle import Vault, answering, bundle, card, models, replan, vault
 from airlock.bundle.booking import Booking
 from airlock.bundle.contents import Contents
 from airlock.bundle.policy import RULES, Evidence, Finding, rules
@@ -51,13 +52,14 @@ from airlock.mechanisms import (
     QuantileBound,
     RandomisedResponse,
     Randomness,
+    RepeatAndSelect,
     ShardDensity,
     Stream,
     aggregate,
     clipping,
     discrete,
 )
-from airlock.methods import dp_sgd, rows
+from airlock.methods import dp_sgd, rows, search
 from airlock.methods.answers import votes
 from airlock.methods.answers.answerer import PaidAnswerer
 from airlock.methods.answers.per_query import NoisyLogits
@@ -587,6 +589,44 @@ def sampling_under_replace_one(patch: Patch) -> None:
 def failures_cost_nothing(patch: Patch) -> None:
     right = events.without_failure
     everywhere(patch, right, lambda event: (right(event)[0], 0.0))
+
+
+# Searches
+
+
+def as_many_runs(number: int) -> Plant:
+    """The number of runs is fixed, and nobody is told."""
+    return lambda patch: patch.setattr(RepeatAndSelect, "draw", lambda self, stream: number)
+
+
+def scores_without_noise(patch: Patch) -> None:
+    everywhere(patch, search.scored, lambda correct, epsilon, stream: correct)
+
+
+def the_winner_is_paid_for_as_if_alone(patch: Patch) -> None:
+    patch.setattr(RepeatAndSelect, "event", lambda self, run: run)
+
+
+def the_first_candidate_stands_for_all(patch: Patch) -> None:
+    everywhere(patch, events.choose, lambda events: events[0])
+
+
+def the_last_of_several_for_the_largest(patch: Patch) -> None:
+    def composed(self: RenyiAccountant, event: Any, count: int, do_compose: bool) -> Any:
+        return self._maybe_compose(event.events[-1], count, do_compose)
+
+    patch.setattr(RenyiAccountant, "_compose_largest", composed)
+
+
+def scores_cost_nothing(patch: Patch) -> None:
+    patch.setattr(card, "paid_by_scores", lambda tuning: None)
+
+
+def a_resumed_search_draws_anew(patch: Patch) -> None:
+    begin = search._Kept.begin.__func__  # type: ignore[attr-defined]
+    patch.setattr(
+        search._Kept, "begin", classmethod(lambda cls, run, privacy: begin(cls, replace(run, resume=False), privacy))
+    )
 
 
 # Records

@@ -10,7 +10,7 @@ import dp_accounting as dpa
 
 from airlock.bundle import read_verified
 from tests import test_pipeline
-from tests.accounting import test_epsilon, test_events, test_privacy_filter
+from tests.accounting import test_epsilon, test_events, test_privacy_filter, test_renyi
 from tests.auditing import test_evaluation
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
 from tests.bundle import test_register as of_register
@@ -40,6 +40,7 @@ from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_ex
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
 from tests.methods import test_rows as feature_rows
+from tests.methods import test_search as of_search
 from tests.methods import test_secret_noise as secret_noise
 from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
@@ -66,6 +67,8 @@ NOISED, ANSWERS, PER_QUERY = (
     court("answers/per-query", 6000),
 )
 ANSWER_VOTES = court("answers/votes", 25_000)
+MODELS, SCORES = court("tune/models", 3000), court("tune/scores", 900)
+SEARCH_PLANNED = with_folder(of_search.the_worst_candidate_is_paid_for_as_often_as_it_runs)
 
 
 def _forged(case: str) -> Catcher:
@@ -151,6 +154,15 @@ FAULTS: tuple[Fault, ...] = (
     _made_up("the last step is free", "events", plants.the_last_step_is_free, called(TestGaussian.test_the_event_is_that_of_dp_sgd)),
     _made_up("tuning runs are free", "BudgetSchedule", plants.tuning_runs_are_free, called(TestGaussian.test_tuning_runs_repeat_the_whole_event)),
     _made_up("sampling under replace-one, accounted as add-remove", "events", plants.sampling_under_replace_one, called(test_epsilon.test_sampling_under_replace_one_is_refused)),
+    # Searches
+    Fault("search: the mean number of runs, every time", "RepeatAndSelect", plants.as_many_runs(5), MODELS),
+    _long("search: twenty runs, every time", "RepeatAndSelect", plants.as_many_runs(20), MODELS),
+    Fault("search: scores without noise", "methods.search", plants.scores_without_noise, SCORES),
+    _made_up("search: the winner is paid for as if alone", "RepeatAndSelect", plants.the_winner_is_paid_for_as_if_alone, SEARCH_PLANNED),
+    _made_up("search: the first candidate stands for all", "events", plants.the_first_candidate_stands_for_all, SEARCH_PLANNED),
+    _made_up("search: the last of several for the largest", "renyi", plants.the_last_of_several_for_the_largest, called(test_renyi.test_a_choice_is_as_bad_as_its_worst_at_every_order)),
+    Fault("search: scores cost nothing", "bundle.card", plants.scores_cost_nothing, called(of_search.scores_are_on_the_card)),
+    Fault("search: a resumed one draws anew", "methods.search", plants.a_resumed_search_draws_anew, with_folder(of_search.a_killed_search_goes_on_to_the_same_end)),
     # Records
     Fault("shards by position", "data.split", plants.shards_by_position, called(test_split.test_one_record_less_changes_one_shard)),
     Fault("a shard holds the next one too", "data.split", plants.shards_hold_the_next_one_too, called(test_split.test_every_record_lies_in_one_shard_and_equal_ones_in_the_same)),

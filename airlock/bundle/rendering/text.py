@@ -12,7 +12,7 @@ identified, and what else features reveal.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -253,6 +253,12 @@ MANY_RUNS = (
     "{runs} runs were declared before one result was picked, and all of them are paid for: the recorded events, and so "
     "ε, contain every run. So do those of the test part, if the pick was made by what the runs' cards say."
 )
+SEARCHED = (
+    "A search was paid for: {candidates} were declared, about {mean:g} runs of them drawn at random were expected, and "
+    "what leaves is the run that noisy counts of test records say is the best ({won}). ε covers this choice, for "
+    "private and for test records. How many runs there were is secret, and so are their scores. Each was planned with "
+    "ε = {run}; to state that for the winner would be false."
+)
 PUBLIC_PART = " It is not about the {share} of the {counted} that the holder declared public."
 
 
@@ -391,8 +397,23 @@ def write(
         utility=_useful(utility, promise) + own.utility,
         audit=AUDIT.format(share=f"{100 * audit.share:.3g}%") if audit.attacks else NO_AUDIT,
         others=_others(promise, secure_noise, total) if register is None else _counted(register),
-        tuning=ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}"),
+        tuning=_tuned(tuning),
     )
+
+
+def _tuned(tuning: Tuning) -> str:
+    """Which runs are paid for."""
+    own = tuning.search
+    if own is None:
+        return ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}")
+    count = f"{len(own.candidates)} candidate{'s' if len(own.candidates) > 1 else ''}"
+    run = epsilon_up(own.run_epsilon)
+    return SEARCHED.format(candidates=count, mean=own.mean, won=candidate(own.candidates[own.won]), run=run)
+
+
+def candidate(values: Mapping[str, object]) -> str:
+    """One candidate of a search, in words."""
+    return ", ".join(f"{key.removeprefix('settings.')} = {value}" for key, value in values.items())
 
 
 def _useful(utility: Utility | None, promise: StatedGuarantee) -> str:
