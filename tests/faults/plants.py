@@ -803,7 +803,7 @@ def mean_over_the_real_number(patch: Patch) -> None:
     """The objective divides by the records that are there, not by the public figure."""
 
     def gradient(self: convex._Heads, heads: Tensor) -> Tensor:
-        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.there)
+        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.weight)
         return (residual.mT @ self.x) / self.longest + self.objective.regularisation * heads
 
     patch.setattr(convex._Heads, "gradient", gradient)
