@@ -198,9 +198,9 @@ def _bound(verdict: Verdict | OneRunVerdict) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from airlock.methods import METHODS
+    from airlock.methods import CASES, METHODS
 
-    names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
+    names = [*(f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods), *CASES]
     if as_json:
         print_json(names)
     else:

@@ -31,8 +31,9 @@ candidates' noise is calibrated with, at the same δ, so that this conversion is
 Killed and resumed. All randomness follows from one key, K included. It is drawn when the search begins and kept in the
 vault with the scores so far until the bundle is written, so a resumed search ends in the release that it would have
 ended in: interrupting it chooses nothing. Runs that are finished are not made again, except the winner, from the same
-randomness. A start without `--resume` is a new search, which spends again. With a fresh key for each attempt, whoever
-stops a search that goes badly would choose among restarts, which nothing would pay for.
+randomness, which gives the same bits on the same machine. A start without `--resume` is a new search, which spends
+again. With a fresh key for each attempt, whoever stops a search that goes badly would choose among restarts, which
+nothing would pay for.
 
 What shows K: how long a search takes, and how often the progress bar fills up. Both are for the holder's eyes only.
 """
@@ -110,6 +111,9 @@ class Search(Channel[SearchFigures]):
         make: Builds the method of a config without one (`methods.build`).
     """
 
+    channel: ClassVar[str] = "tune"  # the court's name of it; that of an object is what its candidates release
+    method: ClassVar[str] = "models"
+    leaves: ClassVar[str] = "The best of a secret number of runs."
     status: ClassVar[Status] = "proven"
     title: ClassVar[str] = "the best of a secret number of runs"
 
@@ -178,7 +182,7 @@ class Search(Channel[SearchFigures]):
     def run_event(self, epsilon: float) -> dpa.DpEvent:
         """What one run costs a private record, if each candidate is planned with this ε."""
         try:
-            return choose([one.planned.guarantee.events for one in self._planned_with(epsilon)])
+            return choose([_promised(one).events for one in self._planned_with(epsilon)])
         except AccountingError as error:
             raise ConfigError(
                 "candidates whose events have a Rényi divergence",
@@ -300,6 +304,19 @@ class Search(Channel[SearchFigures]):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             return place, self.channels[place].release(split, randomness, run), told
+
+
+def _promised(one: Channel) -> Guarantee:
+    """What a candidate guarantees, if it is about a record that is added or removed, as the search's guarantee is."""
+    promise = one.planned.guarantee
+    if (promise.unit, promise.relation) != ("record", "add-remove"):
+        raise ConfigError(
+            "candidates that protect a record that is added or removed",
+            f"{one.channel}/{one.method} ({promise.unit}, {promise.relation})",
+            "The search states that.",
+            "Leave the method out of [tune.search].",
+        )
+    return promise
 
 
 def scored(correct: int, epsilon: float, stream: Stream) -> int:

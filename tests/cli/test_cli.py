@@ -293,9 +293,8 @@ def test_of_several_processes_the_lead_speaks_and_the_others_name_their_errors(
 def test_court_lists_what_can_be_tried() -> None:
     result = run("court", "--json")
     assert result.exit_code == 0
-    assert json.loads(result.stdout) == [
-        f"{channel}/{method}" for channel, own in methods.METHODS.items() for method in own
-    ]
+    own = [f"{channel}/{method}" for channel, own in methods.METHODS.items() for method in own]
+    assert json.loads(result.stdout) == [*own, *methods.CASES]
     assert "weights/published" in run("court").stdout
 
 

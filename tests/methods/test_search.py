@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from airlock.bundle import Vault, bundle, card
 from airlock.bundle.schema import SearchSummary, Tuning
 from airlock.bundle.verify import verify
 from airlock.config import ReleaseConfig, from_table
-from airlock.errors import AirlockWarning, ConfigError, Interrupted
+from airlock.errors import AirlockWarning, ConfigError, Interrupted, Refused
 from airlock.mechanisms import NoisyCounts, Randomness, RepeatAndSelect, Stream
 from airlock.methods import search
 from airlock.methods.search import Search, largest, scored
-from airlock.pipeline import make_release, plan_release, tune_release
+from airlock.methods.weights.gaussian import Gaussian
+from airlock.pipeline import make_release, plan_release, try_config, tune_release
 from airlock.training import Run
 
 ROWS = 400
@@ -159,6 +161,21 @@ def test_candidates_are_every_combination_once(table: Path) -> None:
     assert len(found) == 5
     assert found[0] == {"method": "head", "settings.steps": 1, "settings.a.b": [3]}
     assert found[-1] == {"settings.steps": 1}
+
+
+def test_a_candidate_that_protects_something_else_is_refused(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Gaussian.plan
+    monkeypatch.setattr(
+        Gaussian, "plan", lambda self: replace(plan(self), guarantee=replace(plan(self).guarantee, unit="model"))
+    )
+    with pytest.raises(ConfigError, match="weights/gaussian .model, add-remove"):
+        plan_release(config(table))
+
+
+def test_the_court_says_how_a_search_is_tried(table: Path) -> None:
+    with pytest.raises(Refused, match="airlock court tune/models"):
+        try_config(config(table), Stream.from_seed(1), pairs=10)
+    assert set(methods.CASES) == {"tune/models", "tune/scores"}
 
 
 def test_without_a_search_there_is_nothing_to_tune(table: Path, tmp_path: Path) -> None:
