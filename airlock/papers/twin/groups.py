@@ -4,7 +4,7 @@ In: one layer of the target model, flat. Out: its most significant parameters, e
 noisy residual; the rest of the layer goes through DP-PG. What the paper claims for it is ε2 + ε3 for the groups of a
 layer, ε1 for the rest, and the largest of these over all layers for the model: `claimed_epsilon`.
 
-The claim does not hold, whatever the numbers, and `Groups.event` says what does. Which parameters are selected is
+The claim does not hold, whatever the numbers, and `LayerGroups.event` says what does. Which parameters are selected is
 published without noise. A group's own diameter, used as sensitivity, depends on the values, and a parameter that lands
 in another group gets noise of another scale, so no ε bounds the ratio of densities. Even with a public bound, one model
 moves every parameter of the layer and not just one of them, so their costs add up.
@@ -69,7 +69,7 @@ class GroupSettings:
 
 
 @dataclass(frozen=True)
-class Groups:
+class LayerGroups:
     """The published parameters of one layer.
 
     Args:
@@ -112,7 +112,7 @@ def select(layer: Values, share: float, significance: Values | None = None) -> P
 
 def publish_groups(
     layer: Values, settings: GroupSettings, stream: Stream, significance: Values | None = None
-) -> Groups:
+) -> LayerGroups:
     """Select, cluster privately, and publish every selected parameter by centroid and noisy residual.
 
     Args:
@@ -130,17 +130,17 @@ def publish_groups(
         raise TrainingError("finite parameters in the target model", "NaN or infinity", "They have no magnitude.")
     positions = select(layer, settings.share, significance)
     if not len(positions):
-        return Groups(positions, np.empty(0), np.empty(0), 0.0, dpa.NoOpDpEvent())
+        return LayerGroups(positions, np.empty(0), np.empty(0), 0.0, dpa.NoOpDpEvent())
     bound = float(np.abs(layer[positions]).max()) if settings.bound is None else settings.bound
     if bound == 0:  # zeros alone have no range to cluster in, and stay
-        return Groups(positions, np.zeros(len(positions)), np.zeros(1), 0.0, dpa.NonPrivateDpEvent())
+        return LayerGroups(positions, np.zeros(len(positions)), np.zeros(1), 0.0, dpa.NonPrivateDpEvent())
     kmeans = PrivateKMeans(settings.clusters, settings.cluster_epsilon, len(positions), -bound, bound)
     points = np.clip(layer[positions], -bound, bound)
     centroids = kmeans.fit(points, stream.child("clusters"))
     group = assign_nearest(points[:, None], centroids)
     values = _tuned(points, centroids[:, 0], group, bound, settings, stream.child("residuals"))
     claimed = settings.cluster_epsilon + settings.residual_epsilon
-    return Groups(positions, values, centroids[:, 0], claimed, _event(kmeans, len(points), settings))
+    return LayerGroups(positions, values, centroids[:, 0], claimed, _event(kmeans, len(points), settings))
 
 
 def _tuned(
@@ -176,12 +176,12 @@ def _event(kmeans: PrivateKMeans, count: int, settings: GroupSettings) -> dpa.Dp
     )
 
 
-def claimed_epsilon(groups: Sequence[Groups], rest_epsilon: float) -> float:
+def claimed_epsilon(groups: Sequence[LayerGroups], rest_epsilon: float) -> float:
     """What the paper prints for a model: the largest over layers of ε2 + ε3 and ε1 (its equation 9, corollary 4)."""
     return max([rest_epsilon, *(layer.claimed_epsilon for layer in groups)])
 
 
-def publish_layers(values: Tensor, slices: Slices, settings: GroupSettings, stream: Stream) -> list[Groups]:
+def publish_layers(values: Tensor, slices: Slices, settings: GroupSettings, stream: Stream) -> list[LayerGroups]:
     """Put every layer's published parameters into a drawn model, in place; a layer is a module's own parameters.
 
     The target model is the average of the collection.
