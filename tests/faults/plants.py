@@ -330,14 +330,14 @@ def a_person_in_two_chunks(patch: Patch) -> None:
 
 
 def rows_of_a_person_without_cross_terms(patch: Patch) -> None:
-    patch.setattr(People, "cross_terms", lambda self, products: torch.zeros(self.rows, dtype=torch.float64))
+    patch.setattr(People, "cross_terms", lambda self, sides, products: torch.zeros(self.rows, dtype=torch.float64))
 
 
 def no_margin_for_rows_that_cancel(patch: Patch) -> None:
     squares = People.squares
 
-    def bare(self: People, own: Tensor, sizes: Tensor, products: Any, floor: float, alone: bool) -> Tensor:
-        return squares(self, own, sizes, products, 0.0, alone)
+    def bare(self: People, own: Tensor, sizes: Tensor, sides: Any, products: Any, floor: float, alone: bool) -> Tensor:
+        return squares(self, own, sizes, sides, products, 0.0, alone)
 
     patch.setattr(People, "squares", bare)
 

@@ -246,12 +246,22 @@ def _clipped_sum_of_people(
     """The same for people, in chunks of whole people."""
     copies, starts = copies_in(x, y), np.cumsum(sizes) - sizes
     use = use_for(net, x, copies, lot)
-    shares, total, dropped = x.reshape(len(y), copies, *x.shape[1:]), Total(), 0
-    for chosen in pack(sizes, use.size) if len(sizes) else [np.zeros(0, np.int64)]:
+    shares = x.reshape(len(y), copies, *x.shape[1:])
+
+    def chunk_sum(chosen: Sizes) -> tuple[Named, int]:
         own = sizes[chosen]
         places = np.repeat(starts[chosen] - (np.cumsum(own) - own), own) + np.arange(int(own.sum()))
         where = torch.from_numpy(places).to(y.device)
-        part, lost = use.chunk_sum(shares.index_select(0, where).flatten(0, 1), y[where], clip, own)
+        return use.chunk_sum(shares.index_select(0, where).flatten(0, 1), y[where], clip, own)
+
+    chunks = list(pack(sizes, use.size)) or [np.zeros(0, np.int64)]
+    if len(chunks) == 1:
+        found = chunk_sum(chunks[0])
+        use.close()
+        return found
+    total, dropped = Total(), 0
+    for chosen in chunks:
+        part, lost = chunk_sum(chosen)
         total.add(part)
         dropped += lost
     use.close()

@@ -179,9 +179,7 @@ class Product(Rule):
             if call.people is None:
                 found["weight"] = product_squares(a, scaled, scales is None, exact)
             else:
-                wide_a, wide_b = (call.people.padded(side) for side in (a, scaled))
-                found["weight"] = product_squares_by_person(a, scaled, (wide_a, wide_b), call.people, exact)
-                call.kept |= {"a": wide_a[: len(a)], "b": wide_b[: len(b)] if scales is None else b}
+                found["weight"] = product_squares_by_person(a, scaled, call.people, exact)
         if "bias" in self.names:
             summed = _over_places(b)
             if call.people is not None:
@@ -192,7 +190,7 @@ class Product(Rule):
 
     def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """One matrix product over records and positions together."""
-        a, b = (call.kept["a"], call.kept["b"]) if "a" in call.kept else self.sides(call)
+        a, b = self.sides(call)
         found = {}
         if "weight" in self.names:
             plain, own = not scaled and call.people is None, call.spread(factors["weight"])
@@ -365,12 +363,11 @@ class EmbeddingRule(Rule):
         floor = 0.0 if exact else FLOOR
         if call.people is None:
             return {"weight": gram + floor * sizes.square()}
-        all_ids, all_b = call.people.padded(ids), call.people.padded(b)
 
-        def products(one: slice, other: slice) -> Tensor:
-            return _same_places(all_ids[one], all_ids[other], all_b[one], all_b[other])
+        def products(one: list[Tensor], other: list[Tensor]) -> Tensor:
+            return _same_places(one[0], other[0], one[1], other[1])
 
-        return {"weight": call.people.squares(gram, sizes, products, floor, alone=True)}
+        return {"weight": call.people.squares(gram, sizes, (ids, b), products, floor, alone=True)}
 
     def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """One scatter over all records."""

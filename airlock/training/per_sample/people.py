@@ -38,7 +38,7 @@ from torch import Tensor
 
 _BLOCK = 256  # rows whose pairs are computed at a time
 
-Products = Callable[[slice, slice], Tensor]
+Products = Callable[[list[Tensor], list[Tensor]], Tensor]
 
 
 class People:
@@ -75,11 +75,6 @@ class People:
             where = np.flatnonzero(self._counts == size)
             yield int(self._starts[where[0]]), len(where), int(size)
 
-    @property
-    def block(self) -> int:
-        """How many pairs of rows are computed at a time; a public figure."""
-        return min(_BLOCK, self.rows)
-
     def reach(self, lag: int) -> int:
         """How many rows belong to people with more than `lag` rows."""
         return int(self._counts[self._counts > lag].sum())
@@ -101,46 +96,51 @@ class People:
         """From a person's first row to all of her rows."""
         return values[self.head]
 
-    def cross_terms(self, products: Products) -> Tensor:
+    def cross_terms(self, sides: Sequence[Tensor], products: Products) -> Tensor:
         """Σ_s ⟨g_r, g_s⟩ over the rows s of the same person behind r, for every row r, in float64.
 
         Args:
-            products: ⟨g_r, g_s⟩ for the rows r and s of two slices of equal length, which may go beyond the chunk
-                (`padded`).
+            sides: What the gradients are made of, row by row.
+            products: ⟨g_r, g_s⟩ for the rows r and s of two equally long pieces of the sides, in float64.
         """
-        step = self.block
+        step = min(_BLOCK, self.rows)
         rest = torch.nn.functional.pad(self.rest, (0, step))
         found = torch.zeros(len(rest), dtype=torch.float64, device=rest.device)
-        for lag in range(1, self.longest):
-            for start in range(0, self.reach(lag), step):
-                one, other = slice(start, start + step), slice(start + lag, start + lag + step)
-                found[one] += torch.where(rest[one] >= lag, products(one, other), 0.0)
+        wide = [_room(side, step + self.longest) for side in sides]  # small, because fresh memory is slow
+        for start in range(0, self.reach(1), step):
+            for room, side in zip(wide, sides, strict=True):
+                piece = side[start : start + len(room)]
+                room[: len(piece)] = piece
+                room[len(piece) :] = 0
+            here = slice(start, start + step)
+            for lag in (lag for lag in range(1, self.longest) if start < self.reach(lag)):
+                pairs = products([room[:step] for room in wide], [room[lag : lag + step] for room in wide])
+                found[here] += torch.where(rest[here] >= lag, pairs, 0.0)
         return found[: self.rows]
 
-    def padded(self, values: Tensor) -> Tensor:
-        """The rows in float64 (numbers), with as many more behind them as the last block of pairs may read."""
-        beyond = self.block + self.longest
-        wide = torch.float64 if values.is_floating_point() else values.dtype
-        found = values.new_empty((self.rows + beyond, *values.shape[1:]), dtype=wide)
-        found[: self.rows] = values
-        found[self.rows :] = 0
-        return found
-
-    def squares(self, own: Tensor, sizes: Tensor, products: Products, floor: float, alone: bool) -> Tensor:
+    def squares(
+        self, own: Tensor, sizes: Tensor, sides: Sequence[Tensor], products: Products, floor: float, alone: bool
+    ) -> Tensor:
         """‖Σ_r g_r‖² at every person's first row, plus the margin for cancellation.
 
         Args:
             own: ‖g_r‖² of every row, in float64.
             sizes: A_r of every row.
+            sides: As in `cross_terms`.
             products: As in `cross_terms`.
             floor: What is added, times A².
             alone: Whether a person with a single row gets that margin too: if its own terms may cancel.
         """
         if self.longest == 1:
             return own + floor * sizes.square() if alone else own
-        gram = self.add_up(own + 2.0 * self.cross_terms(products)).clamp_min_(0)
+        gram = self.add_up(own + 2.0 * self.cross_terms(sides, products)).clamp_min_(0)
         margin = floor * self.add_up(sizes.clone()).square()
         return gram + (margin if alone else torch.where(self.several, margin, 0.0))
+
+
+def _room(side: Tensor, rows: int) -> Tensor:
+    """Memory for so many rows: numbers in float64, indices as they are."""
+    return side.new_empty((rows, *side.shape[1:]), dtype=torch.float64 if side.is_floating_point() else side.dtype)
 
 
 def sizes_of(owners: Tensor, labels: int, most: int | None) -> NDArray[np.int64]:

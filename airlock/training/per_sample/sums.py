@@ -93,30 +93,19 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
     return own if a.shape[1] == 1 or exact else own + FLOOR * sizes
 
 
-def product_squares_by_person(
-    a: Tensor, b: Tensor, wide: tuple[Tensor, Tensor], people: People, exact: bool = False
-) -> Tensor:
-    """The same over all rows of a person, at her first row.
-
-    Args:
-        a: (rows, T, in).
-        b: (rows, T, out), in units of the clip's scale.
-        wide: Both in float64 (`People.padded`).
-        people: Who owns the rows.
-        exact: As above.
-    """
+def product_squares_by_person(a: Tensor, b: Tensor, people: People, exact: bool = False) -> Tensor:
+    """The same over all rows of a person, at her first row; a is (rows, T, in), b is (rows, T, out)."""
     several = a.shape[1] > 1
     own, sizes = _squares_and_sizes(a, b)
 
-    def products(one: slice, other: slice) -> Tensor:
+    def products(one: list[Tensor], other: list[Tensor]) -> Tensor:
         if several:
-            pairs = [torch.bmm(side[one], side[other].transpose(1, 2)) for side in wide]
+            pairs = [torch.bmm(x, y.transpose(1, 2)) for x, y in zip(one, other, strict=True)]
             return pairs[0].mul_(pairs[1]).flatten(1).sum(1)
-        pairs = [torch.mul(side[one, 0], side[other, 0], out=own).sum(1) for side, own in zip(wide, room, strict=True)]
+        pairs = [(x[:, 0] * y[:, 0]).sum(1) for x, y in zip(one, other, strict=True)]
         return pairs[0].mul_(pairs[1])
 
-    room = [side.new_empty(people.block, side.shape[2]) for side in wide]  # fresh memory in each turn would cost more
-    return people.squares(own, sizes.sqrt(), products, 0.0 if exact else FLOOR, alone=several)
+    return people.squares(own, sizes.sqrt(), (a, b), products, 0.0 if exact else FLOOR, alone=several)
 
 
 def _squares_and_sizes(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
