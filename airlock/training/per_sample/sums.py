@@ -31,7 +31,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from airlock.mechanisms.clipping import BALANCE, Clip, row_squares
+from airlock.mechanisms.clipping import BALANCE, SMALLEST, Clip, row_squares
 from airlock.training.per_sample.people import People
 
 TRITON = importlib.util.find_spec("triton") is not None
@@ -40,6 +40,7 @@ _SMALL = 1 << 16  # below this many numbers, a separate kernel does not pay off
 # with a multiple of this many records in a chunk there is no remainder, and every record is treated alike.
 MULTIPLE = 32
 FLOOR = 2.0**-16  # times A², added to a square
+_LOST = 2.0**-62  # float32 does not hold the squares of smaller numbers
 _TERMS = 2.0**33
 _BYTES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 31}  # for copies: limited by a CPU's cache and a GPU's memory
 
@@ -87,8 +88,7 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
     if plain and formed_in_kernels(a.device.type, a.shape[1]):
         from airlock.training.per_sample import sum_kernels
 
-        found: Tensor = sum_kernels.product_squares(a, b, 0.0 if exact else FLOOR)
-        return found
+        return in_range(sum_kernels.product_squares(a, b, 0.0 if exact else FLOOR), a, b)
     own, sizes = _squares_and_sizes(a, b)
     return own if a.shape[1] == 1 or exact else own + FLOOR * sizes
 
@@ -108,13 +108,27 @@ def product_squares_by_person(a: Tensor, b: Tensor, people: People, exact: bool 
     return people.squares(own, sizes.sqrt(), (a, b), products, 0.0 if exact else FLOOR, alone=several)
 
 
+def in_range(squares: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The squares that a kernel computed in float32; infinite where a or b is so small that they may be lost.
+
+    Below 2^-62 the squares of a are zero in float32, or nearly, and then so is what the kernel says of a gradient b aᵀ,
+    however large b is; and the other way round. Such a record is left out, like one whose gradient is not finite,
+    unless a bound on its gradient, from the largest numbers of both, shows that it is below every clip norm.
+    """
+    most_a, most_b = (value.flatten(1).abs().amax(1).double() for value in (a, b))
+    at_most = most_a * most_b * (a.shape[1] * (a.shape[2] * b.shape[2]) ** 0.5)
+    lost = ((most_a < _LOST) | (most_b < _LOST)) & (at_most > SMALLEST / 4)
+    return torch.where(lost, torch.inf, squares)
+
+
 def _squares_and_sizes(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The squared norms from Gram matrices, and A², in float64.
 
     In float32 the square of a small a could be zero, and that of a large b infinite, where their product is neither.
     """
     if a.shape[1] == 1:
-        own = row_squares(a.double()) * row_squares(b.double())
+        both = (torch.linalg.vector_norm(one.flatten(1), dim=1, dtype=torch.float64).square() for one in (a, b))
+        own = torch.stack(list(both)).prod(0)
         return own, own
     step = at_once(a, 2 * a[0].numel() + 2 * b[0].numel())  # a few records at a time
     parts = zip(torch.split(a, step), torch.split(b, step), strict=True)

@@ -24,6 +24,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.one_by_one import OneByOne
 from airlock.training.per_sample.self_check import still
+from airlock.training.per_sample.sums import in_range
 from tests.training.per_sample.odd_nets import ODD, vectors
 from tests.training.per_sample.test_layers import CASES
 
@@ -147,6 +148,17 @@ def test_a_tiny_input_of_a_huge_gradient_does_not_hide_from_its_norm() -> None:
     """The input's square is zero in float32, and the output gradient's nearly infinite; their product is neither."""
     x = torch.full((9, 6), 2e-23)
     assert 0.9 < moved(Amplifies(), x, torch.arange(9) % 3, Clip(1e-6), places=(0,)) <= 1
+
+
+def test_what_a_kernel_in_float32_may_have_lost_is_left_out() -> None:
+    """A kernel's Gram matrix of the first two is zero, and the gradient is not; of the others nothing is lost."""
+    small, large = torch.tensor([2e-23, 1e18, 1.0, 1e-25, 0.0]), torch.tensor([1e18, 2e-23, 1e-19, 1e-3, 1e18])
+    a, b = (value[:, None, None].expand(5, 2, 8).contiguous() for value in (small, large))
+    kernel = (a.square().sum((1, 2)) * b.square().sum((1, 2))).double()
+    assert (kernel[:2] == 0).all()
+    found = in_range(kernel, a, b)
+    assert found.isinf().tolist() == [True, True, False, False, False]
+    assert torch.equal(found[2:], kernel[2:])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])

@@ -23,6 +23,7 @@ from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.one_by_one import OneByOne
 from airlock.training.per_sample.people import People, pack
 from airlock.training.per_sample.self_check import Engine, still
+from airlock.training.per_sample.sums import product_squares_by_person
 from tests.training.per_sample.odd_nets import vectors
 from tests.training.per_sample.test_layers import CASES, CLASSES, clips, close, nearness
 from tests.training.per_sample.test_leave_one_out import NETS, FailsOn
@@ -177,6 +178,19 @@ def test_rows_that_cancel_hide_nothing(size: float, places: int) -> None:
     assert moved(net, x, y, sizes) <= 1
     x[[0, 4, 10], 0, 0] *= 1 + 2.0**-22
     assert moved(net, x, y, sizes) <= 1
+
+
+def test_two_rows_that_differ_in_one_bit_have_no_smaller_square_than_their_sum() -> None:
+    """What is left of two rows that cancel is no larger than the rounding of their products, which may hide it."""
+    chance = torch.Generator().manual_seed(0)
+    a, b = torch.rand(256, 1, 40, generator=chance) + 0.5, torch.rand(256, 1, 8, generator=chance) + 0.5
+    other = a.clone()
+    other[:, 0, 0] = torch.nextafter(a[:, 0, 0], torch.tensor(9.0))
+    true = (other - a).double().square().sum((1, 2)) * b.double().square().sum((1, 2))
+    rows = [torch.stack(pair, 1).flatten(0, 1) for pair in ((other, a), (b, -b))]
+    found = product_squares_by_person(*rows, People([2] * 256, 512, 2, CPU))[::2]
+    assert (true > 0).all()
+    assert (found >= (1 - 2.0**-16) * true).all()
 
 
 class Cancels(nn.Module):
