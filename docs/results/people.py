@@ -19,7 +19,6 @@ import argparse
 import csv
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -209,7 +208,8 @@ def table(rows: list[Row]) -> list[str]:
     """ε on the card; of a person in the record-level release; accuracy and AUC of both units."""
     most = rows[0]["records_of_person"]
     lines = [
-        f"| ε on the card | per record: ε of a person with {most} records | accuracy, AUC | per person: accuracy, AUC |",
+        f"| ε on the card | per record: ε of a person with {most} records "
+        "| accuracy, AUC | per person: accuracy, AUC |",
         "|---|---|---|---|",
     ]
     for epsilon in EPSILONS:
@@ -228,4 +228,4 @@ def mean(rows: list[Row], key: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
