@@ -98,6 +98,17 @@ class Facts:
         own += {"private": moved, "public": -moved}.get(part, 0.0)
         return max(round((self.records if self.people is None else self.people) * own), part == "private")
 
+    def rows(self, units: float) -> float | None:
+        """How many records so many people have in a lot, at the public figures; None where records are drawn."""
+        if self.people is None:
+            return None
+        return units * min(self.records_per_person, max(1.0, self.records / self.people))
+
+    @property
+    def most(self) -> int | None:
+        """The most records of a person in a lot; None where records are drawn."""
+        return None if self.people is None else self.records_per_person
+
     def expected_records(self, part: Part, fractions: SplitConfig) -> int:
         """The same counted in records, at the public number of records per person."""
         units = self.expected(part, fractions)

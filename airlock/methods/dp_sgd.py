@@ -241,19 +241,19 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def figures(self) -> DpSgdFigures:
         """What the training will be run with, at the noise that (ε, δ) requires; touches no record."""
-        settings, facts = self.settings, self.facts
-        figures = DpSgdFigures(
-            settings.steps, self.sampling_probability, self.expected_lot, settings.clip_norm, self.noise_multiplier()
+        return DpSgdFigures(
+            self.settings.steps,
+            self.sampling_probability,
+            self.expected_lot,
+            self.settings.clip_norm,
+            self.noise_multiplier(),
+            records_per_person=self.facts.most,
+            expected_rows=self.facts.rows(self.expected_lot),
         )
-        if facts.people is None:
-            return figures
-        most = facts.records_per_person
-        rows = self.expected_lot * min(most, max(1.0, facts.records / facts.people))
-        return replace(figures, records_per_person=most, expected_rows=rows)
 
     def resident(self, records: Records, device: torch.device) -> Resident:
         """Private records from which lots are drawn: of people, where these are protected."""
-        return Resident(records, device, self.facts.records_per_person if self.facts.people is not None else None)
+        return Resident(records, device, self.facts.most)
 
     def plan(self) -> Plan[DpSgdFigures]:
         """Fix the noise for (ε, δ) and check the network; touches no record."""

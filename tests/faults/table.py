@@ -174,6 +174,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("a person's test records all counted", "data.split", plants.every_record_of_a_test_person_counts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
     Fault("people are numbered by position", "data.people", plants.people_numbered_by_position, called(people_apart.test_a_number_and_a_place_follow_from_the_own_identifier)),
     Fault("head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/head", 500)),
+    Fault("weights/head: every record's features count", "Records", plants.records_weigh_one_each, court_of_people("weights/head", 300)),
     Fault("per-query: head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/per-query", 500)),
     # weights
     Fault("shaped: isotropic clipping", "private", plants.isotropic_clipping, SHAPED),

@@ -10,6 +10,10 @@ released mean, a step is DP-SGD's (`gaussian`): `PoissonSampledDpEvent(q, Gaussi
 at q = 1. The events compose adaptively. The mean takes the fraction `centre_share` of the budget, in terms of
 1/z_m² against k·q²/z².
 
+People. Where the data say whose a record is, a person's part of the sum is the mean of her features, whose norm is at
+most 1 like each of theirs, and a step is DP-SGD's for people (`dp_sgd`): adding or removing a person with all of her
+records moves both by no more than one record does, and the events are the same with people in place of records.
+
 Settings follow one rule for all data and every ε: with noise z on steps that are scaled to clip norm C and expected lot
 L, a weight ends with noise of about η·√k·z·C/((1-m)·L). The learning rate η makes this 1. Features and weights have
 scale 1 as well, so this is the point where signal and noise meet. The rule, the 200 steps, the clip norm and the
@@ -79,6 +83,7 @@ from airlock.training.sampling import sampled
 
 PUBLIC_FRONT = "The front end is public: it was neither trained nor chosen on the private records."
 PAIR = "no record, and one record whose features have norm 1"
+PAIR_OF_PEOPLE = f"nobody, and one person with {dp_sgd_case.VISITS} records whose features have norm 1"
 STATISTICS = (
     "how much more likely mean and head are with the record",
     "how much more likely the mean is",
@@ -122,6 +127,8 @@ class HeadFigures:
         clip_norm: C.
         noise_multiplier: z.
         mean_noise: On the sum of features; None where features are not centred.
+        records_per_person: The most records of a person in a lot; None where records are protected.
+        expected_rows: The expected number of records in a lot of people.
     """
 
     recipe: Recipe
@@ -130,11 +137,13 @@ class HeadFigures:
     clip_norm: float
     noise_multiplier: float
     mean_noise: GaussianNoise | None
+    records_per_person: int | None = None
+    expected_rows: float | None = None
 
     @property
     def details(self) -> Details:
         """For the card."""
-        common = {
+        common: Details = {
             "steps": self.recipe.steps,
             "sampling_probability": self.sampling_probability,
             "expected_lot_size": self.expected_lot,
@@ -143,17 +152,20 @@ class HeadFigures:
             "noise_multiplier": self.noise_multiplier,
             "noise_on_mean_gradient": self.noise_multiplier * self.clip_norm / self.expected_lot,
         }
-        mean = self.mean_noise
-        return common if mean is None else {**common, "noise_multiplier_of_the_mean": mean.noise_multiplier}
+        if self.mean_noise is not None:
+            common = {**common, "noise_multiplier_of_the_mean": self.mean_noise.noise_multiplier}
+        most = self.records_per_person
+        return common if most is None else {**common, "records_per_person": most}
 
 
 class Head(Channel[HeadFigures]):
-    """Public features, private linear head; status proven, unit record, relation add-remove."""
+    """Public features, private linear head; status proven, unit record or person, relation add-remove."""
 
     channel: ClassVar[str] = "weights"
     method: ClassVar[str] = "head"
     title: ClassVar[str] = "a private head on public features, by DP-SGD"
     rank: ClassVar[int] = 10
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     status: ClassVar[Status] = "proven"
     small: ClassVar[Mapping[str, object] | None] = {
         "steps": 1,
@@ -185,6 +197,11 @@ class Head(Channel[HeadFigures]):
         return _case(cls(_court_config(epsilon, delta, steps=1), dp_sgd_case.STEP_FACTS))
 
     @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """The same for a person with many records."""
+        return _case(cls(_court_config(epsilon, delta, steps=1), dp_sgd_case.STEP_FACTS_OF_PEOPLE))
+
+    @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """A whole release: the mean feature and the head."""
         config = _court_config(epsilon, delta, steps=dp_sgd_case.STEPS, momentum=0.0, clip_norm=0.1)
@@ -208,7 +225,8 @@ class Head(Channel[HeadFigures]):
         public = public_records(self.settings, split, self.config.seed)
         net = self.front.ready(public, replace(run, group=ALONE))
         run.group.spread(net.state_dict().values())  # public tensors, which another machine may compute differently
-        executed = self.train(net, Features(net, split.private, run), plan.figures, randomness, run)
+        data = Features(net, split.private, run, self.facts.most)
+        executed = self.train(net, data, plan.figures, randomness, run)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         return Executed(
             artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
@@ -221,7 +239,7 @@ class Head(Channel[HeadFigures]):
     def disclosing(self, split: Split, run: Run) -> Disclosing:
         """The mean feature and the head; features are computed once."""
         public = public_records(self.settings, split, self.config.seed)
-        data = ResettableFeatures(self.front.ready(public, run), split.private, run)
+        data = ResettableFeatures(self.front.ready(public, run), split.private, run, self.facts.most)
         figures = self.planned.figures
 
         def once(randomness: Randomness) -> Disclosed:
@@ -241,8 +259,13 @@ class Head(Channel[HeadFigures]):
             figures.expected_lot,
             randomness.privacy.child("gradients"),
             sampled=figures.sampling_probability < 1,
+            records_per_person=figures.records_per_person,
+            expected_rows=figures.expected_rows,
         )
-        steps = fit(data.trained, data, sampler, gradients, figures.recipe, randomness.seed, run)
+        steps = fit(
+            data.trained, data, sampler, gradients, figures.recipe, randomness.seed, run,
+            secret=randomness.privacy.child("records"),
+        )  # fmt: skip
         return self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))
 
     def _centre(self, net: Framed, data: Features, figures: HeadFigures, stream: Stream, run: Run) -> list[dpa.DpEvent]:
@@ -271,8 +294,9 @@ class Head(Channel[HeadFigures]):
         recipe = Recipe(steps=settings.steps, learning_rate=rate, momentum=settings.momentum, precision="fp32")
         mean_noise = self._mean_noise(noise_multiplier)
         return HeadFigures(
-            recipe, self.sampling_probability, self.expected_lot, settings.clip_norm, noise_multiplier, mean_noise
-        )
+            recipe, self.sampling_probability, self.expected_lot, settings.clip_norm, noise_multiplier, mean_noise,
+            self.facts.most, self.facts.rows(self.expected_lot),
+        )  # fmt: skip
 
     def _mean_noise(self, noise_multiplier: float) -> GaussianNoise | None:
         """The noise on the sum of features, by its share of the budget; features have norm at most 1."""
@@ -334,28 +358,39 @@ class Features(Resident):
     Every feature vector depends on its own record and on public tensors alone, so computing it costs no privacy. A
     resumed run restores the released mean from its checkpoint before the first batch: the noisy mean is used once,
     whatever happens. `trained` is the module to train on the batches.
+
+    Args:
+        net: The network.
+        records: The private records.
+        run: Where to compute.
+        records_per_person: Draw people, with at most so many of their records each; None draws records.
     """
 
-    def __init__(self, net: Framed, records: Records, run: Run) -> None:
+    def __init__(self, net: Framed, records: Records, run: Run, records_per_person: int | None = None) -> None:
         self.net = net.to(run.device)
         self.trained = _Trained(net)
         self.y = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
         self.x = torch.empty(len(records), net.centre.mean.numel(), device=run.device)
         self._centred: Tensor | None = None
+        self._shares: Tensor | None = None  # of a record in its person's mean
+        if records_per_person is not None:
+            self.groups, self.most = records.groups(), records_per_person
+            self._shares = torch.from_numpy(records.weights).to(run.device)
         for place, features in compute(net.front, records, run, "features"):
             self.x[place] = features
 
     def total(self) -> NDArray[np.float64]:
-        """The sum of all features: one record moves it by at most 1 in L2."""
-        return self.x.double().sum(0).cpu().numpy()
+        """The sum of all features, of each person's mean where people are drawn: one moves it by at most 1 in L2."""
+        wide = self.x.double()
+        return (wide.sum(0) if self._shares is None else wide.mT @ self._shares).cpu().numpy()
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """The records at these positions; a batch of all of them is not copied."""
+        """The records at these positions; a batch of all of them, in their order, is not copied."""
         if self._centred is None:
             with torch.no_grad():
                 self._centred = torch.cat([self.net.centre(block) for block in torch.split(self.x, BLOCK)])
             self.x = self._centred
-        if len(index) == len(self.y):
+        if self.groups is None and len(index) == len(self.y):
             return self._centred, self.y
         where = torch.from_numpy(index).to(self.y.device)
         return self._centred.index_select(0, where), self.y.index_select(0, where)
@@ -364,8 +399,8 @@ class Features(Resident):
 class ResettableFeatures(Features):
     """Features and network that can be reset to where they started, for many releases of the same records."""
 
-    def __init__(self, net: Framed, records: Records, run: Run) -> None:
-        super().__init__(net, records, run)
+    def __init__(self, net: Framed, records: Records, run: Run, records_per_person: int | None = None) -> None:
+        super().__init__(net, records, run, records_per_person)
         self.raw = self.x
 
     def reset(self) -> None:
@@ -388,11 +423,14 @@ def _case(channel: Head) -> Case:
     figures = plan.figures
     assert figures.mean_noise is not None
     noise_of_mean = figures.mean_noise.noise_multiplier
-    both, others = dp_sgd_case.neighbours()
+    both, others = dp_sgd_case.neighbours(channel.facts)
     record = both.take(np.arange(len(others), len(both)))
     sides = {
         known: ResettableFeatures(
-            copy.deepcopy(channel.front.ready(None, here)), record.take(np.arange(int(known))), here
+            copy.deepcopy(channel.front.ready(None, here)),
+            record.take(np.arange(len(record) if known else 0)),
+            here,
+            channel.facts.most,
         )
         for known in (True, False)
     }
@@ -411,7 +449,8 @@ def _case(channel: Head) -> Case:
             scores[i] = mean + head, mean, head
         return scores
 
-    return Case.of_proven(plan.guarantee, PAIR, STATISTICS, run)
+    pair = PAIR if channel.facts.people is None else PAIR_OF_PEOPLE
+    return Case.of_proven(plan.guarantee, pair, STATISTICS, run)
 
 
 def _direction(net: Framed, features: Tensor) -> Tensor:

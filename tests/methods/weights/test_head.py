@@ -15,11 +15,13 @@ from safetensors.torch import load_file
 
 from airlock import data, methods
 from airlock.accounting import compute_epsilon
+from airlock.auditing import judge
 from airlock.bundle import Vault
 from airlock.bundle.verify import verify
+from airlock.config import from_table
 from airlock.data import Records, Split
 from airlock.errors import ConfigError, Interrupted, NetError
-from airlock.mechanisms import Randomness
+from airlock.mechanisms import Randomness, Stream
 from airlock.methods.weights.head import PUBLIC_FRONT, Features, Head
 from airlock.nets.frontend import Framed
 from airlock.pipeline import make_release
@@ -183,3 +185,52 @@ def test_digits_at_epsilon_1_reaches_90_percent() -> None:
     config = TestHead.config(epsilon=1.0, settings={}, split={})
     channel = methods.build(config, data.describe(config))
     assert channel.release(data.load(config), Randomness.make(0), Run()).utility.accuracy >= 0.90
+
+
+class TestPeople:
+    """One to nine records each, and one person of fifty."""
+
+    FACTS = data.Facts("people", (4,), ("no", "yes"), 1500, None, "Made up.", people=300, records_per_person=5)
+    CONFIG = from_table(
+        {
+            "channel": "weights", "method": "head", "data": "x.csv", "epsilon": 1.0, "delta": 1e-5,
+            "split": {"test": 0.0, "holdout": 0.0}, "settings": {"steps": 3},
+        }
+    )  # fmt: skip
+
+    @pytest.fixture
+    def private(self) -> Records:
+        chance = np.random.default_rng(0)
+        person = np.repeat(np.arange(300), [*chance.integers(1, 10, 299), 50])
+        return Records(chance.random((len(person), 4), np.float32), person % 2, person)
+
+    def test_a_release_is_for_people(self, private: Records) -> None:
+        split = Split(self.FACTS, private, *[private.take(np.arange(0))] * 3)
+        made = Head(self.CONFIG, self.FACTS).release(split, Randomness.make(0, insecure_seed=1), Run())
+        assert made.guarantee.unit == "person"
+        assert made.plan.details["records_per_person"] == 5
+        assert made.plan.details["expected_lot_size"] == 300
+
+    def test_whoever_is_taken_away_moves_the_sum_of_features_by_one_at_most(self, private: Records) -> None:
+        channel = Head(self.CONFIG, self.FACTS)
+
+        def total(records: Records) -> Any:
+            return Features(channel.front.ready(None, Run()), records, Run(), self.FACTS.most).total()
+
+        whole = total(private)
+        for one in (0, 17, 299):
+            less = total(private.take(np.flatnonzero(private.person != one)))
+            assert 0.5 < np.linalg.norm(whole - less) <= 1 + 1e-6
+
+    def test_a_lot_of_everybody_has_the_rows_of_their_owners(self, private: Records) -> None:
+        """The records of all people are in another order than those of the file."""
+        mixed = private.take(np.random.default_rng(1).permutation(len(private)))
+        data = Features(Head(self.CONFIG, self.FACTS).front.ready(None, Run()), mixed, Run(), 50)
+        _, y, owners = data.lot(np.arange(300), lambda count: np.zeros(count))
+        assert owners is not None
+        names = mixed.person[mixed.groups().rows] % 2  # type: ignore[index]
+        assert y.tolist() == names.tolist()
+
+    def test_the_case_of_a_person_stands(self) -> None:
+        case = methods.open_case("weights/head", 1.0, 1e-5, people=True)
+        assert not judge(case, Stream.from_seed(1), 200, seconds=1e9).refuted
