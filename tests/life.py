@@ -114,7 +114,7 @@ def lived(house: House, year: int, calls: int | None) -> bool:
 def told(house: House) -> dict[str, Any]:
     """What the register says in the end, next to what lies in the folder."""
     found, costs, released = account(house.place, house.vault), {}, {}
-    for path in sorted(house.folder.glob("*-*/card.json")):
+    for path in sorted(house.folder.glob("[0-9]*-*/card.json")):
         card = read(path.parent).card
         parts = card.guarantee.parts
         events = [from_json(part.events) for part in (parts.private, parts.test, parts.holdout)]

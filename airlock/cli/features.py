@@ -16,10 +16,13 @@ from airlock.cli.terminal import (
     DataDirOption,
     DeltaOption,
     EpsilonOption,
+    ForceOption,
     JsonOption,
+    OutOption,
     SeedOption,
     SetOption,
     SignerOption,
+    ToOption,
     VaultOption,
     overrides,
     print_json,
@@ -144,7 +147,7 @@ def _numbers(text: str, option: str) -> list[int]:
 @translate_errors
 def extract(
     config: Path = ConfigArgument,
-    out: Path = typer.Option(..., "--out", "-o", help="The folder that becomes the bundle."),
+    out: Path = OutOption,
     data_dir: Path | None = DataDirOption,
     epsilon: float | None = EpsilonOption,
     delta: float | None = DeltaOption,
@@ -153,14 +156,14 @@ def extract(
     form: str | None = typer.Option(None, "--format", help="The file format: parquet or npz.", show_default=False),
     workers: int = typer.Option(0, "--workers", min=0, help="Processes that compute; 0 computes in this one."),
     engine: str = typer.Option("local", "--engine", help="Where to compute: local, or ray for a Ray cluster."),
-    to: str | None = typer.Option(None, "--to", help="To whom it goes, for the register.", show_default=False),
+    to: str | None = ToOption,
     composes_with: list[Path] = typer.Option(
         [], "--composes-with", help="The bundle of another release from the same data. Repeatable."
     ),
     accept_unproven: bool = typer.Option(
         False, "--accept-unproven", help="Release with a method whose privacy is not proven."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace an existing bundle at --out."),
+    force: bool = ForceOption,
     resume: bool = typer.Option(False, "--resume", help="Continue an interrupted run of the same config."),
     insecure_seed: int | None = typer.Option(
         None, "--insecure-seed", help="Seed the privacy noise, for tests.", show_default=False

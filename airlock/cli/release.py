@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from airlock.cli.terminal import (
+    ComposesOption,
     ConfigArgument,
     DataDirOption,
     DeltaOption,
     EpsilonOption,
+    FollowedOption,
+    ForceOption,
+    InsecureSeedOption,
     JsonOption,
+    OutOption,
     SeedOption,
     SetOption,
+    ToOption,
     VaultOption,
     assists,
     overrides,
@@ -35,32 +41,21 @@ if TYPE_CHECKING:
 @translate_errors
 def release(
     config: Path = ConfigArgument,
-    out: Path = typer.Option(..., "--out", "-o", help="The folder that becomes the bundle."),
+    out: Path = OutOption,
     data_dir: Path | None = DataDirOption,
     epsilon: float | None = EpsilonOption,
     delta: float | None = DeltaOption,
     seed: int | None = SeedOption,
     settings: list[str] = SetOption,
-    to: str | None = typer.Option(None, "--to", help="To whom it goes, for the register.", show_default=False),
-    composes_with: list[Path] = typer.Option(
-        [],
-        "--composes-with",
-        help="The bundle of another release from the same data; the card states the total. Repeatable.",
-    ),
+    to: str | None = ToOption,
+    composes_with: list[Path] = ComposesOption,
     accept_unproven: bool = typer.Option(
         False, "--accept-unproven", help="Release with a method whose privacy is not proven."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace an existing bundle at --out."),
+    force: bool = ForceOption,
     resume: bool = typer.Option(False, "--resume", help="Continue an interrupted run of the same config."),
-    insecure_seed: int | None = typer.Option(
-        None,
-        "--insecure-seed",
-        help="Seed the privacy noise, for tests: the guarantee is void against anyone who knows the seed.",
-        show_default=False,
-    ),
-    followed: str = typer.Option(
-        "", "--followed", help="What the release is based on, such as a comparison; only for the dossier."
-    ),
+    insecure_seed: int | None = InsecureSeedOption,
+    followed: str = FollowedOption,
     court_seconds: float = typer.Option(
         10.0, "--court-seconds", help="The longest time the court tests a network of your own, before a record is read."
     ),
@@ -113,30 +108,20 @@ def tell_register(asked: ReleaseConfig) -> None:
 @translate_errors
 def tune(
     config: Path = ConfigArgument,
-    out: Path = typer.Option(..., "--out", "-o", help="The folder that becomes the bundle."),
+    out: Path = OutOption,
     data_dir: Path | None = DataDirOption,
     epsilon: float | None = EpsilonOption,
     delta: float | None = DeltaOption,
     seed: int | None = SeedOption,
     settings: list[str] = SetOption,
-    composes_with: list[Path] = typer.Option(
-        [],
-        "--composes-with",
-        help="The bundle of another release from the same data; the card states the total. Repeatable.",
-    ),
-    force: bool = typer.Option(False, "--force", help="Replace an existing bundle at --out."),
+    to: str | None = ToOption,
+    composes_with: list[Path] = ComposesOption,
+    force: bool = ForceOption,
     resume: bool = typer.Option(
         False, "--resume", help="Continue an interrupted search of the same config; without it, a new one spends again."
     ),
-    insecure_seed: int | None = typer.Option(
-        None,
-        "--insecure-seed",
-        help="Seed the privacy noise, for tests: the guarantee is void against anyone who knows the seed.",
-        show_default=False,
-    ),
-    followed: str = typer.Option(
-        "", "--followed", help="What the release is based on, such as a comparison; only for the dossier."
-    ),
+    insecure_seed: int | None = InsecureSeedOption,
+    followed: str = FollowedOption,
     vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
@@ -144,7 +129,8 @@ def tune(
     from airlock.config import load
     from airlock.pipeline import tune_release
 
-    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, recipient=to))
+    tell_register(asked)
     with progress_bar() as progress:
         outcome = tune_release(
             asked,

@@ -51,6 +51,23 @@ SetOption = typer.Option(
 )
 EpsilonOption = typer.Option(None, "--epsilon", help="Override the target ε.", show_default=False)
 DeltaOption = typer.Option(None, "--delta", help="Override δ.", show_default=False)
+OutOption = typer.Option(..., "--out", "-o", help="The folder that becomes the bundle.")
+ToOption = typer.Option(None, "--to", help="To whom it goes, for the register.", show_default=False)
+ComposesOption = typer.Option(
+    [],
+    "--composes-with",
+    help="The bundle of another release from the same data; the card states the total. Repeatable.",
+)
+ForceOption = typer.Option(False, "--force", help="Replace an existing bundle at --out.")
+InsecureSeedOption = typer.Option(
+    None,
+    "--insecure-seed",
+    help="Seed the privacy noise, for tests: the guarantee is void against anyone who knows the seed.",
+    show_default=False,
+)
+FollowedOption = typer.Option(
+    "", "--followed", help="What the release is based on, such as a comparison; only for the dossier."
+)
 SeedOption = typer.Option(None, "--seed", help="Override the training seed.", show_default=False)
 VaultOption = typer.Option(
     None, "--vault", help="Folder for what must not leave (else $AIRLOCK_VAULT, else the user's data folder).",

@@ -46,15 +46,12 @@ REPEATED = {
 def make(card: Card, dossier: Dossier | None = None) -> Report:
     """The annex; with the dossier it has the figures of all attacks, and stays inside."""
     sources = Sources(card, dossier)
-    return Report(
-        kind="dpia",
-        title="Annex to the data protection impact assessment",
-        follows=FOLLOWS,
-        release_id=card.release_id,
-        headline=sources.headline,
-        stays=dossier is not None,
-        note=NOTE,
-        chapters=(
+    return sources.report(
+        "dpia",
+        "Annex to the data protection impact assessment",
+        FOLLOWS,
+        NOTE,
+        (
             Chapter("What leaves", (_what(sources), _data(sources))),
             Chapter(
                 "Likelihood of direct extraction (paragraph 43, first condition)",

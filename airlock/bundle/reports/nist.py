@@ -38,15 +38,12 @@ RELATIONS = {"add-remove": "added or removed (NIST: unbounded)", "replace-one": 
 def make(card: Card, dossier: Dossier | None = None) -> Report:
     """The sheet; with the dossier it has the exact figures and those of all attacks, and stays inside."""
     sources = Sources(card, dossier)
-    return Report(
-        kind="nist",
-        title="Differential privacy sheet",
-        follows=FOLLOWS,
-        release_id=card.release_id,
-        headline=sources.headline,
-        stays=dossier is not None,
-        note=NOTE,
-        chapters=(
+    return sources.report(
+        "nist",
+        "Differential privacy sheet",
+        FOLLOWS,
+        NOTE,
+        (
             Chapter("Privacy parameters (top)", (_epsilon(sources), _delta(sources), _budget(sources))),
             Chapter("Unit of privacy (top)", (_unit(sources),)),
             Chapter("Algorithms and correctness (middle)", (_algorithm(sources), _audit(sources))),

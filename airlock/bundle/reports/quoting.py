@@ -111,6 +111,11 @@ class Sources:
             tables["dossier"] = self.dossier.model_dump(mode="json")
         object.__setattr__(self, "_tables", tables)
 
+    def report(self, kind: str, title: str, follows: str, note: str, chapters: tuple[Chapter, ...]) -> Report:
+        """A document with these chapters; it stays inside if the dossier is among the sources."""
+        stays = self.dossier is not None
+        return Report(kind, title, follows, self.card.release_id, self.headline, stays, note, chapters)
+
     def quote(self, source: str, name: str = "") -> Quote:
         """The value at a path such as `card:guarantee.epsilon`; its name is the path's last word if left out."""
         return Quote(name or source.rpartition(".")[2].rpartition(":")[2].replace("_", " "), self.value(source), source)
