@@ -59,6 +59,7 @@ from airlock.mechanisms import (
     clipping,
     discrete,
 )
+from airlock.mechanisms.clipping import row_squares
 from airlock.methods import dp_sgd, rows, search
 from airlock.methods.answers import votes
 from airlock.methods.answers.answerer import PaidAnswerer
@@ -75,7 +76,7 @@ from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
 from airlock.training.front_ends.extract import NOBODY
 from airlock.training.gradients import Named
-from airlock.training.per_sample import clipped_sum, engine, layers
+from airlock.training.per_sample import clipped_sum, engine, layers, sums
 from airlock.training.per_sample.graphs import _Graph
 from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sealed import Sealed
@@ -331,6 +332,18 @@ def a_person_in_two_chunks(patch: Patch) -> None:
 
 def rows_of_a_person_without_cross_terms(patch: Patch) -> None:
     patch.setattr(People, "cross_terms", lambda self, sides, products: torch.zeros(self.rows, dtype=torch.float64))
+
+
+def squares_vanish_in_float32(patch: Patch) -> None:
+    right = sums._squares_and_sizes
+
+    def narrow(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        if a.shape[1] > 1:
+            return right(a, b)
+        own = row_squares(a) * row_squares(b)
+        return own, own
+
+    patch.setattr(sums, "_squares_and_sizes", narrow)
 
 
 def no_margin_for_rows_that_cancel(patch: Patch) -> None:

@@ -47,7 +47,7 @@ from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
 from tests.training import test_adaptive_clip, test_loop, test_private, test_sampling
 from tests.training import test_lots_of_people as of_people
-from tests.training.per_sample import test_copies, test_graphs, test_people, test_sealed
+from tests.training.per_sample import test_copies, test_graphs, test_leave_one_out, test_people, test_sealed
 
 SYSTEM = secret_noise.noise_is_the_systems
 CHARGED = charging.every_answer_is_charged
@@ -131,6 +131,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("the same, next to others", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, ONE_PERSON),
     Fault("a person in two chunks", "per_sample.engine", plants.a_person_in_two_chunks, ONE_PERSON),
     Fault("rows of a person without cross terms", "per_sample.people", plants.rows_of_a_person_without_cross_terms, called(checks.the_engine_trusts_its_book_keeping_of_people)),
+    Fault("squares of tiny inputs vanish", "per_sample.sums", plants.squares_vanish_in_float32, called(test_leave_one_out.test_a_tiny_input_of_a_huge_gradient_does_not_hide_from_its_norm)),
     Fault("no margin for a person's rows that cancel", "per_sample.people", plants.no_margin_for_rows_that_cancel, called(test_people.test_two_rows_that_differ_in_one_bit_have_no_smaller_square_than_their_sum)),
     Fault("more records of a person than are declared", "devices", plants.all_records_of_a_person, called(of_people.test_whoever_is_drawn_contributes_her_own_records_and_at_most_the_bound)),
     Fault("the first records of a person in every step", "devices", plants.the_first_records_of_a_person, called(of_people.test_which_records_of_a_person_enter_is_secret_and_new_in_each_step)),
