@@ -17,7 +17,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee
-    from airlock.api import audit, compare, release, tune
+    from airlock.api import audit, compare, compare_paid, release, tune
     from airlock.auditing import Audit
     from airlock.bundle import Bundle, Card
     from airlock.bundle.verify import verify as verify_bundle
@@ -44,6 +44,7 @@ _WHERE = {
     "audit": "airlock.api:audit",
     "audit_bundle": "airlock.pipeline:audit_bundle",
     "compare": "airlock.api:compare",
+    "compare_paid": "airlock.api:compare_paid",
     "load_config": "airlock.config:load",
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
@@ -68,6 +69,7 @@ __all__ = [
     "audit",
     "audit_bundle",
     "compare",
+    "compare_paid",
     "load_config",
     "make_config",
     "make_release",

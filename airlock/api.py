@@ -25,6 +25,7 @@ from airlock.auditing import AuditSettings
 from airlock.bundle import Bundle
 from airlock.bundle.signing.keys import PublicKey, read_public
 from airlock.comparison import Comparison, settings
+from airlock.comparison.paid import as_search
 from airlock.comparison.run import Moment
 from airlock.comparison.run import compare as run_comparison
 from airlock.comparison.settings import CompareConfig
@@ -47,6 +48,7 @@ def release(
     accept_unproven: bool = False,
     force: bool = False,
     resume: bool = False,
+    again: bool = False,
     composes_with: Sequence[Place] = (),
     insecure_seed: int | None = None,
     vault: Place | None = None,
@@ -70,6 +72,7 @@ def release(
         accept_unproven: Release by a method whose privacy is not proven.
         force: Replace an existing bundle.
         resume: Continue from the checkpoint of an interrupted run of the same config.
+        again: Begin anew although there is an unfinished run of the same config, which spends again.
         composes_with: Bundles of earlier releases from the same data; the card gives the total.
         insecure_seed: Seed the privacy noise; for tests only, and the card says so.
         vault: Where what must not leave is kept.
@@ -87,6 +90,7 @@ def release(
             accept_unproven=accept_unproven,
             force=force,
             resume=resume,
+            again=again,
             composes_with=[Path(place) for place in composes_with],
             insecure_seed=insecure_seed,
             vault=_path(vault),
@@ -101,6 +105,7 @@ def tune(
     data_dir: Place | None = None,
     force: bool = False,
     resume: bool = False,
+    again: bool = False,
     composes_with: Sequence[Place] = (),
     insecure_seed: int | None = None,
     vault: Place | None = None,
@@ -115,7 +120,8 @@ def tune(
         out: The folder that becomes the bundle.
         data_dir: Where named data sets are stored.
         force: Replace an existing bundle.
-        resume: Continue an interrupted search of the same config; without it, a new one spends again.
+        resume: Continue an interrupted search of the same config.
+        again: Begin anew although there is an unfinished search of the same config, which spends again.
         composes_with: Bundles of earlier releases from the same data; the card gives the total.
         insecure_seed: Seed the privacy noise; for tests only, and the card says so.
         vault: Where what must not leave is kept.
@@ -132,6 +138,7 @@ def tune(
             data_dir=_path(data_dir),
             force=force,
             resume=resume,
+            again=again,
             composes_with=[Path(place) for place in composes_with],
             insecure_seed=insecure_seed,
             vault=_path(vault),
@@ -207,7 +214,7 @@ def compare(
     """Run every applicable method on the same records and recommend one. The same as `airlock compare`.
 
     The result is computed from the records and not covered by any ε: keep it inside. A second call with the same
-    settings reuses what the first has finished.
+    settings reuses what the first has finished. `compare_paid` chooses, and pays for it.
 
     Args:
         config: A TOML file, a mapping or a config; may be left out if `keys` are complete.
@@ -228,6 +235,55 @@ def compare(
         return run_comparison(
             asked, Path(out), data_dir=_path(data_dir), quick=quick, jobs=jobs, minutes=minutes, say=say
         )
+
+
+def compare_paid(
+    config: CompareConfig | Mapping[str, object] | Place | None = None,
+    out: Place = "bundle",
+    *,
+    data_dir: Place | None = None,
+    force: bool = False,
+    resume: bool = False,
+    again: bool = False,
+    composes_with: Sequence[Place] = (),
+    insecure_seed: int | None = None,
+    vault: Place | None = None,
+    **keys: object,
+) -> Outcome:
+    """Choose between the methods of a comparison, and release the best. The same as `airlock compare --pay`.
+
+    ε covers the choice: it is a search over the methods (`tune`), of which one model leaves. Which methods take part,
+    and why others do not: `comparison.paid.as_search`.
+
+    Args:
+        config: Of a comparison: a TOML file, a mapping or a config; may be left out if `keys` are complete.
+        out: The folder that becomes the bundle.
+        data_dir: Where named data sets are stored.
+        force: Replace an existing bundle.
+        resume: Continue an interrupted search of the same config.
+        again: Begin anew although there is an unfinished search of the same config, which spends again.
+        composes_with: Bundles of earlier releases from the same data; the card gives the total.
+        insecure_seed: Seed the privacy noise; for tests only, and the card says so.
+        vault: Where what must not leave is kept.
+        keys: Keys of the config, which replace those of `config`.
+
+    Raises:
+        ConfigError: There is more than one ε.
+        Refused: Fewer than two methods can take part.
+    """
+    asked = _config(CompareConfig, config, keys, settings.load, settings.from_table)
+    search = as_search(asked, _path(data_dir)).config
+    return tune(
+        search,
+        out,
+        data_dir=data_dir,
+        force=force,
+        resume=resume,
+        again=again,
+        composes_with=composes_with,
+        insecure_seed=insecure_seed,
+        vault=vault,
+    )
 
 
 def _config(

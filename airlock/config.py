@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction as Ratio
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -63,6 +63,7 @@ class Column(Frozen):
     Args:
         min: The lower end of a number's range.
         max: The upper end.
+        scale: How a number is scaled: "linear", or "log" for amounts of which most are small (log(1 + x − min)).
         categories: The values of a category; a plain list instead of the table is a shorthand.
         other: Whether values that are not listed share one extra slot; otherwise records with such a value are left
             out.
@@ -70,19 +71,25 @@ class Column(Frozen):
 
     min: float | None = None
     max: float | None = None
+    scale: Literal["linear", "log"] = "linear"
     categories: tuple[str, ...] | None = None
     other: bool = False
 
     @model_validator(mode="after")
     def _one_kind(self) -> Column:
         number = self.min is not None and self.max is not None
-        if number == (self.categories is not None) or (number and self.other):
+        if number == (self.categories is not None) or (number and self.other) or (not number and self.scale == "log"):
             raise ValueError("needs either min and max (a number) or categories (with other = true or false)")
         if number and not self.min < self.max:  # type: ignore[operator]
             raise ValueError("needs min < max")
         if self.categories is not None and len(set(self.categories)) < len(self.categories):
             raise ValueError("names a category twice")
         return self
+
+    @property
+    def width(self) -> int:
+        """How many numbers it is encoded as."""
+        return 1 if self.categories is None else len(self.categories) + self.other
 
 
 def _column(value: object) -> object:
@@ -192,10 +199,15 @@ Accounting = Annotated[str, AfterValidator(_known)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
-# Every class can register others (`abc`), which no model here does; pydantic warns of the name.
-warnings.filterwarnings("ignore", 'Field name "register" in', UserWarning)
+def may_have_a_register() -> None:
+    """Before a model with the field: every class can register others (`abc`), and pydantic warns of the name."""
+    warnings.filterwarnings("ignore", 'Field name "register" in', UserWarning)
+
+
+may_have_a_register()
 
 MOST_CANDIDATES = 64  # each is planned before a record is read, and again by whoever verifies
+SEARCHED_KEYS = ("channel", "method", "net")  # what a candidate may name besides settings
 
 
 def _grids(value: object) -> object:
@@ -216,8 +228,8 @@ def _dotted(table: Mapping[str, object], above: str = "") -> Iterable[tuple[str,
 
 def _searchable(grid: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     for key, values in grid.items():
-        if key not in ("method", "net") and not key.startswith("settings."):
-            raise ValueError(f"'{key}' cannot be searched: only method, net and keys of settings can")
+        if key not in SEARCHED_KEYS and not key.startswith("settings."):
+            raise ValueError(f"'{key}' cannot be searched: only {', '.join(SEARCHED_KEYS)} and keys of settings can")
         if not values:
             raise ValueError(f"'{key}' needs at least one value")
     if not grid:
@@ -232,46 +244,56 @@ class TuneBase(Frozen):
     """What the candidates of a search have in common, as the config had it before one of them won.
 
     Args:
+        channel: As in the config; in bundles from before candidates could name one, that of the winner.
         method: As in the config.
         net: As in the config.
         settings: As in the config.
     """
 
+    channel: str | None = None
     method: str | None = None
     net: str = "auto"
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
-class TuneConfig(Frozen):
-    """A random search over declared settings, which the release's (ε, δ) pays for (`methods.search`).
+class TuneTerms(Frozen):
+    """How often a search runs, and what its scores may cost.
 
     Args:
         mean: The expected number of runs. How many there are is drawn at random and stays secret.
         shape: Of their distribution, the truncated negative binomial: 1 is geometric, 0 logarithmic.
         score_share: The share of ε that the runs' scores may cost a test record; the card's figures get the rest.
-        run_epsilon: The ε that each run alone is planned with; found when left out.
-        score_epsilon: The ε of one score; found when left out.
-        search: For each dotted key (`method`, `net`, `settings.…`) the list of its values: every combination is a
-            candidate. With several tables, the candidates of all of them. What a candidate does not name, it has from
-            the config.
-        base: In a bundle, whose config is that of the winner: what the others have in common.
-        won: In a bundle: the place of the winner among the candidates, from 0.
     """
 
     mean: Annotated[float, Field(gt=1, le=1000)] = 10.0
     shape: Annotated[float, Field(ge=0, le=10)] = 1.0
     score_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+    @model_validator(mode="after")
+    def _has_a_sampler(self) -> Self:
+        if float(Ratio(self.shape).limit_denominator(10_000)) != self.shape:
+            raise ValueError("shape must be a fraction with a denominator of at most 10,000")
+        return self
+
+
+class TuneConfig(TuneTerms):
+    """A random search over declared settings, which the release's (ε, δ) pays for (`methods.search`).
+
+    Args:
+        run_epsilon: The ε that each run alone is planned with; found when left out.
+        score_epsilon: The ε of one score; found when left out.
+        search: For each dotted key (`channel`, `method`, `net`, `settings.…`) the list of its values: every combination
+            is a candidate. With several tables, the candidates of all of them. What a candidate does not name, it has
+            from the config.
+        base: In a bundle, whose config is that of the winner: what the others have in common.
+        won: In a bundle: the place of the winner among the candidates, from 0.
+    """
+
     run_epsilon: Positive | None = None
     score_epsilon: Annotated[float, Field(ge=1e-4, le=100)] | None = None
     search: Annotated[tuple[Grid, ...], Field(min_length=1), BeforeValidator(_grids)]
     base: TuneBase | None = None
     won: Annotated[int, Field(ge=0)] | None = None
-
-    @model_validator(mode="after")
-    def _has_a_sampler(self) -> TuneConfig:
-        if float(Ratio(self.shape).limit_denominator(10_000)) != self.shape:
-            raise ValueError("shape must be a fraction with a denominator of at most 10,000")
-        return self
 
     @model_validator(mode="after")
     def _not_too_many(self) -> TuneConfig:
@@ -359,7 +381,7 @@ def load_project(path: Path) -> str | None:
     if not path.is_file():
         return None
     named = parse(Project, read_toml(path), path.name).register
-    return _resolve(named, path.absolute().parent) if named is not None else None
+    return resolved(named, path.absolute().parent) if named is not None else None
 
 
 def load(path: Path, overrides: Mapping[str, object] | None = None) -> ReleaseConfig:
@@ -440,13 +462,13 @@ def from_table(
     merged = merge(table, overrides or {})
     config = parse(ReleaseConfig, merged)
     return config.model_copy(
-        update={"data": placed(config.data, folder), "register": _resolve(config.register, folder)}
+        update={"data": placed(config.data, folder), "register": resolved(config.register, folder)}
     )
 
 
 def placed(data: DataConfig, folder: Path | None) -> DataConfig:
     """The same data, with relative paths resolved against `folder` if they exist there."""
-    places = {key: _resolve(getattr(data, key), folder) for key in ("source", "test")}
+    places = {key: resolved(getattr(data, key), folder) for key in ("source", "test")}
     return data.model_copy(update=places)
 
 
@@ -531,7 +553,8 @@ def merge(table: Mapping[str, object], overrides: Mapping[str, object]) -> dict[
     return merged
 
 
-def _resolve(source: str | None, folder: Path | None) -> str | None:
+def resolved(source: str | None, folder: Path | None) -> str | None:
+    """A relative path, resolved against `folder` if something is there; anything else unchanged."""
     if source is None or folder is None or Path(source).is_absolute():
         return source
     return str(folder / source) if (folder / source).exists() else source

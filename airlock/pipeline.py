@@ -26,6 +26,7 @@ from airlock.auditing import paid_attacks
 from airlock.auditing.audit_game import CONFIDENCE, PAIRS, SECONDS
 from airlock.bundle import Bundle, Card, Dossier, Vault, booking, bundle, card, compression, dossier
 from airlock.bundle.answering import recorded
+from airlock.bundle.files import sweep
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import page, text
 from airlock.bundle.replan import as_asked
@@ -151,14 +152,14 @@ def _short_courts(
 ) -> tuple[dossier.CourtFinding, ...]:
     """A short trial of the configuration, or of each that a search leads to."""
     trials = (
-        _short_court(one, channel, facts, stream.child("court", place), seconds, progress)
+        _short_court(one, facts, stream.child("court", place), seconds, progress)
         for place, one in enumerate(channel.tried(config))
     )
     return tuple(found for trial in trials for found in trial)
 
 
 def _short_court(
-    config: ReleaseConfig, channel: Channel, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
+    config: ReleaseConfig, facts: Facts, stream: Stream, seconds: float, progress: Progress | None
 ) -> tuple[dossier.CourtFinding, ...]:
     """A short trial of a configuration with a user-supplied network, before a record is read; none for built-in ones.
 
@@ -167,7 +168,8 @@ def _short_court(
     """
     if not (own_networks(config) and seconds > 0):
         return ()
-    name, promised = _named(channel), channel.plan().guarantee
+    channel = methods.build(paid_attacks.for_method(config), facts)
+    name, promised = _named(channel), channel.planned.guarantee
     try:
         found = _judged(config, facts, stream, _SHORT_PAIRS, _SHORT_CONFIDENCE, seconds, progress)
     except Interrupted:
@@ -199,6 +201,7 @@ def make_release(
     accept_unproven: bool = False,
     force: bool = False,
     resume: bool = False,
+    again: bool = False,
     composes_with: Sequence[Path] = (),
     insecure_seed: int | None = None,
     vault: Path | None = None,
@@ -220,6 +223,7 @@ def make_release(
         accept_unproven: Release by a method whose privacy is not proven.
         force: Replace an existing bundle.
         resume: Continue from the checkpoint of an interrupted run of the same config.
+        again: Begin anew although there is an unfinished run of the same config, which spends again.
         composes_with: Bundles of earlier releases from the same data; the card gives the total.
         insecure_seed: Seed the privacy noise; for tests only, and the card says so.
         vault: Where what must not leave is kept.
@@ -232,11 +236,14 @@ def make_release(
         engine: Where features are computed: on this machine, or on a Ray cluster.
 
     Raises:
-        Refused: The method is not proven and `accept_unproven` is false; or the court refutes the configuration.
+        Refused: The method is not proven and `accept_unproven` is false; or the court refutes the configuration; or an
+            unfinished run of the same config is in the vault, and neither `resume` nor `again` says what to do.
     """
     _require_lead(group)
+    sweep(out)
     bundle.check_output(out, force=force)
     safe = Vault.open(vault)
+    _check_unfinished(safe, _run_key(config, insecure_seed), resume=resume, again=again)
     others = tuple(read_verified(folder, safe).card for folder in composes_with)
     channel, facts = _open(config, data_dir)
     _require_proof(channel, accept_unproven)
@@ -444,7 +451,8 @@ def audit_bundle(
     before = read_verified(folder, safe, signers=signers)
     card_before = before.card
     _require_network(card_before, chosen.attacks)
-    config = as_run(_config_of(before, {**(overrides or {}), **_own_net(card_before, net)}))
+    whole, own = _repeats_search(card_before, chosen), _own_net(card_before, net)
+    config = _config_of(before, {**(overrides or {}), **own}, named=net, whole=whole)
     packing, method = packing_of(card_before.artefact), methods.find(config)
     stayed = packing.kept_settings(method, lambda: safe.load(card_before.release_id))
     config = config if stayed is None else config.model_copy(update={"settings": stayed})
@@ -458,10 +466,11 @@ def audit_bundle(
         resume=resume,
     )
     leaving = card_before.leaving if card_before.interface is None else recorded(card_before, safe)[1]
-    artefact = packing.reopen(before.files, leaving, card_before.details, net)
+    # Where the search is repeated, the user's network may be that of a candidate that lost.
+    artefact = packing.reopen(before.files, leaving, card_before.details, None if whole and not own else net)
     given = auditing.Situation(
         method, lambda: safe.load(card_before.release_id), card_before.guarantee.delta, split, config.split, seed,
-        chosen, run, channel, config.seed,
+        chosen, run, channel, config.seed, card_before.tuning.search is not None,
     )  # fmt: skip
     found, scores = auditing.attack_artefact(artefact, given)
     teacher = _teacher(card_before, safe)
@@ -518,13 +527,36 @@ def _own_net(made: Card, net: str | None) -> dict[str, object]:
     return {"net": net} if foreign else {}
 
 
-def _config_of(made: Bundle, overrides: Mapping[str, object]) -> ReleaseConfig:
-    """The config that a bundle states, with what the user gives; it leads to no other code from elsewhere."""
+def _repeats_search(made: Card, chosen: auditing.AuditSettings) -> bool:
+    """Whether shadow models repeat the search that a bundle came from.
+
+    Raises:
+        ConfigError: They should, and it came from none.
+    """
+    if chosen.like == "search" and made.tuning.search is None:
+        raise ConfigError(
+            "a bundle that came from a search, for --like search",
+            "one of a single run",
+            "There is no search to repeat.",
+            "Use --like release.",
+        )
+    return chosen.like == "search"
+
+
+def _config_of(made: Bundle, overrides: Mapping[str, object], *, named: str | None, whole: bool) -> ReleaseConfig:
+    """The config that a bundle states, with what the user gives; it leads to no other code from elsewhere.
+
+    Of a bundle that came from a search, the config of the run that won; with `whole`, that of the search, in which
+    `named` may be the network of any candidate.
+    """
     given = {"accountant": "auto", **overrides}
     table = parse_toml(made.files.read(bundle.CONFIG).decode("utf-8"), bundle.CONFIG)
-    plugins.refuse_strangers(table, given)
+    searched = made.card.tuning.search
+    if searched is not None and not whole:
+        table, given = as_run(table, searched.run_epsilon), {**given, "accountant": "rdp"}
+    plugins.refuse_strangers(table, given if named is None else {**given, "net": named})
     try:
-        found = as_asked(from_table(table, given))
+        found = as_asked(from_table(table, given), made.card)
         if found.data.person is not None and "data.person" not in overrides:
             raise ConfigError(
                 "the column that says whose each record is",
@@ -752,6 +784,25 @@ def _require_proof(channel: Channel, accepted: bool) -> None:
         channel.unproven,
         f'Take method = "{channel.sound_method}", which is proven.' if channel.sound_method else "",
     )
+
+
+def _check_unfinished(safe: Vault, run_key: str, *, resume: bool, again: bool) -> None:
+    """Ask, before anything is paid, what becomes of an unfinished run of the same config; looks at no record.
+
+    Raises:
+        ConfigError: Both answers are given.
+        Refused: There is such a run, and none is.
+    """
+    if resume and again:
+        raise ConfigError("either --resume or --again", "both", "One goes on, the other begins anew.", "Name one.")
+    if not (resume or again) and safe.is_unfinished(run_key):
+        raise Refused(
+            "no unfinished run of the same config in the vault",
+            "one that was interrupted, or is still running",
+            "A new run spends again: a register charges both, and without one nothing counts the first. Whoever begins "
+            "anew until a run pleases makes a choice that nothing pays for.",
+            "Continue it: --resume. Or begin anew: --again.",
+        )
 
 
 def _require_lead(group: Group) -> None:

@@ -114,9 +114,12 @@ def strangers(config: Mapping[str, object]) -> dict[str, str]:
     methods, accountants, data sources and networks.
     """
     found = dict[str, str]()
-    for key, name in (*_texts(config.get("method"), "method"), *_texts(config.get("tune"), "tune")):
-        entry = read(METHODS).get(f"{config.get('channel')}/{name}")
-        if entry is not None and not entry.own:
+    brought = {name for name, entry in read(METHODS).items() if not entry.own}
+    searched = list(_texts(config.get("tune"), "tune"))
+    channels = {name.partition("/")[0] for name in brought}  # a candidate may name another one than the config
+    channels &= {str(config.get("channel")), *(text for _, text in searched)}
+    for key, name in (*_texts(config.get("method"), "method"), *searched):
+        if any(f"{channel}/{name}" in brought for channel in channels):
             found[key] = name
     for part, groups in _LEADS.items():
         known = {name for group in groups for name in table(group)}
@@ -131,13 +134,14 @@ def refuse_strangers(config: Mapping[str, object], given: Mapping[str, object] |
 
     Args:
         config: As the bundle states it, before what is given was put into it.
-        given: What the user names, by dotted key.
+        given: What the user names, by dotted key. Whoever names something under one key means it under all.
 
     Raises:
         Refused: It names the first one, and says how to name it.
     """
+    meant = {str(value) for value in (given or {}).values()}
     for key, name in strangers(config).items():
-        if not any(key == own or key.startswith(f"{own}.") for own in given or ()):
+        if name not in meant and not any(key == own or key.startswith(f"{own}.") for own in given or ()):
             option = f"--net {name}" if key == "net" else f"--set {key}={name}"
             raise Refused(
                 "names that you give yourself",

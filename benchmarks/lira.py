@@ -211,7 +211,7 @@ def attacks(
     sides = [AnsweredRecords(by.scored.take(np.flatnonzero(m)), says[m]) for m in (member, ~member)]
     found = [
         as_scores("loss threshold", "black-box", -loss(says, y), member, y),
-        shadow_attack(by.lessons, by.known, sides[0], sides[1], SEED, run, _settings(case), by.nets),
+        shadow_attack(by.lessons, sides[0], sides[1], SEED, run, _settings(case), by.nets),
     ]
     own = scaled_logit(says, y)
     for kind in ("online", "offline"):

@@ -102,7 +102,7 @@ def offline_attacks(
     if way == "convexified":  # the paper's text says "an attack model", its reference uses one per class
         kinds.append(ShadowSettings(repeats=1, by_class=False))
     return [
-        *(shadow_attack(there, rest, members, others, seed, run, kind) for kind in kinds),
+        *(shadow_attack(there, members, others, seed, run, kind) for kind in kinds),
         as_scores("loss threshold", "black-box", -loss(target, pool.y), member, pool.y),
         lira("offline", target, member, here),
         rmia("offline", target, member, here, there, beside),

@@ -40,7 +40,8 @@ YEAR: dict[str, dict[str, Any]] = {
 }
 WATCHED: tuple[tuple[Any, str], ...] = (
     (booking, "book"), (Booking, "start"), (Booking, "release"), (Booking, "forget"), (Register, "reserve"),
-    (Register, "start"), (Register, "release"), (data, "load"), (Vault, "begin"), (Vault, "store"), (bundle, "write"),
+    (Register, "start"), (Register, "release"), (data, "load"), (Vault, "begin"), (Vault, "store"), (Vault, "record"),
+    (bundle, "write"),
 )  # fmt: skip
 MOST = 40  # calls until a kill
 
@@ -127,6 +128,7 @@ def told(house: House) -> dict[str, Any]:
         "states": [[one.state, one.units] for one in found.charged],
         "bundles": costs,
         "released": released,
+        "hidden": sorted(path.name for path in house.folder.glob(".*")),
     }
 
 

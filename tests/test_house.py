@@ -119,6 +119,7 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
         "audit",
         "audit_bundle",
         "compare",
+        "compare_paid",
         "load_config",
         "make_config",
         "make_release",

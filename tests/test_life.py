@@ -31,4 +31,5 @@ def test_a_life_adds_up(place: str, tmp_path: Path, kills: int) -> None:  # noqa
     assert states["released"] >= len(told["bundles"])
     assert sum(states.values()) - len(told["bundles"]) <= kills, "a kill costs one charge at most"
     assert not (tmp_path / "too-much").exists()
+    assert told["hidden"] == [], "what a killed write left is gone"
     print(f"{kills} kills in {told['years']} years: {dict(states)}, {told['spent']:,} units")

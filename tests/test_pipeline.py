@@ -209,11 +209,28 @@ def test_a_new_start_leaves_nothing_of_other_records(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr("airlock.pipeline._attacked", None)  # as if it were killed there: nothing is tidied up
         with pytest.raises(TypeError):
-            make_release(asked, tmp_path / "half", insecure_seed=5)
+            make_release(asked, tmp_path / "half", insecure_seed=5, again=True)
     resumed, fresh = tmp_path / "resumed", tmp_path / "fresh"
     make_release(asked, resumed, insecure_seed=5, resume=True)
     make_release(asked, fresh, insecure_seed=5)
     assert (resumed / "model.safetensors").read_bytes() == (fresh / "model.safetensors").read_bytes()
+
+
+def test_an_interrupted_run_is_neither_lost_nor_repeated_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = config(settings={"steps": 4})
+    with pytest.raises(Interrupted):
+        make_release(asked, tmp_path / "first", insecure_seed=5, progress=press)
+    with monkeypatch.context() as patch:
+        patch.setattr("airlock.data.load", None)
+        with pytest.raises(Refused, match="unfinished run of the same config") as told:
+            make_release(asked, tmp_path / "first", insecure_seed=5)
+        assert "4" not in str(told.value), "it says neither how far it came nor with what"
+        with pytest.raises(ConfigError, match="either --resume or --again"):
+            make_release(asked, tmp_path / "first", insecure_seed=5, resume=True, again=True)
+    make_release(asked, tmp_path / "first", insecure_seed=5, resume=True)
+    make_release(asked, tmp_path / "second", insecure_seed=5)
 
 
 def test_earlier_releases_are_checked_against_the_vault_that_is_given(

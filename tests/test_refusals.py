@@ -283,7 +283,7 @@ def refuse_missing_classes(patch: pytest.MonkeyPatch) -> None:
 def count_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         "airlock.methods.features.noised.draw_rows",
-        lambda records, count, choices: permutation(len(records), choices.child("order")),
+        lambda records, count, choices, *more: permutation(len(records), choices.child("order")),
     )
 
 

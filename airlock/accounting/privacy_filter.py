@@ -27,7 +27,7 @@ e^{ε−x}. So δ = E_P[(1 − e^{ε−l})₊] ≤ c exp((α−1) B), and solved
   cost at most what was charged.
 - *Records that change.* D_t may be chosen by earlier outputs too, and grow: whoever was ever in it is covered, since
   the divergence of each step is bounded for every data set and every person.
-- *Parts.* A keyed hash of its content puts a record into one part in each release, and only the events of that part
+- *Parts.* A keyed hash puts a record into one part in each release, and only the events of that part
   involve it. So a release costs the largest divergence over its parts, not the sum (`cost`).
 - *Many orders.* One order alone: the minimum over orders of sums that were not fixed in advance is not covered by (1).
 

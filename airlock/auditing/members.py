@@ -2,15 +2,17 @@
 
 The bound on ε needs fair and independent coins (`one_run_audit`), but independent coins would not give equal numbers of
 both sides. So a `Game` is drawn among these records, record by record. A record is private with probability p and in
-the holdout with probability h, by a keyed hash of its content. Given that it is one of the two, it stays in the game
+the holdout with probability h, by a keyed hash. Given that it is one of the two, it stays in the game
 with probability t/p or t/h respectively, for one t: then each record that stays is a member with probability 1/2,
 independently of the others. Equivalently, the first K of a random order stay, with K binomial; in the rare case that K
-exceeds the number of records taking part, none stays and there is no bound. Records with identical content share one
-coin, so they never stay. Another hash of its content assigns each record to a half of the game.
+exceeds the number of records taking part, none stays and there is no bound. Equal records have a coin each, because the
+hash counts them (`data.split.positions`). Another hash, of the content alone, assigns each record to a half of the
+game: that must not depend on the coins, and a number among the equal members would.
 
 Where the unit is a person, people take part in place of records, with at most `records_per_person` records each: a
 person has one coin, by the hash of the identifier, and one score, the mean over those records. Where people stay
-together in the split although the unit is a record, the coins of records are not independent, and there is no game.
+together in the split although the unit is a record, the coins of records are not independent, and nobody is in the
+game.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.one_run_audit import Game
 from airlock.auditing.result import Scores
 from airlock.config import SplitConfig
-from airlock.data import Records, Split, at_most, joined, share
-from airlock.data.split import Part, positions
+from airlock.data import Records, Split, at_most, content_digests, joined, person_digests, share
+from airlock.data.split import Part
 from airlock.training.loop import mix
 
 FEWEST = 50
+GROUPED = "Whether a person as a whole was in the data: attacks look at single records, and people here have several."
 _DEVIATIONS = 3.0  # below the expected size: actual sizes vary around it, and the figure must not depend on them
 _SPARE = 3.0  # standard deviations by which the expected number that stays is below the number that takes part
 
@@ -45,7 +48,7 @@ class AttackSet:
     members: Records
     others: Records
     rest: Records  # of the private part
-    game: Game | None = None  # which members and others count for the bound on ε
+    game: Game  # which members and others count for the bound on ε
 
     def pooled(self, scores: Scores) -> Scores:
         """One score for each person, the mean over the records; the class is that of the first."""
@@ -65,6 +68,11 @@ class AttackSet:
             member_repeats=again(scores.member_repeats, mine),
             other_repeats=again(scores.other_repeats, theirs),
         )
+
+    def limited(self, most: int, seed: int) -> AttackSet:
+        """The same with at most so many records of each person."""
+        members, others = (at_most(side, most, seed) for side in (self.members, self.others))
+        return replace(self, members=members, others=others)
 
     @property
     def pool(self) -> Records:
@@ -103,6 +111,11 @@ def units_of(records: Records) -> Order:
     return found
 
 
+def left_out(split: Split) -> tuple[str, ...]:
+    """What no attack looks at, in words: a person as a whole, where people have several records and the unit is one."""
+    return (GROUPED,) if split.facts.grouped else ()
+
+
 def _firsts(records: Records) -> Order:
     """The position of the first record of each person, or of each record."""
     groups = records.groups()
@@ -139,7 +152,9 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSe
     usual = _usual(split, fractions, first, seed)
     if count < FEWEST or count > min(int(usual.sum()), len(second)):
         return None
-    game = None if split.facts.grouped else _game(split, fractions, (first[usual], second), count, seed)
+    orders = first[usual], second
+    apart = not split.facts.grouped
+    game = _game(split, fractions, orders, count, seed) if apart else Game.of_nobody(count, count)
     first = np.concatenate([first[usual], first[~usual]])
     members, others = _of(private, first[:count]), _of(holdout, second[:count])
     return AttackSet(members, others, _of(private, first[count:]), game)
@@ -162,11 +177,10 @@ def _game(split: Split, fractions: SplitConfig, orders: tuple[Order, Order], cou
 
 
 def _lots(records: Records, seed: int) -> NDArray[np.int8]:
-    """1 or 2 by a hash of the content, or of the person; 0 where it is not unique."""
-    position, digests = positions(records, seed, b"audit")
-    firsts = _firsts(records)
-    _, place, times = np.unique(np.array(digests)[firsts], return_inverse=True, return_counts=True)
-    return np.where(times[place] == 1, 1 + (position[firsts] < 0.5), 0).astype(np.int8)
+    """1 or 2 by a hash of the content, or of the person."""
+    key = seed.to_bytes(8, "big")
+    digests = (content_digests if records.person is None else person_digests)(records, key, b"audit")
+    return np.array([1 + digests[place][0] % 2 for place in _firsts(records)], np.int8)
 
 
 def _usual(split: Split, fractions: SplitConfig, order: Order, seed: int) -> Mask:

@@ -50,7 +50,7 @@ once the number |A| of members is known, data sets can differ only by replacing 
 add-remove steps. (A mechanism whose output y has likelihood e^ε if record 1 is in and |A| = n, e^−ε if it is out and
 |A| = n, and 1 if |A| ≠ n is ε-private up to normalisation, and given |A| = n its odds are e^2ε.) So `Game` says which
 records take part: a share of either side, drawn record by record so that in and out are equally likely
-(`members.draw`). Identical records share one coin and are left out.
+(`members.draw`).
 
 Where the guarantee is for *replacing* a record, adding one is not covered, and the canaries are pairs instead: a member
 and a non-member, where a fair coin decides which is which; flipping it replaces one record. Given a set of records with
@@ -244,6 +244,11 @@ class Game:
     members: NDArray[np.int8]
     others: NDArray[np.int8]
     expected: int
+
+    @classmethod
+    def of_nobody(cls, members: int, others: int) -> Game:
+        """Where the coins of so many members and others are not independent: nobody takes part, and no ε is bounded."""
+        return cls(np.zeros(members, np.int8), np.zeros(others, np.int8), 0)
 
     @classmethod
     def of_all(cls, members: Floats, others: Floats) -> Game:

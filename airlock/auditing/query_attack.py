@@ -2,8 +2,9 @@
 
 In: an answerer, and records of known membership. Out: an `Audit`, and the scores of single records. An attacker can
 query one record repeatedly and average, which reduces the noise; here a few times, and never more often than the whole
-budget allows. All records together take more queries than the budget has, because each record stands for a separate
-attacker; no ledger counts these queries.
+budget allows. Where the unit is a person, one attacker asks about all records of a person that take part, and the
+budget is that of all of them. All records together take more queries than the budget has, because each person, or
+record, stands for a separate attacker; no ledger counts these queries.
 """
 
 from __future__ import annotations
@@ -36,22 +37,27 @@ NOT_TESTED = (
 )
 
 
-def times(answerer: Answerer, wanted: int) -> int:
-    """How often a record is queried: never more than the budget of the whole release."""
-    return wanted if answerer.interface.units is None else min(wanted, answerer.interface.units)
+def records_asked(answerer: Answerer, most: int) -> int:
+    """About how many records of one person a client can ask, of at most so many: each takes a unit of the budget."""
+    return most if answerer.interface.units is None else min(most, answerer.interface.units)
 
 
-def untested(answerer: Answerer, most: int) -> tuple[str, ...]:
+def times(answerer: Answerer, wanted: int, each: int = 1) -> int:
+    """How often a record is queried: for `each` records of a person never more than the budget of the whole release."""
+    return wanted if answerer.interface.units is None else min(wanted, answerer.interface.units // each)
+
+
+def untested(answerer: Answerer, most: int, each: int = 1) -> tuple[str, ...]:
     """What these attacks leave out."""
-    often = times(answerer, most)
+    often = times(answerer, most, each)
     whole = WHOLE_BUDGET.format(times="once" if often == 1 else f"{often} times")
-    spent = answerer.interface.units is not None and often >= answerer.interface.units
+    spent = answerer.interface.units is not None and often * each >= answerer.interface.units
     return (NO_SHADOWS, *(() if spent else (whole,)), *NOT_TESTED)
 
 
-def repeated(answerer: Answerer, members: Records, others: Records, stream: Stream) -> Scores:
+def repeated(answerer: Answerer, members: Records, others: Records, stream: Stream, each: int = 1) -> Scores:
     """Query every record a few times: scored by the loss of the mean answer, or by how often its class is named."""
-    count = times(answerer, ASKED)
+    count = times(answerer, ASKED, each)
     inside, outside = (_score(answerer, side, count, stream.child(i)) for i, side in enumerate((members, others)))
     if answerer.interface.gives == "label":
         return Scores("label only, asked again", QUESTION_LABELS, "interface", inside, outside, members.y, others.y)
@@ -69,10 +75,10 @@ def _score(answerer: Answerer, records: Records, count: int, stream: Stream) -> 
 
 def altered(
     answerer: Answerer, members: Records, others: Records, kinds: tuple[Kind, ...], most: int, seed: int,
-    stream: Stream, run: Run,
+    stream: Stream, run: Run, each: int = 1,
 ) -> list[Scores]:  # fmt: skip
     """Label-only attacks: query altered copies of every record, and the record itself."""
-    copies = times(answerer, most + 1) - 1
+    copies = times(answerer, most + 1, each) - 1
     if copies < 1:
         return []
     chosen = [LabelSettings(kind=kind, queries=copies, repeats=1) for kind in kinds]

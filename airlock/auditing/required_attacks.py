@@ -9,7 +9,7 @@ among them. An audit without one of the required attacks gives false comfort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airlock import methods, nets
@@ -22,6 +22,7 @@ from airlock.config import SplitConfig
 from airlock.data import Split
 from airlock.methods import Artefact, Channel, FeatureSet, Interface, NetworkArtefact, Release
 from airlock.methods.contract import ArtefactKind, Secrets
+from airlock.methods.search import SearchFigures
 from airlock.training import Run
 
 Kind = tuple[Aim, View]
@@ -53,6 +54,7 @@ class Situation:
         run: Device, progress, checkpoints.
         channel: The method as it was configured, for shadow models that are trained like the release.
         made_with: The seed of the release, if it differs.
+        searched: Whether a search chose it among several runs (`methods.search`).
     """
 
     method: type[Channel]
@@ -65,9 +67,26 @@ class Situation:
     run: Run | None = None
     channel: Channel | None = None
     made_with: int | None = None
+    searched: bool = False
+
+
+CHOICE = (
+    "What the search's choice adds to what the winner reveals: shadow models repeat the winner's run, not the search "
+    "(--like search does)."
+)
+CHOSEN_BY = (
+    "Whether a record was among the test records that the search chose by: the attacks here are on private records."
+)
 
 
 def _attack_network(network: NetworkArtefact, given: Situation) -> Found:
+    audit, scores = _network_attacks(network, given)
+    repeated = given.settings is not None and given.settings.like == "search"
+    untested = (*(() if repeated else (CHOICE,)), CHOSEN_BY) if given.searched else ()
+    return replace(audit, not_tested=(*audit.not_tested, *untested)), scores
+
+
+def _network_attacks(network: NetworkArtefact, given: Situation) -> Found:
     if given.settings is None:
         return attack_quickly(network.net, network.classes, given.delta, given.split, given.fractions, given.seed)
     name, shape, classes, run = network.net_name, network.input_shape, network.classes, given.run or Run()
@@ -130,7 +149,8 @@ def run(release: Release, split: Split, fractions: SplitConfig, seed: int, how: 
         The audit, and the scores of single records, which belong in the vault.
     """
     method, delta = methods.named(f"{release.plan.channel}/{release.plan.method}"), release.guarantee.delta
-    given = Situation(method, lambda: release.secrets, delta, split, fractions, seed, run=how)
+    searched = isinstance(release.plan.figures, SearchFigures)
+    given = Situation(method, lambda: release.secrets, delta, split, fractions, seed, run=how, searched=searched)
     return attack_artefact(release.artefact, given)
 
 

@@ -46,7 +46,7 @@ from airlock.auditing.attacks.label_only import Kind, labels_of
 from airlock.auditing.attacks.shadows import Logits, release_shadows
 from airlock.auditing.attacks.signals import Mask, loss
 from airlock.auditing.bounds import Floats
-from airlock.auditing.members import FEWEST, AttackSet, draw, units_of
+from airlock.auditing.members import FEWEST, AttackSet, draw, left_out, units_of
 from airlock.auditing.metrics import measure_all
 from airlock.auditing.result import Audit, Scores
 from airlock.auditing.target import Target
@@ -68,7 +68,6 @@ _LESSONS = 5000  # the most answers that the attack network of a class learns fr
 TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
-GROUPED = "Whether a person as a whole was in the data: attacks look at single records, and people here have several."
 NOT_TESTED = (
     "Attacks on what the model says about groups or attributes rather than about one person's presence.",
     "Whether the training data can be reconstructed from the weights.",
@@ -86,8 +85,8 @@ class AuditSettings(Frozen):
 
     Args:
         shadows: How many shadow models, an even number.
-        like: How they are trained: "plain", without privacy and all at once; or "release", one after another by the
-            method that made the release, with its noise.
+        like: How they are trained: "plain", without privacy and all at once; "release", one after another by the method
+            that made the release, with its noise; or "search", each by the whole search that chose the release.
         epochs: Of plain training.
         batch_size: Of plain training.
         most: Records of each side at most.
@@ -97,7 +96,7 @@ class AuditSettings(Frozen):
     """
 
     shadows: Annotated[int, Field(ge=4, le=10_000), AfterValidator(_even)] = 32
-    like: Literal["plain", "release"] = "plain"
+    like: Literal["plain", "release", "search"] = "plain"
     epochs: Annotated[int, Field(ge=1)] = 20
     batch_size: Annotated[int, Field(ge=1)] = 64
     most: Annotated[int, Field(ge=FEWEST)] = _MOST
@@ -126,7 +125,7 @@ def attack_quickly(
     if attack_set is None:
         return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
     target = Target(net, lambda model: net, classes, delta)
-    return _measured(target, _quick(target, attack_set), (*_apart(split), NO_SHADOWS, *NOT_TESTED), attack_set)
+    return _measured(target, _quick(target, attack_set), (*left_out(split), NO_SHADOWS, *NOT_TESTED), attack_set)
 
 
 def attack(
@@ -147,7 +146,7 @@ def attack(
         seed: Of the attacks.
         settings: How hard to attack.
         run: Device, progress, checkpoints.
-        channel: What made it; needed for `like = "release"`.
+        channel: What made it, alone or as a search; needed unless `like = "plain"`.
 
     Returns:
         The audit, and the scores of single records, which belong in the vault.
@@ -164,7 +163,7 @@ def attack(
     works += [partial(_external, name, target, attack_set, split.test, seed) for name in settings.attacks]
     for work in works:
         _try(work, found, untested)
-    return _measured(target, found, (*untested, *_apart(split), *NOT_TESTED), attack_set)
+    return _measured(target, found, (*untested, *left_out(split), *NOT_TESTED), attack_set)
 
 
 def attack_answers(
@@ -192,27 +191,24 @@ def attack_answers(
     """
     attack_set = draw(split, fractions, seed, settings.most if settings else query_attack.MOST)
     most = max(query_attack.ASKED, settings.queries + 1 if settings else 0)
-    untested = query_attack.untested(answerer, most)
+    each = query_attack.records_asked(answerer, split.facts.records_per_person)
+    untested = query_attack.untested(answerer, most, each)
     if attack_set is None:
         return Audit((), (TOO_FEW, *untested)), {}
-    stream = Stream.from_system()
-    found = [query_attack.repeated(answerer, attack_set.members, attack_set.others, stream.child("again"))]
+    attack_set, stream = attack_set.limited(each, seed), Stream.from_system()
+    found = [query_attack.repeated(answerer, attack_set.members, attack_set.others, stream.child("again"), each)]
     if settings:
         kinds, own = _kinds(attack_set.others), stream.child("altered")
         found += query_attack.altered(
-            answerer, attack_set.members, attack_set.others, kinds, settings.queries, seed, own, run or Run()
+            answerer, attack_set.members, attack_set.others, kinds, settings.queries, seed, own, run or Run(), each
         )
-    return _scored(found, delta, answerer.interface.classes, (*untested, *_apart(split)), attack_set)
+    return _scored(found, delta, answerer.interface.classes, (*untested, *left_out(split)), attack_set)
 
 
 def _measured(
     target: Target, found: Sequence[Scores], untested: tuple[str, ...], attack_set: AttackSet
 ) -> tuple[Audit, Secrets]:
     return _scored(found, target.delta, target.classes, untested, attack_set)
-
-
-def _apart(split: Split) -> tuple[str, ...]:
-    return (GROUPED,) if split.facts.grouped else ()
 
 
 def _scored(
@@ -281,7 +277,7 @@ def _shadowed(
     beside = split.test.take(np.arange(min(len(split.test), settings.most)))
 
     def work(inner: Run) -> tuple[Logits, Logits]:
-        if settings.like == "release" and channel is not None:
+        if settings.like != "plain" and channel is not None:
             return release_shadows(channel, split, pool, inside, attack_set.rest, beside, seed, inner)
         return _trained(target, pool, inside, attack_set.rest, beside, settings, seed, inner)
 
@@ -334,7 +330,7 @@ def _learned(
     members, others = (AnsweredRecords(side, target.answers(side)) for side in (attack_set.members, attack_set.others))
     inner = replace(run, checkpoint=None)
     shadows = Shadows(inside, logits, test.y)
-    return shadow_attack(shadows, test, members, others, own, inner, ShadowSettings(most=_LESSONS))
+    return shadow_attack(shadows, members, others, own, inner, ShadowSettings(most=_LESSONS))
 
 
 def _kept(run: Run, name: str, mark: str, work: Callable[[Run], tuple[Logits, Logits]]) -> tuple[Logits, Logits]:

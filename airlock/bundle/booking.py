@@ -26,7 +26,6 @@ when their interface is released, all of them at once (`methods.interface`).
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from airlock.bundle.card import Card, evaluation_epsilon, paid_by_scores, tuning
 from airlock.bundle.files import parse_json, read_file, replace_file
 from airlock.bundle.packing import packing_of
 from airlock.bundle.register import RegisterPlace, filter_of, find, guarded, open_at
+from airlock.bundle.rendering.formatting import cost_up, left_down
 from airlock.bundle.schema import LifetimeBudget
 from airlock.bundle.vault import Vault
 from airlock.config import Frozen, ReleaseConfig
@@ -135,19 +135,19 @@ class Outlook:
         """In words."""
         if self.fits:
             return (
-                f"Register {self.place}: this would cost {_up(self.cost)} and leave "
-                f"{_down(self.left - self.cost)} of {self.epsilon:g}."
+                f"Register {self.place}: this would cost {cost_up(self.cost)} and leave "
+                f"{left_down(self.left - self.cost)} of {self.epsilon:g}."
             )
-        left = f"{_down(self.left)} of {self.epsilon:g}"
-        return f"Register {self.place}: this would cost {_up(self.cost)}, and only {left} is left."
+        left = f"{left_down(self.left)} of {self.epsilon:g}"
+        return f"Register {self.place}: this would cost {cost_up(self.cost)}, and only {left} is left."
 
     def refusal(self) -> Refused:
         """Why it is refused, and what would fit."""
         return Refused(
-            f"a release that costs at most {_down(self.left)}, what is left of {self.epsilon:g} for '{self.data}'",
-            f"one that costs {_up(self.cost)}",
+            f"a release that costs at most {left_down(self.left)}, what is left of {self.epsilon:g} for '{self.data}'",
+            f"one that costs {cost_up(self.cost)}",
             "Nothing was charged, and no record was read.",
-            f"What is left would pay for Gaussian noise of about ε = {_down(self.still_fits)}: ask for less.",
+            f"What is left would pay for Gaussian noise of about ε = {left_down(self.still_fits)}: ask for less.",
         )
 
 
@@ -178,14 +178,6 @@ def _outlook(found: RegisterPlace, register: Register, cost: int, delta: float) 
         left=budget.share(left),
         still_fits=budget.gaussian_epsilon(left, delta),
     )
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 100) / 100:.2f}"
-
-
-def _down(value: float) -> str:
-    return f"{math.floor(value * 100) / 100:.2f}"
 
 
 # One release.
@@ -377,10 +369,14 @@ def _reserved(found: RegisterPlace, register: Register, cost: int, delta: float,
 
 
 def _about(config: ReleaseConfig, plan: Plan, parts: Mapping[str, dpa.DpEvent]) -> dict[str, Any]:
-    """What the register says of a release: public facts, and to whom it goes."""
+    """What the register says of a release: public facts, and to whom it goes.
+
+    Of a search it says which channels its candidates release; which of them won is on the card alone.
+    """
+    searched = [] if config.tune is None else [one.get("channel", config.channel) for one in config.tune.candidates]
     return {
-        "channel": plan.channel,
-        "method": plan.method,
+        "channel": ", ".join(sorted(set(searched))) or plan.channel,
+        "method": "search" if searched else plan.method,
         "recipient": config.recipient,
         "epsilon": plan.guarantee.epsilon,
         "delta": plan.guarantee.delta,

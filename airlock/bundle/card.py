@@ -6,7 +6,7 @@ for: no exact count of records, no unpaid attack figure, no path, no host name, 
 dossier, which stays.
 
 Guarantee: the whole bundle, card included, satisfies the stated (ε, δ) for every record of the file, whichever part it
-is assigned to, except public records. Proof. A keyed hash of its own content assigns each record to exactly one part
+is assigned to, except public records. Proof. A keyed hash assigns each record to exactly one part
 (`data.split.divide`). If it is private, it affects only what the method released under (ε, δ), and the counts on the
 card are a randomised function of that release and of other records. If it is a test record, only the counts depend on
 it, and those are ε'-DP with ε' ≤ ε (`auditing.evaluation`); after a search so does the choice of the winner, and both

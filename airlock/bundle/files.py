@@ -1,7 +1,8 @@
 """Atomic writes, and reads that are safe on untrusted files.
 
-Writing goes through `folder_aside`: a hidden folder in the same parent, synced, then renamed. Reading never follows a
-symbolic link, never reads a device, and never reads more bytes than the caller allows.
+Writing goes through `folder_aside`: a hidden folder in the same parent, synced, then renamed. What a killed process
+left there is removed by the next write to the same place (`sweep`). Reading never follows a symbolic link, never reads
+a device, and never reads more bytes than the caller allows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -21,6 +23,7 @@ from typing import Any, BinaryIO
 from airlock.errors import FormatError, LedgerBroken, OutputError
 
 _CHUNK = 1 << 20
+_ASIDE = re.compile(r"[0-9a-f]{8}\.(part|old)")  # how the names of folders next to their place end
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -148,10 +151,13 @@ def folder_aside(target: Path, *, replace: bool = False) -> Iterator[Path]:
         OutputError: The disk is full, the location is read-only, another process was faster, or writing failed
             otherwise; nothing is left behind.
     """
-    aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.part"
+    aside, held = target.parent / f".{target.name}.{secrets.token_hex(4)}.part", None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside.mkdir(mode=0o755)
+        with locked(target.parent):
+            _sweep(target)
+            aside.mkdir(mode=0o755)
+            held = _hold(aside)
         yield aside
         sync_folder(aside)
         with locked(target.parent):
@@ -161,6 +167,57 @@ def folder_aside(target: Path, *, replace: bool = False) -> Iterator[Path]:
         raise output_error(error, target) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def sweep(target: Path) -> None:
+    """Remove what killed processes have left next to a place: whole or half-written folders that nobody is to find.
+
+    A folder is removed if it has the name of one that `folder_aside` makes for this place and no process holds it: a
+    process that writes one holds it from the moment it is there, and the system lets go of it when the process dies. An
+    old folder that a killed replacement had moved away is put back if nothing has taken its place.
+    """
+    target = Path(target).absolute()
+    with contextlib.suppress(OSError), locked(target.parent):
+        _sweep(target)
+
+
+def _sweep(target: Path) -> None:
+    """The same, for whoever holds the parent: nobody else makes, moves or removes such a folder meanwhile."""
+    prefix = f".{target.name}."
+    with os.scandir(target.parent) as entries:
+        there = [entry for entry in entries if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False)]
+    for entry in there:
+        kind = _ASIDE.fullmatch(entry.name.removeprefix(prefix))
+        if kind is not None and kind[1] == "old" and not os.path.lexists(target):
+            os.rename(entry.path, target)
+        elif kind is not None and (kind[1] == "old" or _is_abandoned(Path(entry.path))):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _hold(folder: Path) -> int | None:
+    """A handle that holds a folder until it is closed or this process dies; None where folders cannot be held."""
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether no process holds a folder; where that cannot be told, one may."""
+    try:
+        handle = _hold(folder)
+    except OSError:
+        return False
+    if handle is not None:
+        os.close(handle)
+    return handle is not None
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ from airlock.bundle.contents import Defects, Skip, Test
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.policy import RULES, Evidence, Finding, Policy, judge
 from airlock.bundle.policy.rules import UNSEEN, stated
-from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, size
+from airlock.bundle.register import Counting
+from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, left_down, percent_up, size
 from airlock.bundle.rendering.text import UNITS, measured
 from airlock.bundle.signing.signatures import Signatures
 
@@ -29,6 +30,7 @@ UNVOUCHED = (
     "Nothing vouches for what this card promises: it was not planned again, no known key signed it, and this vault has "
     "no record of it."
 )
+OLDER = "It is of an earlier format, which nothing here can weigh. {note} Make the release again."
 REQUIRED = "algorithms_and_correctness.required_attacks"
 
 
@@ -69,6 +71,8 @@ def weigh(
     unplanned: str | None = None,
     recorded: bool = False,
     policy: Policy | None = None,
+    counting: Counting | None = None,
+    older: str | None = None,
 ) -> Weighing:
     """Weigh a release.
 
@@ -81,31 +85,58 @@ def weigh(
         unplanned: Why `verify` could not plan the release again, if it could not.
         recorded: Whether this vault has a record of the release, and the bundle agrees with it.
         policy: What the house lets out; the default policy if omitted.
+        counting: What the register of the data says of the release, where one is known here.
+        older: What `verify` notes of a bundle of an earlier format, whose card is not read: it has to be made again.
     """
     policy = policy or Policy()
     broken = tuple(f"The bundle does not verify: {defect}" for defect in defects)
     if card is None:
-        return Weighing((*broken, "There is no card that can be read."), (), ())
+        unread = "There is no card that can be read." if older is None else OLDER.format(note=older)
+        return Weighing((*broken, unread), (), ())
     signed = _endorsed(signatures, approval_is_current) if signatures else Weighing((), (), ())
     vouched = recorded or (signatures is not None and signatures.release.accepted)
     alone = (UNVOUCHED,) if unplanned is not None and not vouched else ()
     findings = judge(Evidence(card, dossier, signatures, approval_is_current), policy)
     violated = tuple(one.sentence for one in findings if one.checked)
+    booked, unbooked = _booked(card, counting)
     return Weighing(
         (*broken, *alone, *signed.reject, *violated, *_refuted(card, dossier)),
         (
             *((f"Not planned again: {unplanned}",) if unplanned else ()),
             *signed.caution,
             *_unchecked(findings),
+            *unbooked,
             *_careful(card, dossier, policy),
         ),
         (
             *(() if broken else ("The bundle verifies: its files, its card and its ε agree.",)),
             *signed.release,
+            *booked,
             *_for(card, dossier),
         ),
         findings,
     )
+
+
+NOT_HERE = "The card says that its data set's register counts it; none is known here, so that this was not checked."
+TOO_MUCH = "If it came from these data, everything together may cost more than the register's ε: airlock register add."
+
+
+def _booked(card: Card, found: Counting | None) -> tuple[Sequence[str], Sequence[str]]:
+    """What a register says of the release, for it and for caution; a receiver knows of none, and that is no reason."""
+    if found is None:
+        return (), [NOT_HERE] if card.lifetime is not None else ()
+    name = f"The register of '{found.data}', {found.place},"
+    if found.unread:
+        return (), [f"{name} could not be read ({found.unread}): whether it counts this release was not checked."]
+    if found.units is None:
+        said = ", although the card says so" if card.lifetime is not None else ""
+        return (), [f"{name} does not count this release{said}. {TOO_MUCH}"]
+    left = f"{left_down(found.left)} of {found.epsilon:g}"
+    counts = f"{name} counts it: it cost {cost_up(found.cost)}, and {left} is left."
+    if card.lifetime is not None and card.lifetime.cost != found.units:
+        return (), [f"{counts} The card states another cost."]
+    return [counts], ()
 
 
 def _unchecked(findings: Sequence[Finding]) -> Iterator[str]:

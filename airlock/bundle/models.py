@@ -73,7 +73,7 @@ ask_for_graph: Callable[[str, tuple[int, ...], int], bytes] = graph  # a child p
 
 def _empty(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A built-in network, freshly initialised."""
-    return (nets.build_front if name in nets.front_names() else nets.build)(name, shape, classes)
+    return (nets.build_front if nets.is_front(name) else nets.build)(name, shape, classes)
 
 
 def tests(files: Contents, network: NetworkSummary | None, net: nn.Module | None) -> list[Test]:
@@ -207,7 +207,7 @@ def _finite(tensor: torch.Tensor) -> bool:
 
 
 def _is_built_in(name: str) -> bool:
-    return name in nets.front_names() or name in nets.names()
+    return nets.is_front(name) or name in nets.names()
 
 
 def _fits(network: NetworkSummary, net: nn.Module | None, tensors: dict[str, torch.Tensor]) -> bool:

@@ -261,7 +261,7 @@ class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
 
     def particulars(self, promise: StatedGuarantee, summary: FeatureSummary) -> Particulars:
         """What leaves of each record, whether its label is protected, and the bound on reconstruction."""
-        return about_features(summary)
+        return about_features(promise, summary)
 
     def reopen(
         self, files: Contents, summary: FeatureSummary, details: Mapping[str, Any], net: str | None

@@ -32,7 +32,7 @@ from airlock.bundle.files import claim, claimed, parse_json, read_file, replace_
 from airlock.bundle.vault import Vault
 from airlock.config import Frozen, ReleaseConfig, load_project
 from airlock.data import Records, Split
-from airlock.errors import AccountingError, ConfigError, FormatError, LedgerBroken, Refused
+from airlock.errors import AccountingError, AirlockError, ConfigError, FormatError, LedgerBroken, Refused
 
 if TYPE_CHECKING:
     from airlock.ledger import Charged, Register
@@ -255,6 +255,76 @@ def check_served(release_id: str, vault: Vault) -> None:
                 "Its answers would come on top of the budget of the data set.",
                 "Count it first: airlock register add BUNDLE.",
             )
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Whether the register of a data set counts a release; the house's own matter, for its terminal.
+
+    Args:
+        data: The name of the data set.
+        place: Which register, and who says so.
+        units: What the register charged for the release; None if it does not count it.
+        cost: The same, on the scale on which the whole budget is `epsilon`.
+        left: What is left, on the same scale.
+        epsilon: The whole budget.
+        unread: Why the register could not be read; then nothing else is known.
+    """
+
+    data: str
+    place: str
+    units: int | None = None
+    cost: float = 0.0
+    left: float = 0.0
+    epsilon: float = 0.0
+    unread: str = ""
+
+
+def counting(name: str, release_id: str, vault: Vault) -> Counting | None:
+    """Whether the register of these data counts a release; None where neither config nor vault knows one.
+
+    Args:
+        name: Of the data set, as on the card.
+        release_id: Of the card.
+        vault: Where registers are known, and their marks are.
+    """
+    unread: Counting | None = None
+    try:
+        places = list(_places(name, vault))
+    except AirlockError as error:
+        return Counting(name, "that is configured", unread=error.found)
+    for found in places:
+        try:
+            with open_at(found, vault) as register:
+                if register.terms.register == name:
+                    return _counting(found, register, release_id)
+        except AirlockError as error:
+            unread = unread or Counting(name, str(found), unread=error.found)
+    return unread
+
+
+def _places(name: str, vault: Vault) -> Iterator[RegisterPlace]:
+    """The register that is configured, and those that the vault knows for these data."""
+    configured = find()
+    if configured is not None:
+        yield configured
+    known = {one.place for one in known_registers(vault) if one.data == name}
+    for place in sorted(known - ({shown_place(configured.place)} if configured else set())):
+        yield RegisterPlace(place, "the vault")
+
+
+def _counting(found: RegisterPlace, register: Register, release_id: str) -> Counting:
+    budget, history = filter_of(register), list(register.history())
+    own = [one.units for one in history if one.release == release_id]
+    left = budget.units - sum(one.spent for one in history)
+    return Counting(
+        data=register.terms.register,
+        place=str(found),
+        units=own[0] if own else None,
+        cost=budget.share(own[0]) if own else 0.0,
+        left=budget.share(left),
+        epsilon=budget.epsilon,
+    )
 
 
 # What the vault knows.

@@ -31,7 +31,16 @@ from airlock.accounting.calibrate import suggesting
 from airlock.auditing import paid_attacks
 from airlock.bundle.card import Card
 from airlock.bundle.contents import CONFIG, PATH_REMOVED, Contents, Defects, Skip, Test
-from airlock.config import ACCOUNTANTS, DataConfig, ReleaseConfig, TuneConfig, from_table, merge, parse
+from airlock.config import (
+    ACCOUNTANTS,
+    SEARCHED_KEYS,
+    DataConfig,
+    ReleaseConfig,
+    TuneConfig,
+    from_table,
+    merge,
+    parse,
+)
 from airlock.data import Facts
 from airlock.data.people import declared_people, refuse_test_file, unit_of
 from airlock.data.sources import SOURCES
@@ -41,6 +50,7 @@ from airlock.training.front_ends.public import is_about_public
 
 CLOSE = 1e-9  # relative; another machine may round a logarithm or a power in another way
 _MOST_INPUTS = 1 << 22  # numbers in a record; planning makes the network
+_PLAIN = "pixels-linear"  # the record itself
 _NOT_COMPARED = "Events, noise, budget and figures were not compared with what the config leads to."
 _A_PATH = f"A setting was a path, which never leaves. {_NOT_COMPARED}"
 _ELSEWHERE = "(not in the bundle)"
@@ -69,13 +79,20 @@ def tests(files: Contents, card: Card | None, given: Mapping[str, object] | None
     return [("plan", says, lambda: _compare(files, card, given or {}))]
 
 
-def as_asked(config: ReleaseConfig) -> ReleaseConfig:
-    """A bundle's config as it was asked for: under the method's name of today, and with the front end left to it."""
+def as_asked(config: ReleaseConfig, card: Card | None) -> ReleaseConfig:
+    """A bundle's config as it was asked for: under the method's name of today, and with the front end left to it.
+
+    Where the config does not name features, those on the card are meant: what is chosen for a table has changed, and
+    bundles from before have the record itself. Everything else on the card is compared with what these lead to.
+    """
     _, _, method = methods.RENAMED.get(f"{config.channel}/{config.method}", "").partition("/")
     if method:  # without a notice: the user cannot change what a bundle says
         config = config.model_copy(update={"method": method})
+    if card is not None and card.details.get("net") == _PLAIN and config.data.columns:
+        settings = {"features": _PLAIN.removesuffix("-linear"), **config.settings}
+        config = config.model_copy(update={"settings": settings})
     # The method chooses a front end by itself: as a `net` it would be trained as a whole.
-    return config.model_copy(update={"net": "auto"}) if config.net in nets.front_names() else config
+    return config.model_copy(update={"net": "auto"}) if nets.is_front(config.net) else config
 
 
 def _compare(files: Contents, card: Card | None, given: Mapping[str, object]) -> Defects:
@@ -85,7 +102,7 @@ def _compare(files: Contents, card: Card | None, given: Mapping[str, object]) ->
     strangers = _strangers(table, given)
     accountant = strangers.pop("accountant", None)  # it can only raise ε, so that the rest can be planned without it
     unseen = _unseen(table, strangers)
-    config = _config(table, given, {**strangers, **({"accountant": ""} if accountant else {})})
+    config = _config(table, given, {**strangers, **({"accountant": ""} if accountant else {})}, card)
     method = methods.find(config)
     if method.withheld:
         raise Skip(f"Settings that {method.channel}/{method.method} plans with stay in the vault. {_NOT_COMPARED}")
@@ -197,7 +214,9 @@ def _not_imported(key: str, name: str) -> str:
     )
 
 
-def _config(table: dict[str, Any], given: Mapping[str, object], strangers: Mapping[str, str]) -> ReleaseConfig:
+def _config(
+    table: dict[str, Any], given: Mapping[str, object], strangers: Mapping[str, str], card: Card | None
+) -> ReleaseConfig:
     """The config that can be planned, or at least checked: with stand-ins for what is not imported."""
     here = table.get("data")
     placed = {} if isinstance(here, Mapping) and "source" in here else {"data.source": _ELSEWHERE}
@@ -211,7 +230,7 @@ def _config(table: dict[str, Any], given: Mapping[str, object], strangers: Mappi
             instead[top] = "auto"
     foreign = plugins.strangers(table) | _not_built_in(table)
     named = {key: value for key, value in given.items() if key in foreign}
-    return as_asked(from_table(merge(table, {**placed, **instead, **named})))
+    return as_asked(from_table(merge(table, {**placed, **instead, **named})), card)
 
 
 def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
@@ -220,7 +239,7 @@ def _not_built_in(table: Mapping[str, Any]) -> dict[str, str]:
     known = {
         "method": own,
         "accountant": table.get("accountant", "auto") in ACCOUNTANTS,
-        "net": table.get("net", "auto") in ("auto", *nets.names(), *nets.front_names()),
+        "net": _is_own_net(table.get("net", "auto")),
     }
     found = {key: str(table.get(key)) for key, ours in known.items() if not ours}
     settings = table.get("settings")
@@ -238,29 +257,48 @@ def _search_unseen(table: Mapping[str, Any]) -> str | None:
     """
     if table.get("tune") is None:
         return None
-    channel, tune = str(table.get("channel")), parse(TuneConfig, table["tune"], "tune")
+    tune = parse(TuneConfig, table["tune"], "tune")
     base = {} if tune.base is None else dict(_dotted(tune.base.model_dump(exclude_none=True)))
-    tried = [(key, value) for grid in tune.search for key, values in grid.items() for value in values]
-    for key, value in (*tried, *base.items()):
-        hidden, name = PATH_REMOVED in str(value), key.split(".")[-1 if "." not in key else 1]
-        if not hidden and not _is_foreign(channel, key, name, value):
-            continue
-        if key not in ("method", "net") and name not in _FROM_ELSEWHERE.get(channel, {}):
-            raise ConfigError(f"neither a path nor a network as {key} in [tune]", f"'{value}'", "It cannot be either.")
-        if hidden:
-            return _A_PATH
-        return f"'{value}', which was searched, is not imported because a bundle names it. {_NOT_COMPARED}"
+    for candidate in tune.candidates:
+        named = {"channel": str(table.get("channel")), **base, **candidate}
+        for key, value in named.items():
+            if (unseen := _value_unseen(str(named["channel"]), key, value)) is not None:
+                return unseen
     return None
+
+
+def _value_unseen(channel: str, key: str, value: object) -> str | None:
+    """Why one value of a candidate cannot be planned with here; None if it can.
+
+    Raises:
+        ConfigError: Code from elsewhere or a path is where there cannot be such a thing.
+    """
+    hidden, name = PATH_REMOVED in str(value), key.split(".")[-1 if "." not in key else 1]
+    if not hidden and not _is_foreign(channel, key, name, value):
+        return None
+    if key not in SEARCHED_KEYS and name not in _FROM_ELSEWHERE.get(channel, {}):
+        raise ConfigError(f"neither a path nor a network as {key} in [tune]", f"'{value}'", "It cannot be either.")
+    return (
+        _A_PATH
+        if hidden
+        else f"'{value}', which was searched, is not imported because a bundle names it. {_NOT_COMPARED}"
+    )
 
 
 def _is_foreign(channel: str, key: str, name: str, value: object) -> bool:
     """Whether a value of a candidate leads to code from elsewhere, installed here or not."""
+    if key == "channel":
+        return False  # packages bring methods, no channels; one that is unknown is refused with the config
     if key == "method":
         return not methods.is_built_in(f"{channel}/{value}")
     if key == "net":
-        return value not in ("auto", *nets.names(), *nets.front_names())
+        return not _is_own_net(value)
     teacher = channel == "student" and name == "teacher" and value not in ("auto", *nets.names())
     return teacher or bool(plugins.strangers({"settings": {name: value}}))
+
+
+def _is_own_net(name: object) -> bool:
+    return name in ("auto", *nets.names()) or nets.is_front(str(name))
 
 
 def _dotted(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -276,7 +314,8 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
     if config.data.source in SOURCES:
         return data.describe(config)
     said, unit = card.data, unit_of(config)
-    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin)
+    columns = tuple(config.data.columns.items())
+    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns)
     if config.data.person is None or unit == "record":
         return replace(known, grouped=config.data.person is not None)
     if said.test_records is not None:
@@ -301,7 +340,8 @@ def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
 def _declared(declared: DataConfig) -> dict[str, object]:
     """What a config says of the owner's own data; it always says how many records there are."""
     classes = declared.classes
-    named: dict[str, object] = {"shape": declared.shape}
+    table = (sum(column.width for column in declared.columns.values()),)
+    named: dict[str, object] = {"shape": table if declared.columns else declared.shape}
     named["classes"] = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
     return {"records": declared.records} | {key: value for key, value in named.items() if value is not None}
 

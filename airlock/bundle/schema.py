@@ -116,7 +116,7 @@ class PartCost(Frozen):
 
 
 class PartCosts(Frozen):
-    """The cost to each part. A keyed hash of its content puts each record in one part, so parts compose in parallel.
+    """The cost to each part. A keyed hash puts each record in one part, so parts compose in parallel.
 
     Where the protected unit is a person, a keyed hash of the identifier puts each person in one part.
 

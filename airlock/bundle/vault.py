@@ -287,7 +287,7 @@ class Vault:
                 "others" if begun else "a checkpoint without a fingerprint of its records",
                 "The steps so far learnt from other records than the rest would, and the accounted events would be "
                 "those of neither.",
-                "Restore the records, or start without --resume.",
+                "Restore the records, or begin anew: --again for a release, without --resume for an audit.",
             )
         if not resume:  # before the fingerprint changes: what lies there was learnt from the records of the old one
             shutil.rmtree(folder)
@@ -295,6 +295,11 @@ class Vault:
             sync_folder(folder.parent)
         replace_file(file, mine)
         return folder
+
+    def is_unfinished(self, run_key: str) -> bool:
+        """Whether a run of this key has begun to read, or was charged, and has not ended; it may still be running."""
+        kept = (self._fingerprint_file(run_key), self._reservation_file(run_key))
+        return any(file.exists() for file in kept)
 
     def forget_checkpoint(self, run_key: str) -> None:
         """Remove the checkpoints of a run that is finished."""
@@ -308,6 +313,9 @@ class Vault:
     def reservation_file(self, run_key: str) -> Path:
         """Where a run that is charged in a register keeps its reservation and the key of its noise."""
         self._prepare(_CHECKPOINTS)
+        return self._reservation_file(run_key)
+
+    def _reservation_file(self, run_key: str) -> Path:
         return self.root / _CHECKPOINTS / f"{_checked(run_key)}.reservation"
 
     def _fingerprint_file(self, run_key: str) -> Path:

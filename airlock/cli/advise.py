@@ -12,6 +12,7 @@ from airlock.cli.terminal import (
     DataDirOption,
     JsonOption,
     SetOption,
+    check_place,
     overrides,
     parse_shape,
     print_json,
@@ -80,7 +81,7 @@ def advise(
     from airlock.comparison.advise import as_toml, release_for
     from airlock.comparison.settings import from_table
 
-    _check_place(write, force)
+    check_place(write, force)
     table = _table(config, data, epsilon, delta)
     given = {f"need.{key}": value for key, value in need.items() if value is not None}
     given |= _declared(label, classes, records, column, shape)
@@ -161,16 +162,16 @@ def _table(config: Path | None, data: str | None, epsilon: float | None, delta: 
     return {"epsilons": [1.0], "delta": 1e-5} | table
 
 
-def _check_place(write: Path | None, force: bool) -> None:
-    if write is not None and write.exists() and not force:
-        why = "Existing files are not overwritten."
-        raise ConfigError(f"no file at {write}", "one", why, "Use another name, or --force.")
+PAID_CHOICE = (
+    "To choose between methods by their results, and pay for it: airlock compare --pay; also between their settings: "
+    "airlock tune."
+)
 
 
 def _print(found: Advice, write: Path | None) -> None:
     rows = [[one.method, one.reason] for one in found.ranking if one.recommended]
     footer = [f"Not suitable: {one.method}: {one.reason}" for one in found.ranking if not one.recommended]
-    footer += ["", found.sentence, "To choose among several by their results, and pay for it: airlock tune."]
+    footer += ["", found.sentence, PAID_CHOICE]
     if write is not None:
         footer += ["", f"Written: {shown(write)}", f"Then: airlock plan {shown(write)}"]
     print_table("What fits, best first", ["method", "why"], rows, "\n".join(footer))

@@ -42,7 +42,8 @@ def audit(
     shadows: int = typer.Option(32, help="The number of shadow models, even. More models make stronger attacks."),
     like: str = typer.Option(
         "plain",
-        help="How they are trained: 'plain', without privacy and together, or 'release', each by the method itself.",
+        help="How they are trained: 'plain', without privacy and together; 'release', each by the method itself; or "
+        "'search', each by the whole search that the bundle came from.",
     ),
     epochs: int = typer.Option(20, help="Epochs of plain shadow models."),
     records: int = typer.Option(10_000, help="The most members, and as many non-members."),

@@ -1,26 +1,37 @@
-"""`airlock compare`: every method that fits, on the same records, under the same attacks; `airlock demo` on digits."""
+"""`airlock compare`: every method that fits, on the same records, under the same attacks; `airlock demo` on digits.
+
+With `--pay` it chooses itself: a search over the methods, which ε pays for, and one model leaves.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress
 from rich.text import Text
 
+from airlock.cli.release import print_summary, summary, tell_register
 from airlock.cli.terminal import (
     LABEL,
+    AgainOption,
+    ComposesOption,
     ConfigArgument,
     DataDirOption,
+    FollowedOption,
+    ForceOption,
+    InsecureSeedOption,
     JsonOption,
     SetOption,
+    ToOption,
     VaultOption,
+    check_place,
     err_console,
     overrides,
     print_json,
@@ -28,13 +39,16 @@ from airlock.cli.terminal import (
     print_text,
     progress_bar,
     shown,
+    tell,
     translate_errors,
 )
-from airlock.errors import visible
+from airlock.errors import ConfigError, visible
 
 if TYPE_CHECKING:
     from airlock.comparison import Comparison, Row
+    from airlock.comparison.paid import PaidComparison
     from airlock.comparison.run import Moment, Say
+    from airlock.comparison.settings import CompareConfig
 
 Steps = Callable[[str, int, int], None]
 LEGEND = (
@@ -47,7 +61,13 @@ LEGEND = (
 @translate_errors
 def compare(
     config: Path = ConfigArgument,
-    out: Path = typer.Option(..., "--out", "-o", help="Folder for finished cells, results and the page."),
+    out: Path | None = typer.Option(
+        None,
+        "--out",
+        "-o",
+        help="Folder for finished cells, results and the page; with --pay, the folder that becomes the bundle.",
+        show_default=False,
+    ),
     data_dir: Path | None = DataDirOption,
     quick: bool = typer.Option(False, "--quick", help="One seed and a short court, for a first impression."),
     jobs: int = typer.Option(
@@ -57,19 +77,99 @@ def compare(
         None, "--minutes", help="The time limit; the last cells in line are dropped and listed.", show_default=False
     ),
     settings: list[str] = SetOption,
+    pay: bool = typer.Option(
+        False, "--pay", help="Choose by a search over the methods, which ε pays for, and release the best."
+    ),
+    write: Path | None = typer.Option(
+        None, "--write", help="With --pay: write that search as a config here, and run nothing.", show_default=False
+    ),
+    to: str | None = ToOption,
+    composes_with: list[Path] = ComposesOption,
+    force: bool = ForceOption,
+    resume: bool = typer.Option(False, "--resume", help="With --pay: continue an interrupted search."),
+    again: bool = AgainOption,
+    insecure_seed: int | None = InsecureSeedOption,
+    followed: str = FollowedOption,
+    vault: Path | None = VaultOption,
     as_json: bool = JsonOption,
 ) -> None:
-    """Run every suitable method at every ε and say which is best; run it again to continue."""
+    """Run every suitable method at every ε and say which is best; or, with --pay, choose and release."""
     from airlock.comparison.run import compare as run_comparison
     from airlock.comparison.settings import load
 
+    how = {"composes_with": composes_with, "force": force, "resume": resume, "insecure_seed": insecure_seed}
+    how |= {"again": again, "followed": followed, "vault": vault}
+    _check_options(pay, {"write": write, "to": to, **how}, {"quick": quick, "jobs": jobs > 1, "minutes": minutes})
     asked = load(config, overrides(settings, minutes=minutes))
+    if pay:
+        _compare_paid(asked, out, write, data_dir, to or "", how, as_json)
+        return
+    if out is None:
+        raise ConfigError("a folder for the results", "none", do="Name it: --out DIR.")
     with telling() as (say, steps):
         found = run_comparison(asked, out, data_dir=data_dir, quick=quick, jobs=jobs, say=say, progress=steps)
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
         print_comparison(found, out)
+
+
+def _check_options(pay: bool, paid: Mapping[str, object], unpaid: Mapping[str, object]) -> None:
+    """Refuse options of the other kind of comparison: one that is silently ignored would hide a mistake."""
+    given = [name.replace("_", "-") for name, value in (unpaid if pay else paid).items() if value]
+    if given:
+        kind = "no" if pay else "only with --pay"
+        why = "A search is not cut short, and its runs are made one after another." if pay else ""
+        raise ConfigError(f"{kind} --{given[0]}{' with --pay' if pay else ''}", "it", why, "Leave it out.")
+
+
+def _compare_paid(
+    asked: CompareConfig, out: Path | None, write: Path | None, data_dir: Path | None, to: str,
+    how: Mapping[str, Any], as_json: bool,
+) -> None:  # fmt: skip
+    """Say who takes part, before a record is read; then search, and release the best."""
+    from airlock.comparison.paid import as_search
+    from airlock.pipeline import tune_release
+
+    made = as_search(asked, data_dir, to)
+    _tell_paid(made)
+    if write is not None:
+        _write_search(made, write, bool(how["force"]), as_json)
+        return
+    if out is None:
+        raise ConfigError("a folder for the bundle", "none", do="Name it: --out DIR; or use --write FILE.")
+    tell_register(made.config)
+    with progress_bar() as progress:
+        outcome = tune_release(made.config, out, data_dir=data_dir, progress=progress, **how)
+    if as_json:
+        print_json({**summary(outcome, out), **_who(made)})
+    else:
+        print_summary(outcome, out)
+
+
+def _tell_paid(made: PaidComparison) -> None:
+    tell("", f"One model leaves, of {len(made.taking_part)} methods that are searched: {', '.join(made.taking_part)}.")
+    for one in made.left_out:
+        tell("", f"Left out: {one.method}: {one.reason}")
+    for line in made.unused:
+        tell("", f"Not used: {line}")
+
+
+def _write_search(made: PaidComparison, place: Path, force: bool, as_json: bool) -> None:
+    from airlock.bundle.files import replace_file
+    from airlock.comparison.advise import as_toml
+
+    check_place(place, force)
+    replace_file(place, as_toml(made.config, "A choice between methods that ε pays for."))
+    if as_json:
+        print_json({"written": str(place), **_who(made)})
+    else:
+        print_text(f"Written: {shown(place)}\nThen: airlock plan {shown(place)}, airlock tune {shown(place)} --out DIR")
+
+
+def _who(made: PaidComparison) -> dict[str, Any]:
+    left = [one.model_dump(mode="json", include={"method", "reason"}) for one in made.left_out]
+    return {"searched": list(made.taking_part), "left_out": left}
 
 
 @contextlib.contextmanager
@@ -208,7 +308,7 @@ def demo(
     if advice.method is not None and advice.epsilon is not None:
         with progress_bar() as progress:
             chosen = asked.release(advice.method, advice.epsilon, asked.seeds[0])
-            make_release(chosen, out / DEMO_BUNDLE, force=True, vault=vault, progress=progress)
+            make_release(chosen, out / DEMO_BUNDLE, force=True, resume=True, vault=vault, progress=progress)
         released = True
     if as_json:
         print_json({**found.model_dump(mode="json"), "bundle": str(out / DEMO_BUNDLE) if released else None})

@@ -59,7 +59,7 @@ def court(
         False, "--one-run", help="One whole release with many canaries instead of many short runs; weaker."
     ),
     people: bool = typer.Option(
-        False, "--people", help="Add or remove a person with many records instead of one record."
+        False, "--people", help="Add or remove people with many records instead of single records."
     ),
     canaries: int = typer.Option(
         1000, help="With --one-run: the number of canaries, each included or not by a coin flip."
@@ -102,10 +102,8 @@ def court(
         raise ConfigError(
             "--set and --data-dir only with --config", "no --config", "A method's own case has no settings."
         )
-    if one_run and people:
-        raise ConfigError("--one-run or --people", "both", "Canaries are single records.", "Leave one out.")
     if one_run:
-        verdict = _one_run(name, epsilon, delta, canaries, confidence, stream)
+        verdict = _one_run(name, epsilon, delta, people, canaries, confidence, stream)
         words = one_run_in_words(name, verdict)
     else:
         verdict = _many_runs(name, epsilon, delta, people, pairs, confidence, seconds, stream)
@@ -143,7 +141,7 @@ def _many_runs(
 
 
 def _one_run(
-    name: str, epsilon: float, delta: float, canaries: int, confidence: float, stream: Stream
+    name: str, epsilon: float, delta: float, people: bool, canaries: int, confidence: float, stream: Stream
 ) -> OneRunVerdict:
     from airlock.auditing import judge_one_run
     from airlock.auditing.one_run_audit import check_count
@@ -151,7 +149,7 @@ def _one_run(
 
     check_count(canaries)
     with progress_bar() as progress:
-        return judge_one_run(open_canaries(name, epsilon, delta, canaries), stream, confidence, progress)
+        return judge_one_run(open_canaries(name, epsilon, delta, canaries, people), stream, confidence, progress)
 
 
 def in_words(name: str, verdict: Verdict) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from airlock.cli.terminal import (
+    AgainOption,
     ConfigArgument,
     DataDirOption,
     DeltaOption,
@@ -165,6 +166,7 @@ def extract(
     ),
     force: bool = ForceOption,
     resume: bool = typer.Option(False, "--resume", help="Continue an interrupted run of the same config."),
+    again: bool = AgainOption,
     insecure_seed: int | None = typer.Option(
         None, "--insecure-seed", help="Seed the privacy noise, for tests.", show_default=False
     ),
@@ -190,6 +192,7 @@ def extract(
             accept_unproven=accept_unproven,
             force=force,
             resume=resume,
+            again=again,
             composes_with=composes_with,
             insecure_seed=insecure_seed,
             vault=vault,

@@ -46,6 +46,7 @@ def gate(
     from airlock.bundle import Vault, dossier, read, verify
     from airlock.bundle.gate import weigh
     from airlock.bundle.policy import load
+    from airlock.bundle.register import counting
     from airlock.bundle.rendering.sacro import write_report
     from airlock.bundle.signing.keys import read_all
     from airlock.bundle.signing.signatures import covers_newest_dossier
@@ -56,21 +57,24 @@ def gate(
     checks = verdict.checks
     defects = [check.says for check in checks if check.outcome == "failed"]
     readable = all(check.outcome != "failed" for check in checks if check.name == "card")
-    card = read(bundle, verdict.digests).card if readable else None
+    card = read(bundle, verdict.digests).card if readable and verdict.note is None else None
     inside = dossier.find(safe, card.release_id) if card else None
     current = covers_newest_dossier(safe, card.release_id) if card else None
     unplanned = next((check.says for check in checks if (check.name, check.outcome) == ("plan", "skipped")), None)
     recorded = any((check.name, check.outcome) == ("record", "ok") for check in checks)
-    weighing = weigh(card, defects, inside, verdict.signatures, current, unplanned, recorded, limits)
+    known = counting(card.data.name, card.release_id, safe) if card else None
+    weighing = weigh(
+        card, defects, inside, verdict.signatures, current, unplanned, recorded, limits, known, verdict.note
+    )
     if as_json:
         print_json(weighing.to_dict())
     else:
         lists = {title: getattr(weighing, name) for name, title in TITLES.items()}
         print_lines(lambda width, plain: in_words(lists, weighing.open))
     if sacro is not None:
-        if defects:
-            raise Refused("a bundle that verifies, to export its audit", "a defect", "Its figures may be wrong.")
-        assert card is not None
+        if defects or card is None:
+            found = "a defect" if defects else "one of an earlier format"
+            raise Refused("a bundle that verifies, to export its audit", found, "Its figures may be wrong.")
         write_report(sacro, card, dossier.read(safe, card.release_id))
     raise typer.Exit(0 if weighing.open else 1)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from airlock.cli.terminal import (
+    AgainOption,
     ComposesOption,
     ConfigArgument,
     DataDirOption,
@@ -54,6 +55,7 @@ def release(
     ),
     force: bool = ForceOption,
     resume: bool = typer.Option(False, "--resume", help="Continue an interrupted run of the same config."),
+    again: bool = AgainOption,
     insecure_seed: int | None = InsecureSeedOption,
     followed: str = FollowedOption,
     court_seconds: float = typer.Option(
@@ -82,6 +84,7 @@ def release(
             accept_unproven=accept_unproven,
             force=force,
             resume=resume,
+            again=again,
             composes_with=composes_with,
             insecure_seed=insecure_seed,
             vault=vault,
@@ -117,9 +120,8 @@ def tune(
     to: str | None = ToOption,
     composes_with: list[Path] = ComposesOption,
     force: bool = ForceOption,
-    resume: bool = typer.Option(
-        False, "--resume", help="Continue an interrupted search of the same config; without it, a new one spends again."
-    ),
+    resume: bool = typer.Option(False, "--resume", help="Continue an interrupted search of the same config."),
+    again: bool = AgainOption,
     insecure_seed: int | None = InsecureSeedOption,
     followed: str = FollowedOption,
     vault: Path | None = VaultOption,
@@ -138,6 +140,7 @@ def tune(
             data_dir=data_dir,
             force=force,
             resume=resume,
+            again=again,
             composes_with=composes_with,
             insecure_seed=insecure_seed,
             vault=vault,

@@ -58,6 +58,9 @@ ComposesOption = typer.Option(
     "--composes-with",
     help="The bundle of another release from the same data; the card states the total. Repeatable.",
 )
+AgainOption = typer.Option(
+    False, "--again", help="Begin anew although an unfinished run of the same config is in the vault; it spends again."
+)
 ForceOption = typer.Option(False, "--force", help="Replace an existing bundle at --out.")
 InsecureSeedOption = typer.Option(
     None,
@@ -99,6 +102,13 @@ def err_console() -> Console:
 def tell(word: str, message: str, style: str = "") -> None:
     """A message on stderr, after a word in a style of its own."""
     err_console().print(Text.assemble((visible(word), style), " " if word else "", visible(message, breaks=True)))
+
+
+def check_place(write: Path | None, force: bool) -> None:
+    """Refuse to write over a file, before any work is done."""
+    if write is not None and write.exists() and not force:
+        why = "Existing files are not overwritten."
+        raise ConfigError(f"no file at {write}", "one", why, "Use another name, or --force.")
 
 
 def print_text(line: str) -> None:

@@ -1,9 +1,10 @@
 """Which method is best: all applicable methods on the same records, under the same attacks, and a page of the results.
 
 In: a `CompareConfig`. Out: a `Comparison`, as JSON, as CSV and as a page. It is for the holder of the records alone: no
-ε covers it, and none of it may leave.
+ε covers it, and none of it may leave. What may leave is the choice itself, made by a search that is paid for.
 
     settings  what is compared: TOML in, a frozen `CompareConfig` out
+    paid      a comparison as a search over its methods, which is paid for
     matrix    the cells, laid out before any record is read
     run       run cell after cell, until all are done or time runs out
     cell      run one cell and keep only its figures

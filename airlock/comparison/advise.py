@@ -211,6 +211,19 @@ UNFIT: Mapping[ArtefactKind, Callable[[Need], str]] = {
 }
 
 
+def objection(method: str, planned: Plan | AirlockError, need: Need) -> str:
+    """Why a method may not be recommended for a need before any run; empty if it may.
+
+    Args:
+        method: As CHANNEL/METHOD.
+        planned: Its plan, or why there is none.
+        need: What the release is for.
+    """
+    failed = isinstance(planned, AirlockError)
+    option = _Option(method, error=str(planned)) if failed else _Option(method, planned)  # type: ignore[arg-type]
+    return _against(option, need)
+
+
 def _against(option: _Option, need: Need) -> str:
     """Why a method may not be recommended for this need; empty if it may."""
     method = option.method

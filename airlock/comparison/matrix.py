@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -122,12 +122,12 @@ def lay_out(config: CompareConfig, data_dir: Path | None = None) -> Matrix:
     return Matrix(tuple(_ordered(config, plans)), skipped, facts, subject)
 
 
-def chosen(config: CompareConfig) -> list[str]:
-    """The requested methods in the order of the matrix, always including plain DP-SGD."""
+def chosen(config: CompareConfig, always: Collection[str] = (PLAIN,)) -> list[str]:
+    """The requested methods in the order of the matrix, and those that are always included."""
     asked = config.methods
 
     def wanted(name: str) -> bool:
-        if name == PLAIN or name in asked:
+        if name in always or name in asked:
             return True
         return (not asked or name.partition("/")[0] in asked) and methods.named(name).listed
 

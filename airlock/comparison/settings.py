@@ -18,10 +18,13 @@ from airlock.config import (
     Positive,
     ReleaseConfig,
     SplitConfig,
+    TuneTerms,
+    may_have_a_register,
     merge,
     parse,
     placed,
     read_table,
+    resolved,
 )
 from airlock.errors import ConfigError
 from airlock.methods import METHODS, RENAMED, current_name, named, refuse_gone
@@ -50,6 +53,9 @@ class BaselineSettings(Frozen):
     learning_rate: Positive = 2e-3
 
 
+may_have_a_register()
+
+
 class CompareConfig(Frozen):
     """One comparison: the records, the values of ε, and what to compare.
 
@@ -72,6 +78,8 @@ class CompareConfig(Frozen):
         settings: The settings of individual methods, by CHANNEL/METHOD; `baseline` is the model without privacy.
         court_seconds: How long the court tries each proven method; a claim gets up to ten times as long. 0: no court.
         need: What the release is for.
+        register: As in a release, for `--pay`: a comparison charges nothing.
+        pay: How the search runs that `airlock compare --pay` makes of the comparison; a comparison has no use for it.
     """
 
     data: AnyData
@@ -91,6 +99,8 @@ class CompareConfig(Frozen):
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     court_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
     need: Need = Need()
+    pay: TuneTerms = TuneTerms()
+    register: str | None = None
 
     @field_validator("epsilons", "seeds", "methods")
     @classmethod
@@ -158,7 +168,9 @@ def from_table(
         for name in names:
             _check_name(key, name)
     config.baseline  # noqa: B018 - validates it early
-    return config.model_copy(update={"data": placed(config.data, folder)})
+    return config.model_copy(
+        update={"data": placed(config.data, folder), "register": resolved(config.register, folder)}
+    )
 
 
 def _renamed(table: dict[str, object]) -> dict[str, object]:

@@ -124,6 +124,7 @@ def _facts(config: ReleaseConfig, source: Source) -> Facts:
         records=data.records or source.records,
         test_records=data.test_records or source.test_records,
         origin=origin,
+        columns=source.columns,
     )
 
 

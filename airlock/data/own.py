@@ -211,6 +211,7 @@ def facts(config: ReleaseConfig) -> Facts:
         records=data.records,
         test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
         origin=f"The owner's {kind.title}; the number of records is declared, not counted; classes are {named_by}.",
+        columns=tuple(data.columns.items()),
     )
     return _of_people(known, config, path, kind)
 

@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from airlock import plugins
+from airlock.config import Column
 from airlock.data import benchmarks, cifar
 from airlock.data.npz import NpzFile
 from airlock.data.validate import Raw, check_classes
@@ -59,6 +60,7 @@ class Source:
         get: Instructions for getting it.
         find: Looks for it in a folder.
         package: Where it comes from, if it is not Airlock's own; filled in when it is looked up.
+        columns: Of a table: its columns by name, in the order in which they are encoded.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Source:
     get: str
     find: Callable[[Path], Place | None]
     package: str = ""
+    columns: tuple[tuple[str, Column], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -297,6 +300,7 @@ SOURCES = {
             16_281,
             "adult.data and adult.test from the UCI Machine Learning Repository, into adult/.",
             _find_in("adult", benchmarks.find_adult),
+            columns=tuple(benchmarks.ADULT_COLUMNS.items()),
         ),
         Source(
             "location30",

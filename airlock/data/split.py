@@ -1,17 +1,19 @@
 """The values of this package: `Facts` (what is public), `Records`, and `Split` (which record is in which part).
 
-A record's part is decided by a keyed hash of its own content, not by its position: adding or removing one record moves
-no other, and equal records of one file are always in the same part. Part sizes follow the fractions up to random
-variation, and a part may be empty.
+A record's part is decided by a keyed hash, not by its position: of its content and, where several records of the file
+are equal, of its number among them (`positions`). Adding or removing one record moves no other. Equal records fall into
+parts independently of each other, as different ones do, so every part is a random sample of the records even if only a
+few different rows exist. Part sizes follow the fractions up to random variation, and a part may be empty. A part orders
+its records by their digests.
 
 Classes may be kept out of the public part (`split.public_without`): records that would have been public are private
 instead. This depends only on the record's own label, so all of the above still holds.
 
 Shards: private records in M disjoint parts, for models that are trained on one shard each. Guarantee: a record's shard
-follows from a keyed hash of its own content, so every record is in exactly one shard, and adding or removing a record
-changes one shard and no other. Equal records share a shard. A record that is *replaced* may leave one shard and enter
-another, so two shards may change. A shard orders its records by their digests, not by their positions, so what is
-computed from it does not depend on the records of other shards. It may be empty.
+follows from the same kind of hash, so every record is in exactly one shard, and adding or removing a record changes one
+shard and no other. A record that is *replaced* may leave one shard and enter another, so two shards may change. A shard
+orders its records by their digests, not by their positions, so what is computed from it does not depend on the records
+of other shards. It may be empty.
 
 People. Where records say whose they are (`Records.person`), the hash is that of the person's number instead of the
 content: all records of a person are in one part and in one shard, and everything above holds for people in place of
@@ -31,7 +33,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.config import SplitConfig
+from airlock.config import Column, SplitConfig
 from airlock.errors import ConfigError
 
 Part = Literal["private", "public", "test", "holdout"]
@@ -59,6 +61,7 @@ class Facts:
         records_per_person: The declared bound K on the records of one person that a step or a release uses.
         grouped: Whether the data say whose a record is although the unit is a record: people stay together in the
             split, and a person with several records is protected less.
+        columns: Of a table: its columns by name, in the order in which they are encoded; empty for other data.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Facts:
     people: int | None = None
     records_per_person: int = 1
     grouped: bool = False
+    columns: tuple[tuple[str, Column], ...] = ()
 
     @property
     def unit(self) -> Literal["person", "record"]:
@@ -257,7 +261,7 @@ class Split:
 
 
 def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitConfig, seed: int) -> Split:
-    """Assign every record of the pool to a part by the hash of its content, or of its person, under `seed`.
+    """Assign every record of the pool to a part by its hash under `seed`: of content and number, or of its person.
 
     Public records of classes in `public_without` become private; the other parts do not change. Where records say whose
     they are, a public person with a record of such a class becomes private with all her records. An official test set
@@ -267,11 +271,18 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
     for each part, each (εᵢ, δᵢ)-DP under add-remove, and each reading only its own part. Then all their outputs
     together are (max εᵢ, max δᵢ)-DP for adding or removing one record of the pool or the test file.
 
-    Proof. The part of a record is a function of the file it is in, its own content, the public seed and the public
-    fractions: the code below never reads a second record to place a first (a part is a filter of its file). So adding
-    or removing one record adds it to or removes it from exactly one part, and the other three are unchanged, including
-    their order. The joint output is a product of independent outputs, three of which have the same distribution on both
-    sides; conditioned on those, the fourth is that of a mechanism on neighbouring inputs. ∎
+    Proof. Write the pool as the set of its pairs (content, number among the equal records), the numbers counted from 0.
+    The set does not depend on the order of the file, and adding one record adds exactly one pair to it, with the next
+    free number, wherever in the file the record is put; removing one removes the pair with the last number. The part of
+    a pair is a function of that pair, the public seed and the public fractions, and a part is the list of the contents
+    of its pairs in the order of their digests. So adding or removing one record adds one content to one part or removes
+    it there, and the other three are unchanged, including their order. An official test file is a part by itself. The
+    joint output is a product of independent outputs, three of which have the same distribution on both sides;
+    conditioned on those, the fourth is that of a mechanism on neighbouring inputs. ∎
+
+    Records are an independent sample of those in the file, for every part, whether rows repeat or not: the digests of
+    different pairs are independent. That is what the intervals of `auditing.evaluation` and the coins of
+    `auditing.members` rest on.
 
     This is why records that are both in the pool and in the official test file are not removed from either: the pool
     would then decide who is tested on, or vice versa, and one additional person would move several records.
@@ -284,7 +295,10 @@ def divide(facts: Facts, pool: Records, test: Records | None, fractions: SplitCo
     one record of each person is kept, chosen by a hash of her own records (`at_most`): she adds one record to that
     part, or removes one, and no other person's record changes. ∎
     """
-    position = positions(pool, seed)[0]
+    position, digests = positions(pool, seed)
+    if pool.person is None:
+        order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
+        pool, position = pool.take(order), position[order]
     parts: dict[Part, Records] = {}
     low = 0.0
     names: tuple[Part, ...] = ("public", "test", "holdout", "private")
@@ -309,32 +323,51 @@ def _kept_out(facts: Facts, pool: Records, fractions: SplitConfig) -> NDArray[np
     return found if pool.person is None else np.isin(pool.person, pool.person[found])
 
 
-def at_most(records: Records, most: int, seed: int) -> Records:
-    """At most so many records of each person: those whose content has the smallest hashes under `seed`.
+def limited(records: Records, most: int, seed: int) -> NDArray[np.int64]:
+    """The positions of at most so many records of each person: those with the smallest hashes of content under `seed`.
 
     Which records of a person are kept follows from her own records alone. Records that nobody is named for stay.
     """
     if records.person is None:
-        return records
+        return np.arange(len(records), dtype=np.int64)
     groups, kept = records.groups(), np.ones(len(records), bool)
     for start, end in itertools.pairwise(groups.starts.tolist()):
         if end - start > most:
             own = groups.rows[start:end]
             digests = content_digests(records.take(own), seed.to_bytes(8, "big"), _CHOSEN)
             kept[own[sorted(range(len(own)), key=digests.__getitem__)[most:]]] = False
-    return records.take(np.flatnonzero(kept))
+    return np.flatnonzero(kept)
+
+
+def at_most(records: Records, most: int, seed: int) -> Records:
+    """These records (`limited`)."""
+    return records if records.person is None else records.take(limited(records, most, seed))
 
 
 def positions(records: Records, seed: int, purpose: bytes = b"") -> tuple[NDArray[np.float64], list[bytes]]:
-    """A number in [0, 1) for every record and the digest it came from: by its person, else by its content.
+    """A position in [0, 1) for every record and the digest it came from: by its person, else by content and number.
 
-    Numbers for different purposes are independent of each other.
+    The number counts equal records in their order, from 0. Which of them has which number makes no difference to
+    anything that is computed from the records, since they are equal. Positions for different purposes are independent
+    of each other.
     """
     key = seed.to_bytes(8, "big")
-    named = records.person is not None
-    digests = person_digests(records, key, purpose) if named else content_digests(records, key, purpose)
+    if records.person is not None:
+        digests = person_digests(records, key, purpose)
+    else:
+        digests = _numbered(content_digests(records, key, purpose), key, purpose)
     head = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)[:, 0]
     return (head >> np.uint64(11)).astype(np.float64) * 2.0**-53, digests
+
+
+def _numbered(digests: list[bytes], key: bytes, purpose: bytes) -> list[bytes]:
+    """A digest of its own for each of several equal records; the first keeps that of its content."""
+    seen, found = dict[bytes, int](), []
+    for digest in digests:
+        number = seen[digest] = seen.get(digest, -1) + 1
+        again = digest + number.to_bytes(8, "big")
+        found.append(hashlib.blake2b(again, digest_size=16, key=key, person=purpose).digest() if number else digest)
+    return found
 
 
 def person_digests(records: Records, key: bytes, purpose: bytes = b"") -> list[bytes]:
@@ -373,9 +406,11 @@ def shard(records: Records, count: int, seed: int) -> list[NDArray[np.int64]]:
     """The positions of the records in each shard.
 
     Guarantee: adding or removing one record, or one person with all her records where those say whose they are, changes
-    one shard and no other. Proof. The shard of a record is a function of its content, or of its person's number. The
-    order within a shard is that of (how many records of the same person come before it in the file, digest, number),
-    in which nobody else's records occur: the others keep their order when somebody comes or goes. ∎
+    one shard and no other. Proof. The shard of a record is a function of its content and its number among equal
+    records, and adding a record adds the pair with the next free number (as for `divide`); or of its person's number.
+    The order within a shard is that of the digests, or of (how many records of the same person come before it in the
+    file, digest, number), in which nobody else's records occur: the others keep their order when somebody comes or
+    goes. ∎
 
     The first record of everybody comes before anybody's second one, so that whoever takes the first few records of a
     shard (`even`) meets as many people as possible.

@@ -10,10 +10,10 @@ UTF-8.
 
 Encoding by the public schema: cells in, numbers out; nothing is fitted to the records.
 
-A number is clamped to its declared [min, max] and scaled to [0, 1]; a category becomes one-hot by its declared values.
-The same cell always gives the same numbers, whatever the other records are, so encoding costs no privacy budget. A row
-with a cell that does not fit the schema is added to the `Faults` and left out; the holder is told its number and the
-column, never the cell's content.
+A number is clamped to its declared [min, max] and scaled to [0, 1], linearly or by its logarithm; a category becomes
+one-hot by its declared values. The same cell always gives the same numbers, whatever the other records are, so encoding
+costs no privacy budget. A row with a cell that does not fit the schema is added to the `Faults` and left out; the
+holder is told its number and the column, never the cell's content.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Cells = Sequence[str | None] | NDArray[np.float64]
 
 def width(columns: Mapping[str, Column]) -> int:
     """How many features the columns are encoded as."""
-    return sum(1 if c.categories is None else len(c.categories) + c.other for c in columns.values())
+    return sum(column.width for column in columns.values())
 
 
 def encode(
@@ -68,7 +68,7 @@ def encode(
         else:
             places = _places(name, cells[name], column.categories, column.other, faults, first)
             block[np.arange(count), at + places] = 1
-            at += len(column.categories) + column.other
+            at += column.width
     return block
 
 
@@ -111,7 +111,8 @@ def missing(name: str) -> Fault:
 
 def _scale(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
     low, high = column.min or 0.0, column.max or 0.0
-    return (np.clip(values, low, high) - low) / (high - low)
+    above, span = np.clip(values, low, high) - low, high - low
+    return np.log1p(above) / np.log1p(span) if column.scale == "log" else above / span
 
 
 def _places(

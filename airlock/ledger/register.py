@@ -119,7 +119,7 @@ class Advance:
                 f"a reservation that can be {self.kind}",
                 "one that is returned, released, or another's",
                 "Each reservation pays for one release.",
-                "Start the release again without --resume; it is charged again.",
+                "Begin the release anew: --again. It is charged again.",
             ) from error
         note = json.dumps({"of": self.number, **self.more}, sort_keys=True)
         transaction.append(self.kind, "", key=self.token, note=note)

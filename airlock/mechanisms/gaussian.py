@@ -108,10 +108,13 @@ class GaussianNoise:
     Args:
         sensitivity: The L2 sensitivity of the value, under the guarantee's relation.
         noise_multiplier: Standard deviation over sensitivity.
+        together: In how many coordinates neighbouring inputs may differ, where they are released in several calls,
+            piece by piece: then all calls together are that one event. 0 where one call has them all.
     """
 
     sensitivity: float
     noise_multiplier: float
+    together: int = 0
 
     @property
     def event(self) -> dpa.DpEvent:
@@ -125,7 +128,7 @@ class GaussianNoise:
 
     def scale(self, dimension: int) -> float:
         """The standard deviation actually added: it includes the effect of rounding on the sensitivity."""
-        return self.noise_multiplier * (self.sensitivity + self.grid * math.sqrt(dimension))
+        return self.noise_multiplier * (self.sensitivity + self.grid * math.sqrt(max(dimension, self.together)))
 
     def sample(self, dimension: int, stream: Stream, shape: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
         """The noise alone: normal, rounded to the grid."""

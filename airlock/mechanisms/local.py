@@ -3,13 +3,13 @@
 One record in, one noisy record out (Kasiviswanathan et al. 2011). A row depends only on its own record, so the
 guarantee for one row whose record is replaced is the guarantee for the whole set, whatever the other rows are: under
 replace-one, and under add-remove if rows are chosen such that adding or removing a record changes one of them
-(`methods.rows`).
+(`methods.rows`). Somebody with several records changes several rows, up to a public number of them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dp_accounting as dpa
 import numpy as np
@@ -25,30 +25,33 @@ from airlock.mechanisms.randomness import Stream
 
 @dataclass(frozen=True)
 class LocalGaussian:
-    """Clips every row to norm R and adds N(0, σ²) to each of its numbers, σ = 2R times the noise multiplier.
+    """Clips every row to norm R and adds N(0, σ²) to each of its numbers, σ = 2R√K times the noise multiplier.
 
-    Guarantee: two rows of norm at most R are at most 2R apart, so replacing one row by another is
-    `GaussianDpEvent(noise_multiplier)`, and so is the release of the whole set. A row that is not finite becomes
-    zero. A row depends only on its own record and its own noise. It is at most R away from the centre of the ball,
-    0: half as far, which `mechanisms.reconstruction` uses.
+    Guarantee: two rows of norm at most R are at most 2R apart, and two sets of K such rows, as one long vector, at most
+    2R√K: Σ ‖a_i − b_i‖² ≤ K (2R)². So changing any K rows is `GaussianDpEvent(noise_multiplier)`, and so is the release
+    of the whole set, in however many calls with noise of their own. A row that is not finite becomes zero. A row
+    depends only on its own record and its own noise. It is at most R away from the centre of the ball, 0, and K rows
+    are at most R√K away: half as far, which `mechanisms.reconstruction` uses.
 
     Args:
         clip_norm: R; public.
-        noise_multiplier: σ / 2R.
+        noise_multiplier: σ / 2R√K.
+        rows: K, how many rows may change together; public.
     """
 
     clip_norm: float
     noise_multiplier: float
+    rows: int = 1
 
     @property
     def noise(self) -> GaussianNoise:
         """The noise that is added."""
-        return GaussianNoise(2 * self.clip_norm, self.noise_multiplier)
+        return GaussianNoise(2 * self.clip_norm * math.sqrt(self.rows), self.noise_multiplier)
 
     @property
     def sigma(self) -> float:
         """The standard deviation of the noise on each number; the noise actually added has at least this."""
-        return 2 * self.clip_norm * self.noise_multiplier
+        return 2 * self.clip_norm * math.sqrt(self.rows) * self.noise_multiplier
 
     @property
     def event(self) -> dpa.DpEvent:
@@ -64,7 +67,9 @@ class LocalGaussian:
 
     def add(self, rows: Tensor, stream: Stream) -> NDArray[np.float64]:
         """Clipped rows with noise, flat."""
-        return self.noise.add(self.clip(rows).cpu().numpy(), stream)
+        clipped = self.clip(rows)
+        noise = replace(self.noise, together=self.rows * clipped.shape[1])
+        return noise.add(clipped.cpu().numpy(), stream)
 
 
 @dataclass(frozen=True)

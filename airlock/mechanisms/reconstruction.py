@@ -21,6 +21,18 @@ at most C κ for C classes, whatever labels have to do with pictures. Other reco
 are. In T runs of which one is picked, all T outputs together are T independent releases: normal in T times the
 dimension, at a distance of √T R.
 
+Several rows of one person. Where a person has up to n rows, the others may tell about a picture as much as its own:
+they may be the same picture. Let X be all of her pictures, of which x is one. Everything above holds with X in place of
+x in what is released, f(X) being her n rows as one vector: it is at most √n R away from the centre, so that
+t = √n R/σ, which is 1/2z for noise that hides all n rows (`LocalGaussian`), as for one record. E q_X is still the
+success of a guess that has nothing to do with X. People have to be independent of each other; one's own pictures need
+not be. x is one of hers drawn at random, and κ is about such pictures: one of each public person stands for them. To
+give back x counts as a success if its row is among hers that left.
+
+All labels of her rows leave, not only that of x, and they may tell about x too. The guess may be another for each
+label y of x together with each multiset w of the up to n − 1 other labels. It succeeds with probability Σ_y Σ_w κ_yw,
+and κ_yw ≤ κ_y: at most M times K, where M is the number of such multisets, (C + n − 1 choose n − 1); 1 for one row.
+
 κ from public pictures. The stated prior is the distribution that the public pictures were drawn from. PSNR ≥ p is a
 distance of at most r = √(D 10^(−p/10)) between D pixels from 0 to 1. Let B* be the ball of radius r with the largest
 mass, κ. Take m of the pictures as centres and n others as witnesses, α = 1 − confidence. If κ > ln(2/α)/m, some centre
@@ -32,7 +44,8 @@ larger of ln(2/α)/m and that bound, with confidence 1 − α.
 
 Where the public pictures have the labels of the task, the same holds for each κ_y, with the ball that has the largest
 mass of pictures with label y, centres and witnesses with label y, m and n as before, and α/C: K is at most the sum of
-these bounds. Where they have not, K is at most C times the bound on κ.
+these bounds. Where they have not, K is at most C times the bound on κ. Pictures have to be independent draws: of people
+with several, one each.
 """
 
 from __future__ import annotations
@@ -70,11 +83,11 @@ class Recovery:
 
 
 def bound(blind: float, noise_multiplier: float, runs: int = 1) -> float:
-    """The largest success of any attacker; `noise_multiplier` is σ/2R.
+    """The largest success of any attacker; `noise_multiplier` is σ/2R, or σ/2√n R for people with up to n rows.
 
     Args:
         blind: κ, of the best guess without the release.
-        noise_multiplier: σ/2R.
+        noise_multiplier: Of the noise.
         runs: How often noise was added before one result was picked.
     """
     if blind >= 1:
@@ -83,7 +96,7 @@ def bound(blind: float, noise_multiplier: float, runs: int = 1) -> float:
 
 
 def multiplier_for(blind: float, probability: float, runs: int = 1) -> float:
-    """The least σ/2R at which `bound` is at most `probability`, which must be above `blind`."""
+    """The least noise multiplier at which `bound` is at most `probability`, which must be above `blind`."""
     return float(math.sqrt(runs) / (2 * (stats.norm.ppf(probability) - stats.norm.ppf(blind))))
 
 
@@ -93,9 +106,10 @@ def blind_guess(
     seed: int,
     classes: int,
     labels: Tensor | None = None,
+    rows: int = 1,
     confidence: float = CONFIDENCE,
 ) -> list[float]:
-    """An upper bound on K, a blind guess that knows labels, for each level in dB; all together with this confidence.
+    """An upper bound on M K, a blind guess that knows labels, for each level in dB; all together with this confidence.
 
     Args:
         pictures: Public ones, (n, ...) with values from 0 to 1, at least `FEWEST`.
@@ -103,6 +117,7 @@ def blind_guess(
         seed: Decides who is a centre.
         classes: Of the task; 1 if no label leaves.
         labels: Of the pictures, from 0 to `classes` − 1, if they are labels of the task; each drawn with its picture.
+        rows: n, the most rows of one person.
         confidence: Of all bounds together.
     """
     flat = pictures.flatten(1).float()
@@ -119,7 +134,8 @@ def blind_guess(
         hits = _near(flat[first][own[first] == label], flat[second][own[second] == label], levels)
         for which, most in enumerate(hits):
             found[which] += max(least, _upper(most, witnesses, alpha))
-    return [min(1.0, one * classes / parts) for one in found]
+    beside = math.comb(classes + rows - 1, rows - 1)  # M
+    return [min(1.0, one * classes / parts * beside) for one in found]
 
 
 def _near(first: Tensor, second: Tensor, levels: Sequence[float]) -> list[int]:

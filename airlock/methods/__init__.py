@@ -133,12 +133,31 @@ def open_case(name: str, epsilon: float, delta: float, people: bool = False) -> 
     if name in CASES and not people:
         return CASES[name](epsilon, delta)
     method = named(name)
-    return method.case_of_people(epsilon, delta) if people else method.case(epsilon, delta)
+    return _of_people(method).case_of_people(epsilon, delta) if people else method.case(epsilon, delta)
 
 
-def open_canaries(name: str, epsilon: float, delta: float, count: int) -> Canaries:
-    """The same for a trial by one run with so many canaries."""
-    return named(name).canaries(epsilon, delta, count)
+def open_canaries(name: str, epsilon: float, delta: float, count: int, people: bool = False) -> Canaries:
+    """The same for a trial by one run with so many canaries; with `people`, each is a person with several records."""
+    method = named(name)
+    if people:
+        return _of_people(method).canaries_of_people(epsilon, delta, count)
+    return method.canaries(epsilon, delta, count)
+
+
+def _of_people(method: type[Channel]) -> type[Channel]:
+    """A method that claims something about people.
+
+    Raises:
+        ConfigError: It claims nothing about them.
+    """
+    if "person" not in method.units:
+        raise ConfigError(
+            "a method that protects people",
+            f"{method.channel}/{method.method}, which protects one record",
+            "It claims nothing about a person with several, so there is nothing to try.",
+            f"Leave out --people, or try one of these: {', '.join(protecting('person'))}.",
+        )
+    return method
 
 
 def is_built_in(name: str) -> bool:

@@ -6,7 +6,7 @@ has the largest influence allowed, the others as little as possible.
 
 A `Case` is many short runs with and without one record. `Canaries` are one whole release with many records, each
 included by its own coin flip: for training that is too expensive to repeat, and for faults that only show over all of
-its steps.
+its steps. Where the claim is about people, a canary is a person with several records, and one coin decides about all.
 
 That a claim stands says little unless it is known which claims would have been refuted. So a case may provide
 `LessNoise`: what accounting says about the same mechanism with its noise divided by a number, and how well the two data
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import dp_accounting as dpa
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from airlock.accounting import Claim, Guarantee
 from airlock.accounting.epsilon import LARGEST, compute_epsilon, deltas
 from airlock.accounting.pld import LossAccountant
-from airlock.data import Records
+from airlock.data import Facts, Records, Split
 from airlock.mechanisms import Randomness, Stream
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -39,6 +39,7 @@ Runs = Callable[[bool, int, Stream], Scores]
 Coins = NDArray[np.bool_]  # which canaries are in the data set
 
 ACCOUNTED = "dp-accounting's bound on the events that the runs execute"
+CANARY_VISITS = 8  # records of a canary that is a person
 _SHARES = (0.0, 0.25, 0.5, 0.75)  # of the claimed ε: further points at which a proof's privacy curve is tested
 _INTERVAL = 2e-3  # between privacy losses, relative to the claimed ε; fine enough to compute power
 _FINEST, _COARSEST = 1e-3, 50.0  # range of ε in which the interval scales with it
@@ -153,7 +154,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Canaries:
-    """One claim, and records that are included in the data set by coin flips.
+    """One claim, and records, or people with several, that are included in the data set by coin flips.
 
     Args:
         claim: The ε and δ stated for exactly what `run` runs, under add-remove, and by which theorem.
@@ -199,6 +200,42 @@ class Disclosed:
 
 
 Disclosing = Callable[[Randomness], Disclosed]
+
+
+def facts_of_canaries(inputs: int, stated: int, people: bool) -> Facts:
+    """What is public about canaries with so many inputs; the number of records, or people, is stated, not counted."""
+    facts = Facts("court", (inputs,), ("0", "1"), stated, 1, "made up for the court")
+    several = CANARY_VISITS * stated
+    return replace(facts, records=several, people=stated, records_per_person=CANARY_VISITS) if people else facts
+
+
+def people_in_words(facts: Facts) -> str:
+    """What a sentence about canaries adds where they are people."""
+    return "" if facts.people is None else f", people with {facts.records_per_person} records each,"
+
+
+def canary_records(x: NDArray[np.float32], visits: int | None = None, largest: float = 1.0) -> Records:
+    """A canary for each row of x; their labels, 0 and 1, alternate.
+
+    Args:
+        x: One row for each.
+        visits: Where canaries are people, how many records each has.
+        largest: The records of a person are multiples of her row, from 1 to this.
+    """
+    whose, sizes = np.repeat(np.arange(len(x)), visits or 1), np.linspace(1, largest, visits or 1, dtype=np.float32)
+    return Records(x[whose] * np.tile(sizes, len(x))[:, None], whose % 2, None if visits is None else whose)
+
+
+def canary_split(facts: Facts, every: Records, coins: Coins) -> Split:
+    """What is released: the records of the canaries whose coin says so."""
+    private = every.take(np.flatnonzero(coins if every.person is None else coins[every.person]))
+    nobody = every.take(np.arange(0))
+    return Split(facts, private, nobody, every.take(np.arange(1)), nobody)
+
+
+def toward_own_label(scores: Scores) -> Scores:
+    """One score for each canary, with the sign that its label gives."""
+    return np.where(np.arange(len(scores)) % 2 == 0, scores, -scores)
 
 
 def curve_of(event: dpa.DpEvent, epsilon: float) -> tuple[tuple[float, float], ...]:

@@ -314,6 +314,16 @@ class Channel(ABC, Generic[F]):
             "Give the method `canaries` (methods/case.py), or try it without --one-run.",
         )
 
+    @classmethod
+    def canaries_of_people(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The same with `count` people who have several records each, for methods that protect people."""
+        raise Refused(
+            f"canaries for the court that are people from {cls.channel}/{cls.method}",
+            "none",
+            "Without people to put in or leave out there is nothing to guess.",
+            "Give the method `canaries_of_people` (methods/case.py), or try it without --one-run.",
+        )
+
 
 def assumed_of(facts: Facts, assumptions: tuple[str, ...]) -> tuple[str, ...]:
     """The sentences a reviewer ticks, for data that say whose a record is: several of one person are then allowed for.

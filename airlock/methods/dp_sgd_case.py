@@ -18,11 +18,14 @@ have in common small. There are no other records. Only the released model is sco
 initial ones minus learning rate × the sum of all noisy gradients, so the projection of their change on a canary's
 direction is the sum over the steps of the projections that a white-box attacker adds up: here the intermediate models,
 which are accounted for too, tell no more. The learning rate is so small that gradients stay what they are at the start.
+A canary that is a person has several such records with one gradient, and their mean is clipped once: she adds to a step
+what one record would. Clipped one by one they would add that many times over.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
@@ -35,7 +38,21 @@ from airlock.accounting import Claim, Guarantee
 from airlock.config import ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.mechanisms import Clip, Randomness, Stream
-from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, LessNoise, Runs, Scores, less_noise
+from airlock.methods.case import (
+    ACCOUNTED,
+    Canaries,
+    Case,
+    Coins,
+    LessNoise,
+    Runs,
+    Scores,
+    canary_records,
+    canary_split,
+    facts_of_canaries,
+    less_noise,
+    people_in_words,
+    toward_own_label,
+)
 from airlock.methods.contract import Channel, check_executed
 from airlock.methods.dp_sgd import NoisyTraining
 from airlock.training import Poisson, Resident, Run
@@ -68,8 +85,45 @@ STEPS, _CANARY_CLIP_NORM = 10, 0.5
 _CANARY_FIRST, _CANARY_SECOND = 0.05, 0.5  # the weights of both layers
 _CANARY_SIZE = 28.0  # its gradient is about forty clip norms long
 STATED = 100  # stated records per canary; all that this changes is the unit of a step
-WHAT = "one release, {steps} steps, on {count:,} canaries with orthogonal gradients above the clip norm, each in or out"
+WHAT = (
+    "one release, {steps} steps, on {count:,} canaries{who} with orthogonal gradients above the clip norm, each in or "
+    "out"
+)
 STATISTIC = "the change of the released weights, projected on the canary's gradient"
+
+
+class TriedTraining(NoisyTraining):
+    """A method that trains under noise, in court with records and with people."""
+
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """One noisy step with and without a record."""
+        return cls.step_in_court(epsilon, delta, STEP_FACTS)
+
+    @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """The same for a person with many records."""
+        return cls.step_in_court(epsilon, delta, STEP_FACTS_OF_PEOPLE)
+
+    @classmethod
+    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """A whole training; its claim is the method's own."""
+        return cls.training_in_court(epsilon, delta, count, canary_facts(count))
+
+    @classmethod
+    def canaries_of_people(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The same with people who have several records each."""
+        return cls.training_in_court(epsilon, delta, count, canary_facts(count, people=True))
+
+    @classmethod
+    @abstractmethod
+    def step_in_court(cls, epsilon: float, delta: float, facts: Facts) -> Case:
+        """The step that is tried."""
+
+    @classmethod
+    @abstractmethod
+    def training_in_court(cls, epsilon: float, delta: float, count: int, facts: Facts) -> Canaries:
+        """The training that is tried."""
 
 
 def tiny_net(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -199,9 +253,9 @@ def _prepared(channel: NoisyTraining, records: Records) -> tuple[Split, Resident
     return Split(channel.facts, records, nobody, nobody, nobody), channel.resident(records, _CPU)
 
 
-def canary_facts(count: int) -> Facts:
-    """Two coordinates per canary; the number of records is stated, as everywhere, not counted."""
-    return Facts("court", (2 * count,), _NAMES, STATED * count, 1, "made up for the court")
+def canary_facts(count: int, people: bool = False) -> Facts:
+    """Two coordinates per canary."""
+    return facts_of_canaries(2 * count, STATED * count, people)
 
 
 def canary_net(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -233,25 +287,29 @@ def canary_settings(count: int, steps: int = STEPS, lot: float = 0.5) -> dict[st
     }
 
 
-def canary_records(count: int) -> Records:
+def canaries_in_pairs(count: int, visits: int | None = None) -> Records:
     """All canaries: plus and minus their size in two coordinates of their own."""
     x, i = np.zeros((count, 2 * count), np.float32), np.arange(count)
     x[i, 2 * i], x[i, 2 * i + 1] = _CANARY_SIZE, -_CANARY_SIZE
-    return Records(x, i % _CLASSES)
+    return canary_records(x, visits)
 
 
 def training_canaries(channel: NoisyTraining, trained: Trained | None = None) -> Canaries:
     """The whole release of a method that trains a network; or what `trained` returns, if that network stays."""
-    every = canary_records(channel.facts.shape[0] // 2)
-    before = _first_weight(channel.net())
+    count = channel.facts.shape[0] // 2
+    every, before = canaries_in_pairs(count, channel.facts.most), _first_weight(channel.net())
 
     def run(coins: Coins, stream: Stream) -> Scores:
         after = _first_weight(released(channel, every, coins, stream, trained))
-        return toward_own_label(own_direction(before - after), every)
+        return toward_own_label(own_direction(before - after))
 
-    what = WHAT.format(steps=channel.settings.steps, count=len(every))
-    promise = channel.planned.guarantee
-    return Canaries(claim_of(promise), len(every), what, STATISTIC, run, family_of(promise))
+    promise, what = channel.planned.guarantee, in_words(channel.facts, count, channel.settings.steps)
+    return Canaries(claim_of(promise), count, what, STATISTIC, run, family_of(promise))
+
+
+def in_words(facts: Facts, count: int, steps: int) -> str:
+    """The canaries and the run."""
+    return WHAT.format(steps=steps, count=count, who=people_in_words(facts))
 
 
 def claim_of(guarantee: Guarantee) -> Claim:
@@ -267,9 +325,8 @@ def family_of(guarantee: Guarantee) -> LessNoise | None:
 def released(
     channel: Channel, every: Records, coins: Coins, stream: Stream, trained: Trained | None = None
 ) -> nn.Module:
-    """The network when the private records are the canaries whose coin says so."""
-    private, nobody = every.take(np.flatnonzero(coins)), every.take(np.arange(0))
-    split = Split(channel.facts, private, nobody, every.take(np.arange(1)), nobody)
+    """The network when the private records are those of the canaries whose coin says so."""
+    split = canary_split(channel.facts, every, coins)
     if trained is not None:
         return trained(split, Randomness(0, stream))
     return channel.release(split, Randomness(0, stream), Run()).network.net
@@ -284,8 +341,3 @@ def own_direction(vector: Tensor) -> Scores:
     """The projection on every canary's own direction, which has norm 1."""
     pairs = vector.flatten().double().view(-1, 2)
     return np.asarray(((pairs[:, 0] - pairs[:, 1]) / math.sqrt(2)).numpy())
-
-
-def toward_own_label(scores: Scores, every: Records) -> Scores:
-    """With the sign that the canary's label gives."""
-    return np.where(every.y == 0, scores, -scores)

@@ -25,15 +25,28 @@ at the same δ, or the release is refused before a record is read.
 
 (3) A holdout record affects only paid attack figures on the winner, if any, which are composed as in every release. ∎
 
+Candidates of several methods and channels. The proof asks of M_θ that a network leaves, that its guarantee is proven
+for the search's unit under add-remove, and that its events have Rényi divergences; not that all M_θ are alike. θ leaves
+with the release, so Q's outputs are the disjoint union of theirs, ordered by the score alone. What is made of the
+winner for its bundle (files, sizes, how much smaller a student is) is a function of θ, its release and public records.
+The tables on the card cost a test record the same whichever θ has won: their ε follows from the search's events and
+from whether there are scores, and every candidate's outcomes have them (`_made`).
+
+What the search assumes is what all of its candidates assume: one that has lost was in the choice, and if its public
+records are not public after all, (1) does not bound what its score has done. So the card says it for all of them.
+
+People. Where the unit is a person, read "person" for "record": M_θ's guarantee is for a person, and the test part holds
+one record of each test person (`data.split.divide`), so that one person moves the count by at most one.
+
 The bound is one conversion to (ε, δ) of the Rényi divergences of the whole; `run_epsilon` is only the number that the
 candidates' noise is calibrated with, at the same δ, so that this conversion is at most the requested ε.
 
 Killed and resumed. All randomness follows from one key, K included. It is drawn when the search begins and kept in the
 vault with the scores so far until the bundle is written, so a resumed search ends in the release that it would have
 ended in: interrupting it chooses nothing. Runs that are finished are not made again, except the winner, from the same
-randomness, which gives the same bits on the same machine. A start without `--resume` is a new search, which spends
-again. With a fresh key for each attempt, whoever stops a search that goes badly would choose among restarts, which
-nothing would pay for.
+randomness, which gives the same bits on the same machine. A new search of the same config, which spends again, has to
+be asked for (`--again`). With a fresh key for each attempt, whoever stops a search that goes badly would choose among
+restarts, which nothing would pay for.
 
 What shows K: how long a search takes, and how often the progress bar fills up. Both are for the holder's eyes only.
 """
@@ -59,7 +72,7 @@ from airlock.accounting import Guarantee, choose, compute_epsilon, pure, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import ReleaseConfig, TuneBase, TuneConfig, merge, parse
 from airlock.data import Facts, Split
-from airlock.errors import AccountingError, AirlockError, ConfigError, TrainingError
+from airlock.errors import AccountingError, AirlockError, ConfigError, Refused, TrainingError
 from airlock.mechanisms import NoisyCounts, Randomness, RepeatAndSelect, Stream
 from airlock.mechanisms.discrete import Coins
 from airlock.methods.contract import Channel, Plan, Release
@@ -103,7 +116,7 @@ class SearchFigures:
 
 
 class Search(Channel[SearchFigures]):
-    """The search of a config with `[tune]`; status proven, unit record, relation add-remove.
+    """The search of a config with `[tune]`; status proven, unit that of the facts, relation add-remove.
 
     Args:
         config: With the search; its ε is that of the whole.
@@ -124,7 +137,7 @@ class Search(Channel[SearchFigures]):
         self.asked: TuneConfig = config.tune
         self._make = make
         self.candidates = self.asked.candidates
-        _check_config(config)
+        check_config(config)
         self._check_candidates([self._build(place, config.epsilon) for place in range(len(self.candidates))])
         self.own = self.asked.won or 0  # a bundle's config names the one that won
         mine = self._build(self.own, config.epsilon)
@@ -136,6 +149,8 @@ class Search(Channel[SearchFigures]):
     def at(self, place: int, epsilon: float) -> ReleaseConfig:
         """The config of one run of a candidate."""
         base = {} if self.asked.base is None else self.asked.base.model_dump()
+        if base and base["channel"] is None:
+            del base["channel"]
         table = merge({**self.config.model_dump(exclude={"tune"}), **base}, self.candidates[place])
         alone = {"epsilon": epsilon, "accountant": "rdp", "attack_share": 0.0, "tuning_runs": 1}
         return parse(ReleaseConfig, {**table, **alone})
@@ -168,8 +183,8 @@ class Search(Channel[SearchFigures]):
 
     def _check_winner(self, mine: Channel) -> None:
         """Refuse a bundle's config whose own settings are not those of the candidate that it says has won."""
-        config = self.config
-        if self.asked.won is not None and (config.method, config.settings) != (mine.method, mine.config.settings):
+        said, is_mine = self.config, (mine.channel, mine.method, mine.config.settings)
+        if self.asked.won is not None and (said.channel, said.method, said.settings) != is_mine:
             raise ConfigError(
                 "the settings of the candidate that won", "others", "The config is not that of what was released."
             )
@@ -182,7 +197,9 @@ class Search(Channel[SearchFigures]):
     def run_event(self, epsilon: float) -> dpa.DpEvent:
         """What one run costs a private record, if each candidate is planned with this ε."""
         try:
-            return choose([_promised(one).events for one in self._planned_with(epsilon)])
+            with warnings.catch_warnings():  # what is found in the end says what it has to once (`channels`)
+                warnings.simplefilter("ignore")
+                return choose([_promised(one).events for one in self._planned_with(epsilon)])
         except AccountingError as error:
             raise ConfigError(
                 "candidates whose events have a Rényi divergence",
@@ -226,8 +243,18 @@ class Search(Channel[SearchFigures]):
     @cached_property
     def promised(self) -> Guarantee:
         """What the whole search guarantees."""
-        events = self.chosen.event(self.run_event(self.run_epsilon))
-        return self.promise(events, (*self.channels[self.own].planned.guarantee.assumptions, SEARCHED))
+        return self.promise(self.chosen.event(self.run_event(self.run_epsilon)), self._assumed(self.own))
+
+    def _assumed(self, place: int, executed: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """What has to be true for the guarantee of a search that this candidate wins: what any candidate assumes.
+
+        Args:
+            place: Of the winner.
+            executed: What it assumes as it was executed, in place of what it planned.
+        """
+        planned = [one.planned.guarantee.assumptions for one in self.channels]
+        others = [line for lines in planned for line in lines if line not in planned[place]]
+        return tuple(dict.fromkeys((*(planned[place] if executed is None else executed), *others, SEARCHED)))
 
     @cached_property
     def costs(self) -> dict[str, float]:
@@ -247,28 +274,32 @@ class Search(Channel[SearchFigures]):
         figures = SearchFigures(
             self.asked.mean, self.asked.shape, self.run_epsilon, self.score_epsilon, self.candidates, place, self.costs
         )
-        promise = replace(self.promised, assumptions=(*mine.guarantee.assumptions, SEARCHED))
+        promise = replace(self.promised, assumptions=self._assumed(place))
         return Plan(mine.channel, mine.method, mine.leaves, promise, mine.details, None, figures)
 
     def tried(self, config: ReleaseConfig) -> tuple[ReleaseConfig, ...]:
-        """One run of each candidate, once for all that differ in neither method nor network."""
+        """One run of each candidate, once for all that differ in neither channel, method nor network."""
         found: dict[str, ReleaseConfig] = {}
         for place in range(len(self.candidates)):
             run = self.at(place, self.run_epsilon)
-            named = [run.method, run.net, *(run.settings.get(key) for key in ("teacher", "features", "front"))]
+            named = [
+                run.channel,
+                run.method,
+                run.net,
+                *(run.settings.get(key) for key in ("teacher", "features", "front")),
+            ]
             found.setdefault(repr(named), run)
         return tuple(found.values())
 
     def settled(self, config: ReleaseConfig, release: Release) -> ReleaseConfig:
         """The config with the values of the candidate that won, and the ε that were found."""
         figures: SearchFigures = release.plan.figures
-        base = TuneBase(method=config.method, net=config.net, settings=config.settings)
+        base = TuneBase(channel=config.channel, method=config.method, net=config.net, settings=config.settings)
         found = {"run_epsilon": figures.run_epsilon, "score_epsilon": figures.score_epsilon, "won": figures.won}
         tune = self.asked.model_copy(update={"base": self.asked.base or base, **found})
         run = self.at(figures.won, config.epsilon)
-        return config.model_copy(
-            update={"method": release.plan.method, "net": run.net, "settings": run.settings, "tune": tune}
-        )
+        won = {"channel": release.plan.channel, "method": release.plan.method, "net": run.net, "settings": run.settings}
+        return config.model_copy(update={**won, "tune": tune})
 
     # Running.
 
@@ -294,7 +325,7 @@ class Search(Channel[SearchFigures]):
             with contextlib.suppress(Warning):  # a filter that makes errors of them decides about no release
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         plan = replace(self.plan_of(place), details=made.plan.details)
-        promise = replace(plan.guarantee, assumptions=(*made.guarantee.assumptions, SEARCHED))
+        promise = replace(plan.guarantee, assumptions=self._assumed(place, made.guarantee.assumptions))
         return replace(made, plan=plan, guarantee=promise)
 
     def _made(
@@ -303,15 +334,23 @@ class Search(Channel[SearchFigures]):
         """One run, and what it warned about: shown if it wins, since warnings of every run would tell their number."""
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            return place, self.channels[place].release(split, randomness, run), told
+            made = self.channels[place].release(split, randomness, run)
+        if made.utility.scores is None:
+            raise Refused(
+                "scores from a method whose network leaves",
+                f"labels alone from {made.plan.channel}/{made.plan.method}",
+                "What the card says of test records would cost them more or less with the candidate that wins.",
+                "This is a defect in the method: leave it out of the search.",
+            )
+        return place, made, told
 
 
 def _promised(one: Channel) -> Guarantee:
-    """What a candidate guarantees, if it is about a record that is added or removed, as the search's guarantee is."""
-    promise = one.planned.guarantee
-    if (promise.unit, promise.relation) != ("record", "add-remove"):
+    """What a candidate guarantees, if it is about a unit that is added or removed, as the search's guarantee is."""
+    promise, unit = one.planned.guarantee, one.facts.unit
+    if (promise.unit, promise.relation) != (unit, "add-remove"):
         raise ConfigError(
-            "candidates that protect a record that is added or removed",
+            f"candidates that protect a {unit} that is added or removed",
             f"{one.channel}/{one.method} ({promise.unit}, {promise.relation})",
             "The search states that.",
             "Leave the method out of [tune.search].",
@@ -324,12 +363,10 @@ def scored(correct: int, epsilon: float, stream: Stream) -> int:
     return int(NoisyCounts(epsilon).add(np.array([correct], np.int64), stream)[0])
 
 
-def as_run(config: ReleaseConfig) -> ReleaseConfig:
-    """The config of the run that won, from that of a bundle; any other config unchanged."""
-    if config.tune is None:
-        return config
-    epsilon = config.tune.run_epsilon or config.epsilon
-    return config.model_copy(update={"tune": None, "epsilon": epsilon, "accountant": "rdp"})
+def as_run(table: Mapping[str, Any], run_epsilon: float) -> dict[str, Any]:
+    """The table of the config that the winner was run with, from that of its bundle: without the other candidates."""
+    alone = {"epsilon": run_epsilon, "accountant": "rdp", "attack_share": 0.0, "tuning_runs": 1}
+    return {**{key: value for key, value in table.items() if key != "tune"}, **alone}
 
 
 def largest(cost: Callable[[float], float], target: float, start: float, what: str) -> float:
@@ -385,7 +422,12 @@ def _within(name: str, given: float, spent: float, allowed: float) -> float:
     )
 
 
-def _check_config(config: ReleaseConfig) -> None:
+def check_config(config: ReleaseConfig) -> None:
+    """Refuse what no search can have, whatever its candidates.
+
+    Raises:
+        ConfigError: Another way of paying for several runs, or an accountant that does not bound a search.
+    """
     if config.tuning_runs > 1:
         raise ConfigError(
             "either [tune] or tuning_runs", "both", "[tune] draws the number of runs.", "Leave tuning_runs out."
@@ -430,7 +472,7 @@ class _Kept:
                     "what an interrupted search left in the vault",
                     f"something else ({type(error).__name__})",
                     "Without its randomness it cannot go on.",
-                    "Start without --resume: that is a new search, which spends again.",
+                    "Begin anew: --again. That is a new search, which spends again.",
                 ) from error
         kept = cls(folder, privacy.child("search").take_key(), privacy.secure, [])
         kept._write()

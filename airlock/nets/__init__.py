@@ -7,6 +7,7 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
     compact      the all-convolutional family of RONA: large teachers, small students
     check        whether a network can be trained per sample
     frontend     frozen front ends with a linear head, and their whitening
+    tables       the columns of a table as features: steps of numbers, categories, products of two columns
     scattering   wavelet features, with nothing learned
     backbones    VGG, ResNet-18, EfficientNet-lite0 and a compact residual network
     stages       layers of a front end that can be cut off and narrowed
@@ -22,8 +23,8 @@ from airlock.nets.registry import (
     build_front,
     create,
     default_name,
-    front_names,
     is_foreign,
+    is_front,
     names,
     others,
     register,
@@ -35,8 +36,8 @@ __all__ = [
     "check",
     "create",
     "default_name",
-    "front_names",
     "is_foreign",
+    "is_front",
     "names",
     "others",
     "register",

@@ -28,6 +28,7 @@ from airlock.nets.compact import FAMILY, compact_net
 from airlock.nets.compact import SMALLEST as SMALLEST_COMPACT
 from airlock.nets.frontend import Framed, pixels_linear, scattering_linear, whitened
 from airlock.nets.scattering import SMALLEST
+from airlock.nets.tables import blank, is_steps
 
 # Torch's own generators, which draw initial weights and dropout.
 
@@ -118,12 +119,19 @@ def front_names() -> tuple[str, ...]:
     return plain + tuple(name.removesuffix("linear") + "white-linear" for name in plain)
 
 
+def is_front(name: str) -> bool:
+    """Whether this names a front end with a linear head, which only methods that train heads build."""
+    return name in front_names() or is_steps(name)
+
+
 def build_front(name: str, shape: Shape, classes: int) -> Framed:
-    """One of `front_names`, freshly initialised.
+    """A network for which `is_front`, freshly initialised.
 
     Raises:
         NetError: It does not accept records of this shape.
     """
+    if is_steps(name):
+        return blank(name, shape, classes)
     plain = name.replace("-white-", "-")
     net = _TRAINED[plain](shape, classes) if plain in _TRAINED else build(plain, shape, classes)
     assert isinstance(net, Framed)

@@ -24,6 +24,7 @@ from airlock.errors import OutputError, TrainingError
 from airlock.mechanisms import Place
 
 NAME = "checkpoint.safetensors"
+ANEW = "Begin anew: --again for a release, without --resume for an audit."
 
 
 def save(
@@ -66,7 +67,7 @@ def read(folder: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise TrainingError("a readable checkpoint", f"an error ({error})", do="Start without --resume.") from error
+        raise TrainingError("a readable checkpoint", f"an error ({error})", do=ANEW) from error
 
 
 def put(folder: Path, content: bytes) -> None:
@@ -95,15 +96,13 @@ def restore(
         tensors = load(content)
         metadata = _metadata(content)
     except (SafetensorError, ValueError) as error:
-        raise TrainingError(
-            "a readable checkpoint", f"a damaged one ({error})", do="Start without --resume."
-        ) from error
+        raise TrainingError("a readable checkpoint", f"a damaged one ({error})", do=ANEW) from error
     if metadata.get("mark") != json.dumps(mark, sort_keys=True):
         raise TrainingError(
             "a checkpoint of this very run",
             "one with other settings, another seed or another kind of noise",
             "The budget spent so far would not match the continued run.",
-            "Use the config that it was started with, or start without --resume.",
+            f"Use the config that it was started with. {ANEW}",
         )
     net.load_state_dict({key[4:]: value for key, value in tensors.items() if key.startswith("net/")})
     for name in averaged:

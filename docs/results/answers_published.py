@@ -112,7 +112,7 @@ def _leakage(channel: Published, net: nn.Module, split: Split, count: int, run: 
         AnsweredRecords(part, predict(net, part).numpy())
         for part in (split.private.take(np.arange(few)), split.test.take(np.arange(few)))
     )
-    scores = shadow_attack(there, rest, members, others, seed, run, ShadowSettings(repeats=1, by_class=False))
+    scores = shadow_attack(there, members, others, seed, run, ShadowSettings(repeats=1, by_class=False))
     return float((scores.members > 0).mean() - (scores.others > 0).mean())
 
 

@@ -77,7 +77,7 @@ def _attacker(channel: Published, split: Split, count: int, run: Run) -> Attack:
 
     def attack(net: nn.Module) -> list[float]:
         members, others = (AnsweredRecords(side, ask(net, side, run.device)) for side in sides)
-        found = shadow_attack(shadows, pool, members, others, config.seed, run, settings, nets)
+        found = shadow_attack(shadows, members, others, config.seed, run, settings, nets)
         return [_balanced(found.members > 0, found.others > 0, sides, c) for c in range(classes)]
 
     return attack

@@ -64,16 +64,31 @@ def test_the_label_of_who_takes_part_says_nothing() -> None:
     assert abs(shares[0] - shares[1]) < 0.03
 
 
-def test_equal_records_share_a_coin_and_take_no_part() -> None:
+def test_equal_records_have_a_coin_each() -> None:
+    """Of 600 rows that occur twice, the two copies are members independently of each other."""
     x = np.repeat(np.arange(600, dtype=np.float32), 2)[:, None]
-    x[:600] += 0.5 * (np.arange(600) % 2)[:, None]  # of the first half no two are equal
-    split = divide(FACTS, Records(x, np.zeros(1200, np.int64)), None, EVEN, 0)
-    attack_set = draw(split, EVEN, 0, 10_000)
-    assert attack_set is not None
-    assert attack_set.game is not None
-    for records, own in ((attack_set.members, attack_set.game.members), (attack_set.others, attack_set.game.others)):
-        assert (records.x[own > 0] < 300).all()
-        assert (own > 0).sum() > 50
+    pool, twice = Records(x, np.zeros(1200, np.int64)), []
+    for seed in range(50):
+        attack_set = draw(divide(FACTS, pool, None, EVEN, seed), EVEN, seed, 10_000)
+        assert attack_set is not None
+        game = attack_set.game
+        assert game is not None
+        rows = [
+            records.x[own > 0, 0]
+            for records, own in ((attack_set.members, game.members), (attack_set.others, game.others))
+        ]
+        counts = [np.bincount(own.astype(int), minlength=600) for own in rows]
+        both = counts[0] + counts[1] == 2
+        twice.append([int((both & (counts[0] == members)).sum()) for members in (0, 1, 2)])
+        halves = np.concatenate([game.members[game.members > 0], game.others[game.others > 0]])
+        assert (
+            len(set(zip(np.concatenate(rows).tolist(), halves.tolist(), strict=True)))
+            == (counts[0] + counts[1] > 0).sum()
+        )
+    none, one, two = np.sum(twice, 0) / np.sum(twice)
+    assert abs(none - 0.25) < 0.03
+    assert abs(one - 0.5) < 0.03
+    assert abs(two - 0.25) < 0.03
 
 
 def test_more_records_than_were_stated_leave_nobody_or_a_fair_game() -> None:

@@ -8,15 +8,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from airlock.auditing import paid_attacks
-from airlock.auditing.members import AttackSet, by_person, draw, units_of
+from airlock.auditing.attacks.external import OTHERS
+from airlock.auditing.attacks.invert import InvertSettings
+from airlock.auditing.features.attack import FeatureAttackSettings
+from airlock.auditing.features.attack import attack as attack_features
+from airlock.auditing.features.feature_pipeline import FeaturePipeline, generator_on, push
+from airlock.auditing.members import FEWEST, GROUPED, AttackSet, by_person, draw, units_of
 from airlock.auditing.result import Scores
-from airlock.auditing.run import GROUPED, attack_quickly
+from airlock.auditing.run import AuditSettings, _scored, attack, attack_answers, attack_quickly
+from airlock.auditing.target import Target
 from airlock.config import ReleaseConfig, SplitConfig, from_table
 from airlock.data import Facts, Records, Split, divide, people
+from airlock.methods.interface import ONE_ANSWER, Answerer, Answers, Interface
 from airlock.methods.rows import keep_people
+from airlock.training import Run
+from tests.auditing.attacks.test_external import Sure
+from tests.auditing.attacks.toy_features import CPU, SHAPE, conv_front, pictures
+from tests.conftest import Plug
 
 FRACTIONS = SplitConfig(test=0.1, holdout=0.3)
 FACTS = Facts("made up", (2,), ("0", "1"), 2000, None, "made up", people=400, records_per_person=4)
@@ -43,7 +55,6 @@ def drawn(seed: int = 0, fractions: SplitConfig = FRACTIONS) -> AttackSet:
 def test_equally_many_people_take_part_with_at_most_the_declared_number_of_records() -> None:
     attack_set = drawn()
     assert attack_set.members.units == attack_set.others.units < 120
-    assert attack_set.game is not None
     assert len(attack_set.game.members) == attack_set.members.units
     for side in (attack_set.members, attack_set.others, attack_set.rest):
         assert side.person is not None
@@ -57,7 +68,6 @@ def test_the_coins_are_fair_between_people() -> None:
     spread = []
     for seed in range(100):
         game = drawn(seed).game
-        assert game is not None
         for half in (1, 2):
             a, b = (int((own == half).sum()) for own in (game.members, game.others))
             spread += [(a - b) / (a + b) ** 0.5] if a + b else []
@@ -119,7 +129,7 @@ def test_where_people_stay_together_but_records_are_the_unit_no_bound_is_stated(
     split = split_of(facts=facts)
     found = draw(split, FRACTIONS, 0, 10_000)
     assert found is not None
-    assert found.game is None
+    assert not found.game.members.any()
     audit, _ = attack_quickly(Linear().eval(), ("0", "1"), 1e-5, split, FRACTIONS, 0)
     assert GROUPED in audit.not_tested
     assert all(attack.epsilon_lower_bound == 0 for attack in audit.attacks)
@@ -170,3 +180,119 @@ def test_one_person_moves_an_attack_figure_by_what_is_accounted_for(side: str) -
 
     moved = abs(auc(records, 1.0) - auc(rest, 1.0))
     assert moved <= max(1 / m, 1 / n) + 1e-12
+
+
+# Every attack is on people.
+
+
+def whole_attack(split: Split, *others: str) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    target = Target(Linear().eval(), lambda seed: Linear(), ("0", "1"), 1e-5)
+    asked = AuditSettings(shadows=4, epochs=1, queries=2, attacks=others)
+    return attack(target, split, FRACTIONS, 0, asked, Run())
+
+
+def test_every_attack_on_a_network_scores_people(plug: Plug) -> None:
+    plug(OTHERS, "sure", Sure)
+    audit, kept = whole_attack(split_of(), "sure")
+    count = drawn().members.units
+    assert {one.name.partition(" (")[0] for one in audit.attacks} == {
+        "sure",
+        "loss threshold", "gradient norm", "label only, noise", "shadow models",
+        "LiRA, online", "LiRA, offline", "RMIA, online", "RMIA, offline",
+    }  # fmt: skip
+    assert {(one.members, one.non_members) for one in audit.attacks} == {(count, count)}
+    assert {len(scores) for scores in kept["attack-scores"].values()} == {count}
+
+
+def test_equal_records_of_two_people_do_not_stop_the_shadow_attack() -> None:
+    """Nobody is in two parts; but where columns have few values, a test person and a member have equal records."""
+    every = pool()
+    coarse = replace(every, x=np.round(every.x, 1))
+    split = divide(FACTS, coarse, None, FRACTIONS, 0)
+    audit, _ = whole_attack(split)
+    assert "shadow models" in {one.name for one in audit.attacks}
+
+
+def test_without_independent_coins_not_even_a_perfect_score_gives_a_bound() -> None:
+    facts = replace(FACTS, people=None, records_per_person=1, grouped=True)
+    found = draw(split_of(facts=facts), FRACTIONS, 0, 10_000)
+    assert found is not None
+    sides = np.ones(len(found.members)), np.zeros(len(found.others))
+    audit, _ = _scored(
+        [Scores("all", "?", "black-box", *sides, found.members.y, found.others.y)], 1e-5, ("0", "1"), (), found
+    )
+    assert (audit.attacks[0].value, audit.attacks[0].epsilon_lower_bound, audit.attacks[0].could_refute) == (1, 0, 0)
+
+
+class Counting(Answerer):
+    """Counts what it is asked, and says 0."""
+
+    def __init__(self, units: int | None) -> None:
+        super().__init__(Interface("label", (2,), ("0", "1"), units, ONE_ANSWER, {}))
+        self.asked = 0
+
+    def answer(self, x: Any, reservation: Any, stream: Any) -> Answers:
+        """The first class."""
+        self.asked += len(x)
+        return Answers(np.zeros(len(x), np.int64))
+
+
+@pytest.mark.parametrize("units", [1, 3, 6, 100, None])
+def test_an_attack_on_a_person_asks_no_more_than_the_whole_budget(units: int | None) -> None:
+    """About all records of a person together: whoever asks about each as often as the budget allows asks too often."""
+    count, answerer = 2 * drawn().members.units, Counting(units)
+    audit, _ = attack_answers(answerer, 1e-5, split_of(), FRACTIONS, 0)
+    assert audit.attacks[0].members + audit.attacks[0].non_members == count
+    assert 0 < answerer.asked <= (units or 8 * 4) * count
+    if units == 100:
+        assert answerer.asked > 8 * count  # several records each, eight times
+    again = Counting(units)
+    audit, _ = attack_answers(again, 1e-5, split_of(), FRACTIONS, 0, AuditSettings(queries=16))
+    assert again.asked <= len(audit.attacks) * (units or 17 * 4) * count
+
+
+# Attacks on features.
+
+PICTURES = Facts("drawn", SHAPE, tuple("abcd"), 1200, None, "Drawn.", people=400, records_per_person=3)
+PARTS = SplitConfig(public=0.05, test=0.2, holdout=0.35)
+
+
+def of_pictures(copies: int = 1) -> Split:
+    """People with one to five pictures, or with several copies of one."""
+    if copies > 1:
+        whose = np.repeat(np.arange(400), copies)
+        drawn_once = pictures(400, 5)
+        records = drawn_once.take(whose)
+    else:
+        whose = np.repeat(np.arange(400), 1 + np.arange(400) % 5)
+        records = pictures(len(whose), 5)
+    known = replace(records, person=people.number([f"{one}" for one in whose]))
+    return divide(PICTURES, known, None, PARTS, 0)
+
+
+def attacked(split: Split, sigma: float) -> tuple[Any, Any]:
+    pipeline = FeaturePipeline(conv_front(), clip=1.0, sigma=sigma)
+    pairs = push(pipeline, split.private, CPU)
+    left = [(pipeline.noisy(pairs.clean, generator_on(CPU, 1)).numpy(), pairs.y.numpy())]
+    few = FeatureAttackSettings(
+        known=30, images=FEWEST, net=False, attribute_steps=5, shown=2,
+        invert=InvertSettings(steps=3, variation=(0.01,), learning_rate=0.1, restarts=0),
+    )  # fmt: skip
+    return attack_features(pipeline, left, split, PARTS, 1e-5, 0, few)
+
+
+def test_attacks_on_features_look_people_up_and_rebuild_a_picture_of_each() -> None:
+    audit, kept = attacked(of_pictures(), 0.5)
+    (found,) = audit.attacks
+    assert (found.members, found.non_members) == (FEWEST, FEWEST)
+    assert {len(scores) for scores in kept["attack-scores"].values()} == {FEWEST}
+    assert {one.images for one in audit.features.reconstructions} == {FEWEST}
+    assert [one.records for one in audit.features.attributes] == [FEWEST]
+
+
+def test_copies_of_a_persons_picture_make_no_interval_narrower() -> None:
+    """Four copies are no four people: what is independent is counted once."""
+    once, often = (attacked(of_pictures(copies), 0.0)[0] for copies in (2, 3))
+    assert (once.attacks[0].low, once.attacks[0].high) == (often.attacks[0].low, often.attacks[0].high)
+    assert once.features == often.features

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import tomllib
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airlock.bundle import Bundle, Card, Vault, read, write
-from airlock.bundle.bundle import LIMITS, PATH_REMOVED, config_text
+from airlock.bundle.bundle import LIMITS, PATH_REMOVED, _put, config_text
 from airlock.bundle.files import write_file
 from airlock.bundle.packing import packing_of
 from airlock.config import ReleaseConfig, from_table
@@ -142,6 +143,25 @@ def _fail_late(monkeypatch: pytest.MonkeyPatch, call: str, failure: BaseExceptio
             return original(self, target)
 
         monkeypatch.setattr(Path, "rename", rename)
+
+
+def test_a_whole_bundle_that_a_kill_left_without_its_name_is_gone_after_the_next_write(
+    original: Bundle, tmp_path: Path, config: ReleaseConfig, release: Release, card: Card
+):
+    """Killed when it was counted and recorded, before it was renamed: nobody would find it, and nobody should."""
+    kept = {name: (original.folder / name).read_bytes() for name in entries(original.folder) if name != "SHA256SUMS"}
+    child = os.fork()
+    if not child:
+
+        def die(sums: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        _put(tmp_path / "bundle", kept, card, force=False, shards=(), signer=None, record=die)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert entries(left) == ALL
+    write(tmp_path / "bundle", config, release, card)
+    assert entries(tmp_path) == ["bundle"]
 
 
 def test_folder_that_may_not_be_written(

@@ -124,4 +124,22 @@ def test_it_passes_no_gate_and_is_not_read_as_one_of_today(older: Path) -> None:
     for reading in (read, read_verified):
         with pytest.raises(FormatError, match="one of format 5.*make the release again"):
             reading(folder)
-    assert CliRunner().invoke(app, ["gate", str(folder)]).exit_code != 0
+    assert CliRunner().invoke(app, ["gate", str(folder)]).exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["format-1-gaussian", "format-4-per-query", "format-6-noised"])
+def test_the_gate_is_closed_with_a_reason(name: str, older: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["gate", str(older / name), "--json"])
+    assert done.exit_code == 1, done.output
+    found = json.loads(done.stdout)
+    assert (found["open"], found["caution"], found["release"], found["rules"]) == (False, [], [], [])
+    (reason,) = found["reject"]
+    assert older_note(int(name.split("-")[1])) in reason
+    assert reason.endswith("Make the release again.")
+    rewrite(older / name, guarantee__epsilon=0.01)
+    worse = json.loads(CliRunner().invoke(app, ["gate", str(older / name), "--json"]).stdout)
+    assert any("does not verify" in one for one in worse["reject"]), "a defect is told, too"
+    assert reason in worse["reject"]
+    asked = CliRunner().invoke(app, ["gate", str(older / name), "--sacro", str(tmp_path / "report")])
+    assert asked.exit_code == 1
+    assert not (tmp_path / "report").exists()

@@ -6,12 +6,17 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from airlock import data
 from airlock.bundle import Vault
 from airlock.bundle.gate import weigh
+from airlock.bundle.reports import make
+from airlock.bundle.reports.writing import to_markdown
 from airlock.bundle.verify import verify
+from airlock.config import from_table
 from airlock.errors import ConfigError
 from airlock.pipeline import Outcome, audit_bundle, make_release, plan_release
 from tests.bundle.forging import forge
@@ -124,3 +129,66 @@ def test_an_audit_needs_the_column_and_attacks_people(made: Outcome, table: Path
         audit_bundle(made.bundle.folder, overrides={"data.source": str(table)}, vault=vault)
     with pytest.raises(ConfigError, match="as the protected unit"):
         audit_bundle(made.bundle.folder, overrides={**chosen, "unit": "record"}, vault=vault)
+
+
+# Features.
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits of 400 people with one to five each, or fifty."""
+    folder, known = tmp_path_factory.mktemp("pictures"), load_digits()
+    whose = [f"QX-{who:05}" for who in range(400) for _ in range(50 if who % 50 == 7 else 1 + who % 5)][:1797]
+    x = (known.images[: len(whose), None] * 15).astype(np.uint8)
+    np.savez(folder / "digits.npz", x=x, y=known.target[: len(whose)], patient=np.array(whose))
+    return folder / "digits.npz"
+
+
+@pytest.fixture(scope="module")
+def features(pictures: Path) -> Outcome:
+    data = {"source": str(pictures), "name": "pictures", "classes": list("0123456789"), "records": 1200, "people": 400}
+    settings, parts = {"layers": 1, "project": 10, "format": "npz"}, {"public": 0.3, "holdout": 0.3}
+    table = {"channel": "features", "method": "noised", "epsilon": 8.0, "delta": 1e-3, "split": parts}
+    asked = from_table({**table, "data": {**data, "person": "patient", "records_per_person": 2}, "settings": settings})
+    return make_release(asked, pictures.parent / "bundle", vault=pictures.parent / "vault")
+
+
+def test_features_of_people_verify_and_their_card_is_about_people(features: Outcome, pictures: Path) -> None:
+    verdict = verify(features.bundle.folder, Vault.open(pictures.parent / "vault"))
+    assert all(check.outcome in ("ok", "skipped") for check in verdict.checks), verdict
+    card = features.bundle.card
+    assert (card.guarantee.unit, card.data.people) == ("person", 400)
+    assert card.features is not None
+    assert card.features.records == 2 * 80  # two rows of each of a fifth of 400
+    said = " ".join((card.headline, *card.words.promise))
+    assert "It is about all of a person's records but their labels" in said
+    assert "It covers all records of a person together" in said
+    assert "At most 2 of these rows are one person's" in " ".join(card.guarantee.assumptions)
+    for file in features.bundle.folder.iterdir():
+        assert b"QX-" not in file.read_bytes(), file
+        assert b"patient" not in file.read_bytes(), file
+
+
+def test_attacks_on_features_of_people_are_on_people(features: Outcome, pictures: Path) -> None:
+    chosen = {"data.source": str(pictures), "data.person": "patient"}
+    done = audit_bundle(features.bundle.folder, overrides=chosen, vault=pictures.parent / "vault", seed=3)
+    (looked,) = done.dossier.audit.attacks
+    found = done.dossier.audit.features
+    assert found is not None
+    assert looked.members == looked.non_members == found.attributes[0].records < 120
+    assert {one.images for one in found.reconstructions} == {looked.members}
+
+
+def test_reports_count_people_where_people_are_protected(made: Outcome, of_records: Outcome) -> None:
+    for kind in ("dpia", "nist"):
+        said = to_markdown(make(kind, made.bundle.card))
+        assert "About 300 people, with about 1,000 records in all." in said
+        assert "card:data.people" in said
+        assert "About 1,000 records." not in said
+        of_one = to_markdown(make(kind, of_records.bundle.card))
+        assert "About 1,000 records, of which one person may have several." in of_one
+    assert "whether a person's records were used" in to_markdown(make("dpia", made.bundle.card))
+    sheet = to_markdown(make("nist", made.bundle.card))
+    assert f"δ times the number of people is {300 * made.bundle.card.guarantee.delta:.3g}" in sheet
+    assert "0.0% of the people were declared public" in sheet
+    assert "δ times the number of records" in to_markdown(make("nist", of_records.bundle.card))

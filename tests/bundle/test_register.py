@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import airlock
 from airlock import data, pipeline
 from airlock.accounting import from_json
-from airlock.bundle import Vault, booking, bundle, register
+from airlock.bundle import Vault, booking, bundle, gate, register
 from airlock.bundle.register import RegisterPlace, account, find
 from airlock.bundle.verify import verify
+from airlock.cli import app
 from airlock.config import from_table
 from airlock.data import Records, Split
 from airlock.errors import AirlockError, AirlockWarning, ConfigError, LedgerBroken, Refused
@@ -232,9 +236,26 @@ def test_a_run_of_another_version_is_charged_again(house: House, monkeypatch: py
     assert house.states() == ["started", "released"]
 
 
-def test_a_run_that_starts_anew_is_charged_again(house: House) -> None:
+@pytest.mark.parametrize("step", ["start", "read", "train", "release"])
+def test_whoever_begins_anew_is_asked_before_paying_again(
+    house: House, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name, state = STEPS[step]
+    killed_at(owner, name, house)
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "load", lambda *_: pytest.fail("a record was read"))
+        with pytest.raises(Refused, match=r"unfinished run of the same config.*--resume.*--again"):
+            house.release()
+    assert house.states() == [state], "charged once"
+    house.release(again=True)
+    assert house.states() == [state, "released"]
+    house.release("another")  # a finished run asks nobody
+    assert house.states() == [state, "released", "released"]
+
+
+def test_a_run_whose_config_differs_is_another(house: House) -> None:
     killed_at(booking.Booking, "release", house)
-    house.release()
+    house.release(changes={"seed": 4})
     assert house.states() == ["started", "released"]
 
 
@@ -325,7 +346,7 @@ def test_records_that_changed_are_told_and_never_refused(house: House, monkeypat
 
     def grown(*arguments: Any) -> Split:
         split = load(*arguments)
-        one = Records(np.zeros_like(split.private.x[:1]), split.private.y[:1])
+        one = Records(np.zeros_like(split.private.x[:1]), np.zeros(1, np.int64))
         both = Records(np.concatenate([split.private.x, one.x]), np.concatenate([split.private.y, one.y]))
         return replace(split, private=both)
 
@@ -405,3 +426,93 @@ def test_the_fingerprint_depends_on_records_alone(house: House) -> None:
 
 def _joined(one: Records, other: Records) -> Records:
     return Records(np.concatenate([one.x, other.x]), np.concatenate([one.y, other.y]))
+
+
+# The gate, which says what the register does.
+
+
+def weighed(folder: Path, vault: Path, *, code: int = 0) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["gate", str(folder), "--vault", str(vault), "--json"])
+    assert done.exit_code == code, done.output
+    return dict(json.loads(done.stdout))
+
+
+def about_register(found: dict[str, Any], kind: str) -> list[str]:
+    return [line for line in found[kind] if "register" in line]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somewhere without a register."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(register.VARIABLE, raising=False)
+    return tmp_path
+
+
+def test_the_gate_says_that_a_release_is_counted_and_what_is_left(
+    house: House, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = house.release()
+    known = weighed(made.bundle.folder, house.vault.root)  # by the vault alone
+    (line,) = about_register(known, "release")
+    left = house.account().left
+    assert f"{math.floor(100 * left) / 100:.2f} of 4 is left" in line
+    assert "(from the vault)" in line
+    assert about_register(known, "caution") == []
+    monkeypatch.setenv(register.VARIABLE, house.place.place)
+    (line,) = about_register(weighed(made.bundle.folder, house.vault.root), "release")
+    assert "(from AIRLOCK_REGISTER)" in line
+
+
+def test_the_gate_cautions_of_a_release_that_the_register_of_its_data_does_not_count(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = make_release(config(), elsewhere / "early", vault=elsewhere / "vault")
+    assert about_register(weighed(early.bundle.folder, elsewhere / "vault"), "caution") == []
+    house = House(elsewhere)
+    (line,) = about_register(weighed(early.bundle.folder, house.vault.root), "caution")
+    assert "does not count this release. If it came from these data" in line
+    booking.add(house.place, house.vault, early.bundle.card)
+    assert about_register(weighed(early.bundle.folder, house.vault.root), "caution") == []
+    other = House(elsewhere / "other")  # it has a register of its own, under the same name
+    counted = house.release("counted", changes={"seed": 3})
+    (line,) = about_register(weighed(counted.bundle.folder, other.vault.root), "caution")
+    assert "although the card says so" in line
+
+
+def test_the_gate_at_a_receiver_says_what_it_cannot_know_and_writes_nothing(house: House, elsewhere: Path) -> None:
+    made = house.release(changes={"recipient": "Ann Example"})
+    at_receiver = elsewhere / "receiver"
+    found = weighed(made.bundle.folder, at_receiver)
+    assert about_register(found, "caution") == [gate.NOT_HERE]
+    assert about_register(found, "release") == []
+    assert not at_receiver.exists()
+    assert "Example" not in json.dumps(found)
+
+
+def test_a_register_that_cannot_be_read_is_a_caution_and_no_error(
+    house: House, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = house.release()
+    (elsewhere / "digits.db").rename(elsewhere / "gone.db")
+    (line,) = about_register(weighed(made.bundle.folder, house.vault.root), "caution")
+    assert "could not be read" in line
+    (elsewhere / "airlock.toml").write_text("regsiter = 3\n")
+    (line,) = about_register(weighed(made.bundle.folder, house.vault.root), "caution")
+    assert "could not be read" in line
+    other = RegisterPlace(str(elsewhere / "people.db"), "the config")
+    register.create(other.place, house.vault, "people", **BUDGET).close()
+    (elsewhere / "airlock.toml").write_text('register = "people.db"\n')  # of other data: the vault knows theirs
+    (elsewhere / "gone.db").rename(elsewhere / "digits.db")
+    assert len(about_register(weighed(made.bundle.folder, house.vault.root), "release")) == 1
+
+
+def test_a_register_that_charged_something_else_is_a_caution(house: House) -> None:
+    made = house.release()
+    found = register.counting("digits", made.bundle.card.release_id, house.vault)
+    assert found is not None
+    assert found.units == house.account().charged[0].units
+    less = replace(found, units=found.units - 1)
+    (line,) = [one for one in gate.weigh(made.bundle.card, (), counting=less).caution if "register" in one]
+    assert line.endswith("The card states another cost.")
+    assert register.counting("people", made.bundle.card.release_id, house.vault) is None

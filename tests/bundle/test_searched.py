@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -14,15 +15,18 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from airlock import pipeline, plugins
 from airlock.auditing import AuditSettings
+from airlock.auditing.required_attacks import CHOICE, CHOSEN_BY
+from airlock.auditing.run import UNLIKE
 from airlock.bundle import Card, Vault, bundle, consistency, replan
 from airlock.bundle.contents import Contents, Skip
 from airlock.bundle.verify import verify
 from airlock.cli import app
-from airlock.errors import ConfigError
+from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import RepeatAndSelect
-from airlock.methods import search
-from airlock.pipeline import audit_bundle, make_release
+from airlock.methods import Channel, Search, search
+from airlock.pipeline import Audited, audit_bundle, make_release
 from tests.methods.test_search import config, written
 
 Change = Callable[[dict[str, Any]], object]
@@ -130,6 +134,8 @@ def test_another_winner_is_noticed(copied: Path) -> None:
     [
         lambda table: table["tune"]["search"][0].update(net=["canary_of_search:make"]),
         lambda table: table["tune"]["search"][0].update(method=["from-elsewhere"]),
+        lambda table: table["tune"]["search"][0].update(channel=["student"], method=["from-elsewhere"]),
+        lambda table: table["tune"]["search"].append({"channel": ["student"], "settings.teacher": ["made-elsewhere"]}),
         lambda table: table["tune"]["base"].update(net="canary_of_search:make"),
         lambda table: table["tune"]["search"][1].update({"settings.features": ["canary_of_search:make"]}),
         lambda table: table["tune"]["search"][1].update({"settings.public": ["(a path, removed)"]}),
@@ -154,19 +160,96 @@ def test_a_name_where_none_can_be_does_not_switch_the_check_off(copied: Path, va
         test()
 
 
+LINEAR = 3  # a seed with which the first run is of the first candidate
+
+
+def audited(folder: Path, net: str | None = None, **how: Any) -> Audited:
+    few = AuditSettings(shadows=4, epochs=1, queries=1, **how)
+    source = {"data.source": str(folder.with_name("own.npz"))}
+    return audit_bundle(folder, few, overrides=source, vault=folder.with_name("vault"), net=net)
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_an_audit_attacks_the_winner_as_it_was_run(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    opens = "airlock.pipeline._open"
-    original = __import__("airlock.pipeline", fromlist=["_open"])._open
-    monkeypatch.setattr(opens, lambda asked, data_dir: seen.append(asked) or original(asked, data_dir))
-    few = AuditSettings(shadows=4, epochs=1, queries=1)
-    source = {"data.source": str(searched.with_name("own.npz"))}
-    done = audit_bundle(searched, few, overrides=source, vault=searched.with_name("vault"))
-    assert done.dossier.audit.attacks
-    card = read(searched)
-    assert card.tuning.search is not None
-    assert (seen[0].tune, seen[0].method, seen[0].epsilon) == (None, card.method, card.tuning.search.run_epsilon)
+@pytest.mark.parametrize("like", ["plain", "release"])
+def test_an_audit_attacks_the_winner_as_it_was_run(searched: Path, like: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Channel] = []
+    original = pipeline._open
+
+    def opens(asked: Any, data_dir: Any) -> Any:
+        seen.append(original(asked, data_dir)[0])
+        return seen[0], seen[0].facts
+
+    monkeypatch.setattr(pipeline, "_open", opens)
+    done = audited(searched, like=like)
+    card, (own,) = read(searched), seen
+    assert len(done.dossier.audit.attacks) == 8
+    assert not isinstance(own, Search)
+    # A share of ε was for attacks on the card: the run had its noise without it.
+    assert own.planned.details == {key: card.details[key] for key in own.planned.details}
+    untested = done.dossier.audit.not_tested
+    assert CHOICE in untested, "a reader would take the choice for simulated"
+    assert CHOSEN_BY in untested
+    assert (UNLIKE in untested) == (like == "plain")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_shadow_models_may_repeat_the_whole_search(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    release = Search.release
+
+    def counted(self: Search, split: Any, *told: Any) -> Any:
+        seen.append(len(split.private))
+        return release(self, split, *told)
+
+    monkeypatch.setattr(Search, "release", counted)
+    done = audited(searched, like="search")
+    assert len(seen) == 4
+    assert len({attack.name for attack in done.dossier.audit.attacks}) == 8
+    untested = done.dossier.audit.not_tested
+    assert CHOICE not in untested
+    assert CHOSEN_BY in untested
+    assert not list((searched.with_name("vault") / "checkpoints").glob("*-audit*"))
+    said = done.dossier.to_json()
+    assert "run-" not in said
+
+
+def test_a_release_of_a_search_says_what_its_quick_attacks_leave_out(searched: Path) -> None:
+    (folder,) = searched.with_name("vault").glob("*/dossier")
+    first = folder / ("dossier-1.json" if (folder / "dossier-1.json").exists() else "dossier.json")  # audits came after
+    assert {CHOICE, CHOSEN_BY} <= set(json.loads(first.read_text())["audit"]["not_tested"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_there_is_no_search_to_repeat_where_there_was_none(tmp_path: Path) -> None:
+    asked = config(written(tmp_path), net="linear", settings={"steps": 1}).model_copy(update={"tune": None})
+    make_release(asked, tmp_path / "bundle", vault=tmp_path / "vault", insecure_seed=2)
+    with pytest.raises(ConfigError, match="no search to repeat"):
+        audited(tmp_path / "bundle", like="search")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_of_ones_own_among_the_candidates_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an audit of the winner the losers' networks are not imported at all."""
+    (tmp_path / "own_of_search.py").write_text(
+        "import torch\n\ndef make(shape, classes):\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = {"net": ["linear", "own_of_search:make"], "settings.steps": [1]}
+    asked = config(written(tmp_path), tune={"search": names}, split={"holdout": 0.2})
+    monkeypatch.setattr(RepeatAndSelect, "draw", lambda self, stream: 1)
+    made = make_release(asked, tmp_path / "bundle", vault=tmp_path / "vault", insecure_seed=LINEAR, court_seconds=0)
+    assert made.bundle.card.network is not None
+    assert made.bundle.card.network.name == "linear"
+    del sys.modules["own_of_search"]  # the release imported it
+    assert audited(tmp_path / "bundle").dossier.audit.attacks
+    with pytest.raises(Refused, match="own_of_search:make"):
+        audited(tmp_path / "bundle", like="search")
+    assert "own_of_search" not in sys.modules
+    assert audited(tmp_path / "bundle", like="search", net="own_of_search:make").dossier.audit.attacks
+    assert sys.modules.pop("own_of_search")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -197,3 +280,15 @@ def _tuned(file: Path, folder: Path, runs: int, monkeypatch: pytest.MonkeyPatch)
     assert made.exit_code == 0, made.output
     assert made.output == made.stdout
     return {key: value for key, value in json.loads(made.stdout).items() if key in ("utility", "guarantee", "inside")}
+
+
+def test_a_method_of_another_package_is_a_stranger_in_whatever_channel_a_candidate_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brought = {"student/shrunk": plugins.Plugin("elsewhere:Shrunk", "elsewhere 1.0")}
+    monkeypatch.setattr(plugins, "read", lambda group: brought if group == plugins.METHODS else {})
+    grid = {"channel": ["student"], "method": ["ensemble", "shrunk"]}
+    found = plugins.strangers({"channel": "weights", "method": "gaussian", "tune": {"search": [grid]}})
+    assert found == {"tune.search.0.method.1": "shrunk"}
+    assert plugins.strangers({"channel": "weights", "tune": {"search": [{"method": ["shrunk"]}]}}) == {}
+    assert plugins.strangers({"channel": ["student"], "method": {"a": "shrunk"}, "tune": [["student"]]}) != {}

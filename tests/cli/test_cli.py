@@ -367,9 +367,17 @@ def test_court_with_one_run_refutes_the_published_claim_and_says_how_weak_it_is(
     assert verdict["epsilon_lower_bound"] <= verdict["largest_refutable_claim"] < 3
 
 
+def test_court_with_one_run_of_people_says_whom_it_put_in_or_left_out() -> None:
+    result = run("court", "answers/head", "--one-run", "--people", "--canaries", "60", "--seed", "1")
+    assert result.exit_code in (0, 2), result.output
+    assert "60 canaries, people with 8 records each" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        (("weights/published", "--one-run", "--people"), "a method that protects people"),
+        (("features/noised", "--one-run", "--people"), "canaries for the court that are people"),
         (("weights/published", "--one-run", "--canaries", "3"), "20 to 5,000 canaries"),
         (("weights/published", "--one-run", "--confidence", "1"), "confidence"),
         (("weights/gausian", "--one-run"), "Did you mean 'weights/gaussian'"),

@@ -18,6 +18,7 @@ from airlock.auditing import judge, judge_one_run
 from airlock.mechanisms import Stream
 from airlock.methods import Canaries, Case
 from airlock.methods.student import ensemble
+from airlock.methods.weights.head import table_case
 from airlock.threads import one_thread
 from tests.faults import checks
 from tests.faults.fault import Catcher
@@ -70,6 +71,16 @@ def court_of_people(name: str, pairs: int) -> Catcher:
 
 
 @cache
+def court_of_table(pairs: int) -> Catcher:
+    """The court, on `weights`/`head` of a table; the case is made with the fault in place."""
+
+    def look(prepared: object, folder: Path) -> str | None:
+        return _tried(pairs)(table_case(EPSILON, DELTA), folder)
+
+    return Catcher("court weights/head, table", look, long=True)
+
+
+@cache
 def court_of_config(net: str, pairs: int) -> Catcher:
     """The court on a configuration with a network of the user's own."""
 
@@ -82,17 +93,17 @@ def court_of_config(net: str, pairs: int) -> Catcher:
 
 
 @cache
-def one_run(name: str) -> Catcher:
-    """The court, on one whole release with canaries."""
+def one_run(name: str, people: bool = False, count: int = CANARIES) -> Catcher:
+    """The court, on one whole release with canaries, which may be people."""
 
     def look(canaries: Canaries, folder: Path) -> str | None:
         with one_thread():
             verdict = judge_one_run(canaries, Stream.from_seed(1))
         right = verdict.looks[0].correct
-        return f"refuted, {right} of {CANARIES} guesses are right" if verdict.refuted else None
+        return f"refuted, {right} of {count} guesses are right" if verdict.refuted else None
 
-    opened = partial(methods.open_canaries, name, EPSILON, DELTA, CANARIES)
-    return Catcher(f"one run {name}", look, opened, long=name not in _ONE_RUN)
+    opened = partial(methods.open_canaries, name, EPSILON, DELTA, count, people)
+    return Catcher(f"one run {name}{', people' if people else ''}", look, opened, long=name not in _ONE_RUN)
 
 
 @cache

@@ -65,9 +65,11 @@ from airlock.methods.answers import votes
 from airlock.methods.answers.answerer import PaidAnswerer
 from airlock.methods.answers.per_query import NoisyLogits
 from airlock.methods.answers.votes import NoisyVotes
+from airlock.methods.features.noised import Noised
 from airlock.methods.interface import Answers, Reservation
 from airlock.methods.student import ensemble, teachers
-from airlock.methods.twin import sharded
+from airlock.methods.twin import sharded, sharded_case
+from airlock.methods.weights import head as weights_head
 from airlock.methods.weights.head import Head, HeadFigures
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
@@ -635,6 +637,13 @@ def scores_cost_nothing(patch: Patch) -> None:
     patch.setattr(card, "paid_by_scores", lambda tuning: None)
 
 
+def only_the_winner_assumes(patch: Patch) -> None:
+    def own(self: search.Search, place: int, executed: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        return (*(executed or self.channels[place].planned.guarantee.assumptions), search.SEARCHED)
+
+    patch.setattr(search.Search, "_assumed", own)
+
+
 def a_resumed_search_draws_anew(patch: Patch) -> None:
     begin = search._Kept.begin.__func__  # type: ignore[attr-defined]
     patch.setattr(
@@ -665,6 +674,15 @@ def shards_by_position(patch: Patch) -> None:
 
 def parts_by_position(patch: Patch) -> None:
     _positions_where(patch, lambda purpose: purpose != data_split._SHARDS)
+
+
+def equal_records_share_a_part(patch: Patch) -> None:
+    patch.setattr(data_split, "_numbered", lambda digests, key, purpose: digests)
+
+
+def parts_in_the_order_of_the_file(patch: Patch) -> None:
+    """Which of several equal records is whose shows in the order: one more of them moves another."""
+    patch.setattr(data_split, "sorted", lambda places, key: list(places), raising=False)
 
 
 def a_person_in_two_parts(patch: Patch) -> None:
@@ -765,7 +783,7 @@ def _doubled_in(module: Any, with_it: int) -> Plant:
 
 
 def a_record_in_two_shards(patch: Patch) -> None:
-    _doubled_in(sharded, len(sharded.neighbours(0)[0]))(patch)
+    _doubled_in(sharded, len(sharded_case.neighbours(0)[0]))(patch)
 
 
 def a_record_with_two_teachers(patch: Patch) -> None:
@@ -788,23 +806,27 @@ def a_vote_in_two_shards(patch: Patch) -> None:
 # Channels
 
 
-def the_mean_has_no_noise(patch: Patch) -> None:
-    """Of `weights`/`head`; its steps have theirs, and the mean is accounted for."""
+def the_first_release_has_no_noise(patch: Patch) -> None:
+    """Of `weights`/`head`; its steps have theirs, and the mean or the counts are accounted for."""
 
-    def centre(self: Head, net: Any, data: Any, figures: HeadFigures, stream: Stream, run: Any) -> list[dpa.DpEvent]:
-        with torch.no_grad():
-            net.centre.mean.copy_(torch.from_numpy(np.asarray(data.total())) / self.records)
-        assert figures.mean_noise is not None
-        return [figures.mean_noise.event]
+    def first(self: Head, data: Any, figures: HeadFigures, stream: Stream, run: Any) -> list[dpa.DpEvent]:
+        assert figures.first_noise is not None
+        data.improve(np.asarray(data.total()), figures.first_noise, self.records)
+        return [figures.first_noise.event]
 
-    patch.setattr(Head, "_centre", centre)
+    patch.setattr(Head, "_first", first)
 
 
 def the_mean_is_not_counted(patch: Patch) -> None:
     """Neither in the plan nor in what was executed, so that the two agree."""
-    centre, schedule = Head._centre, Head._schedule
-    patch.setattr(Head, "_centre", lambda self, *more: centre(self, *more) and [])
+    first, schedule = Head._first, Head._schedule
+    patch.setattr(Head, "_first", lambda self, *more: first(self, *more) and [])
     patch.setattr(Head, "_schedule", lambda self, noise: replace(schedule(self, noise), before=None))
+
+
+def counts_as_if_of_one_number(patch: Patch) -> None:
+    """Noise for one number's counts on those of all of them."""
+    patch.setattr(weights_head, "sensitivity", lambda numbers: 1.0)
 
 
 def longer_features(patch: Patch) -> None:
@@ -831,6 +853,34 @@ def records_taken_for_half_as_far_apart(patch: Patch) -> None:
     patch.setattr(LocalGaussian, "noise", property(lambda self: GaussianNoise(self.clip_norm, self.noise_multiplier)))
 
 
+def one_row_of_a_person_is_hidden(patch: Patch) -> None:
+    """Noise for a distance of 2R, where K rows of a person are 2R√K apart."""
+    noise = property(lambda self: GaussianNoise(2 * self.clip_norm, self.noise_multiplier))
+    patch.setattr(LocalGaussian, "noise", noise)
+
+
+def every_record_of_a_person_takes_a_row(patch: Patch) -> None:
+    """However many she has, whatever bound is declared."""
+    patch.setattr(rows, "limited", lambda records, most, seed: np.arange(len(records)))
+
+
+def which_rows_are_hers_follows_from_the_others(patch: Patch) -> None:
+    """The records that take part of whoever has too many are those at the front of the file, of all together."""
+    patch.setattr(rows, "limited", lambda records, most, seed: np.arange(min(len(records), most * records.units)))
+
+
+def labels_of_a_person_cost_as_one(patch: Patch) -> None:
+    """Each of K labels is answered with the whole ε of labels, and one of them is counted."""
+
+    def one(self: Noised, numbers: dpa.DpEvent) -> dpa.DpEvent:
+        assert self.response is not None
+        return events.repeat(events.compose([numbers, self.response.event]), self.config.tuning_runs)
+
+    share = property(lambda self: RandomisedResponse(len(self.facts.classes), self.settings.label_epsilon))
+    patch.setattr(Noised, "response", share)
+    patch.setattr(Noised, "_with_labels", one)
+
+
 def rows_share_their_noise(patch: Patch) -> None:
     def add(self: LocalGaussian, found: Tensor, stream: Stream) -> Floats:
         clipped = self.clip(found).cpu().numpy()
@@ -841,7 +891,7 @@ def rows_share_their_noise(patch: Patch) -> None:
 
 def _rows_drawn(instead: Callable[[Records, int, Stream], Whole]) -> Plant:
     def plant(patch: Patch) -> None:
-        everywhere(patch, rows.draw_rows, instead)
+        everywhere(patch, rows.draw_rows, lambda records, count, choices, *more: instead(records, count, choices))
 
     return plant
 

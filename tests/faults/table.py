@@ -27,6 +27,7 @@ from tests.faults.catchers import (
     court,
     court_of_config,
     court_of_people,
+    court_of_table,
     court_of_votes,
     one_run,
     sold,
@@ -42,6 +43,7 @@ from tests.methods import test_charging as charging
 from tests.methods import test_rows as feature_rows
 from tests.methods import test_search as of_search
 from tests.methods import test_secret_noise as secret_noise
+from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
@@ -58,9 +60,11 @@ FOLLOWS = called(checks.noise_is_independent_between_coordinates_and_steps)
 # In the court, half as many pairs again as the slowest fault takes, or more: whoever is quiet has been tried as long.
 GAUSSIAN, SHAPED, HEAD = (court(f"weights/{method}", 2500) for method in ("gaussian", "shaped", "head"))
 PERSON = court_of_people("weights/gaussian", 100)
+TABLE = court_of_table(2500)
 ONE_PERSON = called(test_people.test_one_person_moves_the_sum_by_at_most_the_bound, "layer: linear", "fp32")
 SHARDED, DENSITY = court("twin/sharded", 2000), court("twin/kde-sharded", 500)
 ENSEMBLE, VOTES, TEACHER = court("student/ensemble", 2000), court_of_votes(500), court("student/private-teacher", 1000)
+NOISED_PERSON = court_of_people("features/noised", 400)
 NOISED, ANSWERS, PER_QUERY = (
     court("features/noised", 4000),
     court("answers/head", 2500),
@@ -163,12 +167,15 @@ FAULTS: tuple[Fault, ...] = (
     _made_up("search: the first candidate stands for all", "events", plants.the_first_candidate_stands_for_all, SEARCH_PLANNED),
     _made_up("search: the last of several for the largest", "renyi", plants.the_last_of_several_for_the_largest, called(test_renyi.test_a_choice_is_as_bad_as_its_worst_at_every_order)),
     Fault("search: scores cost nothing", "bundle.card", plants.scores_cost_nothing, called(of_search.scores_are_on_the_card)),
+    _made_up("search: what the losers assume is not stated", "methods.search", plants.only_the_winner_assumes, with_folder(of_search.what_any_candidate_assumes_is_assumed)),
     Fault("search: a resumed one draws anew", "methods.search", plants.a_resumed_search_draws_anew, with_folder(of_search.a_killed_search_goes_on_to_the_same_end)),
     # Records
     Fault("shards by position", "data.split", plants.shards_by_position, called(test_split.test_one_record_less_changes_one_shard)),
-    Fault("a shard holds the next one too", "data.split", plants.shards_hold_the_next_one_too, called(test_split.test_every_record_lies_in_one_shard_and_equal_ones_in_the_same)),
+    Fault("a shard holds the next one too", "data.split", plants.shards_hold_the_next_one_too, called(test_split.test_every_record_lies_in_one_shard)),
     Fault("parts by position", "data.split", plants.parts_by_position, called(test_split.test_adding_a_record_changes_one_part_by_it_alone)),
-    Fault("holdout records are trained on", "data.split", plants.holdout_records_are_private_too, called(test_split.test_parts_are_disjoint_and_complete)),
+    Fault("equal records share a part", "data.split", plants.equal_records_share_a_part, called(test_split.test_equal_records_fall_into_parts_like_different_ones)),
+    Fault("parts in the order of the file", "data.split", plants.parts_in_the_order_of_the_file, called(test_split.test_adding_one_of_several_equal_records_changes_one_part_by_it_alone)),
+    Fault("holdout records are trained on", "data.split", plants.holdout_records_are_private_too, called(test_split.test_every_record_is_in_one_part)),
     Fault("a person in two parts", "data.split", plants.a_person_in_two_parts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
     Fault("split by content though people are declared", "data.split", plants.people_are_split_by_content, called(people_apart.test_the_part_follows_from_the_identifier_and_not_from_the_content)),
     Fault("shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, called(people_apart.test_a_person_less_changes_one_shard_by_her_alone)),
@@ -182,12 +189,17 @@ FAULTS: tuple[Fault, ...] = (
     _long("shaped: noise over 2", "GaussianNoise", plants.noise_over(2.0), SHAPED),
     _long("head: noise over 2", "GaussianNoise", plants.noise_over(2.0), HEAD),
     Fault("head: no clipping", "Clip", plants.no_clipping, HEAD),
-    Fault("head: the mean has no noise", "weights.head", plants.the_mean_has_no_noise, HEAD),
+    Fault("head: the mean has no noise", "weights.head", plants.the_first_release_has_no_noise, HEAD),
+    Fault("head: a table's counts have no noise", "weights.head", plants.the_first_release_has_no_noise, TABLE),
+    Fault("head: the noise of one number's counts on those of all", "weights.head", plants.counts_as_if_of_one_number, TABLE),
+    Fault("head: a table's steps have half of their noise", "GaussianNoise", plants.noise_over(2.0), TABLE),
     _made_up("head: the mean is not counted", "weights.head", plants.the_mean_is_not_counted, called(TestHead.test_the_event_is_the_mean_and_every_step)),
     # twin
     _long("sharded: noise over 2", "GaussianNoise", plants.noise_over(2.0), SHARDED),
     Fault("sharded: no clipping", "aggregate", plants.vectors_not_clipped, SHARDED),
     _long("sharded: a record in two shards", "twin.sharded", plants.a_record_in_two_shards, SHARDED),
+    Fault("sharded: by content though people are declared", "data.split", plants.people_are_sharded_by_content, court_of_people("twin/sharded", 150)),
+    Fault("kde-sharded: by content though people are declared", "data.split", plants.people_are_sharded_by_content, court_of_people("twin/kde-sharded", 150)),
     Fault("kde-sharded: the paper's sensitivity", "ShardDensity", plants.published_sensitivity, DENSITY),
     Fault("kde-sharded: no chance in every other coordinate", "ShardDensity", plants.no_chance_in_every_other_coordinate, called(test_aggregate.test_points_are_drawn_with_their_probabilities)),
     # student
@@ -209,6 +221,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault("noised: rows in the order of the file", "methods.rows", plants.rows_in_the_order_of_the_file, called(feature_rows.any_order_is_as_likely)),
     Fault("noised: rows of nobody at the end", "methods.rows", plants.anybody_is_left_out, called(feature_rows.any_order_is_as_likely)),
     Fault("noised: who is left out follows from their number", "methods.rows", plants.anybody_is_left_out, called(feature_rows.many_records_changed)),
+    Fault("noised: noise for one row of a person", "LocalGaussian", plants.one_row_of_a_person_is_hidden, NOISED_PERSON),
+    Fault("noised: every record of a person takes a row", "methods.rows", plants.every_record_of_a_person_takes_a_row, NOISED_PERSON),
+    Fault("the same, by their number", "methods.rows", plants.every_record_of_a_person_takes_a_row, called(feature_rows.nobody_has_more_rows_than_declared)),
+    Fault("noised: rows of a person not clipped", "LocalGaussian", plants.rows_not_clipped, NOISED_PERSON),
+    Fault("noised: which rows of a person leave follows from others", "methods.rows", plants.which_rows_are_hers_follows_from_the_others, called(feature_rows.a_person_of_many_records_changed)),
+    _made_up("noised: the labels of a person are paid for as one", "features.noised", plants.labels_of_a_person_cost_as_one, called(of_noised.labels_of_a_person_are_paid_for)),
     # answers
     Fault("head: noise over 2 (answers)", "GaussianNoise", plants.noise_over(2.0), ANSWERS),
     _long("head: longer features (answers)", "convex", plants.longer_features, ANSWERS),
@@ -279,6 +297,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault("one run: sharded, no noise", "GaussianNoise", plants.no_noise, one_run("twin/sharded")),
     Fault("one run: sharded, noise over 10", "GaussianNoise", plants.noise_over(10.0), one_run("twin/sharded")),
     Fault("one run: answers, no noise", "GaussianNoise", plants.no_noise, one_run("answers/head")),
+    _long("one run: records of a person clipped one by one", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, one_run("weights/gaussian", people=True)),
+    _long("one run: shaped, records of a person clipped one by one", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, one_run("weights/shaped", people=True)),
+    _long("one run: head, records of a person clipped one by one", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, one_run("weights/head", people=True)),
+    _long("one run: head, every record's features count", "Records", plants.records_weigh_one_each, one_run("weights/head", people=True)),
+    _long("one run: private-teacher, records of a person clipped one by one", "per_sample.engine", plants.records_of_a_person_clipped_one_by_one, one_run("student/private-teacher", people=True)),
+    Fault("one run: shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, one_run("twin/sharded", people=True, count=1000)),
+    Fault("one run: answers, head weights ignored", "Records", plants.records_weigh_one_each, one_run("answers/head", people=True, count=1000)),
     Fault("one run: answers, noise over 20", "GaussianNoise", plants.noise_over(20.0), one_run("answers/head")),
 )
 # fmt: on

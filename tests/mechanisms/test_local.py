@@ -6,11 +6,12 @@ import math
 
 import dp_accounting as dpa
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
 from airlock.accounting import compute_epsilon
-from airlock.mechanisms import LocalGaussian, RandomisedResponse, Stream
+from airlock.mechanisms import GaussianNoise, LocalGaussian, RandomisedResponse, Stream
 from tests.mechanisms.test_gaussian import has_scale
 
 
@@ -32,6 +33,36 @@ def test_the_noise_is_that_of_two_records_as_far_apart_as_can_be() -> None:
     assert has_scale(noisy.ravel(), mechanism.sigma)
     assert not has_scale(noisy.ravel() / 2, mechanism.sigma)
     assert mechanism.event == dpa.GaussianDpEvent(1.3)
+
+
+def test_the_noise_hides_k_rows_at_once() -> None:
+    """σ = 2 R √K z: noise for a single row is noticed, and K rows as far apart as can be are 2 R √K apart."""
+    mechanism = LocalGaussian(0.7, 1.3, rows=4)
+    noisy = mechanism.add(torch.zeros(1000, 40), Stream.from_seed(5))
+    assert mechanism.sigma == 2 * 0.7 * 2 * 1.3
+    assert has_scale(noisy.ravel(), mechanism.sigma)
+    assert not has_scale(noisy.ravel() / 2, mechanism.sigma)
+    assert mechanism.event == dpa.GaussianDpEvent(1.3)
+    far = mechanism.clip(torch.full((4, 9), 1e6)).double()
+    apart = float((far + far).norm())
+    assert 0.999 * mechanism.noise.sensitivity < apart <= mechanism.noise.sensitivity
+
+
+def test_rounding_is_paid_for_where_the_rows_of_a_person_are_in_calls_of_their_own() -> None:
+    """The noise on a block of one row allows for the rounding of all K rows, wherever the others are."""
+    alone = LocalGaussian(1.0, 1.0, rows=9)
+    used: list[float] = []
+
+    class Seen(GaussianNoise):
+        def scale(self, dimension: int) -> float:
+            used.append(super().scale(dimension))
+            return used[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalGaussian, "noise", property(lambda self: Seen(6.0, 1.0)))
+        alone.add(torch.zeros(1, 16), Stream.from_seed(0))
+    noise = GaussianNoise(6.0, 1.0)
+    assert used == [6.0 + noise.grid * math.sqrt(9 * 16)]
 
 
 def test_a_row_depends_on_its_own_record_alone() -> None:

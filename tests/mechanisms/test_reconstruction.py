@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from airlock.mechanisms import LocalGaussian
 from airlock.mechanisms.reconstruction import blind_guess, bound, multiplier_for, recovery
 
 
@@ -34,6 +35,32 @@ def test_no_attacker_on_a_discrete_prior_does_better() -> None:
     seen = features[truth] + 2 * z * rng.normal(size=(len(truth), count))
     right = (seen.argmax(1) == truth).mean()
     assert 1 / count < right <= bound(1 / count, z)
+
+
+def test_no_attacker_does_better_who_has_all_rows_of_a_person() -> None:
+    """Her pictures are all the same: four noisy rows tell twice as much as one, and the noise is twice as large."""
+    rng, count, z, rows = np.random.default_rng(0), 8, 0.8, 4
+    truth = rng.integers(0, count, 20_000)
+    sigma = LocalGaussian(1.0, z, rows).sigma
+    seen = np.eye(count)[truth] + sigma * rng.normal(size=(rows, len(truth), count))
+    right, of_one = ((one.argmax(1) == truth).mean() for one in (seen.mean(0), seen[0]))
+    assert of_one < right <= bound(1 / count, z)
+    assert right > bound(1 / count, sigma / 2)  # as if a picture had one row, with the same noise
+
+
+def test_the_labels_of_her_other_rows_help_a_blind_guess_and_are_allowed_for() -> None:
+    """Pictures of one class, and which of three each is follows from two other labels: whoever sees those names it."""
+    rng = torch.Generator().manual_seed(0)
+    others = torch.randint(0, 2, (3000, 2), generator=rng).sum(1)  # how many of both labels are 1
+    pictures = torch.tensor([0.1, 0.5, 0.9])[others][:, None, None, None].expand(-1, 1, 4, 4)
+    (one,) = blind_guess(pictures, [30.0], 0, 2, torch.zeros(3000))
+    (three,) = blind_guess(pictures, [30.0], 0, 2, torch.zeros(3000), rows=3)
+    assert 0.5 <= one < 0.6  # the most frequent picture; a guess that sees the other labels is always right
+    assert three == 1.0
+    torch.manual_seed(1)
+    (few,) = blind_guess(torch.rand(3000, 1, 6, 6), [30.0], 0, 2, torch.zeros(3000))
+    (many,) = blind_guess(torch.rand(3000, 1, 6, 6), [30.0], 0, 2, torch.zeros(3000), rows=3)
+    assert many == pytest.approx(6 * few)  # none, 0, 1, 00, 01 or 11
 
 
 def test_a_blind_guess_is_bounded_from_above() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import dp_accounting as dpa
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from dp_accounting import rdp
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
@@ -124,3 +128,45 @@ def test_a_pure_mechanism_costs_two_plus_the_shape_times_as_much() -> None:
         order = np.array([1e7])
         cost = RenyiAccountant(order).compose(RepeatAndSelect(10.0, shape).event(pure(0.3)))._rdp[0]
         assert cost == pytest.approx((2 + shape) * 0.3, rel=1e-4)
+
+
+def of_gaussian(rho: float, mean: float, shape: float, orders: Floats) -> Floats:
+    """Theorem 2 for ρ-zCDP, minimised by hand: λ̂ = √(log(1/γ)/ρ), and no order costs more than a larger one.
+
+    ρλ + (1 + η)(ρ(λ̂ − 1) + log(1/γ)/λ̂) + log(E[K])/(λ − 1), of which the last two terms in λ are smallest at
+    λ − 1 = √(log(E[K])/ρ).
+    """
+    gamma = RepeatAndSelect(mean, shape)._parts / 2**32
+    away = np.maximum(orders - 1.0, np.sqrt(np.log(mean) / rho))
+    once = 2 * (1 + shape) * np.sqrt(-rho * np.log(gamma)) - shape * rho
+    return np.asarray(rho * away + np.log(mean) / away + once)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 3.0, 10.0])
+@pytest.mark.parametrize(("mean", "shape"), [(10.0, 1.0), (30.0, 0.0), (100.0, 2.0), (3.0, 0.5)])
+def test_a_gaussian_costs_what_the_theorem_says_in_closed_form(sigma: float, mean: float, shape: float) -> None:
+    orders = 1.0 + np.geomspace(0.05, 500.0, 4000)
+    event = RepeatAndSelect(mean, shape).event(dpa.GaussianDpEvent(sigma))
+    own, stated = RenyiAccountant(orders).compose(event)._rdp, of_gaussian(0.5 / sigma**2, mean, shape, orders)
+    assert (own >= stated * (1 - 1e-9)).all(), "less than the theorem allows"
+    np.testing.assert_allclose(own, stated, rtol=1e-3)
+
+
+def at_delta(delta: float, divergence: Callable[[Floats], Floats]) -> float:
+    """ε at δ, by the conversion of Canonne, Kamath and Steinke 2020, proposition 12."""
+    orders = 1.0 + np.geomspace(0.05, 5000.0, 20_000)
+    found = divergence(orders) + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1)
+    return float(found.min())
+
+
+def test_the_table_in_the_docs_follows_from_the_closed_form() -> None:
+    """Each figure of docs/tune.md, without dp-accounting: what the best of so many runs costs, where one costs 1."""
+    page = (Path(__file__).resolve().parents[2] / "docs/tune.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    assert [row[0] for row in rows] == ["3", "10", "30", "100"]
+    rho = brentq(lambda rho: at_delta(1e-5, lambda orders: rho * orders) - 1.0, 1e-4, 1.0)
+    for mean, *figures, every in ([float(cell) for cell in row] for row in rows):
+        for shape, figure in enumerate(figures):
+            cost = at_delta(1e-5, lambda orders, mean=mean, shape=shape: of_gaussian(rho, mean, shape, orders))
+            assert figure == pytest.approx(cost, abs=0.0051), (mean, shape)
+        assert every == pytest.approx(at_delta(1e-5, lambda orders, mean=mean: mean * rho * orders), abs=0.0051)

@@ -11,7 +11,7 @@ import torch
 
 from airlock import methods
 from airlock.auditing import OneRunVerdict, judge_one_run, one_run_audit
-from airlock.errors import Refused
+from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Clip, Stream
 from airlock.mechanisms.clipping import SLACK
 from airlock.methods import Canaries, dp_sgd_case
@@ -19,7 +19,7 @@ from airlock.methods.contract import Channel
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.threads import one_thread
 from airlock.training.per_sample import clipped_sum
-from tests.faults.plants import no_noise, noise_over
+from tests.faults.plants import no_noise, noise_over, records_of_a_person_clipped_one_by_one
 from tests.methods import test_cases
 
 COUNT = 400
@@ -27,6 +27,7 @@ COUNT = 400
 _ANSWERS = tuple(f"answers/{name}" for name in ("per-query", "votes", "published"))
 _WITHOUT = ("twin/kde-sharded", "student/ensemble", "features/noised", *_ANSWERS)
 NAMES, SOUND = ([n for n in names if n not in _WITHOUT] for names in (test_cases.NAMES, test_cases.SOUND))
+PEOPLE = 60  # canaries that are people, with eight records each
 Patch = pytest.MonkeyPatch
 
 
@@ -39,6 +40,11 @@ def _one_thread() -> Iterator[None]:
 @cache
 def opened(name: str, count: int = COUNT) -> Canaries:
     return methods.open_canaries(name, 1.0, 1e-5, count)
+
+
+@cache
+def opened_of_people(name: str, count: int = PEOPLE) -> Canaries:
+    return methods.open_canaries(name, 1.0, 1e-5, count, people=True)
 
 
 def tried(name: str, seed: int = 1, count: int = COUNT) -> OneRunVerdict:
@@ -69,7 +75,7 @@ def test_the_published_method_is_refuted_by_one_run() -> None:
 
 def test_canaries_have_orthogonal_gradients_at_the_clip_norm_in_their_own_direction() -> None:
     channel = Gaussian(dp_sgd_case.canary_config("gaussian", 1.0, 1e-5, 40), dp_sgd_case.canary_facts(40))
-    net, every = channel.net(), dp_sgd_case.canary_records(40)
+    net, every = channel.net(), dp_sgd_case.canaries_in_pairs(40)
     x, y = torch.from_numpy(every.x), torch.from_numpy(every.y)
     rows = []
     for i in range(40):
@@ -100,8 +106,47 @@ def test_without_noise_every_guess_is_right(monkeypatch: Patch) -> None:
 
 
 def test_a_method_without_canaries_is_refused() -> None:
+    bare = type("Bare", (Channel,), {"channel": "weights", "method": "bare"})
     with pytest.raises(Refused, match="canaries for the court"):
-        Channel.canaries.__func__(type("Bare", (Channel,), {"channel": "weights", "method": "bare"}), 1.0, 1e-5, 100)
+        Channel.canaries.__func__(bare, 1.0, 1e-5, 100)
+    with pytest.raises(Refused, match="canaries for the court that are people"):
+        Channel.canaries_of_people.__func__(bare, 1.0, 1e-5, 100)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_canaries_may_be_people_wherever_people_are_protected(name: str) -> None:
+    canaries = opened_of_people(name)
+    assert "person" in methods.named(name).units
+    assert 0.99 < canaries.claim.epsilon <= 1.0
+    assert canaries.count == PEOPLE
+    assert "people with 8 records each" in canaries.what
+    verdict = judge_one_run(canaries, Stream.from_seed(1))
+    assert not verdict.refuted, verdict.to_dict()
+
+
+@pytest.mark.parametrize("name", [name for name in SOUND if name != "twin/sharded"])  # where others share their shards
+def test_a_person_adds_what_one_record_would(name: str) -> None:
+    """The same coins, lots and noise: with eight records each, what is released is the same up to rounding."""
+    coins = Stream.from_seed(7).uniform(PEOPLE) < 0.5
+    records, people = (made(name, PEOPLE).run(coins, Stream.from_seed(8)) for made in (opened, opened_of_people))
+    np.testing.assert_allclose(people, records, rtol=1e-3, atol=1e-3 * np.abs(records).max())
+
+
+def test_records_of_a_canary_that_are_clipped_one_by_one_add_up(monkeypatch: Patch) -> None:
+    coins, canaries = Stream.from_seed(7).uniform(PEOPLE) < 0.5, opened_of_people("weights/gaussian")
+    no_noise(monkeypatch)
+    usual = canaries.run(coins, Stream.from_seed(8))
+    records_of_a_person_clipped_one_by_one(monkeypatch)
+    found = canaries.run(coins, Stream.from_seed(8))
+    np.testing.assert_allclose(found[coins], 8 * usual[coins], rtol=0.05)
+
+
+@pytest.mark.parametrize("name", ["weights/published", "twin/published", "student/published"])
+def test_a_paper_that_claims_nothing_about_people_is_not_tried_with_them(name: str) -> None:
+    with pytest.raises(ConfigError, match="a method that protects people"):
+        methods.open_canaries(name, 1.0, 1e-5, 100, people=True)
+    with pytest.raises(ConfigError, match="a method that protects people"):
+        methods.open_case(name, 1.0, 1e-5, people=True)
 
 
 def test_one_run_of_the_published_student_shows_every_record() -> None:

@@ -20,11 +20,13 @@ from airlock.methods.answers.votes import Votes
 from airlock.methods.config_case import VISITS, neighbours, of_config
 from airlock.methods.contract import ONE_RECORD
 from airlock.methods.student.ensemble import Ensemble
-from airlock.methods.twin.sharded import Sharded
+from airlock.methods.twin.sharded import SampleAndAggregate
 from airlock.training import Run
 from tests.visits import config, write
 
-OWN = ("twin/sharded", "student/ensemble", "answers/head", "answers/per-query", "answers/votes")
+OWN = (
+    "twin/sharded", "twin/kde-sharded", "student/ensemble", "answers/head", "answers/per-query", "answers/votes",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +57,15 @@ def without(records: Records, person: int) -> Records:
     return records.take(np.flatnonzero(records.person != person))
 
 
-def test_methods_say_whom_they_protect_and_papers_protect_no_person() -> None:
+def test_every_proven_method_protects_people_and_what_is_published_does_not() -> None:
+    every = [f"{channel}/{method}" for channel, own in methods.METHODS.items() for method in own]
+    for name in filter(methods.is_built_in, every):
+        found = methods.named(name)
+        assert found.units == ({"record", "person"} if found.status == "proven" else {"record"}), name
     assert set(OWN) <= set(methods.protecting("person"))
-    for channel, own in methods.METHODS.items():
-        for method in own:
-            found = methods.named(f"{channel}/{method}")
-            assert "record" in found.units
-            if ".papers." in found.__module__:
-                assert found.units == {"record"}, found
 
 
-@pytest.mark.parametrize("name", ["twin/kde-sharded", "student/published"])
+@pytest.mark.parametrize("name", ["features/published", "student/published"])
 def test_a_method_for_records_is_refused_with_those_that_can(table: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"protects a person as a whole.*answers/head.*unit = .record"):
         build(table, name)
@@ -77,7 +77,7 @@ def test_the_plan_is_about_people(table: Path, name: str) -> None:
     more: dict[str, Any] = {"split": {"public": 0.2}} if name.startswith("student") else {}
     if more:
         more |= {"net": "linear", "settings": {"teacher": "linear", "hint_epochs": 0}}
-    if name == "twin/sharded":
+    if name.startswith("twin"):
         more = {"settings": {"noise_limit": 1e9}}
     if name == "answers/votes":
         more = {"settings": {"queries": 1}}
@@ -126,9 +126,11 @@ def test_one_person_changes_one_vote(table: Path, split: Split) -> None:
     assert (whole != less).any((1, 2)).sum() == 1
 
 
-def test_one_person_changes_one_shard(table: Path, split: Split) -> None:
-    channel = build(table, "twin/sharded", settings={"noise_limit": 1e9, "shards": 30})
-    assert isinstance(channel, Sharded)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["twin/sharded", "twin/kde-sharded"])
+def test_one_person_changes_one_shard(table: Path, split: Split, name: str) -> None:
+    channel = build(table, name, settings={"noise_limit": 1e9, "shards": 30, "dimensions": 2})
+    assert isinstance(channel, SampleAndAggregate)
     assert "people_per_shard" in channel.plan().details
     net, rest = channel.heads.start(None, Run()), without(split.private, busiest(split.private))
     whole, less = (channel.vectors(net, own, Run()) for own in (split.private, rest))
@@ -159,6 +161,17 @@ def test_in_court_a_person_of_many_records_moves_the_head_as_far_as_one_record(p
     case = Head.case_of_people(1.0, 1e-5) if people else Head.case(1.0, 1e-5)
     assert case.family is not None
     assert 0.85 < case.family.reach <= 1.0
+
+
+@pytest.mark.parametrize("name", ["twin/sharded", "twin/kde-sharded"])
+def test_in_court_a_person_of_many_records_turns_one_shard_round(name: str) -> None:
+    case = methods.open_case(name, 1.0, 1e-5, people=True)
+    assert "one person with 50 records" in case.pair
+    alone = methods.open_case(name, 1.0, 1e-5)
+    assert case.family is not None
+    assert alone.family is not None
+    assert case.family.reach == pytest.approx(alone.family.reach)
+    assert not judge(case, Stream.from_seed(1), pairs=200).refuted
 
 
 def test_the_claim_for_people_stands(table: Path) -> None:

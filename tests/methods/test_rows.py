@@ -1,4 +1,4 @@
-"""Which rows leave: a public number of them, one record changes one, and their order is chance."""
+"""Which rows leave: a public number, of which one record changes one and one person K; their order is chance."""
 
 from __future__ import annotations
 
@@ -51,6 +51,66 @@ def any_order_is_as_likely() -> None:
             order = draw_rows(records, most, Stream.from_seed(seed))
             found += np.flatnonzero(order == 0).tolist()
         assert stats.chisquare(np.bincount(found, minlength=most)).pvalue > 1e-4, (count, most)
+
+
+def of_people(sizes: list[int]) -> Records:
+    """So many records of each, mixed in the file; some are equal to those of others."""
+    whose = np.repeat(np.arange(len(sizes)), sizes)
+    turn = np.arange(len(whose)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    x = np.where(turn % 3 == 2, -turn, 100.0 * whose + turn).astype(np.float32)[:, None]
+    mixed = np.random.default_rng(0).permutation(len(whose))
+    return Records(x, turn % 4, whose.astype(np.int64)).take(mixed)
+
+
+def one_person_changes_k_rows(sizes: list[int], most: int, count: int, seed: int, gone: int) -> None:
+    """With and without one of them."""
+    every = of_people(sizes)
+    less = every.take(np.flatnonzero(every.person != gone))
+    rows = [content(one, draw_rows(one, count, Stream.from_seed(seed), most, 7)) for one in (every, less)]
+    assert [sum(found.values()) for found in rows] == [count, count]
+    changed = min(most, sizes[gone])
+    assert sum((rows[0] - rows[1]).values()) <= changed
+    assert sum((rows[1] - rows[0]).values()) <= changed
+
+
+def a_person_of_many_records_changed() -> None:
+    for seed in range(30):
+        one_person_changes_k_rows([20, 1, 2, 9, 3], 3, 12, seed, seed % 5)
+
+
+def nobody_has_more_rows_than_declared() -> None:
+    every = of_people([20, 1, 2, 9, 3])
+    for seed in range(10):
+        order = draw_rows(every, 100, Stream.from_seed(seed), 3, seed)
+        assert every.person is not None
+        assert np.bincount(every.person[order[order >= 0]]).tolist() == [3, 1, 2, 3, 3]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    st.integers(1, 5),
+    st.integers(1, 25),
+    st.integers(0, 2**31),
+    st.integers(0, 7),
+)
+def test_one_person_more_changes_at_most_k_rows(sizes: list[int], most: int, count: int, seed: int, gone: int) -> None:
+    one_person_changes_k_rows(sizes, most, count, seed, gone % len(sizes))
+
+
+def test_one_person_with_many_records_has_k_rows() -> None:
+    nobody_has_more_rows_than_declared()
+
+
+def test_which_records_of_a_person_take_part_follows_from_hers_alone() -> None:
+    every = of_people([20, 9, 3, 1])
+    assert every.person is not None
+    whole = content(every, draw_rows(every, 50, Stream.from_seed(0), 3, 5))
+    for who in range(4):
+        alone = every.take(np.flatnonzero(every.person == who))
+        own = content(alone, draw_rows(alone, 50, Stream.from_seed(1), 3, 5))
+        own = Counter({key: count for key, count in own.items() if key[1] >= 0})
+        assert not own - whole
 
 
 @settings(max_examples=150, deadline=None)

@@ -27,6 +27,7 @@ from airlock.methods.search import Search, largest, scored
 from airlock.methods.weights.gaussian import Gaussian
 from airlock.pipeline import make_release, plan_release, try_config, tune_release
 from airlock.training import Run
+from tests import visits
 
 ROWS = 400
 GRID = [
@@ -123,6 +124,9 @@ def test_the_largest_is_never_above_the_target_nor_far_below() -> None:
         ({"channel": "features", "data": "digits", "tune": {"search": {"method": ["noised"]}}}, "release a network"),
         ({"tune": {"search": {"settings.stesp": [1]}}}, "stesp"),
         ({"tune": {"search": {"method": ["gaussain"]}}}, "gaussian"),
+        ({"tune": {"search": {"channel": ["studnet"]}}}, "student"),
+        ({"tune": {"search": {"channel": ["answers"], "method": ["votes"]}}}, "answers/votes"),
+        ({"method": "shaped", "tune": {"search": {"channel": ["weights", "twin"]}}}, "shaped"),
         ({"tune": {"won": 1}}, "candidate that won"),
     ],
 )
@@ -246,6 +250,81 @@ def test_the_best_of_all_runs_leaves_with_the_guarantee_of_the_search(
     assert settled.method == made.plan.method
     assert settled.tune is not None
     assert settled.tune.won == made.plan.figures.won
+
+
+CHANNELS = [
+    {"channel": ["answers"], "method": ["head"], "settings.features": ["pixels"]},
+    {"channel": ["weights"], "method": ["gaussian"], "net": ["linear"], "settings.steps": [2]},
+    {"channel": ["weights"], "method": ["shaped"], "net": ["linear"], "settings.steps": [2]},
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_candidates_of_several_channels_are_one_search(table: Path, drawn: list[tuple[int, int]]) -> None:
+    asked = config(table, tune={"search": CHANNELS}, split={"public": 0.3})
+    made, opens = released(asked), opened(asked)
+    won = made.plan.figures.won
+    assert won == next(place for place, score in drawn if score == max(score for _, score in drawn))
+    assert (made.plan.channel, made.plan.method) == (CHANNELS[won]["channel"][0], CHANNELS[won]["method"][0])
+    settled = opens.settled(asked, made)
+    assert (settled.channel, settled.method) == (made.plan.channel, made.plan.method)
+    again = opened(settled)
+    assert again.planned.guarantee.events == made.guarantee.events
+    assert again.planned.guarantee.assumptions == made.guarantee.assumptions
+    assert again.candidates == opens.candidates
+    other = settled.model_copy(update={"channel": {"answers": "weights", "weights": "answers"}[settled.channel]})
+    with pytest.raises(ConfigError, match=r"candidate that won|method"):
+        opened(other)
+
+
+def test_the_card_assumes_what_any_candidate_assumes(table: Path) -> None:
+    what_any_candidate_assumes_is_assumed(table.parent)
+
+
+def what_any_candidate_assumes_is_assumed(folder: Path) -> None:
+    """A candidate that lost was in the choice: if its public records are not public, nothing bounds that choice."""
+    asked = config(written(folder), tune={"search": CHANNELS}, split={"public": 0.3})
+    made = opened(asked)
+    each = [one.planned.guarantee.assumptions for one in made.channels]
+    assert len({frozenset(lines) for lines in each}) == 3
+    for place in range(3):
+        stated = made.plan_of(place).guarantee.assumptions
+        assert stated[: len(each[place])] == each[place]
+        assert set(stated) == {*each[0], *each[1], *each[2], search.SEARCHED}, "a loser's assumptions are not stated"
+        assert len(set(stated)) == len(stated)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(RepeatAndSelect, "draw", fixed(1))
+        assert set(released(asked).guarantee.assumptions) == set(stated), "a loser's assumptions are not stated"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_without_scores_takes_no_part(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its card would cost test records something else than that of another winner."""
+    release = Gaussian.release
+
+    def labels_alone(self: Gaussian, *told: Any) -> Any:
+        made = release(self, *told)
+        return replace(made, utility=replace(made.utility, scores=None))
+
+    monkeypatch.setattr(Gaussian, "release", labels_alone)
+    with pytest.raises(Refused, match="labels alone from weights/gaussian"):
+        released(config(table, tune={"search": {"method": ["gaussian"], "settings.steps": [1]}}, net="linear"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_person_moves_a_score_by_at_most_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fifty visits in the test part one counts: with a model that is always right, the count is that of people."""
+    asked = visits.config(visits.write(tmp_path), tune={"mean": 2, "search": {"settings.features": ["pixels"]}})
+    seen: list[int] = []
+    monkeypatch.setattr(search, "scored", lambda correct, epsilon, stream: seen.append(correct) or correct)
+    monkeypatch.setattr("airlock.training.outcomes.Outcomes.right", property(lambda self: self.labels == self.labels))
+    monkeypatch.setattr(RepeatAndSelect, "draw", fixed(1))
+    split = data.load(asked)
+    made = opened(asked).release(split, Randomness.make(0, 3), Run())
+    assert split.test.person is not None
+    assert seen == [len(np.unique(split.test.person))] == [len(split.test)]
+    assert (made.guarantee.unit, made.guarantee.relation) == ("person", "add-remove")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -375,6 +454,9 @@ def test_ctrl_c_keeps_a_search_in_the_vault_until_the_bundle_is_there(table: Pat
     checkpoints = tmp_path / "killed" / "vault" / "checkpoints"
     assert list(checkpoints.glob(f"*/{search.FILE}"))
     assert not (tmp_path / "killed" / "bundle").exists()
+    with pytest.raises(Refused, match=r"spends again.*--resume.*--again"):
+        whole(asked, tmp_path / "killed")
+    assert list(checkpoints.glob(f"*/{search.FILE}"))
     whole(asked, tmp_path / "killed", resume=True)
     assert not list(checkpoints.iterdir())
     one, other = (tmp_path / name / "bundle" / "model.safetensors" for name in ("straight", "killed"))

@@ -9,6 +9,10 @@ noise: these figures describe records like the private ones, without using any p
 it uses private records against the holdout, as every membership attack does. Pictures on the card are public or drawn
 (`sheet`).
 
+Where the unit is a person, people are looked up, by the mean score of their records that take part; pictures are
+rebuilt and attributes read off for one record of each person of the holdout, so that what intervals count is
+independent.
+
 The attackers (`Attackers`): all methods that turn features back into pictures, trained once on the known records. Three
 quarters of these are for training; every fourth selects how smooth pictures should be and how far each attacker is
 trusted over the blind guess. So no attacker does much worse than that guess, just as no real one would.
@@ -41,7 +45,7 @@ from airlock.auditing.attacks.reconstruct import Attacker, Linear, ReconstructSe
 from airlock.auditing.features import reconstruction_metrics
 from airlock.auditing.features.feature_pipeline import FeaturePipeline, Pairs, generator_on, push
 from airlock.auditing.features.reconstruction_metrics import PriorBaseline, best_prior_baseline, trust
-from airlock.auditing.members import FEWEST, AttackSet, draw, public_count
+from airlock.auditing.members import FEWEST, AttackSet, draw, left_out, public_count
 from airlock.auditing.metrics import measure_all
 from airlock.auditing.result import (
     AttributeResult,
@@ -53,7 +57,7 @@ from airlock.auditing.result import (
     View,
 )
 from airlock.config import Frozen, SplitConfig
-from airlock.data import Records, Split
+from airlock.data import Records, Split, limited
 from airlock.errors import DataError
 from airlock.methods.contract import Secrets
 from airlock.nets import synthetic
@@ -280,12 +284,13 @@ def attack(
         return Audit((), (TOO_FEW, *NOT_TESTED), Findings()), {}
     test = split.test.take(np.random.default_rng(seed).permutation(len(split.test))[:count])
     parts = (test, attack_set.others, attack_set.members)
-    known, target, members = (push(pipeline, part if labelled else _unlabelled(part), run.device) for part in parts)
-    scene = _Scene(pipeline, known, target, seed, run, chosen)
+    known, others, members = (push(pipeline, part if labelled else _unlabelled(part), run.device) for part in parts)
+    one_each = torch.from_numpy(limited(attack_set.others, 1, seed)).to(run.device)
+    scene = _Scene(pipeline, known, others.take(one_each), seed, run, chosen)
     blocks = released if labelled else ((features, np.zeros_like(y)) for features, y in released)
-    scores = lookup(pipeline, blocks, members, target, known)
+    scores = attack_set.pooled(lookup(pipeline, blocks, members, others, known))
     classes = split.facts.classes if labelled else ()
-    # A release of features promises privacy under replace-one: the number of rows is not protected.
+    # Replacing somebody changes no more rows than adding her (`methods.rows`): the stated ε is claimed for pairs too.
     results = measure_all([scores], delta, classes=classes, game=attack_set.game, relation="replace-one")
     secrets = {"attack-scores": {"features-members": scores.members, "features-others": scores.others}}
     pictures = attack_set.others.x.ndim == 4
@@ -297,7 +302,7 @@ def attack(
         found_by_lookup=not pipeline.sigma and results[0].value > 0.99,
     )
     untested = (*(() if chosen.net or not pictures else (NO_NET,)), *(() if pictures else (NO_PICTURES,)))
-    untested += (*(() if pool else (NO_POOL,)), *NOT_TESTED)
+    untested += (*(() if pool else (NO_POOL,)), *left_out(split), *NOT_TESTED)
     audit = Audit(results, untested, findings, sheet=shown[0] if shown else None)
     return audit, secrets | ({"contact-sheet": shown[1]} if shown else {})
 

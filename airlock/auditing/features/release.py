@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from airlock.auditing.features.attack import QUICK, CandidatePool, FeatureAttack
 from airlock.auditing.features.feature_pipeline import FeaturePipeline
 from airlock.auditing.result import Audit
 from airlock.config import SplitConfig
-from airlock.data import Split
+from airlock.data import Split, at_most
 from airlock.data.feature_files import blocks
 from airlock.errors import NetError
 from airlock.methods.artefact import FeatureSet, KeptFrontEnd
@@ -52,11 +53,12 @@ def attack_features(
     Returns:
         The audit, and what belongs in the vault.
     """
-    run = run or Run()
+    run, own_seed = run or Run(), seed if made_with is None else made_with
+    split = replace(split, private=at_most(split.private, split.facts.records_per_person, own_seed))  # what left
     front = features.front if features.front is not None else kept.reopened(split.facts)
     pipeline = FeaturePipeline(front, features.clip, features.manifest.noise or 0.0)
     maps = len(features.manifest.shape) == 3
-    pool = _pool(kept, split, seed if made_with is None else made_with, run) if maps else None
+    pool = _pool(kept, split, own_seed, run) if maps else None
     return attack(
         pipeline, _left(features), split, fractions, delta, seed, settings or QUICK, run, pool,
         labelled=features.labels == "clear",

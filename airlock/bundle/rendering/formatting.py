@@ -21,6 +21,16 @@ def epsilon_up(epsilon: float) -> str:
     return f"{_up(epsilon, decimals):.{decimals}f}"
 
 
+def cost_up(value: float) -> str:
+    """What something costs in a register, to two decimals; rounded up."""
+    return f"{math.ceil(value * 100) / 100:.2f}"
+
+
+def left_down(value: float) -> str:
+    """What is left in a register, to two decimals; rounded down."""
+    return f"{math.floor(value * 100) / 100:.2f}"
+
+
 def percent_up(value: float) -> str:
     """A probability in per cent with one decimal, rounded up; more decimals close to 100."""
     decimals = next((d for d in (1, 2, 3) if _up(100 * value, d) < 100), 1)

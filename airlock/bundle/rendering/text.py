@@ -20,7 +20,7 @@ from airlock.accounting import PrivacyFilter
 from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
-from airlock.bundle.rendering.formatting import best_guess, epsilon_up, one_in, percent_up, size, times
+from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, one_in, percent_up, size, times
 from airlock.bundle.schema import (
     Composition,
     DataSummary,
@@ -60,6 +60,8 @@ UNITS: dict[str, dict[str, str]] = {
         "kind": "records of this kind",
         "test one": "a test record",
         "too": "test records too",
+        "all but": "all of a record but its label",
+        "from": "a picture from its numbers",
     },
     "person": {
         "used": "any one person's records were used",
@@ -80,6 +82,8 @@ UNITS: dict[str, dict[str, str]] = {
         "kind": "such records, one of each person,",
         "test one": "a test person",
         "too": "test people too",
+        "all but": "all of a person's records but their labels",
+        "from": "a picture of somebody from the numbers of all their pictures",
     },
 }
 ONLY_RECORDS = " It is about ONE RECORD: people in these data have several, and a person as a whole is protected less."
@@ -139,10 +143,8 @@ LABELS = {
     "clear": "their labels as they are, which nothing protects",
     "randomised": "their labels, some of them changed at random",
 }
-LABELS_SCOPE = "It is about all of a record but its label: labels leave as they are."
-RECOVERY = (
-    "Against everyone who tries to give back a picture from its numbers, for pictures like those of {prior}: {rows}."
-)
+LABELS_SCOPE = "It is about {all but}: labels leave as they are."
+RECOVERY = "Against everyone who tries to give back {from}, for pictures like those of {prior}: {rows}."
 RECOVERY_ROW = "{psnr:g} dB or better at most {bound} of the time ({blind} without this release)"
 
 ODDS = {
@@ -290,14 +292,14 @@ class Particulars:
     utility: str = ""
 
 
-def about_features(features: FeatureSummary) -> Particulars:
+def about_features(promise: StatedGuarantee, features: FeatureSummary) -> Particulars:
     """That features leave, how they and their labels are protected, and the bound on reconstruction."""
     noise = WITH_NOISE if features.noise is not None else WITHOUT_NOISE
     shape = " × ".join(f"{side:,}" for side in features.shape)
     return Particulars(
         ROWS.format(shape=shape, records=f"{features.records:,}", noise=noise, labels=LABELS[features.labels]),
-        (LABELS_SCOPE,) if features.labels == "clear" else (),
-        _recovery(features),
+        (LABELS_SCOPE.format(**_unit(promise)),) if features.labels == "clear" else (),
+        _recovery(promise, features),
         LEARNT,
     )
 
@@ -448,14 +450,14 @@ def _promise(promise: StatedGuarantee, data: DataSummary, kind: CardVerdict, own
     return tuple(lines)
 
 
-def _recovery(rows: FeatureSummary) -> tuple[str, ...]:
+def _recovery(promise: StatedGuarantee, rows: FeatureSummary) -> tuple[str, ...]:
     """The bound on reconstruction, unless it is vacuous."""
     found = [
         RECOVERY_ROW.format(psnr=one.psnr, bound=percent_up(one.bound), blind=percent_up(one.blind))
         for one in rows.recovery
         if one.bound < 1
     ]
-    return (RECOVERY.format(prior=rows.prior, rows="; ".join(found)),) if found else ()
+    return (RECOVERY.format(prior=rows.prior, rows="; ".join(found), **_unit(promise)),) if found else ()
 
 
 def _odds(promise: StatedGuarantee, epsilon: float) -> list[str]:
@@ -494,8 +496,8 @@ def _counted(register: LifetimeBudget) -> str:
     budget = PrivacyFilter(register.epsilon, register.delta, register.order)
     return REGISTERED.format(
         size=size(register.epsilon, register.delta),
-        cost=f"{math.ceil(100 * budget.share(register.cost)) / 100:.2f}",
-        spent=f"{math.ceil(100 * budget.share(register.spent)) / 100:.2f}",
+        cost=cost_up(budget.share(register.cost)),
+        spent=cost_up(budget.share(register.spent)),
         whole=f"{register.epsilon:g}",
     )
 

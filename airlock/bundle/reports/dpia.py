@@ -1,11 +1,14 @@
 """An annex for a data protection impact assessment: what EDPB Opinion 28/2024 asks about a model.
 
 The opinion (17 December 2024) calls a model anonymous only if, with all means reasonably likely to be used, both the
-likelihood of direct extraction of personal data from it and that of obtaining them through queries are insignificant
-(paragraph 43). It lists what an authority looks at (section 3.2.2): the design of the model, its analysis, its testing
-against attacks (paragraph 55) and the documentation. The annex answers each point by what was proven or measured, says
-"not measured" where nothing was, and leaves to the controller what a card cannot know. It draws no conclusion: whether
-a likelihood is insignificant is for the controller and the authority to say.
+likelihood of direct (also probabilistic) extraction of personal data from it and that of obtaining them from queries,
+intentionally or not, are insignificant for any data subject (paragraph 43). It lists what an authority looks at
+(section 3.2.2): the design of the model (sources, preparation and minimisation, methods, outputs), its analysis, its
+testing against attacks (paragraph 55) and the documentation (paragraph 58). The annex answers each point by what was
+proven or measured, says "not measured" where nothing was, and leaves to the controller what a card cannot know. It
+draws no conclusion: whether a likelihood is insignificant is for the controller and the authority to say.
+
+docs/policy.md says which of this was compared with what.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from airlock.bundle.reports.quoting import (
     Quote,
     Report,
     Sources,
+    counted,
     membership,
 )
 
@@ -36,6 +40,7 @@ ANY_EVENT = (
     "The promise limits this too, whatever the attack: what someone finds out by it they would have found out, apart "
     "from a probability of {rest}, at most {odds} times less likely had the {unit} not been used."
 )
+ONLY_THOSE = "Tests are evidence about the attacks that were tried, and about no others (paragraph 55)."
 REPEATED = {
     "network": "What leaves is a classifier: it gives scores of classes, and no records.",
     "interface": "What leaves are answers: scores or names of classes, and no records.",
@@ -64,7 +69,7 @@ def make(card: Card, dossier: Dossier | None = None) -> Report:
             Chapter("Means reasonably likely to be used (paragraphs 41 to 46)", _means(sources)),
             Chapter("Design of the model (section 3.2.2)", _design(sources)),
             Chapter("Testing and resistance to attacks (paragraph 55)", _tests(sources)),
-            Chapter("Analysis and documentation (section 3.2.2)", _documents(sources)),
+            Chapter("Analysis and documentation (section 3.2.2, paragraph 58)", _documents(sources)),
         ),
     )
 
@@ -76,9 +81,9 @@ def _what(sources: Sources) -> Answer:
 
 
 def _data(sources: Sources) -> Answer:
-    quotes = sources.quotes("card:data.", "name", "origin", "records", "public_share")
-    says = (sources.card.data.origin, f"About {sources.card.data.records:,} records.")
-    return Answer("data", "Which data was it developed with?", "stated", says, quotes)
+    size, sizes = counted(sources)
+    quotes = (*sources.quotes("card:data.", "name", "origin", "public_share"), *sizes)
+    return Answer("data", "Which data was it developed with?", "stated", (sources.card.data.origin, size), quotes)
 
 
 def _promise(sources: Sources) -> tuple[Quote, ...]:
@@ -88,7 +93,8 @@ def _promise(sources: Sources) -> tuple[Quote, ...]:
 def _bound(sources: Sources) -> Answer:
     """What is proven about whether a record was used."""
     card, promise = sources.card, sources.card.guarantee
-    asks = "How likely is it to find out from what leaves whether a person's record was used? What is proven?"
+    used = "records were used" if promise.unit == "person" else "record was used"
+    asks = f"How likely is it to find out from what leaves whether a person's {used}? What is proven?"
     quotes = (*_promise(sources), sources.quote("card:words.promise"))
     if not sources.proven or promise.epsilon is None:
         return Answer("extraction", asks, "not proven", (sources.headline,), quotes[:-1])
@@ -282,8 +288,8 @@ def _attributes(sources: Sources) -> Answer:
 def _untested(sources: Sources) -> Answer:
     asks = "Which attacks were not tried?"
     if sources.dossier is None:
-        return Answer("untested", asks, "not stated", (IN_DOSSIER,))
-    says = sources.dossier.audit.not_tested or ("None is named in the dossier.",)
+        return Answer("untested", asks, "not stated", (IN_DOSSIER, ONLY_THOSE))
+    says = (*(sources.dossier.audit.not_tested or ("None is named in the dossier.",)), ONLY_THOSE)
     return Answer("untested", asks, "stated", says, (sources.quote("dossier:audit.not_tested"),))
 
 

@@ -20,6 +20,7 @@ from airlock.bundle.reports.quoting import (
     Quote,
     Report,
     Sources,
+    counted,
     membership,
 )
 
@@ -72,11 +73,13 @@ def _epsilon(sources: Sources) -> Answer:
 
 
 def _delta(sources: Sources) -> Answer:
-    delta, records = sources.card.guarantee.delta, sources.card.data.records
-    product = sources.derive("card:guarantee.delta", "delta times records", delta * records, "times card:data.records")
-    says = f"δ times the number of records is {delta * records:.3g}; at 1, publishing one whole record would meet it."
-    quotes = (sources.quote("card:guarantee.delta"), sources.quote("card:data.records"), product)
-    return Answer("delta", "Is δ small beside the number of records?", "stated", (says,), quotes)
+    delta, data = sources.card.guarantee.delta, sources.card.data
+    of_people = data.people is not None
+    key, one = ("people", "one person's records") if of_people else ("records", "one whole record")
+    product = sources.derive("card:guarantee.delta", f"delta times {key}", delta * data.units, f"times card:data.{key}")
+    says = f"δ times the number of {key} is {delta * data.units:.3g}; at 1, publishing {one} would meet it."
+    quotes = (sources.quote("card:guarantee.delta"), sources.quote(f"card:data.{key}"), product)
+    return Answer("delta", f"Is δ small beside the number of {key}?", "stated", (says,), quotes)
 
 
 def _budget(sources: Sources) -> Answer:
@@ -183,11 +186,10 @@ def _access(sources: Sources) -> tuple[Answer, ...]:
 
 def _collected(sources: Sources) -> tuple[Answer, ...]:
     data = sources.card.data
-    says = (
-        data.origin,
-        f"About {data.records:,} records; {data.public_share:.1%} of them were declared public: nothing covers those.",
-    )
-    quotes = sources.quotes("card:data.", "name", "origin", "records", "public_share")
+    size, sizes = counted(sources)
+    units = "people" if data.people is not None else "records"
+    says = (data.origin, size, f"{data.public_share:.1%} of the {units} were declared public: nothing covers those.")
+    quotes = (*sources.quotes("card:data.", "name", "origin", "public_share"), *sizes)
     return (
         Answer("data", "Which data were collected?", "stated", says, quotes),
         Answer("storage", "How are the collected data kept, and for how long?", "to be filled in", (TO_FILL_IN,)),

@@ -155,6 +155,17 @@ class Sources:
         return (self.dossier or self.card).headline
 
 
+def counted(sources: Sources) -> tuple[str, tuple[Quote, ...]]:
+    """How many people, or records, the data have, and where the card says so; figures that are public, not counted."""
+    data = sources.card.data
+    records = f"about {data.records:,} records"
+    if data.people is not None:
+        quotes = sources.quotes("card:data.", "people", "records")
+        return f"About {data.people:,} people, with {records} in all.", quotes
+    more = ", of which one person may have several" if data.grouped else ""
+    return f"{records.capitalize()}{more}.", sources.quotes("card:data.", "records", "grouped")
+
+
 def attack_quotes(sources: Sources, where: str) -> tuple[Quote, ...]:
     """The figures of one attack, at `card:audit.attacks.N` or `dossier:audit.attacks.N`."""
     fields = ("name", "view", "score", "value", "low", "high", "chance", "members", "non_members")

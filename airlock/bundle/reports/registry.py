@@ -220,7 +220,8 @@ def _unprotected(sources: Sources) -> Quote:
     card = sources.card
     lines = []
     if card.data.public_share:
-        lines.append(f"{card.data.public_share:.3g} of the records, which the holder declared public.")
+        units = "people" if card.data.people is not None else "records"
+        lines.append(f"{card.data.public_share:.3g} of the {units}, which the holder declared public.")
     if card.features is not None and card.features.labels == "clear":
         lines.append("The label of each record, which leaves as it is.")
     says = " ".join(lines) or "None that the card names."

@@ -41,7 +41,19 @@ from airlock.methods.answers.linear_head import (
     case_facts,
     neighbours,
 )
-from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, Scores, less_noise
+from airlock.methods.case import (
+    ACCOUNTED,
+    Canaries,
+    Case,
+    Coins,
+    Scores,
+    canary_records,
+    canary_split,
+    facts_of_canaries,
+    less_noise,
+    people_in_words,
+    toward_own_label,
+)
 from airlock.methods.contract import Disclosed, Disclosing, Executed, NetworkArtefact, Plan, check_executed, weights_of
 from airlock.nets.frontend import Framed
 from airlock.training import Run, outcomes_of
@@ -77,8 +89,17 @@ class Head(CertifiedHead):
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """A whole release on canaries that each have their own features."""
+        return cls._canaries(epsilon, delta, count, people=False)
+
+    @classmethod
+    def canaries_of_people(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The same with people who have several records each."""
+        return cls._canaries(epsilon, delta, count, people=True)
+
+    @classmethod
+    def _canaries(cls, epsilon: float, delta: float, count: int, people: bool) -> Canaries:
         config = case_config(cls.method, epsilon, delta, {"regularisation": _CANARY_REGULARISATION / count})
-        return _canaries_of_head(cls(config, case_facts(records=_STATED_PER_CANARY * count, inputs=count)))
+        return _canaries_of_head(cls(config, facts_of_canaries(count, _STATED_PER_CANARY * count, people)))
 
     @cached_property
     def noise_multiplier(self) -> float:
@@ -177,33 +198,35 @@ def _case_of_head(channel: Head, visits: int | None = None, pair: str = PAIR) ->
 # The canaries: a whole release. A canary's features are its own coordinate and the constant, and labels alternate.
 
 _CANARY_REGULARISATION = 0.2  # over the number of canaries: each is then held back only a little, and only by itself
-_STATED_PER_CANARY = 100  # records
-_CANARIES = "one release on {count:,} canaries, each with its own features and each in or out"
+_STATED_PER_CANARY = 100  # records, or people
+_CANARIES = "one release on {count:,} canaries{who} each with their own features and each in or out"
 _CANARY_SCORE = "the released head on the canary's own features, towards its label"
 
 
 def _canaries_of_head(channel: Head) -> Canaries:
     count = channel.facts.shape[0]
-    every = Records(np.eye(count, dtype=np.float32), np.arange(count) % 2)
+    every = canary_records(np.eye(count, dtype=np.float32), channel.facts.most)
     promised = channel.plan().guarantee
 
     def run(coins: Coins, stream: Stream) -> Scores:
-        nobody = every.take(np.arange(0))
-        split = Split(channel.facts, every.take(np.flatnonzero(coins)), nobody, every.take(np.arange(1)), nobody)
+        split = canary_split(channel.facts, every, coins)
         net = channel.release(split, Randomness(0, stream), Run()).network.net
         assert isinstance(net, Framed)
         weight = net.head.weight.double().numpy()[:, :count]
-        return np.asarray(np.where(every.y == 0, 1.0, -1.0) * (weight[0] - weight[1]))
+        return toward_own_label(weight[0] - weight[1])
 
     claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
     family = less_noise(promised.events, claim.delta, _reach_of_canary(channel, every))
-    return Canaries(claim, count, _CANARIES.format(count=count), _CANARY_SCORE, run, family)
+    what = _CANARIES.format(count=count, who=people_in_words(channel.facts) or ",")
+    return Canaries(claim, count, what, _CANARY_SCORE, run, family)
 
 
 def _reach_of_canary(channel: Head, every: Records) -> float:
     """How far a canary moves the head along its own features, as a share of what is accounted for."""
-    net, half = channel.ready(), np.arange(len(every) // 2)
+    net, place = channel.ready(), np.arange(channel.facts.shape[0])
+    half = len(place) // 2
     with_it, without = (
-        channel.solve(net, every.take(own), channel.noise_multiplier, Run()).numpy() for own in (half, half[1:])
+        channel.solve(net, canary_split(channel.facts, every, coins).private, channel.noise_multiplier, Run()).numpy()
+        for coins in (place < half, (place < half) & (place > 0))
     )
     return float(np.linalg.norm((with_it - without)[:, 0])) / channel.head_objective.sensitivity()

@@ -27,10 +27,12 @@ from airlock.errors import ConfigError
 from airlock.methods.contract import ASSUMED, NOTHING_ELSE_LEAVES, Channel, refuse_net
 from airlock.nets import build_front
 from airlock.nets.frontend import CONSTANT, Framed, pretrain
-from airlock.nets.scattering import SMALLEST, dense
+from airlock.nets.scattering import dense
+from airlock.nets.tables import steps_linear
 from airlock.training import Run
 from airlock.training.convex import MOST_ROWS, LogisticHead, solve
 from airlock.training.devices import to_input
+from airlock.training.front_ends.front import by_facts, layout_of
 
 ASSUMPTIONS = (
     *ASSUMED,
@@ -49,10 +51,11 @@ class FrontEndSettings(Frozen):
     """Which public front end.
 
     Args:
-        features: scattering, pixels, or auto (scattering for images of at least 8 pixels a side).
+        features: scattering, pixels, steps (a table's numbers compared with evenly spaced cut points), or auto (steps
+            for tables, scattering for images of at least 8 pixels a side, else pixels).
     """
 
-    features: Literal["auto", "scattering", "pixels"] = "auto"
+    features: Literal["auto", "scattering", "pixels", "steps"] = "auto"
 
 
 class HeadSettings(FrontEndSettings):
@@ -84,13 +87,14 @@ class PublicFeatures(Channel):
         super().__init__(config, facts)
         refuse_net(config)
         self.records = facts.expected("private", config.split)  # people, where these are the unit
-        picture = len(facts.shape) == 3 and min(facts.shape[1:]) >= SMALLEST
-        automatic = "scattering" if picture else "pixels"
-        self.features = automatic if self.settings.features == "auto" else self.settings.features
-        self.net_name = f"{self.features}-linear"
+        self.features = by_facts(facts) if self.settings.features == "auto" else self.settings.features
+        self.layout = layout_of(self.features, facts, products=False)
+        self.net_name = f"{self.features}-linear" if self.layout is None else self.layout.name
 
     def sized(self) -> Framed:
         """The network before any public tensor was computed for it."""
+        if self.layout is not None:
+            return steps_linear(self.layout, len(self.facts.classes))
         return build_front(self.net_name, self.facts.shape, len(self.facts.classes))
 
     def ready(self) -> Framed:

@@ -1,4 +1,4 @@
-"""`features`/`noised`: a few clipped numbers per record, with noise added once; proven for each record.
+"""`features`/`noised`: a few clipped numbers per record, with noise added once; proven for each record, or each person.
 
 The sound counterpart of PrivyNet. A front end is chosen, trained and projected on public records; each private record's
 numbers are clipped to norm R, N(0, σ²) noise is added to each, and they leave with the label as one of a public number
@@ -14,6 +14,13 @@ empty row: a uniform label is a mixture of labels, so each answer to it is as li
 is the label covered. Labels in the clear are not: anyone can see how many rows each class has. In that case only the
 numbers are covered, between two data sets whose rows have the same labels.
 
+People. Where the data say whose a record is, at most K records of a person take part (`records_per_person`), and
+adding or removing her with all records changes at most K of the rows (`rows`). Each is clipped to R, so both versions
+of these rows together are at most 2R√K apart: σ is larger by √K, and the event is `GaussianDpEvent(σ/2R√K)`. Noisy
+labels are K answers, each with a K-th of `label_epsilon`. The number of rows is that of the declared people times the
+declared records of each, at most K; how many of them are hers shows nowhere. The noise is that of K rows for everybody,
+also for those who have fewer: with K = 1 it is the least, and so is what is left of it in a mean over all rows.
+
 `mechanisms.reconstruction` derives a second guarantee from the same noise: how well anyone can reconstruct a picture.
 
 Noise on individual records is large: at ε = 1 its standard deviation on every number is about seven times R. What can
@@ -22,6 +29,7 @@ still be learnt are means over many records.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from itertools import count as numbers
 from typing import Annotated, Any, ClassVar
@@ -33,16 +41,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from airlock.accounting import Claim, calibrate, compose, repeat, to_json
+from airlock.accounting import Claim, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
 from airlock.config import DataConfig, Frozen, Positive, from_table
-from airlock.data import Facts, Public, Records, Split
-from airlock.errors import ConfigError, Refused
+from airlock.data import Facts, Public, Records, Split, at_most
+from airlock.errors import ConfigError
 from airlock.mechanisms import LocalGaussian, RandomisedResponse, Randomness, Stream, reconstruction
 from airlock.mechanisms.reconstruction import Recovery
 from airlock.methods.artefact import FeatureSet
 from airlock.methods.case import Case, Scores, curve_of, less_noise
-from airlock.methods.contract import NOTHING_ELSE_LEAVES, ONE_RECORD, Executed, Plan
+from airlock.methods.contract import NOTHING_ELSE_LEAVES, ONE_RECORD, Executed, Plan, check_executed
 from airlock.methods.features.extracting import Extracting
 from airlock.methods.features.front import (
     FeatureFrontEnd,
@@ -79,10 +87,21 @@ ASSUMPTIONS = (
     "The noise stays secret and is not used again.",
     NOTHING_ELSE_LEAVES,
 )
-INDEPENDENT = (
-    "The bound on reconstruction holds for pictures drawn like {prior}, each independently of the others, with 95% "
-    "confidence about how well a blind guess does that knows the labels."
+OF_A_PERSON = (
+    "At most {most:,} of these rows are one person's: where somebody has more records, which of them take part follows "
+    "from that person's records alone."
 )
+INDEPENDENT = {
+    "record": (
+        "The bound on reconstruction holds for pictures drawn like {prior}, each independently of the others, with 95% "
+        "confidence about how well a blind guess does that knows the labels."
+    ),
+    "person": (
+        "The bound on reconstruction holds for a picture of a person, drawn like one of each person in {prior}; people "
+        "are independent of each other, and one person's pictures need not be. It has 95% confidence about how well a "
+        "blind guess does that knows the labels of all rows of that person."
+    ),
+}
 
 
 class WantedBound(Frozen):
@@ -108,7 +127,8 @@ class NoisedSettings(FeatureSettings):
         project: How many numbers per record leave: its maps are averaged and projected onto this many directions.
         clip: The clip norm R; if left out, a quantile of the norms of public records.
         reconstruction: A desired bound; the noise is the larger of what the bound and ε require.
-        label_epsilon: The part of ε spent on randomised response for the labels; if left out, labels leave unchanged.
+        label_epsilon: The part of ε spent on randomised response for the labels, all of a person's together; if left
+            out, labels leave unchanged.
     """
 
     public: Source | None = None
@@ -119,12 +139,13 @@ class NoisedSettings(FeatureSettings):
 
 
 class Noised(Extracting):
-    """Clipped numbers with Gaussian noise; status proven, unit record, relation add-remove."""
+    """Clipped numbers with Gaussian noise; status proven, unit record or person, relation add-remove."""
 
     method: ClassVar[str] = "noised"
     title: ClassVar[str] = "features with noise"
     rank: ClassVar[int] = 110
     status: ClassVar[Status] = "proven"
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     leaves: ClassVar[str] = (
         "A fixed number of rows, one for each private record as far as they go: a few numbers with random noise on "
         "each, and a label. The network behind them stays inside."
@@ -180,22 +201,31 @@ class Noised(Extracting):
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
         """One additional record, opposite on the ball to the record whose row it takes."""
-        return _case(cls, epsilon, delta)
+        return _case(cls, epsilon, delta, CASE_FACTS, PAIR)
+
+    @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """One additional person with many records, all opposite to the records whose rows they take."""
+        return _case(cls, epsilon, delta, CASE_FACTS_OF_PEOPLE, PAIR_OF_PEOPLE)
 
     @cached_property
     def response(self) -> RandomisedResponse | None:
-        """What is done to labels."""
+        """What is done to each label."""
         share = self.settings.label_epsilon
-        return None if share is None else RandomisedResponse(len(self.facts.classes), share)
+        return None if share is None else RandomisedResponse(len(self.facts.classes), share / self.together)
 
     def events(self, noise_multiplier: float) -> dpa.DpEvent:
         """The events of the whole release."""
-        own = [dpa.GaussianDpEvent(noise_multiplier)] + ([self.response.event] if self.response else [])
+        return self._with_labels(dpa.GaussianDpEvent(noise_multiplier))
+
+    def _with_labels(self, numbers: dpa.DpEvent) -> dpa.DpEvent:
+        """What numbers and labels cost in all runs."""
+        own = [numbers] + ([repeat(self.response.event, self.together)] if self.response else [])
         return repeat(compose(own), self.config.tuning_runs)
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """σ/2R: the larger of what ε and the desired bound on reconstruction require."""
+        """σ/2R√K: the larger of what ε and the desired bound on reconstruction require."""
         config, wanted = self.config, self.settings.reconstruction
         found = calibrate(self.events, config.epsilon, config.delta, "add-remove", config.accountant)
         if wanted is None:
@@ -204,12 +234,19 @@ class Noised(Extracting):
 
     @property
     def rows(self) -> int:
-        """The number m of rows that leave: the public number of private records."""
-        return self.facts.expected("private", self.config.split)
+        """The number m of rows that leave: the public number of private records, at most K of each person."""
+        units = self.facts.expected("private", self.config.split)
+        return round(self.facts.rows(units) or units)
+
+    @property
+    def together(self) -> int:
+        """K, the number of rows that one record or one person may change."""
+        return self.facts.most or 1
 
     def _assumptions(self, *more: str) -> tuple[str, ...]:
         first = () if self.response else (LABELS_CLEAR,)
-        return (*first, *ASSUMPTIONS, ROWS.format(rows=self.rows), *more)
+        whose = (OF_A_PERSON.format(most=self.together),) if self.facts.unit == "person" else ()
+        return (*first, *ASSUMPTIONS, ROWS.format(rows=self.rows), *whose, *more)
 
     def plan(self) -> Plan:
         """Calibrate the noise; touches no record."""
@@ -222,9 +259,11 @@ class Noised(Extracting):
             "rows": self.rows,
             "numbers": settings.project,
             "noise_multiplier": multiplier,
-            "noise_over_clip_norm": 2 * multiplier,
+            "noise_over_clip_norm": LocalGaussian(1.0, multiplier, self.together).sigma,
             "labels": "randomised" if self.response else "in the clear",
         }
+        if self.facts.unit == "person":
+            details["records_per_person"] = self.together
         if settings.clip is not None:
             details["clip_norm"] = settings.clip
         if settings.reconstruction is not None:
@@ -243,20 +282,18 @@ class Noised(Extracting):
         choice = self.front_end.drawn(Stream.from_seed(seed).child("public channels"))
         rows = self._recovery(public)
         front, mechanism = self.passage(self.front_end.ready(choice, public, seed, run), public, run)
-        order = draw_rows(split.private, self.rows, choices)
+        order = draw_rows(split.private, self.rows, choices, self.facts.most, seed)
         stream, protect = randomness.privacy.child("features"), self.protect(mechanism)
         folder, manifest = self.written(front, split.private, order, run, protect, mechanism.sigma, stream)
-        done = [mechanism.event] + ([self.response.event] if self.response else [])
-        executed = repeat(compose(done), self.config.tuning_runs)
         utility = self.usefulness(front, mechanism, folder, manifest, split.test, run)
-        said = (INDEPENDENT.format(prior=public.name),) if rows else ()
+        said = (INDEPENDENT[self.facts.unit].format(prior=public.name),) if rows else ()
         features = FeatureSet(
             folder, manifest, "randomised" if self.response else "clear", public.name if rows else "", rows,
             front=front.cpu(), clip=mechanism.clip_norm,
         )  # fmt: skip
         return Executed(
             artefact=self.owned(features, run),
-            events=executed,
+            events=self._with_labels(mechanism.event),
             utility=utility,
             details={**plan.details, "clip_norm": mechanism.clip_norm},
             assumptions=self._assumptions(*sentence(public), *said),
@@ -267,7 +304,7 @@ class Noised(Extracting):
         """The front end with projection, and the mechanism: R is a quantile of public norms unless it is set."""
         front, norms = fit_projection(maps, public, self.settings.project, run)
         radius = self.settings.clip or float(np.quantile(norms.numpy(), CLIPPED_AT))
-        return front, LocalGaussian(radius, self.noise_multiplier)
+        return front, LocalGaussian(radius, self.noise_multiplier, self.together)
 
     def protect(self, mechanism: LocalGaussian) -> Any:
         """What is written for a block; an empty row has zeros before the noise, and a random label."""
@@ -293,7 +330,8 @@ class Noised(Extracting):
         """
         wanted, classes, runs = self.settings.reconstruction, len(self.facts.classes), self.config.tuning_runs
         pictures = len(self.facts.shape) == 3 and self.source.source != SYNTHETIC
-        if not pictures or len(public.records) < reconstruction.FEWEST:
+        known = at_most(public.records, 1, self.config.seed)  # of each person: independent draws
+        if not pictures or len(known) < reconstruction.FEWEST:
             if wanted is not None:
                 raise ConfigError(
                     "public pictures with settings.reconstruction",
@@ -303,11 +341,11 @@ class Noised(Extracting):
                 )
             return ()
         levels = sorted({*reconstruction.LEVELS, *([wanted.psnr] if wanted else [])})
-        pixels = to_input(torch.from_numpy(public.records.x))
+        pixels = to_input(torch.from_numpy(known.x))
         # Labels of another data set do not apply here, nor do those of a public part with missing classes.
         alike = self.source.source == SPLIT and not self.config.split.public_without
-        labels = torch.from_numpy(public.records.y) if alike else None
-        found = reconstruction.blind_guess(pixels, levels, self.config.seed, classes, labels)
+        labels = torch.from_numpy(known.y) if alike else None
+        found = reconstruction.blind_guess(pixels, levels, self.config.seed, classes, labels, self.together)
         rows = reconstruction.recovery(found, levels, self.noise_multiplier, runs)
         if wanted is not None:
             own = next(row for row in rows if row.psnr == wanted.psnr)
@@ -324,66 +362,89 @@ class Noised(Extracting):
 # The case for the court.
 
 SIDE, NUMBERS, CLIP = 8, 4, 1e-3
-PAIR = "one row for a record, or for another one more, whose features lie on the other side of the ball"
 STATISTICS = (
-    "the rows on the difference of both records' clipped features", "their square length", "the number of rows",
+    "the rows on the difference of both sides' clipped features", "their square length", "the number of rows",
 )  # fmt: skip
-ACCOUNTED = "the Gaussian mechanism on rows of which one changes, by at most twice the clip norm"
-FACTS = Facts("court", (1, SIDE, SIDE), ("0", "1"), 1, 1, "made up for the court")
+ACCOUNTED = "the Gaussian mechanism on rows of which so many change, each by at most twice the clip norm"
+CASE_FACTS = Facts("court", (1, SIDE, SIDE), ("0", "1"), 1, 1, "made up for the court")
+PAIR = "one row for a record, or for another one more, whose features lie on the other side of the ball"
+MOST, CASE_PEOPLE, VISITS = 16, 16, 300  # K, how many people are declared, and the records of the one who differs
+CASE_FACTS_OF_PEOPLE = replace(CASE_FACTS, records=MOST * CASE_PEOPLE, people=CASE_PEOPLE, records_per_person=MOST)
+PAIR_OF_PEOPLE = (
+    f"{MOST * CASE_PEOPLE} rows for people with a record each, or {MOST} of them for one person more, with {VISITS} "
+    "records whose features lie on the other side of the ball"
+)
 
 
-def _case(method: type[Noised], epsilon: float, delta: float) -> Case:
-    """One additional record, which takes the row of another record opposite to it on the ball.
+def _case(method: type[Noised], epsilon: float, delta: float, facts: Facts, pair: str) -> Case:
+    """Somebody additional, whose records take the rows of others opposite to them on the ball.
 
-    One row leaves. Without the additional record it belongs to a record that is always present; with it, to the
-    additional one. The secret key of the rows is fixed to one that prefers the additional record: the guarantee holds
-    for every key, and half of all keys do so. Choice of rows, front end, projection, clipping and noise are the real
-    ones. With two records whose numbers point in opposite directions and are clipped to the ball, every release is a
-    draw from one of two normal distributions at a distance of at least nine tenths of 2R; the best score is the
-    projection onto their difference. Both labels are the same, as labels are not covered. The number of rows is a
-    separate score. The claim is the ε of the executed event.
+    As many rows leave as are declared. Without the additional record, or person, they belong to others who are always
+    present and whose records are all alike; with it, one of them, or K of them, belong to it. The secret key of the
+    rows is fixed to one that prefers the additional records, and with it the order: the guarantee holds for every key
+    and every order, and half of all keys do so. Choice of rows, front end, projection, clipping and noise are the real
+    ones. The two sides' numbers point in opposite directions and are clipped to the ball, so every release is a draw
+    from one of two normal distributions at a distance of at least nine tenths of 2R√K; the best score is the projection
+    onto their difference. All labels are the same, as labels are not covered. The number of rows is a separate score.
+    The claim is the ε of the executed event.
     """
     settings = {"project": NUMBERS, "clip": CLIP, "layers": 1}
     table = {"channel": "features", "method": method.method, "data": "court", "epsilon": epsilon, "delta": delta}
-    channel = method(from_table(table | {"settings": settings, "device": "cpu"}), FACTS)
+    more = {"split": {"test": 0.0, "holdout": 0.0}, "settings": settings, "device": "cpu"}
+    channel = method(from_table({**table, **more}), facts)
     plan, chance = channel.plan(), np.random.default_rng(0)
-    public = Public("court", Records(chance.integers(0, 256, (200, *FACTS.shape), np.uint8), np.arange(200) % 2), 2, "")
+    public = Public("court", Records(chance.integers(0, 256, (200, *facts.shape), np.uint8), np.arange(200) % 2), 2, "")
     maps = channel.front_end.ready(channel.front_end.drawn(Stream.from_seed(0)), public, 0, Run())
     front, mechanism = channel.passage(maps, public, Run())
-    both = _opposite(front, public.records)
-    protect, key = channel.protect(mechanism), _first(both, channel.rows)
-    with torch.no_grad():
-        ends = mechanism.clip(front(torch.from_numpy(both.x).float() / 255)).double().numpy()
-    toward = (ends[0] - ends[1]) / np.linalg.norm(ends[0] - ends[1])
-    if to_json(mechanism.event) != to_json(plan.guarantee.events):
-        raise Refused(
-            "the executed event to equal the claimed one", "a difference", "Another mechanism would be tried."
-        )
+    check_executed(plan, channel._with_labels(mechanism.event))
+    sides = dict(zip((True, False), _neighbours(front, public.records, channel), strict=True))
+    protect, key = channel.protect(mechanism), _first(sides[True], channel)
+
+    def features(with_record: bool) -> tuple[Tensor, NDArray[np.int64]]:
+        records = sides[with_record]
+        rows = Ordered(records, _drawn(records, channel, key)).block(slice(None))
+        with torch.no_grad():
+            return front(torch.from_numpy(rows.x).float() / 255), rows.y
+
+    ends = [mechanism.clip(features(known)[0]).double().numpy() for known in (True, False)]
+    count = min(map(len, ends))
+    apart = ends[0][:count] - ends[1][:count]
+    distance = float(np.linalg.norm(apart))
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
-        records, scores = both if with_record else both.take(np.array([1])), np.empty((count, len(STATISTICS)))
-        rows = Ordered(records, draw_rows(records, channel.rows, Stream.from_seed(key))).block(slice(None))
-        with torch.no_grad():
-            features = front(torch.from_numpy(rows.x).float() / 255)
+        found, labels = features(with_record)
+        scores = np.empty((count, len(STATISTICS)))
         for i in range(count):
-            found = protect(features, rows.y, stream.child(i))[0]
-            scores[i] = (found @ toward).sum(), (found**2).sum(), len(found)
+            rows = protect(found, labels, stream.child(i))[0]
+            scores[i] = (rows[: len(apart)] * apart).sum() / distance, (rows**2).sum(), len(rows)
         return scores
 
     claim = Claim(plan.guarantee.epsilon, plan.guarantee.delta, ACCOUNTED)
-    events, reach = plan.guarantee.events, float(np.linalg.norm(ends[0] - ends[1])) / (2 * mechanism.clip_norm)
-    return Case(claim, PAIR, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta, reach))
+    events, reach = plan.guarantee.events, distance / mechanism.noise.sensitivity
+    return Case(claim, pair, STATISTICS, run, curve_of(events, claim.epsilon), less_noise(events, claim.delta, reach))
 
 
-def _opposite(front: nn.Module, records: Records) -> Records:
-    """The two records whose numbers have the largest angle between them, with the same label."""
+def _neighbours(front: nn.Module, records: Records, channel: Noised) -> tuple[Records, Records]:
+    """With and without the additional record, or person, which comes first; one other has each row, all with one label.
+
+    Both kinds of records are those whose numbers have the largest angle between them.
+    """
     with torch.no_grad():
         found = front(torch.from_numpy(records.x).float() / 255)
     unit = found / found.norm(dim=1, keepdim=True)
-    first, second = divmod(int((unit @ unit.T).argmin()), len(unit))
-    return Records(records.x[[first, second]], np.zeros(2, np.int64))
+    ends = divmod(int((unit @ unit.T).argmin()), len(unit))
+    people = channel.facts.unit == "person"
+    own, others = VISITS if people else 1, channel.rows
+    person = np.append(np.full(own, others), np.arange(others)) if people else None
+    both = Records(records.x[np.repeat(ends, (own, others))], np.zeros(own + others, np.int64), person)
+    return both, both.take(np.arange(own, len(both)))
 
 
-def _first(both: Records, rows: int) -> int:
-    """The seed of a key under which the first of the two records takes the row."""
-    return next(seed for seed in numbers() if list(draw_rows(both, rows, Stream.from_seed(seed))) == [0])
+def _drawn(records: Records, channel: Noised, key: int) -> NDArray[np.int64]:
+    return draw_rows(records, channel.rows, Stream.from_seed(key), channel.facts.most, channel.config.seed)
+
+
+def _first(both: Records, channel: Noised) -> int:
+    """The seed of a key under which an additional record takes a row, and with it all that are like it."""
+    own = np.arange(len(both) - channel.rows)
+    return next(seed for seed in numbers() if np.isin(_drawn(both, channel, seed), own).any())

@@ -143,7 +143,7 @@ def _general(records: int) -> dict[str, Any]:
     return {"steps": 300, "lot_size": lot, "learning_rate": 1.0, "clip_norm": 0.1, "ema": 0.95}
 
 
-class PrivateTeacher(DpSgd):
+class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     """The student of a teacher under DP-SGD; status proven, unit record or person, relation add-remove."""
 
     channel: ClassVar[str] = "student"
@@ -164,17 +164,15 @@ class PrivateTeacher(DpSgd):
         self.unseen = facts.without(config.split)
 
     @classmethod
-    def case(cls, epsilon: float, delta: float) -> Case:
+    def step_in_court(cls, epsilon: float, delta: float, facts: Facts) -> Case:
         """One step of the teacher on every record; `weights`/`gaussian` tries lots, which are drawn in the same way."""
         private = {**dp_sgd_case.STEP_SETTINGS, "lot_size": dp_sgd_case.PUBLIC_RECORDS}
-        config = _court_config("tiny_net", private, epsilon, delta)
-        return dp_sgd_case.step_case(cls(config, dp_sgd_case.STEP_FACTS))
+        return dp_sgd_case.step_case(cls(_court_config("tiny_net", private, epsilon, delta), facts))
 
     @classmethod
-    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
+    def training_in_court(cls, epsilon: float, delta: float, count: int, facts: Facts) -> Canaries:
         """The teacher's whole private training; a student, which is computed from it, tells no more."""
-        private = dp_sgd_case.canary_settings(count, lot=0.25)
-        made = cls(_court_config("canary_net", private, epsilon, delta), dp_sgd_case.canary_facts(count))
+        made = cls(_court_config("canary_net", dp_sgd_case.canary_settings(count, lot=0.25), epsilon, delta), facts)
         return dp_sgd_case.training_canaries(made, made.trained)
 
     @cached_property

@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import dp_accounting as dpa
@@ -32,11 +32,23 @@ from torch import Tensor, nn
 
 from airlock.accounting import Claim, calibrate, repeat
 from airlock.accounting.guarantee import Status
-from airlock.config import Frozen, Positive, ReleaseConfig, from_table
+from airlock.config import Frozen, Positive, ReleaseConfig
 from airlock.data import Facts, Public, Records, Split, shard
 from airlock.errors import AirlockWarning, ConfigError, Refused
 from airlock.mechanisms import Randomness, ShardMean, Stream, bounded
-from airlock.methods.case import ACCOUNTED, Canaries, Case, Coins, Scores, less_noise
+from airlock.methods.case import (
+    ACCOUNTED,
+    Canaries,
+    Case,
+    Coins,
+    Scores,
+    canary_records,
+    canary_split,
+    facts_of_canaries,
+    less_noise,
+    people_in_words,
+    toward_own_label,
+)
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     ONE_RECORD,
@@ -51,6 +63,16 @@ from airlock.methods.contract import (
     check_executed,
 )
 from airlock.methods.twin.heads import Heads
+from airlock.methods.twin.sharded_case import (
+    CASE_FACTS,
+    CASE_FACTS_OF_PEOPLE,
+    CASE_RADIUS,
+    CASE_SHARDS,
+    STATISTICS,
+    case_config,
+    neighbours,
+    pair_of,
+)
 from airlock.nets.frontend import Framed
 from airlock.training import Run, outcomes_of
 from airlock.training.front_ends.front import front_end
@@ -151,10 +173,11 @@ class ShardFigures:
 
 
 class SampleAndAggregate(Channel):
-    """What `sharded` and `kde-sharded` share: shards, their vectors, the plan; unit record, relation add-remove."""
+    """What `sharded` and `kde-sharded` share: shards, their vectors, the plan; relation add-remove."""
 
     channel: ClassVar[str] = "twin"
     status: ClassVar[Status] = "proven"
+    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     small: ClassVar[Mapping[str, object] | None] = {"shards": 6, "noise_limit": 1e9}
     settings_model: ClassVar[type[Frozen] | None] = ShardSettings
     settings: ShardSettings
@@ -173,14 +196,34 @@ class SampleAndAggregate(Channel):
         self.heads = self._heads()
         self.public = outside(self.settings)
 
+    @classmethod
+    def case(cls, epsilon: float, delta: float) -> Case:
+        """What is published, when one record reverses one shard's vector."""
+        return cls(case_config(cls.method, epsilon, delta), CASE_FACTS).in_court()
+
+    @classmethod
+    def case_of_people(cls, epsilon: float, delta: float) -> Case:
+        """The same for a person with many records."""
+        return cls(case_config(cls.method, epsilon, delta), CASE_FACTS_OF_PEOPLE).in_court()
+
+    @abstractmethod
+    def in_court(self) -> Case:
+        """The case of this method as the court configures it."""
+
+    @cached_property
+    def neighbours(self) -> tuple[Records, Records]:
+        """The court's records."""
+        return neighbours(self.config.seed, self.facts.most)
+
     def _heads(self) -> Heads:
         settings, config, facts = self.settings, self.config, self.facts
         check_public(settings, settings.features, facts, config.split.public)
-        front = front_end(settings.features, facts.shape, len(facts.classes), config.seed, settings)
-        return Heads(front, self.wanted_dimensions(), settings.ridge, config.seed)
+        front = front_end(settings.features, facts, config.seed, settings)
+        wanted = self.wanted_dimensions(front.sized().centre.mean.numel())
+        return Heads(front, wanted, settings.ridge, config.seed)
 
-    def wanted_dimensions(self) -> int | None:
-        """How many directions of the features a head uses; None for all."""
+    def wanted_dimensions(self, features: int) -> int | None:
+        """How many directions of so many features a head uses; None for all."""
         return self.settings.dimensions
 
     def count_shards(self, noise_multiplier: float) -> int:
@@ -301,23 +344,24 @@ class Sharded(SampleAndAggregate):
     method: ClassVar[str] = "sharded"
     title: ClassVar[str] = "the noisy mean of models on disjoint shards"
     rank: ClassVar[int] = 70
-    units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
     leaves: ClassVar[str] = (
         "A model that was never trained as a whole: many small models, each fitted to its own part of the private "
         "records, were averaged, with random noise on the average."
     )
 
     @classmethod
-    def case(cls, epsilon: float, delta: float) -> Case:
-        """The released mean, when one record reverses one shard's vector."""
-        return _case_of_mean(cls(case_config(cls.method, epsilon, delta), CASE_FACTS))
-
-    @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """A whole release."""
-        settings = {"shards": _SHARDS_PER_CANARY * count, "dimensions": None}
-        config = case_config(cls.method, epsilon, delta, **settings)
-        return _canaries_of_mean(cls(config, canary_facts(count)))
+        return _canaries_of_mean(cls(_canary_config(epsilon, delta, count), canary_facts(count)))
+
+    @classmethod
+    def canaries_of_people(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The same with people who have several records each."""
+        return _canaries_of_mean(cls(_canary_config(epsilon, delta, count), canary_facts(count, people=True)))
+
+    def in_court(self) -> Case:
+        """The released mean."""
+        return _case_of_mean(self)
 
     def event(self, noise_multiplier: float) -> dpa.DpEvent:
         """One Gaussian."""
@@ -354,64 +398,16 @@ def _measured(public: Public | None) -> Details:
     return {"public_data": public.name, "public_records": len(public.records), "public_sha256": public.digest}
 
 
-# The case for the court: one record reverses the vector of its shard.
-#
-# Half of the shards hold records that say "−a", the others one that says "+a", so that a release can go either way. A
-# shard that says −a holds two records of label 1 whose sum is a/2, and two of label 0 that cancel out; the record that
-# differs is a itself with label 0. The penalty is so large that a head is the sum of its records, and the radius so
-# small that every vector is clipped: from −a/2 to +a/2 is from one side of the ball to the other. Records are scaled
-# until they lie in the shard where they are wanted; features have norm 1, so the scale does not matter otherwise.
-#
-# The score is the best there is: the logarithm of how much more likely the release is with the record than without it.
+# In court. The score is the best there is: the logarithm of how much more likely the release is with the record, or the
+# person, than without it.
 
-CASE_SHARDS = 50
-CASE_RADIUS = 1e-4
-CASE_FACTS = Facts("court", (2,), ("0", "1"), 1000, 1, "made up for the court")
-PAIR = (
-    f"{CASE_SHARDS} shards of which half say −a and half +a, with and without one record that turns one of them from "
-    "−a to +a, all clipped"
-)
-STATISTICS = ("how much more likely what leaves is with the record",)
-_CASE_RIDGE = 1e3
-_SIDE = math.sqrt(1 - 0.25**2)  # two vectors (1/4, ±_SIDE) add up to a/2
-_AGAINST = (((0.25, _SIDE), 1), ((0.25, -_SIDE), 1), ((0.0, 1.0), 0), ((0.0, -1.0), 0))
-_FOR = ((1.0, 0.0), 0)
-_TRIES = 2000
-
-Kind = tuple[tuple[float, float], int]
 Score = Callable[[NDArray[np.float64]], float]
-
-
-def case_config(method: str, epsilon: float, delta: float, **changes: int | None) -> ReleaseConfig:
-    """Heads on the records themselves."""
-    settings = {"features": "pixels", "ridge": _CASE_RIDGE, "radius": CASE_RADIUS, "dimensions": 2}
-    table = {"channel": "twin", "method": method, "data": "court", "epsilon": epsilon, "delta": delta, "device": "cpu"}
-    table |= {"split": {"test": 0.0, "holdout": 0.0}, "settings": {**settings, "shards": CASE_SHARDS, **changes}}
-    return from_table(table)
-
-
-@cache
-def neighbours(seed: int) -> tuple[Records, Records]:
-    """With and without the record; the one that differs comes last and lies in the first shard."""
-    half = CASE_SHARDS // 2
-    found = [_scaled(kind, range(half), seed) for kind in _AGAINST]
-    found.append(_scaled(_FOR, [*range(half, CASE_SHARDS), 0], seed))
-    both = Records(np.concatenate([one.x for one in found]), np.concatenate([one.y for one in found]))
-    return both, both.take(np.arange(len(both) - 1))
-
-
-def _scaled(kind: Kind, places: Sequence[int], seed: int) -> Records:
-    """Multiples of the vector, one in each of these shards."""
-    (vector, label), scale = kind, np.linspace(1, 2, _TRIES)[:, None]
-    every = Records((scale * np.array(vector)).astype(np.float32), np.full(_TRIES, label, np.int64))
-    own = shard(every, CASE_SHARDS, seed)
-    return every.take(np.array([own[place][0] for place in places]))
 
 
 def case_vectors(channel: SampleAndAggregate, with_record: bool) -> Tensor:
     """The shards' vectors on one side."""
     here = Run(device=torch.device("cpu"))
-    records = neighbours(channel.config.seed)[0 if with_record else 1]
+    records = channel.neighbours[0 if with_record else 1]
     return channel.vectors(channel.heads.start(None, here), records, here)
 
 
@@ -428,7 +424,7 @@ def case_of(channel: SampleAndAggregate, score: Score, reach: float) -> Case:
             scores[i] = score(found)
         return scores
 
-    return Case.of_proven(plan.guarantee, PAIR, STATISTICS, run, reach)
+    return Case.of_proven(plan.guarantee, pair_of(channel.facts), STATISTICS, run, reach)
 
 
 def _case_of_mean(channel: Sharded) -> Case:
@@ -446,34 +442,40 @@ def _case_of_mean(channel: Sharded) -> Case:
 #
 # Every canary has a coordinate of the input to itself, and there are so many shards that it mostly has one of those
 # too. Alone in its shard it moves the vector from zero to the edge of the ball: half of what the noise is made for,
-# which is all that adding a record to an empty shard can do. The record of the case does twice that.
+# which is all that adding a record to an empty shard can do. The record of the case does twice that. The records of a
+# canary that is a person have different scales, like those of the person in the case.
 
 _SHARDS_PER_CANARY = 8
-_STATED_PER_CANARY = 100  # records
-_CANARIES = "one release on {count:,} canaries in orthogonal directions, mostly alone in their shards, each in or out"
+_STATED_PER_CANARY = 100  # records, or people
+_CANARIES = (
+    "one release on {count:,} canaries{who} in orthogonal directions, mostly alone in their shards, each in or out"
+)
 _CANARY_SCORE = "the released head in the canary's own direction"
 
 
-def canary_facts(count: int) -> Facts:
-    """One coordinate per canary; the number of records is stated, not counted."""
-    return Facts("court", (count,), ("0", "1"), _STATED_PER_CANARY * count, 1, "made up for the court")
+def _canary_config(epsilon: float, delta: float, count: int) -> ReleaseConfig:
+    return case_config(Sharded.method, epsilon, delta, shards=_SHARDS_PER_CANARY * count, dimensions=None)
+
+
+def canary_facts(count: int, people: bool = False) -> Facts:
+    """One coordinate per canary; the number of records, or of people, is stated, not counted."""
+    return facts_of_canaries(count, _STATED_PER_CANARY * count, people)
 
 
 def _canaries_of_mean(channel: Sharded) -> Canaries:
     """The released head, coordinate by coordinate."""
     count = channel.facts.shape[0]
-    every = Records(np.eye(count, dtype=np.float32), np.arange(count, dtype=np.int64) % 2)
-    toward = 1.0 - 2.0 * every.y
+    every = canary_records(np.eye(count, dtype=np.float32), channel.facts.most, largest=2.0)
 
     def run(coins: Coins, stream: Stream) -> Scores:
-        private, nobody = every.take(np.flatnonzero(coins)), every.take(np.arange(0))
-        split = Split(channel.facts, private, nobody, every.take(np.arange(1)), nobody)
+        split = canary_split(channel.facts, every, coins)
         net = channel.release(split, Randomness(0, stream), Run()).network.net
         assert isinstance(net, Framed)
         weight = net.head.weight.double().numpy()[:, :-1]  # the last one is the bias
-        return np.asarray((weight[0] - weight[1]) * toward)
+        return toward_own_label(weight[0] - weight[1])
 
     promised = channel.plan().guarantee
     claim = Claim(promised.epsilon, promised.delta, ACCOUNTED)
     family = less_noise(promised.events, promised.delta, 0.5)  # from the centre of the ball to its edge
-    return Canaries(claim, count, _CANARIES.format(count=count), _CANARY_SCORE, run, family)
+    what = _CANARIES.format(count=count, who=people_in_words(channel.facts))
+    return Canaries(claim, count, what, _CANARY_SCORE, run, family)

@@ -15,7 +15,7 @@ from airlock.config import ReleaseConfig, parse
 from airlock.data import Facts
 from airlock.methods import dp_sgd_case
 from airlock.methods.case import Canaries, Case
-from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdSettings, NoisyTraining, NoisyTrainingSettings
+from airlock.methods.dp_sgd import ONE_STEP, DpSgd, DpSgdSettings, NoisyTrainingSettings
 
 S = TypeVar("S", bound=NoisyTrainingSettings)
 Defaults = Mapping[str, Mapping[str, Any]]
@@ -45,7 +45,7 @@ def _general(records: int) -> dict[str, Any]:
     return {"steps": 300, "lot_size": lot, "learning_rate": 4.0, "clip_norm": 0.1, "ema": 0.95}
 
 
-class TrainedWeights(NoisyTraining):
+class TrainedWeights(dp_sgd_case.TriedTraining):
     """A network that is trained under noise leaves with all its weights."""
 
     channel: ClassVar[str] = "weights"
@@ -56,24 +56,15 @@ class TrainedWeights(NoisyTraining):
     )
 
     @classmethod
-    def case(cls, epsilon: float, delta: float) -> Case:
+    def step_in_court(cls, epsilon: float, delta: float, facts: Facts) -> Case:
         """One step on a lot that every record enters with probability 1/2."""
-        return cls._case(epsilon, delta, dp_sgd_case.STEP_FACTS)
-
-    @classmethod
-    def case_of_people(cls, epsilon: float, delta: float) -> Case:
-        """The same for a person with many records."""
-        return cls._case(epsilon, delta, dp_sgd_case.STEP_FACTS_OF_PEOPLE)
-
-    @classmethod
-    def _case(cls, epsilon: float, delta: float, facts: Facts) -> Case:
         return dp_sgd_case.step_case(cls(dp_sgd_case.step_config(cls.method, epsilon, delta), facts))
 
     @classmethod
-    def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
-        """A whole release; its claim is the method's own."""
+    def training_in_court(cls, epsilon: float, delta: float, count: int, facts: Facts) -> Canaries:
+        """A whole release."""
         config = dp_sgd_case.canary_config(cls.method, epsilon, delta, count)
-        return dp_sgd_case.training_canaries(cls(config, dp_sgd_case.canary_facts(count)))
+        return dp_sgd_case.training_canaries(cls(config, facts))
 
 
 class Gaussian(DpSgd, TrainedWeights):

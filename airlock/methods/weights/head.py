@@ -1,31 +1,37 @@
 """`weights`/`head`: public features with a private linear head (Tramèr and Boneh 2021), by full-batch noisy descent.
 
-A frozen public front end turns every record, by itself, into a feature vector of norm at most 1. Two things then see
-the private records: the mean feature, released once with noise and subtracted from every record (a common direction
-would only waste the norm that clipping bounds); and a linear head, trained like any network of `weights`/`gaussian`,
-with every record in every step unless a lot size is given. Front end, mean and head leave as one network.
+A frozen front end turns every record, by itself, into a feature vector of norm at most 1. Two things then see the
+private records. First, something about all features is released once with noise, and improves them: of pictures their
+mean, which is subtracted from every record (a common direction would only waste the norm that clipping bounds); of a
+table with declared columns how its numbers are distributed, which places the cut points that they are compared with
+(`nets.tables`, `training.front_ends.cut_points`). Then a linear head is trained like any network of
+`weights`/`gaussian`, with every record in every step unless a lot size is given. Front end and head leave as one
+network.
 
-Proof. One record moves the sum of features by at most 1, so noise N(0, z_m²) on it is `GaussianDpEvent(z_m)`. Given the
-released mean, a step is DP-SGD's (`gaussian`): `PoissonSampledDpEvent(q, GaussianDpEvent(z))`, or `GaussianDpEvent(z)`
-at q = 1. The events compose adaptively. The mean takes the fraction `centre_share` of the budget, in terms of
-1/z_m² against k·q²/z².
+Proof. What is released first is a sum over records, and one record moves it by at most Δ: the sum of features by 1,
+the counts of c numbers' values by √c (`cut_points`). So noise N(0, (z₁Δ)²) on it is `GaussianDpEvent(z₁)`. Given what
+was released, features depend on their own record alone, and a step is DP-SGD's (`gaussian`):
+`PoissonSampledDpEvent(q, GaussianDpEvent(z))`, or `GaussianDpEvent(z)` at q = 1. The events compose adaptively. The
+first release takes the fraction `centre_share` of the budget, in terms of 1/z₁² against k·q²/z².
 
-People. Where the data say whose a record is, a person's part of the sum is the mean of her features, whose norm is at
-most 1 like each of theirs, and a step is DP-SGD's for people (`dp_sgd`): adding or removing a person with all of her
+People. Where the data say whose a record is, a person's part of the sum is the mean over her records, whose norm is at
+most Δ like each of theirs, and a step is DP-SGD's for people (`dp_sgd`): adding or removing a person with all of her
 records moves both by no more than one record does, and the events are the same with people in place of records.
 
 Settings follow one rule for all data and every ε: with noise z on steps that are scaled to clip norm C and expected lot
 L, a weight ends with noise of about η·√k·z·C/((1-m)·L). The learning rate η makes this 1. Features and weights have
-scale 1 as well, so this is the point where signal and noise meet. The rule, the 200 steps, the clip norm and the
-whitening of scattering features (`nets.frontend`) were chosen on Fashion-MNIST, the use of public images (`public`) on
-CIFAR-100, and nothing on any other set; docs/results/weights.md has the tables.
+scale 1 as well, so this is the point where signal and noise meet. The rule, the 200 steps, the clip norm for pictures
+and the whitening of scattering features (`nets.frontend`) were chosen on Fashion-MNIST, the use of public images
+(`public`) on CIFAR-100; docs/results/weights.md has the tables. For tables, the cut points, the share that places
+them, the clip norm and when pairs of columns are used were chosen on tables of the KEEL collection that are named in
+docs/results/tables.md, and on no other.
 
 Public images (`settings.public`) are used in the clear, for the front end alone; `data.public` keeps them apart from
 the private records.
 
 In court, one record stands against none, so that everything that is released has a known distribution, and the score
-can be the best one there is: the log-likelihood ratio of the release with and without the record, for the mean, for the
-head, and for both. The canaries are those of `dp_sgd_case`, scored by mean and head together.
+can be the best one there is: the log-likelihood ratio of the release with and without the record, for what is released
+first, for the head, and for both. The canaries are those of `dp_sgd_case`, scored by mean and head together.
 """
 
 from __future__ import annotations
@@ -33,25 +39,27 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import dp_accounting as dpa
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from airlock.accounting import BudgetSchedule, calibrate, compose, repeat
 from airlock.accounting.guarantee import Status
-from airlock.config import Fraction, Positive, ReleaseConfig, parse
+from airlock.config import Column, Fraction, Positive, ReleaseConfig, parse
 from airlock.data import Facts, Public, Records, Split
+from airlock.errors import ConfigError
 from airlock.mechanisms import GaussianNoise, Randomness, Stream
 from airlock.methods import dp_sgd_case
-from airlock.methods.case import Canaries, Case, Coins, Scores
+from airlock.methods.case import Canaries, Case, Coins, Scores, toward_own_label
 from airlock.methods.contract import (  # fmt: skip
     Channel,
     Details,
@@ -65,12 +73,14 @@ from airlock.methods.contract import (  # fmt: skip
     weights_of,
 )
 from airlock.methods.dp_sgd import ASSUMPTIONS, ClipNorm, training_schedule
-from airlock.methods.dp_sgd_case import own_direction, toward_own_label
+from airlock.methods.dp_sgd_case import own_direction
+from airlock.methods.weights.features import Features, TableFeatures
 from airlock.nets.frontend import Framed
-from airlock.training import Poisson, PrivateGradients, Recipe, Resident, Run, fit, outcomes_of
+from airlock.nets.tables import count_pairs
+from airlock.training import Poisson, PrivateGradients, Recipe, Run, fit, outcomes_of
 from airlock.training.distributed import ALONE
-from airlock.training.front_ends.features import BLOCK, compute
-from airlock.training.front_ends.front import front_end
+from airlock.training.front_ends.cut_points import choose_cells, sensitivity
+from airlock.training.front_ends.front import STEPS, FrontEnd, by_facts, front_end
 from airlock.training.front_ends.public import (
     FrontSettings,
     check_public,
@@ -81,12 +91,24 @@ from airlock.training.front_ends.public import (
 )
 from airlock.training.sampling import sampled
 
+_SHARE_OF_THE_MEAN, _SHARE_OF_COUNTS = 0.05, 0.1  # of the budget
+_SIGNAL_OF_A_PAIR = 20.0  # records over the noise of all steps, for each pair of columns
+_MOST_PAIRS = 2_000_000  # times records: their features are kept in memory
+_LARGEST_RATE = 100.0  # over 1 − momentum: descent on features of norm 1 is stable far beyond it
 PUBLIC_FRONT = "The front end is public: it was neither trained nor chosen on the private records."
+TABLE_FRONT = (
+    "What is known of a column before training was declared without looking at the private records; where its numbers "
+    "are cut follows from counts with noise, which ε covers."
+)
+TABLE_LEAVES = (
+    "A model that adds up what each column says, and what pairs of columns say if there are enough records. The "
+    "training saw the private records only through bounded contributions with random noise on top."
+)
 PAIR = "no record, and one record whose features have norm 1"
 PAIR_OF_PEOPLE = f"nobody, and one person with {dp_sgd_case.VISITS} records whose features have norm 1"
 STATISTICS = (
-    "how much more likely mean and head are with the record",
-    "how much more likely the mean is",
+    "how much more likely mean (or counts) and head are with the record",
+    "how much more likely the mean is, or the counts",
     "how much more likely the head is",
 )
 CANARY_STATISTIC = "the released mean and the released head on the canary's features, each over its noise"
@@ -97,23 +119,28 @@ class HeadSettings(FrontSettings):
 
     Args:
         features: The front end: scattering, pixels, efficientnet-lite0, trained (a network that is trained on the
-            public images), auto (scattering for images of at least 8 pixels a side, pixels otherwise), or
-            `package.module:function` that returns the user's own frozen module.
+            public images), steps (a table's numbers compared with cut points), auto (steps for tables, scattering for
+            images of at least 8 pixels a side, pixels otherwise), or `package.module:function` that returns the user's
+            own frozen module.
+        pairs: Of steps: whether pairs of columns are used too; by default where there are enough records for them.
         steps: How many steps.
         lot_size: The expected number of records in a step; all of them when left out.
-        clip_norm: The bound on one record's gradient; features have norm 1, so gradients start near 0.95.
+        clip_norm: The bound on one record's gradient; features have norm 1, so gradients start near 0.95. By default
+            1 for steps, else 0.1.
         learning_rate: When left out, chosen so that the noise on a weight is 1 in the end.
         momentum: Of the descent.
-        centre_share: The fraction of the budget for the mean feature; 0 leaves the features as they are.
+        centre_share: The fraction of the budget for what is released first: the mean feature (0.05 by default), or for
+            steps the counts that place cut points (0.1). 0 leaves the features as they are.
     """
 
     features: str = "auto"
+    pairs: bool | None = None
     steps: Annotated[int, Field(ge=1, le=1_000_000)] = 200
     lot_size: Annotated[int, Field(ge=1)] | None = None
-    clip_norm: ClipNorm = 0.1
+    clip_norm: ClipNorm | None = None
     learning_rate: Positive | None = None
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    centre_share: Fraction = 0.05
+    centre_share: Fraction | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +153,8 @@ class HeadFigures:
         expected_lot: The public constant that a sum of gradients is divided by.
         clip_norm: C.
         noise_multiplier: z.
-        mean_noise: On the sum of features; None where features are not centred.
+        first_noise: On what is released before the head; None where nothing is.
+        first: What that is: the "mean" feature, or "counts" of a table's numbers.
         records_per_person: The most records of a person in a lot; None where records are protected.
         expected_rows: The expected number of records in a lot of people.
     """
@@ -136,7 +164,8 @@ class HeadFigures:
     expected_lot: float
     clip_norm: float
     noise_multiplier: float
-    mean_noise: GaussianNoise | None
+    first_noise: GaussianNoise | None
+    first: Literal["mean", "counts"] = "mean"
     records_per_person: int | None = None
     expected_rows: float | None = None
 
@@ -152,14 +181,14 @@ class HeadFigures:
             "noise_multiplier": self.noise_multiplier,
             "noise_on_mean_gradient": self.noise_multiplier * self.clip_norm / self.expected_lot,
         }
-        if self.mean_noise is not None:
-            common = {**common, "noise_multiplier_of_the_mean": self.mean_noise.noise_multiplier}
+        if self.first_noise is not None:
+            common = {**common, f"noise_multiplier_of_the_{self.first}": self.first_noise.noise_multiplier}
         most = self.records_per_person
         return common if most is None else {**common, "records_per_person": most}
 
 
 class Head(Channel[HeadFigures]):
-    """Public features, private linear head; status proven, unit record or person, relation add-remove."""
+    """Features of a fixed kind, private linear head; status proven, unit record or person, relation add-remove."""
 
     channel: ClassVar[str] = "weights"
     method: ClassVar[str] = "head"
@@ -188,8 +217,38 @@ class Head(Channel[HeadFigures]):
         self.expected_lot = self.sampling_probability * self.records
         check_public(self.settings, self.settings.features, facts, config.split.public)
         self.public = outside(self.settings)
-        self.front = front_end(self.settings.features, facts.shape, len(facts.classes), config.seed, self.settings)
-        self.net_name = self.front.name
+        self.features = by_facts(facts) if self.settings.features == "auto" else self.settings.features
+        front_end(self.features, facts, config.seed, self.settings)  # refuses at once what it does not know
+        self.tabular = self.features == STEPS
+        self.clip_norm = self.settings.clip_norm or (1.0 if self.tabular else 0.1)
+        if self.settings.pairs is not None and not self.tabular:
+            raise ConfigError(
+                'features = "steps" along with settings.pairs',
+                f"'{self.features}'",
+                "A key that was silently ignored would hide a mistake.",
+            )
+
+    @cached_property
+    def front(self) -> FrontEnd:
+        """The front end, sized by public figures."""
+        pairs = self.tabular and (self._enough_for_pairs() if self.settings.pairs is None else self.settings.pairs)
+        return front_end(self.features, self.facts, self.config.seed, self.settings, pairs)
+
+    @property
+    def net_name(self) -> str:
+        """Of front end and head."""
+        return self.front.name
+
+    def _enough_for_pairs(self) -> bool:
+        """Whether there are enough records, at this noise, for a curve of each pair of columns as well."""
+        pairs = count_pairs([column for _, column in self.facts.columns])
+        signal = self.expected_lot * math.sqrt(self.settings.steps) / self._calibrated  # over the noise of all steps
+        return _SIGNAL_OF_A_PAIR * pairs <= signal and pairs * self.records <= _MOST_PAIRS
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many of a table's columns are numbers."""
+        return sum(column.categories is None for _, column in self.facts.columns) if self.tabular else 0
 
     @classmethod
     def case(cls, epsilon: float, delta: float) -> Case:
@@ -204,8 +263,12 @@ class Head(Channel[HeadFigures]):
     @classmethod
     def canaries(cls, epsilon: float, delta: float, count: int) -> Canaries:
         """A whole release: the mean feature and the head."""
-        config = _court_config(epsilon, delta, steps=dp_sgd_case.STEPS, momentum=0.0, clip_norm=0.1)
-        return _canaries(cls(config, dp_sgd_case.canary_facts(count)))
+        return _canaries(cls(_canary_config(epsilon, delta), dp_sgd_case.canary_facts(count)))
+
+    @classmethod
+    def canaries_of_people(cls, epsilon: float, delta: float, count: int) -> Canaries:
+        """The same with people who have several records each."""
+        return _canaries(cls(_canary_config(epsilon, delta), dp_sgd_case.canary_facts(count, people=True)))
 
     def plan(self) -> Plan[HeadFigures]:
         """Calibrate the noise to (ε, δ) and check the front end; touches no record."""
@@ -218,15 +281,16 @@ class Head(Channel[HeadFigures]):
         }
         schedule = self._schedule(figures.noise_multiplier)
         promise = self.promise(schedule.events(), self._assumptions())
-        return Plan(self.channel, self.method, self.leaves, promise, details, schedule, figures)
+        leaves = TABLE_LEAVES if self.tabular else self.leaves
+        return Plan(self.channel, self.method, leaves, promise, details, schedule, figures)
 
     def execute(self, plan: Plan[HeadFigures], split: Split, randomness: Randomness, run: Run) -> Executed:
-        """Compute features once, release their mean, train the head under noise, measure."""
+        """Release what improves the features, compute them once, train the head under noise, measure."""
         public = public_records(self.settings, split, self.config.seed)
         net = self.front.ready(public, replace(run, group=ALONE))
         run.group.spread(net.state_dict().values())  # public tensors, which another machine may compute differently
-        data = Features(net, split.private, run, self.facts.most)
-        executed = self.train(net, data, plan.figures, randomness, run)
+        data = self.prepared(net, split.private, run)
+        executed = self.train(data, plan.figures, randomness, run)
         utility = outcomes_of(net, split.test)  # before it leaves a GPU
         return Executed(
             artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
@@ -237,21 +301,29 @@ class Head(Channel[HeadFigures]):
         )
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:
-        """The mean feature and the head; features are computed once."""
+        """What is released first and the head; records go through the front end of pictures once."""
         public = public_records(self.settings, split, self.config.seed)
-        data = ResettableFeatures(self.front.ready(public, run), split.private, run, self.facts.most)
+        data = self.prepared(self.front.ready(public, run), split.private, run)
         figures = self.planned.figures
 
         def once(randomness: Randomness) -> Disclosed:
             data.reset()
-            executed = self.train(data.net, data, figures, randomness, run)
-            return Disclosed({"mean": data.net.centre.mean.cpu().numpy(), **weights_of(data.net.head)}, executed)
+            executed = self.train(data, figures, randomness, run)
+            return Disclosed({figures.first: data.released.cpu().numpy(), **weights_of(data.net.head)}, executed)
 
         return once
 
-    def train(self, net: Framed, data: Features, figures: HeadFigures, randomness: Randomness, run: Run) -> dpa.DpEvent:
-        """Everything that sees the private records: the mean feature and the head, left in `net`; returns its cost."""
-        spent = self._centre(net, data, figures, randomness.privacy.child("mean"), run)
+    def prepared(self, net: Framed, records: Records, run: Run) -> Features:
+        """The private records for this network."""
+        if not self.tabular:
+            return Features(net, records, run, self.facts.most)
+        noise = self.planned.figures.first_noise
+        cells = choose_cells(self.records, noise.scale(1)) if noise else 1
+        return TableFeatures(net, records, run, self.facts.most, cells)
+
+    def train(self, data: Features, figures: HeadFigures, randomness: Randomness, run: Run) -> dpa.DpEvent:
+        """Everything that sees the private records: what is released first, and the head; returns its cost."""
+        spent = self._first(data, figures, randomness.privacy.child(figures.first), run)
         sampler = Poisson(figures.sampling_probability, run.group.share(randomness.privacy.child("sampling")))
         gradients = PrivateGradients(
             figures.clip_norm,
@@ -268,16 +340,15 @@ class Head(Channel[HeadFigures]):
         )  # fmt: skip
         return self._whole(spent, repeat(sampler.event(gradients.noise.event), steps))
 
-    def _centre(self, net: Framed, data: Features, figures: HeadFigures, stream: Stream, run: Run) -> list[dpa.DpEvent]:
-        """Release the mean feature with noise, put it into the network, and return its cost."""
-        if figures.mean_noise is None:
+    def _first(self, data: Features, figures: HeadFigures, stream: Stream, run: Run) -> list[dpa.DpEvent]:
+        """Release what improves the features with noise, put it into the network, and return its cost."""
+        noise = figures.first_noise
+        if noise is None:
             return []
         if run.group.lead:
-            noisy = figures.mean_noise.add(data.total(), stream) / self.records
-            with torch.no_grad():
-                net.centre.mean.copy_(torch.from_numpy(noisy))
-        run.group.spread([net.centre.mean])
-        return [figures.mean_noise.event]
+            data.improve(noise.add(data.total(), stream), noise, self.records)
+        run.group.spread([data.released])
+        return [noise.event]
 
     @cached_property
     def _calibrated(self) -> float:
@@ -289,37 +360,41 @@ class Head(Channel[HeadFigures]):
     def _figures(self, noise_multiplier: float) -> HeadFigures:
         """All that follows from the noise and the settings."""
         settings = self.settings
-        unit = (1 - settings.momentum) * self.expected_lot / (noise_multiplier * settings.clip_norm)
+        unit = (1 - settings.momentum) * self.expected_lot / (noise_multiplier * self.clip_norm)
         rate = settings.learning_rate or unit / math.sqrt(settings.steps)
+        if self.tabular and settings.learning_rate is None:
+            rate = min(rate, _LARGEST_RATE * (1 - settings.momentum))
         recipe = Recipe(steps=settings.steps, learning_rate=rate, momentum=settings.momentum, precision="fp32")
-        mean_noise = self._mean_noise(noise_multiplier)
         return HeadFigures(
-            recipe, self.sampling_probability, self.expected_lot, settings.clip_norm, noise_multiplier, mean_noise,
-            self.facts.most, self.facts.rows(self.expected_lot),
+            recipe, self.sampling_probability, self.expected_lot, self.clip_norm, noise_multiplier,
+            self._first_noise(noise_multiplier), "counts" if self.tabular else "mean", self.facts.most,
+            self.facts.rows(self.expected_lot),
         )  # fmt: skip
 
-    def _mean_noise(self, noise_multiplier: float) -> GaussianNoise | None:
-        """The noise on the sum of features, by its share of the budget; features have norm at most 1."""
+    def _first_noise(self, noise_multiplier: float) -> GaussianNoise | None:
+        """The noise on what is released first, by its share of the budget; None where nothing is."""
         share = self.settings.centre_share
-        if not share:
+        if share is None:
+            share = _SHARE_OF_COUNTS if self.tabular else _SHARE_OF_THE_MEAN
+        if not share or (self.tabular and not self.numbers):
             return None
         steps = math.sqrt(self.settings.steps * share / (1 - share)) * self.sampling_probability
-        return GaussianNoise(1.0, noise_multiplier / steps)
+        return GaussianNoise(sensitivity(self.numbers) if self.tabular else 1.0, noise_multiplier / steps)
 
     def _schedule(self, noise_multiplier: float) -> BudgetSchedule:
-        """What the mean and the steps cost at this noise."""
-        noise, mean = GaussianNoise(self.settings.clip_norm, noise_multiplier), self._mean_noise(noise_multiplier)
+        """What the first release and the steps cost at this noise."""
+        noise, first = GaussianNoise(self.clip_norm, noise_multiplier), self._first_noise(noise_multiplier)
         step = sampled(self.sampling_probability, noise.event)
-        before = None if mean is None else mean.event
+        before = None if first is None else first.event
         return training_schedule(step, self.settings.steps, self.sampling_probability, self.config.tuning_runs, before)
 
-    def _whole(self, mean: list[dpa.DpEvent], training: dpa.DpEvent) -> dpa.DpEvent:
-        """Mean and training of all runs: when one result is picked among several, every run is paid for."""
-        return repeat(compose([*mean, training]), self.config.tuning_runs)
+    def _whole(self, first: list[dpa.DpEvent], training: dpa.DpEvent) -> dpa.DpEvent:
+        """First release and training of all runs: when one result is picked among several, every run is paid for."""
+        return repeat(compose([*first, training]), self.config.tuning_runs)
 
     def _assumptions(self, public: Public | None = None) -> tuple[str, ...]:
         more = sentence(public) if public else planned_sentence(self.settings)
-        return (*ASSUMPTIONS, PUBLIC_FRONT, *more)
+        return (*ASSUMPTIONS, TABLE_FRONT if self.tabular else PUBLIC_FRONT, *more)
 
 
 def _measured(net: Framed, public: Public | None) -> Details:
@@ -337,153 +412,106 @@ def _measured(net: Framed, public: Public | None) -> Details:
     }
 
 
-class _Trained(nn.Module):
-    """What the loop trains: the head. The mean is part of it so that a checkpoint holds it too."""
-
-    mean: Tensor
-
-    def __init__(self, net: Framed) -> None:
-        super().__init__()
-        self.head = net.head
-        self.register_buffer("mean", net.centre.mean)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(x)
-        return logits
-
-
-class Features(Resident):
-    """Features of all private records on the device, computed once and centred when the first batch is drawn.
-
-    Every feature vector depends on its own record and on public tensors alone, so computing it costs no privacy. A
-    resumed run restores the released mean from its checkpoint before the first batch: the noisy mean is used once,
-    whatever happens. `trained` is the module to train on the batches.
-
-    Args:
-        net: The network.
-        records: The private records.
-        run: Where to compute.
-        records_per_person: Draw people, with at most so many of their records each; None draws records.
-    """
-
-    def __init__(self, net: Framed, records: Records, run: Run, records_per_person: int | None = None) -> None:
-        self.net = net.to(run.device)
-        self.trained = _Trained(net)
-        self.y = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
-        self.x = torch.empty(len(records), net.centre.mean.numel(), device=run.device)
-        self._centred: Tensor | None = None
-        self._shares: Tensor | None = None  # of a record in its person's mean
-        if records_per_person is not None:
-            self.groups, self.most = records.groups(), records_per_person
-            self._shares = torch.from_numpy(records.weights).to(run.device)
-        for place, features in compute(net.front, records, run, "features"):
-            self.x[place] = features
-
-    def total(self) -> NDArray[np.float64]:
-        """The sum of all features, of each person's mean where people are drawn: one moves it by at most 1 in L2."""
-        wide = self.x.double()
-        return (wide.sum(0) if self._shares is None else wide.mT @ self._shares).cpu().numpy()
-
-    def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """The records at these positions; a batch of all of them, in their order, is not copied."""
-        if self._centred is None:
-            with torch.no_grad():
-                self._centred = torch.cat([self.net.centre(block) for block in torch.split(self.x, BLOCK)])
-            self.x = self._centred
-        if self.groups is None and len(index) == len(self.y):
-            return self._centred, self.y
-        where = torch.from_numpy(index).to(self.y.device)
-        return self._centred.index_select(0, where), self.y.index_select(0, where)
-
-
-class ResettableFeatures(Features):
-    """Features and network that can be reset to where they started, for many releases of the same records."""
-
-    def __init__(self, net: Framed, records: Records, run: Run, records_per_person: int | None = None) -> None:
-        super().__init__(net, records, run, records_per_person)
-        self.raw = self.x
-
-    def reset(self) -> None:
-        """Features as they were before the mean was subtracted; mean and head zero."""
-        self.x, self._centred = self.raw, None
-        with torch.no_grad():
-            self.net.centre.mean.zero_()
-            self.net.head.weight.zero_()
-
-
 def _court_config(epsilon: float, delta: float, **settings: object) -> ReleaseConfig:
-    """Mean and head share the budget evenly; every record is in every step."""
-    own = {"features": "pixels", "centre_share": 0.5, "learning_rate": 1.0, **settings}
+    """First release and head share the budget evenly; every record is in every step."""
+    own = {"features": "pixels", "centre_share": 0.5, "learning_rate": 1.0, "clip_norm": 0.1, **settings}
     return dp_sgd_case.step_config(Head.method, epsilon, delta, net="auto", settings=own)
 
 
+def table_case(epsilon: float, delta: float, people: bool = False) -> Case:
+    """The same case for a table of two numbers: their counts, and one step on every record."""
+    facts = dp_sgd_case.STEP_FACTS_OF_PEOPLE if people else dp_sgd_case.STEP_FACTS
+    columns = tuple((f"number {place}", Column(min=0, max=1)) for place in range(facts.shape[0]))
+    return _case(Head(_court_config(epsilon, delta, steps=1, features=STEPS), replace(facts, columns=columns)))
+
+
 def _case(channel: Head) -> Case:
-    """Mean and head of the real method; the claim is the ε of the events that were executed."""
+    """First release and head of the real method; the claim is the ε of the events that were executed."""
     plan, here = channel.planned, Run()
-    figures = plan.figures
-    assert figures.mean_noise is not None
-    noise_of_mean = figures.mean_noise.noise_multiplier
+    figures, noise_of_first = plan.figures, plan.figures.first_noise
+    assert noise_of_first is not None
     both, others = dp_sgd_case.neighbours(channel.facts)
     record = both.take(np.arange(len(others), len(both)))
     sides = {
-        known: ResettableFeatures(
-            copy.deepcopy(channel.front.ready(None, here)),
-            record.take(np.arange(len(record) if known else 0)),
-            here,
-            channel.facts.most,
+        known: channel.prepared(
+            copy.deepcopy(channel.front.ready(None, here)), record.take(np.arange(len(record) if known else 0)), here
         )
         for known in (True, False)
     }
-    features = sides[True].raw[0]
+    x, wanted = torch.from_numpy(record.x[:1]), sides[True].total()
 
     def run(with_record: bool, count: int, stream: Stream) -> Scores:
         side, scores = sides[with_record], np.empty((count, len(STATISTICS)))
         for i in range(count):
             side.reset()
-            executed = channel.train(side.net, side, figures, Randomness(0, stream.child(i)), here)
+            with _overheard(side) as heard:
+                executed = channel.train(side, figures, Randomness(0, stream.child(i)), here)
             if i == 0:
                 check_executed(plan, executed)
-            mean = _log_ratio(side.net.centre.mean * channel.records, features, noise_of_mean)
-            weight = -side.net.head.weight.detach() * figures.expected_lot / figures.clip_norm
-            head = _log_ratio(weight, _direction(side.net, features), figures.noise_multiplier)
-            scores[i] = mean + head, mean, head
+            first = _log_ratio(heard[0], wanted, noise_of_first)
+            weight = -side.net.head.weight.detach().numpy() * figures.expected_lot
+            head = _log_ratio(weight, _clipped(side.net, x, figures), GaussianNoise(figures.clip_norm, noise))
+            scores[i] = first + head, first, head
         return scores
 
+    noise = figures.noise_multiplier
     pair = PAIR if channel.facts.people is None else PAIR_OF_PEOPLE
     return Case.of_proven(plan.guarantee, pair, STATISTICS, run)
 
 
-def _direction(net: Framed, features: Tensor) -> Tensor:
-    """The record's gradient at a head of zeros over its norm, which is above the clip norm; label 0."""
+@contextmanager
+def _overheard(side: Features) -> Iterator[list[NDArray[np.float64]]]:
+    """What is released first, as it was before cut points or a mean were made of it."""
+    heard, improve = list[NDArray[np.float64]](), side.improve
+
+    def listening(noisy: NDArray[np.float64], noise: GaussianNoise, units: int) -> None:
+        heard.append(noisy)
+        improve(noisy, noise, units)
+
+    vars(side)["improve"] = listening
+    try:
+        yield heard
+    finally:
+        del vars(side)["improve"]
+
+
+def _clipped(net: Framed, x: Tensor, figures: HeadFigures) -> NDArray[np.float64]:
+    """The record's gradient at a head of zeros, which is longer than the clip norm, clipped; label 0."""
     classes = net.head.out_features
     slope = torch.full((classes, 1), 1.0 / classes)
     slope[0] -= 1.0
     with torch.no_grad():
-        gradient: Tensor = slope * net.centre(features[None])
-    return gradient.div_(gradient.norm())
+        gradient = slope * net.centre(net.front(x))
+    clipped: Tensor = gradient * (figures.clip_norm / gradient.norm())
+    return clipped.double().numpy()
 
 
-def _log_ratio(found: Tensor, wanted: Tensor, noise: float) -> float:
-    """The logarithm of N(wanted, noise²) over N(0, noise²) at what was found."""
-    found, wanted = found.flatten().double(), wanted.flatten().double()
-    return float((found - wanted / 2) @ wanted) / noise**2
+def _log_ratio(found: NDArray[np.floating], wanted: NDArray[np.float64], noise: GaussianNoise) -> float:
+    """The logarithm of N(wanted, σ²) over N(0, σ²) at what was found."""
+    deviation = noise.noise_multiplier * noise.sensitivity
+    return float(((found - wanted / 2) * wanted).sum()) / deviation**2
+
+
+def _canary_config(epsilon: float, delta: float) -> ReleaseConfig:
+    return _court_config(epsilon, delta, steps=dp_sgd_case.STEPS, momentum=0.0, clip_norm=0.1)
 
 
 def _canaries(channel: Head) -> Canaries:
     """The whole release of a head: the mean and the steps, added up with the weights that their noise gives them."""
-    every = dp_sgd_case.canary_records(channel.records // dp_sgd_case.STATED)
+    count = channel.records // dp_sgd_case.STATED
+    every = dp_sgd_case.canaries_in_pairs(count, channel.facts.most)
     promise, figures = channel.planned.guarantee, channel.planned.figures
-    assert figures.mean_noise is not None
-    noise, of_mean = figures.noise_multiplier, figures.mean_noise.noise_multiplier
+    assert figures.first_noise is not None
+    noise, of_mean = figures.noise_multiplier, figures.first_noise.noise_multiplier
 
     def run(coins: Coins, stream: Stream) -> Scores:
         net = dp_sgd_case.released(channel, every, coins, stream)
         assert isinstance(net, Framed)
         weight = net.head.weight.detach()[:, :-1]  # the last one is the bias
-        head = toward_own_label(own_direction(weight[0] - weight[1]) / math.sqrt(2), every)
+        head = toward_own_label(own_direction(weight[0] - weight[1]) / math.sqrt(2))
         head = head * (figures.expected_lot / figures.clip_norm)
         return own_direction(net.centre.mean) * channel.records / of_mean**2 + head / noise**2
 
-    what = dp_sgd_case.WHAT.format(steps=figures.recipe.steps, count=len(every))
+    what = dp_sgd_case.in_words(channel.facts, count, figures.recipe.steps)
     claim, family = dp_sgd_case.claim_of(promise), dp_sgd_case.family_of(promise)
-    return Canaries(claim, len(every), what, CANARY_STATISTIC, run, family)
+    return Canaries(claim, count, what, CANARY_STATISTIC, run, family)

@@ -41,7 +41,7 @@ from airlock.config import Positive, ReleaseConfig, from_table
 from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError
 from airlock.mechanisms import Randomness, Stream
-from airlock.methods.case import Canaries, Case, Coins, Scores
+from airlock.methods.case import Canaries, Case, Coins, Scores, canary_records, toward_own_label
 from airlock.methods.contract import (
     NOTHING_ELSE_LEAVES,
     TEACHER,
@@ -441,14 +441,13 @@ def _case(channel: Published) -> Case:
 def _canaries(channel: Published) -> Canaries:
     """The same claim, with many records more or less."""
     count = channel.facts.shape[0]
-    every = Records(_SIZE * np.eye(count, dtype=np.float32), np.arange(count) % _CLASSES)
+    every = canary_records(_SIZE * np.eye(count, dtype=np.float32))
     public = _either_label(_PUBLIC_SIZE * np.eye(count, dtype=np.float32))
 
     def run(coins: Coins, stream: Stream) -> Scores:
         split = _split(channel.facts, every.take(np.flatnonzero(coins)), public)
         weight = _weights(channel.release(split, Randomness(0, stream), Run()).network.net)
-        towards = weight[0] - weight[1]
-        return np.asarray(np.where(every.y == 0, towards, -towards))
+        return toward_own_label(weight[0] - weight[1])
 
     return Canaries(_claim(channel), count, WHAT.format(count=count), STATISTIC, run)
 

@@ -7,7 +7,9 @@ all k coordinates are paid for.
 
 Proof. As for `sharded`, one record changes one of M vectors. `mechanisms.aggregate.ShardDensity` draws k coordinates,
 each of bounded range ε0, together `ZCDpEvent(k ε0²/8)` under add-remove. Its noise multiplier here is that of the
-Gaussian with the same ρ, z = 1/√(2ρ); ε0 = 2/(z√k).
+Gaussian with the same ρ, z = 1/√(2ρ); ε0 = 2/(z√k). Nothing else looks at a record: range, grid, bandwidth, window, M
+and R are public, and k is the number of coordinates of a head. So where the records say whose they are, the same holds
+for a person with all of her records, who lies in one shard.
 
 It is 10 to 22 points less accurate than `sharded` (docs/results/compare.md), so it is not among the methods that are
 compared or advised unless it is asked for by name.
@@ -28,17 +30,8 @@ from airlock.config import Frozen, Positive
 from airlock.mechanisms import ShardDensity, Stream, bounded
 from airlock.methods.case import Case
 from airlock.methods.contract import Details
-from airlock.methods.twin.sharded import (
-    CASE_FACTS,
-    CASE_RADIUS,
-    CASE_SHARDS,
-    SampleAndAggregate,
-    ShardSettings,
-    case_config,
-    case_of,
-    case_vectors,
-    default_shards,
-)
+from airlock.methods.twin.sharded import SampleAndAggregate, ShardSettings, case_of, case_vectors, default_shards
+from airlock.methods.twin.sharded_case import CASE_RADIUS, CASE_SHARDS
 
 _FEATURES = 60  # directions of a head's features, because every coordinate has a cost
 
@@ -60,7 +53,7 @@ class DensitySettings(ShardSettings):
 
 
 class KdeSharded(SampleAndAggregate):
-    """Coordinates drawn from the density of the shards' vectors; status proven, unit record, relation add-remove."""
+    """Coordinates drawn from the density of the shards' vectors; status proven, unit record or person, add-remove."""
 
     method: ClassVar[str] = "kde-sharded"
     title: ClassVar[str] = "parameters drawn where models on disjoint shards agree"
@@ -73,14 +66,13 @@ class KdeSharded(SampleAndAggregate):
     settings_model: ClassVar[type[Frozen] | None] = DensitySettings
     settings: DensitySettings
 
-    @classmethod
-    def case(cls, epsilon: float, delta: float) -> Case:
-        """The drawn coordinates, when one record reverses one shard's vector."""
-        return _case(cls(case_config(cls.method, epsilon, delta), CASE_FACTS))
+    def in_court(self) -> Case:
+        """The drawn coordinates."""
+        return _case(self)
 
-    def wanted_dimensions(self) -> int | None:
+    def wanted_dimensions(self, features: int) -> int | None:
         """Few by default."""
-        return self.settings.dimensions or _FEATURES
+        return self.settings.dimensions or min(_FEATURES, features)
 
     def count_shards(self, noise_multiplier: float) -> int:
         """M: three times as many as for a mean, because a mode needs more values to stand out."""

@@ -42,7 +42,7 @@ from airlock.data import Facts, Records, Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Randomness, Stream
 from airlock.mechanisms.density import DensityMechanism, published_sensitivity, sensitivity
-from airlock.methods.case import Canaries, Case, Coins, Scores
+from airlock.methods.case import Canaries, Case, Coins, Scores, canary_records, canary_split, toward_own_label
 from airlock.methods.contract import NOTHING_ELSE_LEAVES, Channel, Details, Executed, NetworkArtefact, Plan
 from airlock.nets import check, create, default_name
 from airlock.papers.twin.generate import DensitySettings, Generated, draw, generate, spread
@@ -576,15 +576,13 @@ def case_of_model(channel: Published) -> Case:
 def _canaries_of_records(channel: Published) -> Canaries:
     """The same ε, read as one about records."""
     count = channel.facts.shape[0]
-    every = Records(_SIZE * np.eye(count, dtype=np.float32), np.arange(count) % _CLASSES)
+    every = canary_records(_SIZE * np.eye(count, dtype=np.float32))
 
     def run(coins: Coins, stream: Stream) -> Scores:
-        nobody = every.take(np.arange(0))
-        split = Split(channel.facts, every.take(np.flatnonzero(coins)), nobody, every.take(np.arange(1)), nobody)
+        split = canary_split(channel.facts, every, coins)
         net = channel.release(split, Randomness(0, stream), Run()).network.net
         weight: Tensor = next(net.parameters()).detach().double()
-        towards = (weight[0] - weight[1]).numpy()
-        return np.asarray(np.where(every.y == 0, towards, -towards))
+        return toward_own_label((weight[0] - weight[1]).numpy())
 
     claim = channel.plan().guarantee.claim
     assert claim is not None

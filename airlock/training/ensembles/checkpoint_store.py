@@ -177,7 +177,7 @@ class Collection:
                 f"all {self.count} models after {step} steps",
                 "only some, or other chunks",
                 "A slice needs the parameter of every model.",
-                "Train the collection without --resume.",
+                "Train the collection anew: --again.",
             )
         return Slices.open(self.net, sorted(_files(place), key=_chunk), self.mark)
 

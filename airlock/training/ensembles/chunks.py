@@ -338,6 +338,6 @@ def open_models(file: Path, mark: str | None = None) -> Any:
             "finished models of this very run",
             "models of other settings, another seed or other records",
             "They would be mistaken for the models of this run.",
-            "Use the settings that they were trained with, or start without --resume.",
+            f"Use the settings that they were trained with. {checkpoint.ANEW}",
         )
     return content

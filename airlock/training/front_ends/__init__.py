@@ -6,6 +6,7 @@ They are trained only on public data.
     public                 settings, the source of public images, and their features' covariance
     pretrain               a trunk trained on public images, once, and cached
     features               records as features, and maps projected to a few numbers
+    cut_points             where a table's numbers are cut: counts of their values, and cut points from these
     extract                records through a front end into shards of features
     downstream_classifier  the receiver's classifier, from released features alone
     characterise           what features reveal and how useful they are, on public data

@@ -197,7 +197,7 @@ def prepare(folder: Path, mark: str, resume: bool) -> None:
                 "shards of this very extraction",
                 "some of other records, another front end or other settings",
                 "A record would have two noisy versions, or its noise would not be the accounted one.",
-                "Use the settings that it was started with, or start without --resume.",
+                "Use the settings that it was started with, or begin anew: --again.",
             )
         remove_unfinished(folder)
         return

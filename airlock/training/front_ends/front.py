@@ -11,22 +11,23 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from airlock.data import Public
-from airlock.errors import NetError
+from airlock.data import Facts, Public
+from airlock.errors import ConfigError, NetError
 from airlock.nets import build_front
 from airlock.nets.backbones import ResidualTrunk, efficientnet, efficientnet_linear, trained_name
 from airlock.nets.check import alone
 from airlock.nets.frontend import Framed, Mirrored, Unit, pretrain, whiten, whitened, whitening
 from airlock.nets.registry import open_user_net
 from airlock.nets.scattering import SMALLEST
+from airlock.nets.tables import ColumnLayout, lay_out, steps_linear
 from airlock.training.front_ends.pretrain import FROM_SCRATCH, TRAIN_ON, pretrained
 from airlock.training.front_ends.public import SYNTHETIC, FrontSettings, moments
 from airlock.training.loop import Run
 
 Shape = tuple[int, ...]
 
-PRETRAINED, TRAINED = "efficientnet-lite0", "trained"
-_BUILT_IN = ("scattering", "pixels", TRAINED)
+PRETRAINED, TRAINED, STEPS = "efficientnet-lite0", "trained", "steps"
+_BUILT_IN = ("scattering", "pixels", STEPS, TRAINED)
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class FrontEnd:
     """One front end with a head for records of one shape.
 
     Args:
-        features: scattering, pixels, trained, efficientnet-lite0 or `package.module:function`.
+        features: scattering, pixels, steps, trained, efficientnet-lite0 or `package.module:function`.
         shape: The shape of one record.
         classes: The number of classes.
         seed: The seed of the random projection and the synthetic images; public.
         settings: What public images are used for.
+        layout: Of a table's columns, for steps.
     """
 
     features: str
@@ -46,6 +48,7 @@ class FrontEnd:
     classes: int
     seed: int
     settings: FrontSettings
+    layout: ColumnLayout | None = None
 
     @property
     def white(self) -> bool:
@@ -57,6 +60,8 @@ class FrontEnd:
         """The name of the whole network."""
         if ":" in self.features:
             return self.features
+        if self.layout is not None:
+            return self.layout.name
         front = trained_name(self.settings.width, self.mirror) if self.features == TRAINED else self.features
         return f"{front}-white-linear" if self.white else f"{front}-linear"
 
@@ -100,6 +105,8 @@ class FrontEnd:
             return efficientnet_linear(self.shape, self.classes, self.mirror)
         if ":" in self.features:
             return _user(self.features, self.shape, self.classes)
+        if self.layout is not None:
+            return steps_linear(self.layout, self.classes)
         front = trained_name(self.settings.width, self.mirror) if self.features == TRAINED else self.features
         return build_front(f"{front}-linear", self.shape, self.classes)
 
@@ -117,20 +124,61 @@ class FrontEnd:
         (body.body if isinstance(body, Mirrored) else body).load_state_dict(trunk.state_dict())
 
 
-def front_end(features: str, shape: Shape, classes: int, seed: int, settings: FrontSettings) -> FrontEnd:
-    """The front end of this name; "auto" chooses by the shape of a record.
+def by_facts(facts: Facts) -> str:
+    """The front end for data of this kind: steps for tables, scattering for images that are large enough for it."""
+    if facts.columns:
+        return STEPS
+    return "scattering" if len(facts.shape) == 3 and min(facts.shape[1:]) >= SMALLEST else "pixels"
+
+
+def layout_of(features: str, facts: Facts, products: bool) -> ColumnLayout | None:
+    """The layout of a table's columns for steps; None for other front ends.
+
+    Raises:
+        ConfigError: The data are no table with declared columns.
+    """
+    if features != STEPS:
+        return None
+    if not facts.columns:
+        raise ConfigError(
+            'a table with declared columns for features = "steps"',
+            "other data",
+            "A number is compared with cut points in its declared range.",
+            "Leave settings.features out, or declare data.columns of a CSV or Parquet file.",
+        )
+    return lay_out([column for _, column in facts.columns], products)
+
+
+def front_end(features: str, facts: Facts, seed: int, settings: FrontSettings, products: bool = False) -> FrontEnd:
+    """The front end of this name; "auto" chooses by public facts.
+
+    Args:
+        features: Its name.
+        facts: What is public about the data.
+        seed: Public.
+        settings: What public images are used for.
+        products: Whether steps use pairs of columns too.
 
     Raises:
         NetError: There is no front end of this name.
+        ConfigError: It does not suit these data.
     """
     if features == "auto":
-        features = "scattering" if len(shape) == 3 and min(shape[1:]) >= SMALLEST else "pixels"
+        features = by_facts(facts)
     if features not in (*_BUILT_IN, PRETRAINED) and ":" not in features:
         known = ", ".join((*_BUILT_IN, PRETRAINED))
         raise NetError(
             f"features of a known kind ({known})", f"'{features}'", do="Or give your own as package.module:function."
         )
-    return FrontEnd(features, shape, classes, seed, settings)
+    layout = layout_of(features, facts, products)
+    if layout is not None and settings.public is not None:
+        raise ConfigError(
+            'no settings.public with features = "steps"',
+            "one",
+            "Public images are for front ends of images.",
+            "Leave it out.",
+        )
+    return FrontEnd(features, facts.shape, len(facts.classes), seed, settings, layout)
 
 
 def _user(features: str, shape: Shape, classes: int) -> Framed:

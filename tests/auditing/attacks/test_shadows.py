@@ -19,7 +19,7 @@ from airlock.auditing.attacks import (
     subsets,
     train_shadows,
 )
-from airlock.auditing.attacks.shadows import _lessons, halves, refuse_overlap
+from airlock.auditing.attacks.shadows import _lessons, halves
 from airlock.auditing.result import Scores
 from airlock.data import Records
 from airlock.errors import ConfigError, DataError
@@ -66,15 +66,6 @@ def test_shadows_remember_their_own_records() -> None:
     assert np.allclose(here.shadows.logits[5], alone, atol=1e-4)
 
 
-def test_records_in_both_are_refused_by_content() -> None:
-    rng = np.random.default_rng(0)
-    one, two = (Records(rng.random((20, 1, 3, 3)).astype(np.float32), np.zeros(20, np.int64)) for _ in range(2))
-    refuse_overlap(one, two, "others")
-    mixed = Records(np.concatenate([two.x, one.x[4:5]]), np.concatenate([two.y, one.y[4:5] + 1]))
-    with pytest.raises(DataError, match="1 in both"):
-        refuse_overlap(one, mixed, "others")
-
-
 def test_shadows_of_other_records_are_refused() -> None:
     with pytest.raises(DataError, match="4 models on 5 records"):
         Shadows(np.zeros((4, 5), bool), np.zeros((4, 6, 2), np.float32), np.zeros(5, np.int64))
@@ -86,18 +77,18 @@ SETTINGS = ShadowSettings(epochs=10, repeats=2)
 
 
 @cache
-def elsewhere() -> tuple[Records, Shadows]:
+def elsewhere() -> Shadows:
     """Shadows of records that the target never met, nor those that score it; what `stranger` saw is left out too."""
     known = world().elsewhere.take(np.arange(200, 800))
     inside = subsets(8, len(known), 200, 5)
     shadows, _ = train_shadows(makes("mlp", (1, 8, 8), 10, 5), known, inside, RECIPE, 5, RUN, batch_size=64)
-    return known, shadows
+    return shadows
 
 
 def attack(here: World, net: nn.Module, seed: int = 0) -> Scores:
-    known, shadows = elsewhere()
+    shadows = elsewhere()
     members, others = (AnsweredRecords(side, predict(net, side).numpy()) for side in sides(here))
-    return shadow_attack(shadows, known, members, others, seed, RUN, SETTINGS)
+    return shadow_attack(shadows, members, others, seed, RUN, SETTINGS)
 
 
 def test_it_finds_what_a_net_remembers_and_nothing_else() -> None:
@@ -113,11 +104,11 @@ def test_it_finds_what_a_net_remembers_and_nothing_else() -> None:
 
 def test_one_network_for_all_classes_is_not_told_the_class() -> None:
     here = world()
-    known, shadows = elsewhere()
+    shadows = elsewhere()
     members, others = (AnsweredRecords(side, predict(here.target, side).numpy()) for side in sides(here))
     lied = AnsweredRecords(Records(members.records.x, (members.records.y + 1) % 10), members.logits)
     settings = ShadowSettings(epochs=2, repeats=1, by_class=False)
-    plain, moved = (shadow_attack(shadows, known, m, others, 0, RUN, settings) for m in (members, lied))
+    plain, moved = (shadow_attack(shadows, m, others, 0, RUN, settings) for m in (members, lied))
     assert np.array_equal(plain.members, moved.members)
     assert plain.name == "shadow models, one network"
     assert plain.member_repeats is None
@@ -125,25 +116,15 @@ def test_one_network_for_all_classes_is_not_told_the_class() -> None:
 
 def test_a_constant_on_the_logits_changes_nothing() -> None:
     here = world()
-    known, shadows = elsewhere()
+    shadows = elsewhere()
     members, others = (AnsweredRecords(side, predict(here.target, side).numpy()) for side in sides(here))
     moved = AnsweredRecords(members.records, members.logits + 2.0)
-    plain, shifted = (shadow_attack(shadows, known, m, others, 0, RUN, SETTINGS) for m in (members, moved))
+    plain, shifted = (shadow_attack(shadows, m, others, 0, RUN, SETTINGS) for m in (members, moved))
     assert np.allclose(plain.members, shifted.members, atol=1e-3)
 
 
-def test_a_scored_record_among_the_shadows_is_refused() -> None:
-    here = world()
-    known, shadows = elsewhere()
-    members, others = (AnsweredRecords(side, predict(here.target, side).numpy()) for side in sides(here))
-    caught = AnsweredRecords(known.take(np.arange(3)), members.logits[:3])
-    for pair in ((members, caught), (caught, others)):
-        with pytest.raises(DataError, match="3 in both"):
-            shadow_attack(shadows, known, *pair, 0, RUN, SETTINGS)
-
-
 def test_it_learns_from_as_many_members_as_others() -> None:
-    _, shadows = elsewhere()
+    shadows = elsewhere()
     answers, inside, classes = _lessons(shadows, 0)
     assert inside.sum() == (~inside).sum() == shadows.inside.sum()
     assert np.allclose(answers.sum(1), 1, atol=1e-5)
@@ -151,9 +132,8 @@ def test_it_learns_from_as_many_members_as_others() -> None:
 
 
 def test_a_class_without_lessons_is_refused() -> None:
-    _, shadows = elsewhere()
+    shadows = elsewhere()
     without = shadows.take(np.flatnonzero(shadows.y != 3))
-    known = elsewhere()[0].take(np.flatnonzero(shadows.y != 3))
     members, others = (AnsweredRecords(side, predict(world().target, side).numpy()) for side in sides(world()))
     with pytest.raises(DataError, match="a class without such answers"):
-        shadow_attack(without, known, members, others, 0, RUN, SETTINGS)
+        shadow_attack(without, members, others, 0, RUN, SETTINGS)

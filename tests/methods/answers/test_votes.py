@@ -65,10 +65,13 @@ class TestVotes(MethodContract):
             less = channel.kept(net, some.take(np.delete(np.arange(300), i)), 60, Run())[HEADS]["weight"]
             assert (whole != less).any((1, 2)).sum() == 1
 
-    def test_records_that_are_the_same_have_one_shard_and_one_vote(self, split: Split) -> None:
-        channel, same = self.votes(), split.private.take(np.zeros(30, np.int64))
-        kept = channel.kept(channel.ready(), same, 50, Run())
-        assert kept[HEADS]["weight"].any((1, 2)).sum() == 1
+    def test_a_record_changes_one_head_even_if_it_is_there_many_times(self, split: Split) -> None:
+        channel, ready = self.votes(), self.votes().ready()
+        heads = [
+            channel.kept(ready, split.private.take(np.zeros(count, np.int64)), 50, Run())[HEADS]["weight"]
+            for count in (29, 30)
+        ]
+        assert (heads[0] != heads[1]).any((1, 2)).sum() == 1
 
     def test_a_head_of_few_records_is_that_of_all_dimensions(self) -> None:
         plain, chance = self.votes().objective(100), torch.Generator().manual_seed(0)

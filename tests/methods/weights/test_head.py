@@ -168,7 +168,7 @@ class TestHead(MethodContract):
         channel = self.build(settings={"steps": 4})
         with pytest.raises(Interrupted):
             channel.release(split, Randomness.make(0), Run(checkpoint=tmp_path, progress=press))
-        released = load_file(tmp_path / "checkpoint.safetensors")["net/mean"]
+        released = load_file(tmp_path / "checkpoint.safetensors")["net/released"]
         net = channel.release(split, Randomness.make(0), Run(checkpoint=tmp_path, resume=True)).network.net
         assert isinstance(net, Framed)
         assert torch.equal(net.centre.mean, released)

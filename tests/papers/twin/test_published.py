@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from airlock import pipeline
+from airlock import data, pipeline
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, Interrupted, Refused, TrainingError
 from airlock.mechanisms import Stream
@@ -121,9 +121,10 @@ class TestPublished(ClaimContract):
         with pytest.raises(ConfigError, match=word):
             self.build(settings={**self.settings, "generator": "dp-pgp", **change}).plan()
 
-    def test_alignment_makes_twins_of_models_that_start_apart(self, split: Split) -> None:
-        apart = {"models": 6, "epochs": 8, "start": "independent"}
-        found = [self.release(split, settings=apart | {"align": aligned}) for aligned in (False, True)]
+    def test_alignment_makes_twins_of_models_that_start_apart(self) -> None:
+        """By 0.1 to 0.4, depending on who is private and how the models start."""
+        apart, split = {"models": 6, "epochs": 8, "start": "independent"}, data.load(self.config(seed=1))
+        found = [self.release(split, seed=1, settings=apart | {"align": aligned}) for aligned in (False, True)]
         assert found[1].utility.accuracy > found[0].utility.accuracy + 0.15
         assert published.NOT_ALIGNED in found[1].guarantee.assumptions
 
