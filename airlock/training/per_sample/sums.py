@@ -99,11 +99,9 @@ def product_squares_by_person(a: Tensor, b: Tensor, people: People, exact: bool 
     own, sizes = _squares_and_sizes(a, b)
 
     def products(one: list[Tensor], other: list[Tensor]) -> Tensor:
-        if several:
-            pairs = [torch.bmm(x, y.transpose(1, 2)) for x, y in zip(one, other, strict=True)]
-            return pairs[0].mul_(pairs[1]).flatten(1).sum(1)
-        pairs = [(x[:, 0] * y[:, 0]).sum(1) for x, y in zip(one, other, strict=True)]
-        return pairs[0].mul_(pairs[1])
+        pairs = [torch.bmm(x, y.transpose(1, 2)) for x, y in zip(one, other, strict=True)]
+        both = pairs[0].mul_(pairs[1]).flatten(1)
+        return both.sum(1) if several else both[:, 0]
 
     return people.squares(own, sizes.sqrt(), (a, b), products, 0.0 if exact else FLOOR, alone=several)
 
@@ -127,13 +125,18 @@ def _squares_and_sizes(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     In float32 the square of a small a could be zero, and that of a large b infinite, where their product is neither.
     """
     if a.shape[1] == 1:
-        both = (torch.linalg.vector_norm(one.flatten(1), dim=1, dtype=torch.float64).square() for one in (a, b))
-        own = torch.stack(list(both)).prod(0)
+        own = _flat_squares(a.flatten(1)).mul_(_flat_squares(b.flatten(1)))
         return own, own
     step = at_once(a, 2 * a[0].numel() + 2 * b[0].numel())  # a few records at a time
     parts = zip(torch.split(a, step), torch.split(b, step), strict=True)
     found = [_gram_at_once(one.double(), other.double()) for one, other in parts]
     return torch.cat([gram for gram, _ in found]), torch.cat([size for _, size in found])
+
+
+def _flat_squares(rows: Tensor) -> Tensor:
+    """The squared norm of every row in float64; a few rows at a time, since copies are slow in fresh memory."""
+    parts = torch.split(rows, at_once(rows, 2 * rows.shape[1]))
+    return torch.cat([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).square_()
 
 
 def _gram_at_once(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
