@@ -321,7 +321,8 @@ class ReleaseConfig(Frozen):
 
     Args:
         channel: What leaves: weights, twin, student, features or answers.
-        method: How it is made; the channel's default when left out.
+        method: How it is made. When left out, what usually does best by public facts (`methods.choice`); the channel's
+            first method where `net`, `settings` or `tune` is given.
         data: A named source, a path, or a table (`DataConfig`).
         epsilon: The target ε of the whole release.
         delta: The δ at which ε is stated.

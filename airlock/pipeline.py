@@ -131,6 +131,8 @@ def try_config(
         Refused: Releases of this method cannot be made small enough for the court.
     """
     channel, facts = _open(config, data_dir)
+    if methods.is_free(config):
+        config = config.model_copy(update={"method": channel.method})
     return _named(channel), _judged(config, facts, stream, pairs, confidence, seconds, progress)
 
 
@@ -828,5 +830,7 @@ def _require_one_process(channel: Channel, group: Group) -> None:
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     """Identifies a run for its checkpoint: the same config finds it again, whoever receives it."""
     table = config.model_dump(mode="json", exclude=set(bundle.NEVER_IN_A_BUNDLE))
+    if methods.is_free(config):
+        table["method"] = "chosen"  # a run from before there was a choice is another one
     asked = json.dumps([table, insecure_seed], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()[:24]

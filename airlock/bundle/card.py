@@ -76,6 +76,7 @@ from airlock.config import Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
+from airlock.methods.choice import is_free
 from airlock.methods.contract import KINDS, ArtefactKind, Plan, Release
 from airlock.methods.interface import Interface
 from airlock.methods.search import SearchFigures
@@ -323,7 +324,7 @@ def tuning_of(config: ReleaseConfig, plan: Plan) -> Tuning:
     """What was paid for before one result was picked."""
     figures = plan.figures
     if not isinstance(figures, SearchFigures):
-        return Tuning(runs=config.tuning_runs)
+        return Tuning(runs=config.tuning_runs, chosen=is_free(config))
     named = {key: getattr(figures, key) for key in SearchSummary.model_fields}
     table = without_paths({**named, "candidates": [dict(one) for one in figures.candidates]})
     return Tuning(runs=1, search=SearchSummary.model_validate(table))

@@ -268,10 +268,12 @@ class Tuning(Frozen):
     Args:
         runs: How many runs were declared.
         search: The search that was made instead; null where there was none.
+        chosen: Whether the config left the method to the rule that chooses it from public facts, which costs nothing.
     """
 
     runs: Annotated[int, Field(ge=1)]
     search: SearchSummary | None = None
+    chosen: bool = False
 
 
 class Cost(Frozen):

@@ -154,6 +154,7 @@ def plan(
     from airlock.bundle.rendering.charts import draw_curve
     from airlock.bundle.rendering.svg import check_figure, write_figure
     from airlock.config import load
+    from airlock.methods import is_free
     from airlock.pipeline import plan_in_register
 
     if figure is not None:
@@ -169,6 +170,7 @@ def plan(
             {
                 "channel": made.channel,
                 "method": made.method,
+                "method_chosen": is_free(asked),
                 "guarantee": made.guarantee.to_dict(),
                 "details": dict(made.details),
                 "curve": curve.to_dict() if curve else None,
@@ -180,7 +182,7 @@ def plan(
         if counted and not counted.fits:
             raise counted.refusal()
         return
-    _print_table(made)
+    _print_table(made, is_free(asked))
     _print_search(asked, made)
     if chosen and "chosen" not in made.details:
         print_lines(lambda width, plain: chosen.why)
@@ -220,11 +222,15 @@ def _drawable(made: Plan, curve: Curve | None) -> Curve:
     raise Refused(what, "no bound", why, "Leave out --figure, or use a proven method.")
 
 
-def _print_table(made: Plan) -> None:
+CHOSEN = "chosen from public facts, since the config names none; to fix it, write method = "
+
+
+def _print_table(made: Plan, chosen: bool) -> None:
     promise = made.guarantee
     left_out = [line.removeprefix(NOT_COVERED) for line in promise.assumptions if line.startswith(NOT_COVERED)]
     rows: list[tuple[str, Any]] = [
         ("what leaves", made.leaves),
+        *([("method", f'{made.method}: {CHOSEN}"{made.method}"')] if chosen else []),
         ("status", promise.status),
         ("protects", protects(promise.unit, promise.relation)),
         *(("not covered", line) for line in left_out),

@@ -172,11 +172,15 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
 
 def print_summary(outcome: Outcome, out: Path) -> None:
     """A summary of the card."""
+    from airlock.bundle.rendering.text import CHOSEN
+
     card, inside = outcome.bundle.card, outcome.dossier
     exact = inside.utility.figures.accuracy
     rows = [["guarantee", card.headline]]
     if card.tuning.search is not None:
         rows.append(["search", card.words.tuning])
+    if card.tuning.chosen:
+        rows.append(["method", f"{card.channel}/{card.method}. {CHOSEN}"])
     if card.utility is not None:
         one = card.utility.figures.accuracy
         rows.append(["accuracy, on the card", _interval(one.value, one.low, one.high)])

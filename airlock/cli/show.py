@@ -65,6 +65,7 @@ def show(
         ["approval", signed.approval.says],
         ["what leaves", card.leaves],
         ["data", f"{card.data.name}: {card.data.origin}"],
+        *([["method", f"{card.method}. {card.words.tuning}"]] if card.tuning.chosen else []),
         ["status", promise.status],
         ["protects", protects(promise.unit, promise.relation)],
         ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],

@@ -2,8 +2,9 @@
 
 Only a proven method is ever recommended. Before a run, nothing is known about the accuracy on these records, and the
 noise of different mechanisms cannot be compared by its size; methods are then ordered by what usually does best
-(`Channel.rank`), and the reason for each gives its planned figures. After a run, accuracy decides; for a phone, the
-smallest model is chosen among those whose accuracy lies within the interval of the best.
+(`Channel.rank`), as for a config that names no method (`methods.choice`), and the reason for each gives its planned
+figures. After a run, accuracy decides; for a phone, the smallest model is chosen among those whose accuracy lies within
+the interval of the best.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from airlock.comparison.values import BASELINE, PUBLIC, Advice, Cell, MethodVerd
 from airlock.config import ReleaseConfig
 from airlock.errors import AirlockError, Refused
 from airlock.methods import Plan
+from airlock.methods.choice import is_drowned
 from airlock.methods.contract import ArtefactKind
 
 _SHOWN = (
@@ -166,18 +168,9 @@ def _place(option: _Option, need: Need, measured: bool) -> tuple[object, ...]:
     """The sort key: proven methods first, then those that meet the need, then measured accuracy, then `rank`."""
     method = methods.named(option.method)
     first = method.compact and need.runs_on == "phone" and not measured
-    place = (option.plan is not None and _drowned(option.plan), not first, method.rank)
+    place = (option.plan is not None and is_drowned(option.plan), not first, method.rank)
     accuracy = option.row.accuracy if option.row else -1.0
     return option.status != "proven", bool(_against(option, need)), option.plan is None, -accuracy, *place
-
-
-def _drowned(plan: Plan) -> bool:
-    """Whether, by the plan, noise exceeds what one shard can contribute, or a clear lead in votes."""
-    figures = plan.details
-    spread, votes, heads = (figures.get(key) for key in ("noise_norm_over_radius", "noise_on_a_count", "heads"))
-    if isinstance(votes, float) and isinstance(heads, int):
-        return votes > heads / 4
-    return isinstance(spread, float) and spread > 1
 
 
 def _smallest_first(fits: list[_Option]) -> list[_Option]:
@@ -275,7 +268,7 @@ def _reason(option: _Option, figures: dict[str, str | int | float]) -> str:
         return f"Proven, {covers}; {_accuracy(row)}{size}."
     noise = next((key for key in figures if key.startswith("noise")), None)
     said = f"; {noise.replace('_', ' ')} {figures[noise]:.3g}" if noise else ""
-    doubt = ", which is likely to drown it" if _drowned(plan) else ""
+    doubt = ", which is likely to drown it" if is_drowned(plan) else ""
     return f"Proven, ε = {plan.guarantee.epsilon:.3g} for {covers}{said}{doubt}."
 
 

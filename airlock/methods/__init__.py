@@ -4,6 +4,7 @@ Methods of other packages are in it too, by their entry points (`plugins`), and 
 Channels never import each other: what two of them share lives further down the house.
 
     contract     what every method is and does, and the values that pass through it
+    choice       which method a config without one means, from public facts
     case         what a method brings to court
     config_case  the case of a whole configuration
     artefact     what leaves: the protocol, a network, a set of features
@@ -33,6 +34,7 @@ from airlock.data import Facts
 from airlock.errors import AirlockWarning, ConfigError
 from airlock.methods.artefact import Artefact, FeatureSet, NetworkArtefact
 from airlock.methods.case import Canaries, Case
+from airlock.methods.choice import choose, is_free
 from airlock.methods.contract import Channel, Executed, Plan, Release
 from airlock.methods.interface import Answerer, Interface
 from airlock.methods.search import Search
@@ -40,7 +42,7 @@ from airlock.methods.search_case import CASES
 
 T = TypeVar("T")
 
-# channel -> method -> where; the first method is the channel's default.
+# channel -> method -> where; the first one is meant by a config that names no method but a net, settings or a search.
 _OWN: dict[str, dict[str, str]] = {
     "weights": {
         "gaussian": "airlock.methods.weights.gaussian:Gaussian",
@@ -91,7 +93,7 @@ def register(method: type[Channel]) -> type[Channel]:
 
 
 def find(config: ReleaseConfig) -> type[Channel]:
-    """The class of the configured method; the channel's default when no method is named."""
+    """The class of the configured method; the channel's first when none is named (`build` chooses by the facts)."""
     methods = _pick(METHODS, config.channel, "channel")
     method = config.method if config.method is not None else next(iter(methods))
     name = f"{config.channel}/{method}"
@@ -103,11 +105,15 @@ def find(config: ReleaseConfig) -> type[Channel]:
 def build(config: ReleaseConfig, facts: Facts) -> Channel:
     """The configured method, ready to plan; a search among several where the config has `[tune]`.
 
+    Where the config leaves the method open (`choice`), it is chosen by the facts; `Channel.config` names it.
+
     Raises:
         ConfigError: It cannot protect what is to be protected.
     """
     if config.tune is not None:
         return Search(config, facts, build)
+    if is_free(config) and (chosen := choose(config, facts, _own(config.channel), lambda one: build(one, facts))):
+        return chosen
     method = find(config)
     if facts.unit not in method.units:
         raise ConfigError(
@@ -117,6 +123,12 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
             f'Take one of these: {", ".join(protecting(facts.unit))}. Or set unit = "record", and the card says so.',
         )
     return method(config, facts)
+
+
+def _own(channel: str) -> list[type[Channel]]:
+    """Airlock's own methods of a channel."""
+    names = [f"{channel}/{method}" for method in _pick(METHODS, channel, "channel")]
+    return [named(name) for name in names if is_built_in(name)]
 
 
 def protecting(unit: str) -> tuple[str, ...]:
@@ -252,6 +264,7 @@ __all__ = [
     "current_name",
     "find",
     "is_built_in",
+    "is_free",
     "named",
     "open_canaries",
     "open_case",

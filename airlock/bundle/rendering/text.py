@@ -251,6 +251,10 @@ ONE_RUN = (
     "One run was declared: no choice among repeated runs. If settings were chosen by looking at earlier runs on these "
     "records, those runs are not paid for here."
 )
+CHOSEN = (
+    "The method was not named: it was chosen by a fixed rule from what is public about the data, so the choice costs no "
+    "privacy."
+)
 MANY_RUNS = (
     "{runs} runs were declared before one result was picked, and all of them are paid for: the recorded events, and so "
     "ε, contain every run. So do those of the test part, if the pick was made by what the runs' cards say."
@@ -407,7 +411,8 @@ def _tuned(tuning: Tuning) -> str:
     """Which runs are paid for."""
     own = tuning.search
     if own is None:
-        return ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}")
+        runs = ONE_RUN if tuning.runs == 1 else MANY_RUNS.format(runs=f"{tuning.runs:,}")
+        return f"{CHOSEN} {runs}" if tuning.chosen else runs
     count = f"{len(own.candidates)} candidate{'s' if len(own.candidates) > 1 else ''}"
     run = epsilon_up(own.run_epsilon)
     return SEARCHED.format(candidates=count, mean=own.mean, won=candidate(own.candidates[own.won]), run=run)
