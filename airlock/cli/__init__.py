@@ -26,6 +26,8 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from airlock.cli.advise import advise
@@ -46,13 +48,12 @@ from airlock.cli.register import register
 from airlock.cli.release import release, tune
 from airlock.cli.serve import serve
 from airlock.cli.show import show
-from airlock.cli.terminal import print_text, spell_out
+from airlock.cli.terminal import print_text, spell_out, tell
 from airlock.cli.verify import verify
 
 app = typer.Typer(
     name="airlock",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Release models trained on sensitive data, each with a true guarantee, an attack result and a card.\n\n"
@@ -83,6 +84,10 @@ app.add_typer(register, name="register")
 
 
 def main() -> None:
-    """Run the command line."""
-    spell_out()
-    app()
+    """Run the command line; Ctrl-C outside a command, such as while it is imported, ends it without a traceback."""
+    try:
+        spell_out()
+        app()
+    except KeyboardInterrupt:
+        tell("interrupted:", "Ctrl-C.", "bold red")
+        sys.exit(130)

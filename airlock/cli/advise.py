@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from airlock.comparison import Advice
+
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\s*(?:-|–|to)\s*({_NUMBER})")
 
 
 @translate_errors
@@ -108,17 +113,30 @@ def _declared(
 
 
 def _column(text: str) -> tuple[str, object]:
-    """age=0..110 or city=Bern,Chur."""
-    name, equals, what = text.partition("=")
-    low, dots, high = what.partition("..")
+    """age=0..110, age=0-110 or city=Bern,Chur."""
+    name, equals, what = (part.strip() for part in text.partition("="))
     if not name or not equals or not what:
         raise ConfigError("a column as NAME=MIN..MAX or NAME=A,B,C", f"'{text}'")
-    if not dots:
-        return name, what.split(",")
+    if ".." not in what and not _RANGE.fullmatch(what):
+        return name, _values(name, what)
+    low, high = what.split("..", 1) if ".." in what else _RANGE.fullmatch(what).groups()  # type: ignore[union-attr]
     try:
         return name, {"min": float(low), "max": float(high)}
     except ValueError:
         raise ConfigError("two numbers in NAME=MIN..MAX", f"'{text}'") from None
+
+
+def _values(name: str, what: str) -> list[str]:
+    """The values of a category; a single one is a mistake, for a column that is always the same says nothing."""
+    values = [value.strip() for value in what.split(",")]
+    if len(values) < 2:
+        raise ConfigError(
+            f"a range or at least two values for the column '{name}'",
+            f"'{what}'",
+            "A column with one declared value says nothing, and every record with another one is left out.",
+            f"Write {name}=0..100 for a number, {name}=A,B for a category.",
+        )
+    return values
 
 
 def _ask_for(config: Path | None, data: str | None, need: dict[str, Any]) -> bool:

@@ -116,6 +116,9 @@ def print_text(line: str) -> None:
     typer.echo(visible(line, breaks=True))
 
 
+_KEPT = " What was finished is in the vault: the same command with --resume goes on from there."
+
+
 def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
     """A user's mistake becomes one message and an exit code; no traceback."""
 
@@ -129,11 +132,15 @@ def translate_errors(command: Callable[P, R]) -> Callable[P, R]:
             if not (assists() and word == "interrupted"):
                 tell(f"{_process()}{word}:", str(error), "bold red")
             raise typer.Exit(error.exit_code) from None
+        except typer.Abort:  # Ctrl-C at a question
+            tell("interrupted:", "Ctrl-C. Nothing was written.", "bold red")
+            raise typer.Exit(130) from None
         except (KeyboardInterrupt, Exception) as error:
             if not _by_ctrl_c(error):
                 raise
             if not assists():
-                tell("interrupted:", "Ctrl-C. Nothing was released.", "bold red")
+                kept = _KEPT if "resume" in kwargs else ""
+                tell("interrupted:", f"Ctrl-C. Nothing was released.{kept}", "bold red")
             raise typer.Exit(130) from None
 
     return wrapped
@@ -281,9 +288,12 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar with rate and time left on stderr; silent if stderr is not a terminal."""
+    """A bar with rate and time left on stderr; if stderr is not a terminal, a line for each tenth of the work."""
+    if not sys.stderr.isatty():
+        yield _progress_lines()
+        return
     columns = [LABEL, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()]
-    with Progress(*columns, console=err_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=err_console(), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
         def report(label: str, done: int, total: int) -> None:
@@ -292,6 +302,19 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(tasks[label], completed=done)
 
         yield report
+
+
+def _progress_lines() -> Callable[[str, int, int], None]:
+    """Reports progress in lines, of which each label has at most ten: for logs."""
+    told: dict[str, int] = {}
+
+    def report(label: str, done: int, total: int) -> None:
+        tenth = 10 * done // max(1, total)
+        if tenth > told.get(label, 0) and not assists():
+            told[label] = tenth
+            tell("", f"{label}: {done:,} of {total:,}")
+
+    return report
 
 
 def protects(unit: str, relation: str) -> str:

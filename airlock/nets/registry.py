@@ -8,6 +8,7 @@ bundle names it: `build` knows the built-in ones alone.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import inspect
@@ -177,9 +178,13 @@ def create(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
 
 
 def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:
-    """Call the user's `package.module:function`, which is also looked for in the current folder.
+    """The user's own network by `package.module:name`; the module is also looked for in the current folder.
 
-    The function is called with the keywords `shape` and `classes` if it accepts them.
+    The name may be that of a function or a class, which is called with the keywords `shape` and `classes` if it accepts
+    them, or of a network that is ready: that is copied, with its parameters as they are.
+
+    Raises:
+        NetError: There is nothing of that name, or what it gives is no network.
     """
     module_name, _, function_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
@@ -190,12 +195,14 @@ def open_user_net(name: str, shape: Shape, classes: int) -> nn.Module:
     if folder not in sys.path:
         sys.path.append(folder)  # behind what is installed: one may stand in a folder that came from elsewhere
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
+        found = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise NetError(
-            f"a function at '{name}'", f"none ({error})", do="Run from the folder that holds the module, or install it."
+            f"a function, a class or a network at '{name}'",
+            f"none ({error})",
+            do="Run from the folder that holds the module, or install it.",
         ) from error
-    return _called(function, name, shape, classes)
+    return copy.deepcopy(found) if isinstance(found, nn.Module) else _called(found, name, shape, classes)
 
 
 def _open_foreign(name: str, shape: Shape, classes: int) -> nn.Module:
@@ -205,10 +212,24 @@ def _open_foreign(name: str, shape: Shape, classes: int) -> nn.Module:
         return _called(function, name, shape, classes)
 
 
+_OFFERED = ("shape", "classes")
+_STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
 def _called(function: Callable[..., object], name: str, shape: Shape, classes: int) -> nn.Module:
-    """What the function gives, with the keywords `shape` and `classes` where it takes them."""
-    offered = {"shape": shape, "classes": classes}
+    """What a function or a class gives, with the keywords `shape` and `classes` where it takes them."""
+    if not callable(function):
+        raise NetError(f"a function, a class or a torch.nn.Module at '{name}'", type(function).__name__)
     takes = inspect.signature(function).parameters
+    needed = [key for key, one in takes.items() if one.default is one.empty and one.kind not in _STARRED]
+    if unknown := [key for key in needed if key not in _OFFERED]:
+        raise NetError(
+            f"'{name}' to need no arguments but shape and classes",
+            f"'{unknown[0]}'",
+            "Airlock knows the shape of a record and the number of classes, and nothing else about your network.",
+            f"Give '{unknown[0]}' a default, or name a function that calls it.",
+        )
+    offered = {"shape": shape, "classes": classes}
     net = function(**{key: value for key, value in offered.items() if key in takes})
     if not isinstance(net, nn.Module):
         raise NetError(f"a torch.nn.Module from '{name}'", type(net).__name__)

@@ -132,6 +132,28 @@ def test_a_column_is_a_name_and_what_it_may_be(column: str) -> None:
     assert "column" in found.stderr or "two numbers" in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        ("mean radius=5-30", {"min": 5.0, "max": 30.0}),
+        ("t=-5.5--1", {"min": -5.5, "max": -1.0}),
+        ("t=0..1e3", {"min": 0.0, "max": 1000.0}),
+        ("income=<=50K,>50K", ["<=50K", ">50K"]),
+        ("city=Bern, Chur", ["Bern", "Chur"]),
+    ],
+)
+def test_a_range_is_not_taken_for_a_category(column: str, what: object) -> None:
+    from airlock.cli.advise import _column
+
+    assert _column(column) == (column.partition("=")[0], what)
+
+
+def test_a_column_of_one_value_is_a_mistake() -> None:
+    found = runner.invoke(app, ["advise", "--data", "digits", "--column", "mean radius=5_30"])
+    assert found.exit_code == 2
+    assert "at least two values for the column 'mean radius'" in found.stderr
+
+
 def test_data_of_which_too_little_is_declared_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("a,b\n1,x\n")
     found = runner.invoke(app, ["advise", "--data", str(tmp_path / "own.csv")])

@@ -382,6 +382,19 @@ def test_the_declared_shape_decides_on_colour(tmp_path, channels):
     assert not any("left out" in remark for remark in split.remarks)
 
 
+@pytest.mark.parametrize("name", ["00-first.png", "zz-last.png"])
+def test_one_colour_file_among_grey_ones_changes_itself_alone(tmp_path, name):
+    write_images(tmp_path / "d", "L")
+    before = load(image_config(tmp_path / "d", shape=[1, 7, 9]))
+    Image.new("RGB", (9, 7), (10, 200, 90)).save(tmp_path / "d" / "cat" / name)
+    after = load(image_config(tmp_path / "d", shape=[1, 7, 9]))
+    assert after.facts == before.facts
+    kept = {x.tobytes() for part in ("private", "test", "holdout") for x in getattr(before, part).x}
+    found = [x.tobytes() for part in ("private", "test", "holdout") for x in getattr(after, part).x]
+    assert len(found) == 25
+    assert kept < set(found)
+
+
 def notes(folder):
     (folder / "notes.txt").write_text("the patient")
 

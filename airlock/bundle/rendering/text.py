@@ -252,8 +252,8 @@ ONE_RUN = (
     "records, those runs are not paid for here."
 )
 CHOSEN = (
-    "The method was not named: it was chosen by a fixed rule from what is public about the data, so the choice costs no "
-    "privacy."
+    "The method was not named: it was chosen by a fixed rule from what is public about the data, so the choice costs "
+    "no privacy."
 )
 MANY_RUNS = (
     "{runs} runs were declared before one result was picked, and all of them are paid for: the recorded events, and so "
