@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -14,19 +14,21 @@ from airlock.cli.terminal import (
     JsonOption,
     SetOption,
     check_place,
+    interactive,
     overrides,
     parse_shape,
     print_json,
     print_table,
     shown,
+    tell,
     translate_errors,
 )
-from airlock.errors import ConfigError
+from airlock.errors import AirlockError, ConfigError
 
 if TYPE_CHECKING:
     from airlock.comparison import Advice
 
-
+T = TypeVar("T")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\s*(?:-|–|to)\s*({_NUMBER})")
 
@@ -55,6 +57,12 @@ def advise(
         help="For a table: a column and its values, age=0..110 or city=Bern,Chur. Repeatable; others are not read.",
         show_default=False,
     ),
+    person: str | None = typer.Option(
+        None, "--person", help="For your own data: the column that says whose a record is.", show_default=False
+    ),
+    people: int | None = typer.Option(
+        None, "--people", help="With --person: the approximate number of people; public.", show_default=False
+    ),
     epsilon: float | None = typer.Option(
         None, "--epsilon", help="The ε of the release; default 1.", show_default=False
     ),
@@ -79,8 +87,15 @@ def advise(
 ) -> None:
     """Rank all methods for a need, before any record is read, and write the config of the first."""
     need = {"receives": receives, "runs_on": runs_on, "queries": queries, "public": public}
-    if _ask_for(config, data, need):
-        data, epsilon, need = _questions(data, epsilon)
+    own = _declared(label, classes, records, column, shape) | _of_people(person, people)
+    asks = _ask_for(config, data, need)
+    if asks:
+        data = typer.prompt("Which records (a name from `airlock datasets`, or your file)", default="digits", err=True)
+    if config is None and data is not None and (asks or interactive()):
+        own |= _ask_about(data, own)
+    if asks:
+        epsilon, need = _ask_need(epsilon)
+        write = write or _ask_where()
     from airlock.bundle.files import replace_file
     from airlock.comparison.advise import advise as choose
     from airlock.comparison.advise import as_toml, release_for
@@ -89,7 +104,7 @@ def advise(
     check_place(write, force)
     table = _table(config, data, epsilon, delta)
     given = {f"need.{key}": value for key, value in need.items() if value is not None}
-    given |= _declared(label, classes, records, column, shape)
+    given |= own
     asked = from_table(table, overrides(settings) | given, folder=config.parent if config else None)
     found = choose(asked, data_dir)
     text = as_toml(release_for(asked, found, data_dir), found.sentence) if write is not None else ""
@@ -105,11 +120,21 @@ def _declared(
     label: str | None, classes: str | None, records: int | None, columns: list[str], shape: str | None
 ) -> dict[str, Any]:
     """What is declared about the user's own data, as keys of a config."""
-    names = classes.split(",") if classes is not None else None
     read = dict(map(_column, columns)) or None
-    known: dict[str, object] = {"data.label": label, "data.classes": names, "data.records": records}
-    known |= {"data.columns": read, "data.shape": parse_shape(shape) if shape is not None else None}
+    known: dict[str, object] = {"data.label": label, "data.records": records, "data.columns": read}
+    known |= {"data.classes": _classes(classes) if classes is not None else None}
+    known |= {"data.shape": parse_shape(shape) if shape is not None else None}
     return {key: value for key, value in known.items() if value is not None}
+
+
+def _of_people(person: str | None, people: int | None) -> dict[str, Any]:
+    """Whose the records are, as keys of a config."""
+    return {} if person is None else {"data.person": person, **({} if people is None else {"data.people": people})}
+
+
+def _classes(text: str) -> int | list[str]:
+    """no,yes; or 10, for classes that are numbered 0 to 9."""
+    return int(text) if text.strip().isdecimal() else [name.strip() for name in text.split(",")]
 
 
 def _column(text: str) -> tuple[str, object]:
@@ -117,17 +142,21 @@ def _column(text: str) -> tuple[str, object]:
     name, equals, what = (part.strip() for part in text.partition("="))
     if not name or not equals or not what:
         raise ConfigError("a column as NAME=MIN..MAX or NAME=A,B,C", f"'{text}'")
-    if ".." not in what and not _RANGE.fullmatch(what):
-        return name, _values(name, what)
-    low, high = what.split("..", 1) if ".." in what else _RANGE.fullmatch(what).groups()  # type: ignore[union-attr]
-    try:
-        return name, {"min": float(low), "max": float(high)}
-    except ValueError:
-        raise ConfigError("two numbers in NAME=MIN..MAX", f"'{text}'") from None
+    return name, _values(name, what)
 
 
-def _values(name: str, what: str) -> list[str]:
-    """The values of a category; a single one is a mistake, for a column that is always the same says nothing."""
+def _values(name: str, what: str) -> object:
+    """A number's range, or the values of a category.
+
+    A single value is a mistake: a column that is always the same says nothing.
+    """
+    dashed = _RANGE.fullmatch(what)
+    if ".." in what or dashed:
+        low, high = dashed.groups() if dashed else what.split("..", 1)
+        try:
+            return {"min": float(low), "max": float(high)}
+        except ValueError:
+            raise ConfigError("two numbers in NAME=MIN..MAX", f"'{what}' for the column '{name}'") from None
     values = [value.strip() for value in what.split(",")]
     if len(values) < 2:
         raise ConfigError(
@@ -142,7 +171,7 @@ def _values(name: str, what: str) -> list[str]:
 def _ask_for(config: Path | None, data: str | None, need: dict[str, Any]) -> bool:
     """Whether to ask questions: no options were given and the terminal is interactive."""
     said = config is not None or any(value is not None for value in (data, *need.values()))
-    if not said and not sys.stdin.isatty():
+    if not said and not interactive():
         raise ConfigError(
             "a config, or --data and what the release is for",
             "neither, and no interactive terminal",
@@ -151,17 +180,123 @@ def _ask_for(config: Path | None, data: str | None, need: dict[str, Any]) -> boo
     return not said
 
 
-def _questions(data: str | None, epsilon: float | None) -> tuple[str, float, dict[str, Any]]:
-    data = typer.prompt("Which records (a name from `airlock datasets`, or your file)", default=data or "digits")
-    epsilon = typer.prompt("At which ε (smaller protects more)", default=epsilon or 1.0, type=float)
+def _ask_need(epsilon: float | None) -> tuple[float, dict[str, Any]]:
+    """At which ε, and what the release is for."""
+    epsilon = typer.prompt("At which ε (smaller protects more)", default=epsilon or 1.0, type=float, err=True)
     itself = typer.confirm(
-        "Does the receiver need the artefact itself (otherwise it may only send queries)?", default=True
+        "Does the receiver need the artefact itself (otherwise it may only send queries)?", default=True, err=True
     )
-    runs_on = typer.prompt("Where must it run: phone, cloud or any", default="any")
-    count = typer.prompt("How many queries will be sent, at least (0: unknown)", default=0, type=int)
-    public = typer.confirm("Are there public records of the same kind?", default=False)
+    runs_on = typer.prompt("Where must it run: phone, cloud or any", default="any", err=True)
+    count = typer.prompt("How many queries will be sent, at least (0: unknown)", default=0, type=int, err=True)
+    public = typer.confirm("Are there public records of the same kind?", default=False, err=True)
     receives = "white-box" if itself else "black-box"
-    return data, epsilon, {"receives": receives, "runs_on": runs_on, "queries": count or None, "public": public}
+    return epsilon, {"receives": receives, "runs_on": runs_on, "queries": count or None, "public": public}
+
+
+OWN = (
+    "Your own data. What you answer is public: it goes into the config, and with it into the bundle. Answer from what "
+    "is known about such data, not by looking at the records: Airlock does not look at them either."
+)
+HEADER = "Of {file} the header alone was read. These column names count as public: {names}."
+NONE = "-"
+
+
+def _ask_about(source: str, known: dict[str, Any]) -> dict[str, Any]:
+    """Everything that must be declared about a file or a folder of the user's own and is not; {} for a named source."""
+    from airlock.data.tables import column_names
+
+    path = Path(source)
+    table = path.suffix.lower() in (".csv", ".parquet", ".pq")
+    needed = ["data.label"] * table + ["data.classes", "data.records"] + ["data.columns"] * table
+    needed += ["data.shape"] * path.is_dir()
+    missing = [key for key in needed if key not in known]
+    if not path.exists() or not missing:
+        return {}
+    names = column_names(path) if table else ()
+    tell("", OWN)
+    if names:
+        tell("", HEADER.format(file=shown(path), names=", ".join(names)))
+    asked = {key: _ASKED[key](names) for key in missing if key != "data.columns"}
+    if table and "data.person" not in known:
+        asked |= _ask_whose([name for name in names if name != asked.get("data.label", known.get("data.label"))])
+    if "data.columns" in missing:
+        said = {**known, **asked}
+        asked["data.columns"] = _ask_columns(
+            [n for n in names if n not in (said["data.label"], said.get("data.person"))]
+        )
+    return asked
+
+
+def _ask(question: str, read: Callable[[str], T], default: str | None = None) -> T:
+    """An answer; a wrong one is explained, and the question asked again."""
+
+    def checked(text: str) -> T:
+        try:
+            return read(text.strip())
+        except AirlockError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    found: T = typer.prompt(question, default=default, value_proc=checked, err=True)
+    return found
+
+
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """Reads the name of a column."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise ConfigError("one of the columns", f"'{text}'", do=f"They are {', '.join(names)}.")
+        return text
+
+    return read
+
+
+def _count(text: str) -> int:
+    """2000, or 2,000."""
+    digits = re.sub(r"[,'_ ]", "", text)
+    if not digits.isdecimal() or int(digits) < 1:
+        raise ConfigError("a whole number of at least 1", f"'{text}'")
+    return int(digits)
+
+
+_ASKED: dict[str, Callable[[Sequence[str]], Any]] = {
+    "data.label": lambda names: _ask("Which column is to be predicted", _one_of(names)),
+    "data.classes": lambda _: _ask("Its classes, such as no,yes (10: they are numbered 0 to 9)", _classes),
+    "data.records": lambda _: _ask("About how many records there are (a round public figure)", _count),
+    "data.shape": lambda _: _ask("The shape of an image: channels, height, width, such as 3,32,32", parse_shape),
+}
+
+
+def _ask_whose(names: Sequence[str]) -> dict[str, Any]:
+    """Whether a person may have several records, and about how many people there are."""
+    question = f"Which column says whose a record is ({NONE}: nobody has more than one)"
+    person = _ask(question, _one_of([*names, NONE]), NONE)
+    if person == NONE:
+        return {}
+    return _of_people(person, _ask("About how many people there are (a round public figure)", _count))
+
+
+def _ask_columns(names: Sequence[str]) -> dict[str, object]:
+    """What each column may hold; those that are left out are never read."""
+    tell("", f"Each column: its range as 0..110, its values as A,B,C, or {NONE} to leave it out.")
+    found: dict[str, object] = {}
+    for name in names:
+        what = _ask(name, lambda text, name=name: None if text == NONE else _values(name, text))  # type: ignore[misc]
+        if what is not None:
+            found[name] = what
+    return found
+
+
+def _ask_where() -> Path | None:
+    """The file for the config; one that exists is asked for again."""
+
+    def read(text: str) -> Path | None:
+        if text == NONE:
+            return None
+        check_place(Path(text), force=False)
+        return Path(text)
+
+    return _ask(f"Where to write the config ({NONE}: nowhere)", read, "release.toml")
 
 
 def _table(config: Path | None, data: str | None, epsilon: float | None, delta: float | None) -> dict[str, object]:

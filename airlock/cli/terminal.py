@@ -111,6 +111,11 @@ def check_place(write: Path | None, force: bool) -> None:
         raise ConfigError(f"no file at {write}", "one", why, "Use another name, or --force.")
 
 
+def interactive() -> bool:
+    """Whether somebody is there to answer questions."""
+    return sys.stdin.isatty()
+
+
 def print_text(line: str) -> None:
     """A line of plain text on stdout."""
     typer.echo(visible(line, breaks=True))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -184,6 +185,18 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
     return (width(data.columns),)
 
 
+def column_names(path: Path) -> tuple[str, ...]:
+    """The names in the header of a table: no record is read. The holder declares which of them are public."""
+    if path.suffix.lower() == ".csv":
+        opened = functools.partial(path.open, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        with reading(path, "a CSV file in UTF-8"), opened() as stream:
+            return _header(stream, path)
+    import pyarrow.parquet as pq
+
+    with reading(path, "a Parquet file"), pq.ParquetFile(path) as file:
+        return tuple(file.schema_arrow.names)
+
+
 def read_csv(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     """All records of a CSV file."""
     faults, before = Faults(), csv.field_size_limit(_LARGEST_CELL)
@@ -219,11 +232,7 @@ def _csv_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[s
     with reading(path, "a CSV file in UTF-8"):
         check_bytes(path, path.stat().st_size)
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-            header = [name.strip() for name in next(csv.reader(stream, strict=True), [])]
-            if any("\udc80" <= letter <= "\udcff" for name in header for letter in name):
-                raise FormatError(f"a header in UTF-8 in {path}", "other bytes", do="Save the file as UTF-8.")
-            if len(header) == 1 and ";" in header[0]:
-                raise FormatError(f"commas between the columns of {path}", "semicolons", do="Save it with commas.")
+            header = _header(stream, path)
             places = _find_columns(header, data, path)
             misshapen = Fault(f"not {len(header)} cells like the header", "Correct the line and its quotes.")
             rows, first = csv_rows(stream, len(header)), 0
@@ -231,6 +240,16 @@ def _csv_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[s
                 faults.add(misshapen, (first + i for i, row in enumerate(block) if row is None))
                 yield {name: [row[place] if row else None for row in block] for name, place in places.items()}
                 first += len(block)
+
+
+def _header(stream: Iterator[str], path: Path) -> tuple[str, ...]:
+    """The names in the first line."""
+    header = tuple(name.strip() for name in next(csv.reader(stream, strict=True), []))
+    if any("\udc80" <= letter <= "\udcff" for name in header for letter in name):
+        raise FormatError(f"a header in UTF-8 in {path}", "other bytes", do="Save the file as UTF-8.")
+    if len(header) == 1 and ";" in header[0]:
+        raise FormatError(f"commas between the columns of {path}", "semicolons", do="Save it with commas.")
+    return header
 
 
 def csv_rows(stream: Iterator[str], cells: int) -> Iterator[list[str] | None]:

@@ -118,11 +118,61 @@ def test_advise_asks_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys.modules[command.__module__], "_ask_for", lambda *said: True)
     monkeypatch.setattr(chooser, "advise", choose)
-    told = runner.invoke(app, ["advise"], input="digits\n0.5\nn\ncloud\n40\ny\n")
+    told = runner.invoke(app, ["advise"], input="digits\n0.5\nn\ncloud\n40\ny\n-\n")
     assert told.exit_code == 0, told.output
     (config,) = asked
     assert (config.data.source, config.epsilons) == ("digits", (0.5,))
     assert config.need == Need(receives="black-box", runs_on="cloud", queries=40, public=True)
+
+
+ANSWERS = {
+    "records": "visits.csv",
+    "predicted": "sick",
+    "classes": "no, yes",
+    "how many": "2,000",
+    "whose": "who",
+    "people": "500",
+    "mean radius": "5_30\n5-30",  # the first answer is refused, and asked again
+    "city": "Bern,Chur",
+    "note": "-",
+    "epsilon": "2",
+    "receiver": "y",
+    "where": "any",
+    "queries": "0",
+    "public": "n",
+    "file": "taken.toml\nasked.toml",
+}
+
+
+def test_advise_asks_for_everything_about_a_file_and_writes_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("visits.csv").write_text('who,mean radius,city,note,sick\n"secret",never,read,x,y\n', encoding="utf-8")
+    Path("taken.toml").touch()
+    monkeypatch.setattr(sys.modules["airlock.cli.advise"], "interactive", lambda: True)
+    told = runner.invoke(app, ["advise"], input="\n".join(ANSWERS.values()) + "\n")
+    assert told.exit_code == 0, told.output
+    assert "the header alone was read" in " ".join(told.stderr.split())
+    assert "at least two values for the column 'mean radius'" in told.stderr
+    assert "secret" not in told.output
+    made = load(Path("asked.toml"))
+    assert made.data.columns["mean radius"].max == 30.0
+    assert made.data.columns["city"].categories == ("Bern", "Chur")
+    assert set(made.data.columns) == {"mean radius", "city"}
+    assert (made.data.person, made.data.people, made.data.records) == ("who", 500, 2000)
+    assert (made.data.classes, made.epsilon, made.method) == (("no", "yes"), 2.0, "head")
+
+
+def test_advise_asks_only_for_what_was_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text("age,sick\n", encoding="utf-8")
+    monkeypatch.setattr(sys.modules["airlock.cli.advise"], "interactive", lambda: True)
+    said = ["--data", "own.csv", "--label", "sick", "--classes", "no,yes", "--column", "age=0..110"]
+    told = runner.invoke(app, ["advise", *said, "--json"], input="1000\n-\n")
+    assert told.exit_code == 0, told.output
+    answered, brace, found = told.stdout.partition("{")  # the runner echoes what is typed
+    assert json.loads(brace + found)["method"] == "weights/head", answered
 
 
 @pytest.mark.parametrize("column", ["age", "=0..9", "age=", "age=low..high"])

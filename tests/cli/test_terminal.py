@@ -93,7 +93,7 @@ def test_no_way_of_printing_lets_a_name_act_on_the_terminal(
     for text in (out, err):
         assert "[bold red]ok[/]" in text
         assert all(line.isprintable() for line in text.splitlines())
-    assert err.count("\n") == 2
+    assert err.count("\n") == 3  # a message, an error, a line of progress
 
 
 def test_json_is_the_same_value_for_whoever_parses_it(capsys: pytest.CaptureFixture[str]) -> None:
