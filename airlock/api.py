@@ -63,7 +63,7 @@ def release(
     >>> made.bundle.card.verdict, made.bundle.card.guarantee.epsilon <= 3.0
     ('proven', True)
     >>> made  # doctest: +ELLIPSIS
-    weights/gaussian on digits: Proven, moderate: ... are right. In .../one.
+    weights/gaussian on digits: Proven, but weak: ... are right. In .../one.
 
     Args:
         config: A TOML file, a mapping or a config; may be left out if `keys` are complete.

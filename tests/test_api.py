@@ -27,7 +27,7 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.S):
         exec(compile(block, "docs/python.md", "exec"), names)
     said = capsys.readouterr().out
-    assert "Proven, moderate" in said
+    assert "Proven, but weak" in said
     assert "Expected a proven guarantee" in said
     assert (tmp_path / "python-comparison/results.json").exists()
     for value, word in ((names["made"], "weights/gaussian on digits: Proven"), (names["seen"], "no ε covers")):

@@ -51,6 +51,7 @@ from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import text
+from airlock.bundle.rendering.strength import Strength
 from airlock.bundle.rendering.text import CardVerdict
 from airlock.bundle.schema import (
     Composition,
@@ -194,6 +195,21 @@ class Card(Frozen):
     def verdict(self) -> CardVerdict:
         """The verdict behind the headline."""
         return text.verdict(self.guarantee, self.secure_noise)
+
+    @property
+    def strength(self) -> Strength | None:
+        """How strong the guarantee is, which is another question; None where nothing is proven."""
+        return text.strength_of(self.guarantee, self.secure_noise)
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """What the guarantee leaves out, or covers less than it sounds."""
+        return text.uncovered(self.data, self.features)
+
+    @property
+    def mark(self) -> text.Mark:
+        """Colour and shape of the page: what is proved, how strongly, and what is left out."""
+        return text.mark(self.verdict, self.strength, self.uncovered)
 
 
 def make(

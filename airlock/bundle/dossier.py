@@ -26,6 +26,7 @@ from airlock.auditing.result import Audit, ContactSheet
 from airlock.bundle.card import Card
 from airlock.bundle.files import parse_json
 from airlock.bundle.rendering import text
+from airlock.bundle.rendering.strength import Strength
 from airlock.bundle.rendering.text import CardVerdict
 from airlock.bundle.schema import Decision, OnTest, ReleaseId, StatedGuarantee
 from airlock.bundle.vault import Vault
@@ -110,6 +111,7 @@ class Dossier(Frozen):
         inside: Figures of the method that are not paid for.
         followed: What led to this release, such as a comparison; empty where nothing was stated.
         court: What the court found about this configuration.
+        uncovered: What the guarantee leaves out, or covers less than it sounds.
         decision: To be filled in by the reviewer.
     """
 
@@ -132,6 +134,7 @@ class Dossier(Frozen):
     inside: dict[str, Scalar] = Field(default_factory=dict)
     followed: str = ""
     court: tuple[CourtFinding, ...] = ()
+    uncovered: tuple[str, ...] = ()
     decision: Decision = Decision()
 
     def to_json(self) -> str:
@@ -142,7 +145,17 @@ class Dossier(Frozen):
     def verdict(self) -> CardVerdict:
         """The card's verdict, or "doubt" where an attack or the court refutes a proven ε."""
         own = text.verdict(self.guarantee, self.secure_noise, self.audit)
-        return "doubt" if own in ("proven", "weak") and self.refuted_in_court else own
+        return "doubt" if own == "proven" and self.refuted_in_court else own
+
+    @property
+    def strength(self) -> Strength | None:
+        """How strong the guarantee is; None where it is not proven, or in doubt."""
+        return text.strength_of(self.guarantee, self.secure_noise) if self.verdict == "proven" else None
+
+    @property
+    def mark(self) -> text.Mark:
+        """Colour and shape of the page."""
+        return text.mark(self.verdict, self.strength, self.uncovered)
 
     @property
     def headline(self) -> str:
@@ -204,6 +217,7 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
         audit=Audit((), ()),
         remarks=tuple(remarks),
         followed=followed,
+        uncovered=card.uncovered,
     )
 
 

@@ -23,7 +23,8 @@ from airlock.bundle.policy import RULES, Evidence, Finding, Policy, judge
 from airlock.bundle.policy.rules import UNSEEN, stated
 from airlock.bundle.register import Counting
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, left_down, percent_up, size
-from airlock.bundle.rendering.text import UNITS, measured
+from airlock.bundle.rendering.strength import strength
+from airlock.bundle.rendering.text import CLEAR_LABELS, UNITS, measured
 from airlock.bundle.signing.signatures import Signatures
 
 UNVOUCHED = (
@@ -210,7 +211,13 @@ def _careful(card: Card, dossier: Dossier | None, policy: Policy) -> Iterator[st
     if epsilon is not None and limits.epsilon_caution < epsilon <= limits.epsilon:
         guess = percent_up(best_guess(epsilon, promise.delta))
         one = UNITS.get(promise.unit, UNITS["record"])["one"]
-        yield f"ε is {epsilon_up(epsilon)}: a guess about {one} may be right up to {guess} of the time."
+        word = strength(epsilon, promise.delta).word
+        yield (
+            f"ε is {epsilon_up(epsilon)}: the protection is {word}, a guess about {one} may be right up to {guess} of "
+            "the time."
+        )
+    if card.features is not None and card.features.labels == "clear":
+        yield CLEAR_LABELS
     if card.data.grouped:
         yield (
             "The guarantee is for one record, and people in these data have several: a person as a whole is protected "
@@ -298,11 +305,13 @@ def _history(card: Card, in_full: Sequence[str]) -> Iterator[str]:
 
 def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     promise, said = card.guarantee, stated(card)
-    if card.verdict == "proven" and promise.epsilon is not None:
-        guess = percent_up(best_guess(promise.epsilon, promise.delta))
+    if card.strength is not None and promise.epsilon is not None:
         stands = size(promise.epsilon, promise.delta)
+        guess = percent_up(best_guess(promise.epsilon, promise.delta))
         one = UNITS[promise.unit]["one"]
-        yield f"Proven: {stands}; a guess about {one} is right at most {guess} of the time."
+        good = card.strength.tone == "good"
+        strong = f"; it is strong: a guess about {one} is right at most {guess} of the time" if good else ""
+        yield f"Proven: {stands}{strong}."
     if card.secure_noise and card.noise_made_on:
         yield "The noise is secret: its key came from the operating system."
     attacks = dossier.audit.attacks if dossier else ()

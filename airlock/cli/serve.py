@@ -78,7 +78,7 @@ def serve(
             called = name if name is not None else bundle.resolve().name
             method = f"airlock_{card.channel}_{card.method}"
             service = Service(
-                called, card.release_id, method, page, answerer, ledger, keys, limits, card.headline, card.verdict
+                called, card.release_id, method, page, answerer, ledger, keys, limits, card.headline, card.mark
             )
             where_it_is = address(bound, tls=tls)
             run(service, bound, lambda: _announce(service, where_it_is, bundle), lambda: load_tls(tls_cert, tls_key))

@@ -15,7 +15,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from airlock.bundle.rendering.page import BADGES, allow_script, room_environment, tight
+from airlock.bundle.rendering.page import MARKS, allow_script, room_environment, tight
 from airlock.ledger.ledger import Balance
 from airlock.serve.protocol import INPUT, output_names
 from airlock.serve.service import Service
@@ -63,7 +63,7 @@ def budget_page(service: Service, figures: dict[str, Any]) -> HTMLResponse:
         figures=figures,
         share=share,
         state=state,
-        badge=BADGES.get(service.verdict, ""),
+        badge=MARKS.get(service.verdict, ""),
         script=Markup(script),
         allowed=Markup(allowed),
     )

@@ -188,7 +188,7 @@ def test_no_model_is_in_it_and_it_verifies(bundle: Bundle) -> None:
 
 
 def test_the_first_line_says_that_answers_leave_how_many_and_for_what(asking_card: Card) -> None:
-    assert asking_card.headline.startswith("Proven, moderate:")
+    assert asking_card.headline.startswith("Proven, but weak:")
     ending = "No model leaves: what leaves are answers to questions, 1,000 of them at most, for ε = 2.37 at δ = 1e-4"
     assert f"{ending} in all." in asking_card.headline
     assert ending in texts(asking_card)["card.html"].replace("\N{NO-BREAK SPACE}", " ")

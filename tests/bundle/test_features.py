@@ -105,7 +105,8 @@ def test_settings_that_are_withheld_do_not_leave(bundle: Bundle) -> None:
 
 
 def test_the_first_line_says_what_leaves_and_that_labels_are_not_covered(feature_card: Card) -> None:
-    assert feature_card.headline.startswith("Proven, moderate:")
+    assert feature_card.headline.startswith("Proven, but weak:")
+    assert feature_card.uncovered == ("The labels leave as they are: nothing protects them.",)
     assert "4 numbers for each of 100 records, each number with noise, and their labels as they are, which nothing" in (
         feature_card.headline
     )

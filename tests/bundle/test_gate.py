@@ -91,7 +91,7 @@ def test_a_defect_and_a_card_that_cannot_be_read_close_the_gate(config: ReleaseC
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "ε is 2.37: a guess about one record may be right up to 91.5%"),
+        ({}, "ε is 2.37: the protection is weak, a guess about one record may be right up to 91.5%"),
         ({}, "One run was declared"),
         ({}, "not tried, named in the dossier: 2"),
         ({}, "a person has to check: 4"),

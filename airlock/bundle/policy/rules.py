@@ -21,8 +21,9 @@ from airlock.auditing.result import AttackResult, Audit
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.policy.tables import Policy, RequiredAttacks
-from airlock.bundle.rendering.formatting import epsilon_up, short
-from airlock.bundle.rendering.text import MODERATE, UNITS
+from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short
+from airlock.bundle.rendering.strength import LARGEST_EPSILON, Level, step, strength
+from airlock.bundle.rendering.text import UNITS
 from airlock.bundle.signing.signatures import Endorsement, Signatures
 
 UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
@@ -139,8 +140,24 @@ def _epsilon(given: Evidence, most: float) -> Found:
     if found is None:
         yield Finding("no bound", f"at most {most:g}", NO_UNIT)
     elif found > most:
-        weak = ": by itself that is weak or no protection." if found > MODERATE else "."
+        weak = ": by itself that is weak or no protection." if found > LARGEST_EPSILON else "."
         yield Finding(epsilon_up(found), f"at most {most:g}", f"ε is {epsilon_up(found)}, above {most:g}{weak}")
+
+
+@_rule("privacy_parameters.strength")
+def _strength(given: Evidence, weakest: Level) -> Found:
+    promise, allowed = given.card.guarantee, f"{weakest.replace('-', ' ')} or stronger"
+    if not _promises(given.card):
+        return
+    epsilon = stated(given.card)
+    if epsilon is None:
+        yield Finding("no bound", allowed, NO_UNIT)
+        return
+    found = strength(epsilon, promise.delta)
+    if step(found.level) > step(weakest):
+        guess = percent_up(best_guess(epsilon, promise.delta))
+        why = f"The protection is {found.word}: a guess about one {promise.unit} may be right {guess} of the time."
+        yield Finding(found.word, allowed, why)
 
 
 @_rule("privacy_parameters.delta")

@@ -26,7 +26,7 @@ from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Status
 from airlock.auditing.metrics import FEWEST_NON_MEMBERS
 from airlock.auditing.required_attacks import in_words, required
-from airlock.bundle.rendering.text import MODERATE, STRONG
+from airlock.bundle.rendering.strength import CAUTION_EPSILON, LARGEST_EPSILON, Level
 from airlock.config import Delta, Epsilon, Frozen, Positive, Proportion, described, parse, read_toml
 from airlock.mechanisms import Place
 
@@ -58,6 +58,8 @@ class ParameterRules(Frozen):
             promised, and neither ε nor a unit is asked for).
         epsilon: The largest ε. That of a claim is the paper's.
         epsilon_caution: Above this ε, the gate's list of cautions says what it means.
+        strength: The weakest accepted strength of a proven guarantee, by how often the best possible guess about one
+            record is right: "strong" (75%), "moderate" (90%), "weak" (99%) or "very-weak".
         delta: The largest δ.
         delta_times_records: δ times the number of records must be below this: at 1, publishing one whole record would
             meet δ.
@@ -67,8 +69,9 @@ class ParameterRules(Frozen):
     """
 
     status: Annotated[tuple[Status, ...], AtLeastOne] = ("proven",)
-    epsilon: Positive = MODERATE
-    epsilon_caution: Positive = STRONG
+    epsilon: Positive = LARGEST_EPSILON
+    epsilon_caution: Positive = CAUTION_EPSILON
+    strength: Annotated[Level | None, Field(examples=["moderate"])] = None
     delta: Annotated[Delta | None, Field(examples=[1e-5])] = None
     delta_times_records: Positive = 1.0
     total_epsilon: Annotated[Positive | None, Field(examples=[10.0])] = None

@@ -4,6 +4,7 @@ All of it is derived from a card or a dossier, so it can be rendered again and c
 
     text        sentences, derived from the figures
     formatting  numbers as a reviewer reads them; risks are rounded up
+    strength    how strong a proven guarantee is, by what an attacker gains: one table
     page        the card as a page and as a model card, the dossier's page, and how templates are rendered
     svg         what all charts share: elements, axes, files
     charts      curves of ε, choices of a front end and ROC curves

@@ -34,6 +34,7 @@ from airlock.bundle.dossier import STAYS, Dossier
 from airlock.bundle.packing import packing_of
 from airlock.bundle.rendering import formatting, text
 from airlock.bundle.rendering.charts import draw_roc, has_curve
+from airlock.bundle.rendering.strength import STRENGTHS
 from airlock.bundle.schema import Compression, OtherRelease
 from airlock.bundle.vault import DOSSIER, Vault
 from airlock.errors import visible
@@ -68,12 +69,13 @@ _IN_JSON = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "&<>`\x7f"})
 _EQUATION = re.compile("([εδ]) = ")
 _WHITE = re.compile(r"\s+")
 
-BADGES = {
-    "proven": "Proven",
-    "weak": "Proven, but weak",
-    "unproven": "Not proven",
-    "doubt": "In doubt",
-    "insecure": "Test only",
+BADGES = {"proven": "Proven", "unproven": "Not proven", "doubt": "In doubt", "insecure": "Test only"}
+MARKS = BADGES | {"proven": "Proven, strong", "limited": "Proven, with limits", "weak": "Proven, but very weak"}
+PROVED = {
+    "proven": "Yes: it holds against every attack, if the assumptions below are true.",
+    "unproven": "No: judge this release as if it promised nothing.",
+    "doubt": "In doubt: something measured inside contradicts it.",
+    "insecure": "Not for what is here: its noise can be computed and taken away.",
 }
 UNITS = {
     "person": "one person, with all records",
@@ -165,7 +167,9 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
     return page.render(
         card=card,
         packing=packing_of(card.artefact),
-        badge=BADGES[card.verdict],
+        badge=MARKS[card.mark],
+        proved=PROVED[card.verdict],
+        strengths=STRENGTHS,
         total=_total(card),
         scale=scale,
         units=UNITS,
@@ -344,7 +348,10 @@ def render_dossier(dossier: Dossier) -> str:
     template = environment().get_template("dossier.html.j2")
     return template.render(
         dossier=dossier,
-        badge=BADGES[dossier.verdict],
+        badge=MARKS[dossier.mark],
+        proved=PROVED[dossier.verdict],
+        strengths=STRENGTHS,
+        words=text.UNITS.get(dossier.guarantee.unit, text.UNITS["record"]),
         stays=STAYS,
         scale=scale,
         views=VIEWS,

@@ -2,8 +2,8 @@
 
 The meaning of ε is explained through a guess. Under (ε, δ), someone who starts from even odds and must say whether a
 record was used is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1).
-How strong that is follows the tiers of Ponomareva et al. 2023 ("How to DP-fy ML"): ε ≤ 1 strong, ε ≤ 10 moderate, above
-10 weak.
+Whether a guarantee is proved (`verdict`) and how strong it is (`strength.strength`) are said apart: a proof at a large ε
+is a proof of very little.
 
 Attacks on features have their own sentences (`write_on_features`): what can be reconstructed, whether the front end was
 identified, and what else features reveal.
@@ -21,6 +21,7 @@ from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, one_in, percent_up, size, times
+from airlock.bundle.rendering.strength import Strength, strength
 from airlock.bundle.schema import (
     Composition,
     DataSummary,
@@ -35,9 +36,8 @@ from airlock.bundle.schema import (
 from airlock.mechanisms import Place
 from airlock.methods.interface import ONE_ANSWER, Interface
 
-CardVerdict = Literal["proven", "weak", "unproven", "doubt", "insecure"]
-
-STRONG, MODERATE = 1.0, 10.0
+CardVerdict = Literal["proven", "unproven", "doubt", "insecure"]
+Mark = Literal["proven", "limited", "weak", "unproven", "doubt", "insecure"]
 
 # What sentences say of the protected unit. "They" and "it" are whoever the sentence is about.
 UNITS: dict[str, dict[str, str]] = {
@@ -95,17 +95,15 @@ INSECURE = (
     "TEST ONLY, the guarantee does NOT hold against anyone who knows the seed: "
     "the privacy noise was made from a fixed seed and can be computed and taken away."
 )
-STRONG_HEADLINE = (
-    "Proven, strong: anyone who studies this release learns almost the same whether or not {used}; "
-    "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
-)
-MODERATE_HEADLINE = (
-    "Proven, moderate: this release limits what anyone can learn about whether {used}; "
-    "whoever guesses that is right half the time without it and at most {guess} of the time with it ({size})."
-)
-WEAK_HEADLINE = (
-    "Proven, but weak: with {size} the guarantee alone hardly limits what can be learnt about {any}; "
-    "guessing whether {it was} may be right almost every time."
+SAYS = {
+    "strong": "anyone who studies this release learns little about whether {used}",
+    "moderate": "this release limits what anyone can learn about whether {used}",
+    "weak": "this release limits only a little what anyone can learn about whether {used}",
+    "very-weak": "the guarantee alone hardly limits what anyone can learn about whether {used}",
+}
+PROVEN_HEADLINE = (
+    "Proven, {joined}: {says}; whoever guesses that is right half the time without it and at most {guess} of the time "
+    "with it ({size})."
 )
 DOUBT_HEADLINE = (
     "IN DOUBT: an attack measured ε of at least {bound}, more than the stated {size}; "
@@ -143,6 +141,8 @@ LABELS = {
     "clear": "their labels as they are, which nothing protects",
     "randomised": "their labels, some of them changed at random",
 }
+CLEAR_LABELS = "The labels leave as they are: nothing protects them."
+SEVERAL_RECORDS = "People in these data have several records, and one record is protected: a person is protected less."
 LABELS_SCOPE = "It is about {all but}: labels leave as they are."
 RECOVERY = "Against everyone who tries to give back {from}, for pictures like those of {prior}: {rows}."
 RECOVERY_ROW = "{psnr:g} dB or better at most {bound} of the time ({blind} without this release)"
@@ -178,8 +178,8 @@ PROMISE_SCOPE = (
 WEAK_SCOPE = (
     "Take {any}. {different}, this same release could still have come out, but perhaps {odds} times more or less "
     "likely. That is so much that a guess about {one} may be right almost every time.",
-    "An ε above 10 is weak or no protection by itself. Whether this may leave has to rest on other grounds: what the "
-    "dossier says about attacks, and who receives it.",
+    "That is weak or no protection by itself. Whether this may leave has to rest on other grounds: what the dossier says "
+    "about attacks, and who receives it.",
 )
 LARGE_DELTA = (
     "δ is not small for about {records} {counted}: a method that publishes {whole} at random could meet it. "
@@ -197,7 +197,7 @@ COMPUTED = (
 )
 MODEL_TEXT = "The promise of {size} is about one trained model: it limits what can be learnt about that model."
 
-SECURE_NOISE = "The privacy noise came from a ChaCha20 stream keyed by the operating system, computed {where}."
+SECURE_NOISE = "The privacy noise is secret: its key was drawn by the operating system. It was computed {where}."
 INSECURE_NOISE = (
     "The privacy noise was made from a fixed seed (--insecure-seed), which is meant for testing. Whoever knows or "
     "guesses the seed can compute the noise and take it away: the guarantee does not hold against them. It was "
@@ -276,7 +276,29 @@ def verdict(promise: StatedGuarantee, secure_noise: bool, audit: Audit | None = 
         return "unproven"
     if audit is not None and measured(audit) > promise.epsilon:
         return "doubt"
-    return "weak" if promise.epsilon > MODERATE else "proven"
+    return "proven"
+
+
+def strength_of(promise: StatedGuarantee, secure_noise: bool) -> Strength | None:
+    """How strong the guarantee is; None where nothing is proven, which no ε makes up for."""
+    if verdict(promise, secure_noise) != "proven" or promise.epsilon is None:
+        return None
+    return strength(promise.epsilon, promise.delta)
+
+
+def uncovered(data: DataSummary, features: FeatureSummary | None) -> tuple[str, ...]:
+    """What leaves beside the guarantee, or is covered less than it sounds; such a release is never marked as good."""
+    lines = [CLEAR_LABELS] if features is not None and features.labels == "clear" else []
+    return (*lines, *([SEVERAL_RECORDS] if data.grouped else []))
+
+
+def mark(kind: CardVerdict, found: Strength | None, limits: Sequence[str]) -> Mark:
+    """Colour and shape of a page: "proven" needs a proof, a strong guarantee, and nothing that it leaves out."""
+    if kind != "proven" or found is None:
+        return kind
+    if found.tone == "bad":
+        return "weak"
+    return "limited" if found.tone == "warn" or limits else "proven"
 
 
 @dataclass(frozen=True)
@@ -328,10 +350,10 @@ def headline(promise: StatedGuarantee, secure_noise: bool, data: DataSummary, ow
 
     If no model leaves, or some records were declared public, another sentence follows.
     """
-    about = verdict(promise, secure_noise) in ("proven", "weak") and data.public_share > 0
+    about = verdict(promise, secure_noise) == "proven" and data.public_share > 0
     own_words = _unit(promise)
     public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%", **own_words) if about else ""
-    only = ONLY_RECORDS if data.grouped and verdict(promise, secure_noise) in ("proven", "weak") else ""
+    only = ONLY_RECORDS if data.grouped and verdict(promise, secure_noise) == "proven" else ""
     return _promised(promise, secure_noise) + only + public + own.headline
 
 
@@ -347,11 +369,13 @@ def _promised(promise: StatedGuarantee, secure_noise: bool) -> str:
     if kind == "unproven":
         return _unproven_headline(promise)
     epsilon = promise.epsilon if promise.epsilon is not None else math.inf
-    stated = size(epsilon, promise.delta)
-    if kind == "weak":
-        return WEAK_HEADLINE.format(size=stated, **_unit(promise))
-    text = STRONG_HEADLINE if epsilon <= STRONG else MODERATE_HEADLINE
-    return text.format(guess=percent_up(best_guess(epsilon, promise.delta)), size=stated, **_unit(promise))
+    found = strength(epsilon, promise.delta)
+    return PROVEN_HEADLINE.format(
+        joined=found.joined,
+        says=SAYS[found.level].format(**_unit(promise)),
+        guess=percent_up(best_guess(epsilon, promise.delta)),
+        size=size(epsilon, promise.delta),
+    )
 
 
 def doubt(promise: StatedGuarantee, audit: Audit) -> str:
@@ -445,7 +469,7 @@ def _promise(promise: StatedGuarantee, data: DataSummary, kind: CardVerdict, own
     if kind == "insecure":
         return tuple(line.format(size=size(promise.epsilon, promise.delta)) for line in INSECURE_SCOPE)
     words = _unit(promise) | ({"covers": ONLY_RECORDS_COVERED} if data.grouped else {})
-    if kind == "weak":
+    if strength(promise.epsilon, promise.delta).level == "very-weak":
         lines = [line.format(odds=times(promise.epsilon), **words) for line in WEAK_SCOPE]
     else:
         lines = _odds(promise, promise.epsilon)

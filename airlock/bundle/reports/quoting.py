@@ -147,7 +147,7 @@ class Sources:
     @property
     def proven(self) -> bool:
         """Whether the guarantee is proven, its noise secret, and, as far as the sources tell, nothing refutes it."""
-        return (self.dossier or self.card).verdict in ("proven", "weak")
+        return (self.dossier or self.card).verdict == "proven"
 
     @property
     def headline(self) -> str:

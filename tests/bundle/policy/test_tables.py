@@ -13,7 +13,7 @@ from airlock.auditing.metrics import FEWEST_NON_MEMBERS
 from airlock.auditing.required_attacks import ATTACKS
 from airlock.bundle.policy import Policy, changes, load, to_toml
 from airlock.bundle.policy.tables import RequiredAttacks
-from airlock.bundle.rendering.text import MODERATE, STRONG
+from airlock.bundle.rendering.strength import CAUTION_EPSILON, LARGEST_EPSILON
 from airlock.config import described, parse
 from airlock.errors import ConfigError
 from airlock.methods.contract import KINDS
@@ -54,7 +54,7 @@ def test_another_policy_is_read_back_too(tmp_path: Path) -> None:
 def test_every_example_is_a_value_that_is_taken(tmp_path: Path) -> None:
     """Keys without a limit are printed as comments: without the sign they are a policy."""
     whole, found = re.subn(r"^# (\w+ = )", r"\1", to_toml(Policy()), flags=re.M)
-    assert found == 14
+    assert found == 15
     made = load(written(tmp_path, whole))
     assert len(changes(made)) == found
     for section in tomllib.loads(whole).values():
@@ -72,7 +72,8 @@ def test_every_key_says_what_it_is() -> None:
 
 def test_the_default_has_the_limits_of_the_house_and_no_list_of_its_own() -> None:
     limits = Policy()
-    assert (limits.privacy_parameters.epsilon, limits.privacy_parameters.epsilon_caution) == (MODERATE, STRONG)
+    assert limits.privacy_parameters.epsilon == LARGEST_EPSILON
+    assert limits.privacy_parameters.epsilon_caution == CAUTION_EPSILON
     assert limits.algorithms_and_correctness.non_members_caution == FEWEST_NON_MEMBERS
     assert tuple(RequiredAttacks.model_fields) == KINDS
     for kind in KINDS:

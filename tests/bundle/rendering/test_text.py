@@ -24,12 +24,13 @@ def make(config: ReleaseConfig, secure_noise: bool = True, **promise: object) ->
 
 
 def test_strong_moderate_and_weak_are_told_apart(config: ReleaseConfig):
-    strong, moderate, weak = (make(config, noise=sigma) for sigma in (6.0, 1.5, 0.3))
-    assert strong.headline.startswith("Proven, strong: anyone who studies this release learns almost the same")
-    assert moderate.headline.startswith("Proven, moderate")
-    assert weak.headline.startswith("Proven, but weak")
-    assert [card.verdict for card in (strong, moderate, weak)] == ["proven", "proven", "weak"]
-    assert "weak or no protection" in " ".join(weak.words.promise)
+    cards = [make(config, noise=sigma) for sigma in (6.0, 2.0, 1.5, 0.3)]
+    said = ["strong: anyone who studies this release learns little", "moderate:", "but weak:", "but very weak:"]
+    for card, words in zip(cards, said, strict=True):
+        assert card.headline.startswith(f"Proven, {words}")
+        assert card.verdict == "proven", "how strong it is changes nothing about the proof"
+    assert [card.mark for card in cards] == ["proven", "limited", "limited", "weak"]
+    assert "weak or no protection" in " ".join(cards[-1].words.promise)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_the_card_says_where_the_noise_was_computed(config: ReleaseConfig, secur
     assert "computed on the CPU." in says("cpu")
     assert "computed on the GPU." in says("gpu")
     assert "computed partly on the CPU and partly on the GPU." in says("cpu", "gpu")
-    assert ("keyed by the operating system" in says("gpu")) == secure
+    assert ("drawn by the operating system" in says("gpu")) == secure
     assert says() == "No privacy noise was drawn."
 
 
