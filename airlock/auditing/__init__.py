@@ -13,6 +13,7 @@ privacy claim itself: from a method's case it gives a `Verdict` on the stated (�
     metrics           from scores to figures
     bounds            confidence bounds for proportions and for the area under a ROC curve
     evaluation        how useful a release is, paid for on the test part
+    usefulness        whether a release is better than a blind guess
     noisy_proportion  an interval for a proportion of which count and total are noisy
     paid_attacks      attacks whose figures a share of ε pays for
     dp_audit          can a stated (ε, δ) be refuted? the statistics

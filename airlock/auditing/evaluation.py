@@ -46,7 +46,7 @@ CONFIDENCE = 0.95
 SHARES = (0.6, 0.2, 0.2)  # of ε: right and wrong, by class, by score
 SHARES_OF_LABELS = (0.75, 0.25)  # where there are no scores
 LEAST, MOST = 1e-4, 100.0  # of ε: with less the counts are pure noise, with more there is effectively none
-_KNOWN = 0.8  # an interval narrower than this is informative
+UNINFORMATIVE = 0.8  # an interval as wide as this, or wider, says nothing
 _SIZE_ERROR = 0.01  # the probability that a total is off by more than is allowed for
 MIDDLES = (np.arange(BINS) + 0.5) / BINS
 
@@ -119,6 +119,17 @@ class Figures(Frozen):
     balanced_accuracy: Figure
     auc: Figure | None
     calibration_error: Figure | None
+
+    @property
+    def blind(self) -> Figure:
+        """The accuracy of the better of two blind guesses: any class, or always the largest.
+
+        The largest of many noisy counts is too large, the more so the more noise there is. So the largest class counts
+        only where its whole interval lies above the share that each of equally frequent classes would have.
+        """
+        any_class, most = 1.0 / len(self.recalls), self.majority
+        value = most.value if most.low > any_class else any_class
+        return Figure(value=value, low=max(any_class, most.low), high=max(any_class, most.high))
 
 
 def _shares(with_scores: bool) -> tuple[float, ...]:
@@ -344,8 +355,8 @@ def _balanced(recalls: tuple[Figure, ...]) -> Figure:
 
 
 def _together(reaches: list[tuple[float, Figure]]) -> float:
-    squares = sum(reach**2 for reach, one in reaches if one.high - one.low < _KNOWN)
-    return math.sqrt(squares) + sum(reach for reach, one in reaches if one.high - one.low >= _KNOWN)
+    squares = sum(reach**2 for reach, one in reaches if one.high - one.low < UNINFORMATIVE)
+    return math.sqrt(squares) + sum(reach for reach, one in reaches if one.high - one.low >= UNINFORMATIVE)
 
 
 def _auc(bins: Floats, cell: float) -> Figure:

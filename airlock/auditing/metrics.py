@@ -98,14 +98,17 @@ def measure(
         delta: At which ε is bounded.
         confidence: Of every interval and bound.
         classes: The public names of the classes, for per-class figures; without them there are none.
-        tests: How many attacks on this release have their bounds on ε compared: each gets an equal share of the error.
+        tests: How many attacks on this release have their bounds on ε compared, and their scores with chance: each gets
+            an equal share of the error.
         game: Which records have fair and independent coins, for the bound on ε. Without it, equal numbers of both sides
             are treated as if they had; that ignores the dependence caused by fixing the numbers to be equal.
         relation: The neighbouring relation of the guarantee; the bound is on ε under this relation.
     """
     members, others = _checked(scores.members), _checked(scores.others)
     auc, low, high = auc_interval(members, others, confidence)
-    spread = float(norm.ppf(0.5 + confidence / 2.0)) * math.sqrt(null_variance(len(members), len(others)))
+    rates = tuple(rate_at(members, others, rate, confidence) for rate in RATES)
+    tries = tests * (1 + sum(rate.value is not None for rate in rates))
+    spread = float(norm.isf((1.0 - confidence) / (2.0 * tries))) * math.sqrt(null_variance(len(members), len(others)))
     bound, could = _epsilon(members, others, delta, 1.0 - (1.0 - confidence) / tests, game, relation)
     return AttackResult(
         name=scores.name,
@@ -124,7 +127,7 @@ def measure(
         aim="membership",
         could_refute=could,
         advantage=advantage(members, others, confidence),
-        rates=tuple(rate_at(members, others, rate, confidence) for rate in RATES),
+        rates=rates,
         curve=thinned(roc(members, others), len(others)),
         per_class=per_class(scores, classes, confidence),
         stability=None if scores.member_repeats is None else stability(scores.member_repeats),

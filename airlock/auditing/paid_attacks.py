@@ -86,6 +86,12 @@ class PaidAttack(Frozen):
     non_members: Some
     epsilon: Annotated[float, Field(gt=0)]
 
+    def beats_chance(self, tries: int = 1) -> bool:
+        """Whether its interval lies above chance, as one of so many tries; from figures of the card alone."""
+        confidence = 1.0 - (1.0 - CONFIDENCE) / tries
+        noise = _noise(self.members, self.non_members, self.epsilon)
+        return _interval(self.value, self.members, self.non_members, noise, confidence)[0] > self.chance
+
     @classmethod
     def of_auc(cls, name: str, value: float, ends: tuple[float, float], m: int, n: int, epsilon: float) -> PaidAttack:
         """A membership attack with an AUC over m slots for members and n for others."""
@@ -158,13 +164,13 @@ def _noise(m: int, n: int, epsilon: float) -> GridNoise:
     return GridNoise("laplace", max(1.0 / m, 1.0 / n), 1.0 / epsilon)
 
 
-def _interval(noisy: float, m: int, n: int, noise: GridNoise) -> tuple[float, float]:
+def _interval(noisy: float, m: int, n: int, noise: GridNoise, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The half-widths for sampling error and for noise, each from its own quantile, added in quadrature.
 
     The variance of an AUC is at most AUC(1 − AUC)/min(m, n) (van Dantzig 1951), which is largest at one half.
     """
-    chance = float(norm.ppf(0.5 + CONFIDENCE / 2.0)) * 0.5 / math.sqrt(min(m, n))
-    added = -math.log(1.0 - CONFIDENCE) * noise.scale * noise.grid
+    chance = float(norm.ppf(0.5 + confidence / 2.0)) * 0.5 / math.sqrt(min(m, n))
+    added = -math.log(1.0 - confidence) * noise.scale * noise.grid
     reach = math.hypot(chance, added)
     return min(1.0, max(0.0, noisy - reach)), max(0.0, min(1.0, noisy + reach))
 

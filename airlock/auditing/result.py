@@ -12,6 +12,11 @@ Findings are the results of attacks on features. They are not membership scores,
 `AttackResult`. Every figure comes with the baseline of someone who never saw the features. They are estimates with
 intervals, measured on records that no guarantee covers (the holdout), sent through the same pipeline: nothing here was
 computed from what left.
+
+Several attacks are several tries: of twenty that find nothing, one is above chance at the usual 95%. Each interval
+holds by itself. Whether an attack *does better than chance* is asked of all attacks and thresholds of an audit together, each
+with an equal share of the error (Bonferroni), so that an audit of a release that tells nothing says so of none of them,
+with the stated confidence: `Audit.beating` and `Audit.rare_finds`.
 """
 
 from __future__ import annotations
@@ -24,8 +29,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from scipy.stats import beta, norm
 
-from airlock.auditing.bounds import Floats
+from airlock.auditing.bounds import Floats, proportion_interval
 from airlock.config import Count, Epsilon, Proportion, Signed
 
 View = Literal["white-box", "black-box", "labels", "interface", "features", "front"]
@@ -131,10 +137,9 @@ class ReconstructionResult:
         """What the attacker is after."""
         return "inversion"
 
-    @property
-    def beats_blind(self) -> bool:
-        """Whether the features gave it anything."""
-        return self.gain_low > 0
+    def beats_blind(self, tries: int = 1) -> bool:
+        """Whether the features gave it anything, as one of so many tries."""
+        return self.gain - (self.gain - self.gain_low) * _wider(self.confidence, tries) > 0
 
 
 @dataclass(frozen=True)
@@ -190,10 +195,9 @@ class AttributeResult:
     smallest_effect: Proportion
     confidence: Proportion
 
-    @property
-    def beats_blind(self) -> bool:
-        """Whether the features gave it anything."""
-        return self.low > self.blind
+    def beats_blind(self, tries: int = 1) -> bool:
+        """Whether the features gave it anything, as one of so many tries."""
+        return self.value - (self.value - self.low) * _wider(self.confidence, tries) > self.blind
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,17 @@ class Findings:
         """The attacker with the highest PSNR."""
         return max(self.reconstructions, key=lambda one: one.psnr, default=None)
 
+    @property
+    def tries(self) -> int:
+        """How many comparisons with someone who never saw the features there are."""
+        return max(1, len(self.reconstructions) + len(self.attributes))
+
+
+def _wider(confidence: float, tries: int) -> float:
+    """How much further a normal interval reaches if so many of them have to hold together."""
+    tail = (1.0 - confidence) / 2.0
+    return float(norm.ppf(1.0 - tail / tries) / norm.ppf(1.0 - tail))
+
 
 # What attacks on membership found, and the whole audit.
 
@@ -252,6 +267,19 @@ class RateAt:
     high: Proportion | None
     false_positive_rate_high: Proportion | None
     refused: str | None
+
+    def beats_chance(self, members: int, non_members: int, confidence: float, tries: int = 1) -> bool:
+        """Whether it finds members at a higher rate than it accuses others, as one of so many tries.
+
+        The counts behind the rate are those of `metrics.rate_at`; a rounded rate is taken for the smaller count. Half
+        of this try's error goes to either bound.
+        """
+        if self.value is None:
+            return False
+        error = (1.0 - confidence) / tries
+        hits, allowed = int(self.value * members + 1e-9), int(self.false_positive_rate * non_members + 1e-9)
+        low = proportion_interval(hits, members, 1.0 - error)[0]
+        return low > float(beta.ppf(1.0 - error / 2.0, allowed + 1, non_members - allowed))
 
 
 @dataclass(frozen=True)
@@ -322,7 +350,8 @@ class AttackResult:
         confidence: Of every interval and bound.
         members: How many records of the training set were used; a public figure.
         non_members: How many records of the holdout were used; a public figure.
-        smallest_effect: The smallest score that this many records could have distinguished from guessing.
+        smallest_effect: The smallest score that this many records could have distinguished from guessing, as one of all
+            the tries of the audit.
         epsilon_lower_bound: The largest ε that the attack refutes, 0 if none. Certified jointly with the bounds of all
             other attacks that were measured with it, over the coins of the split (`one_run_audit`). For an interface it
             is an estimate: each record is attacked by a separate client, and no guarantee covers all clients together.
@@ -357,10 +386,9 @@ class AttackResult:
     per_class: tuple[ClassScore, ...]
     stability: Stability | None
 
-    @property
-    def beats_chance(self) -> bool:
-        """Whether its whole interval lies above chance."""
-        return self.low > self.chance
+    def beats_chance(self, tries: int = 1) -> bool:
+        """Whether its whole interval lies above chance, as one of so many tries."""
+        return self.value - (self.value - self.low) * _wider(self.confidence, tries) > self.chance
 
     def rounded(self) -> AttackResult:
         """The same with fewer digits: more would reveal more about single records than about the attack.
@@ -391,6 +419,26 @@ class Audit:
     def made(self) -> tuple[AttackResult | ReconstructionResult, ...]:
         """All attacks, on membership and on features."""
         return (*self.attacks, *(self.features.reconstructions if self.features else ()))
+
+    @property
+    def tries(self) -> int:
+        """How many comparisons with chance there are: of the score of every attack, and of its rates."""
+        return max(1, sum(1 + sum(rate.value is not None for rate in attack.rates) for attack in self.attacks))
+
+    @property
+    def beating(self) -> tuple[AttackResult, ...]:
+        """The attacks whose score is above chance; with the stated confidence none, if the release tells nothing."""
+        return tuple(attack for attack in self.attacks if attack.beats_chance(self.tries))
+
+    @property
+    def rare_finds(self) -> tuple[tuple[AttackResult, RateAt], ...]:
+        """The attacks that find members at a higher rate than they accuse others, at a small rate; likewise."""
+        return tuple(
+            (attack, rate)
+            for attack in self.attacks
+            for rate in attack.rates
+            if rate.beats_chance(attack.members, attack.non_members, attack.confidence, self.tries)
+        )
 
     def rounded(self) -> Audit:
         """Only the figures, rounded like those of `AttackResult`."""

@@ -2,8 +2,8 @@
 
 In: a card, the defects that verification found in its bundle, a policy and, if the vault is available, the dossier,
 which alone holds what attacks found. Out: a `Weighing`. Each reason is one plain sentence with its figure. A reason to
-reject closes the gate. No list decides for the reviewer: an open gate means that nothing here speaks against the
-release, not that it is safe.
+reject closes the gate. No list decides for the reviewer: an open gate means that there is no reason to reject, not that
+the release is safe, and reasons for caution may remain.
 
 Every limit is the policy's (`policy.tables`). Under any policy, the gate is closed by a defect, by a card that nothing
 vouches for, by a reviewer's rejection, and by an attack or a court that refutes the stated ε.
@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airlock.auditing.result import AttackResult, Findings
+from airlock.auditing.result import AttackResult, Audit, Findings
+from airlock.auditing.usefulness import missed_classes
 from airlock.bundle.card import Card
 from airlock.bundle.contents import Defects, Skip, Test
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.policy import RULES, Evidence, Finding, Policy, judge
-from airlock.bundle.policy.rules import UNSEEN, stated
+from airlock.bundle.policy.rules import UNSEEN, stated, useful_figures, usefulness
 from airlock.bundle.register import Counting
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, left_down, percent_up, size
 from airlock.bundle.rendering.strength import strength
@@ -32,6 +33,7 @@ UNVOUCHED = (
     "no record of it."
 )
 OLDER = "It is of an earlier format, which nothing here can weigh. {note} Make the release again."
+_NAMED = 5  # classes that a sentence names
 REQUIRED = "algorithms_and_correctness.required_attacks"
 
 
@@ -114,6 +116,7 @@ def weigh(
             *signed.release,
             *booked,
             *_for(card, dossier),
+            *_good_use(Evidence(card, dossier), policy),
         ),
         findings,
     )
@@ -223,16 +226,29 @@ def _careful(card: Card, dossier: Dossier | None, policy: Policy) -> Iterator[st
             "The guarantee is for one record, and people in these data have several: a person as a whole is protected "
             'less. Ask whether the release can be made for people (unit = "person").'
         )
+    yield from _doubtful_use(Evidence(card, dossier), policy)
     if dossier is not None:
         yield from _attacked(card, dossier, policy)
     yield from _history(card, policy.trust_models.assumptions_in_full)
 
 
+def _doubtful_use(given: Evidence, policy: Policy) -> Iterator[str]:
+    """What is not clearly better than a blind guess, and classes that are hardly ever named."""
+    found, figures = usefulness(given, policy.utility.gain), useful_figures(given)
+    if found is None or figures is None:
+        return
+    if found.state in ("finds", "unclear", "unknown"):
+        yield found.sentence
+    if missed := missed_classes(figures, given.card.data.classes):
+        more = f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
+        names = ", ".join(f"'{name}'" for name in missed[:_NAMED])
+        yield f"It hardly ever names records of {names}{more} correctly: see the recall of each class."
+
+
 def _attacked(card: Card, dossier: Dossier, policy: Policy) -> Iterator[str]:
     """What attacks found that calls for caution, and what they could not have detected."""
     audit = dossier.audit
-    for attack in audit.attacks:
-        yield from _found(attack)
+    yield from _found(audit)
     if audit.features:
         yield from _told_by_features(audit.features)
     yield from _power(audit.attacks, stated(card), policy.algorithms_and_correctness.non_members_caution)
@@ -242,24 +258,23 @@ def _attacked(card: Card, dossier: Dossier, policy: Policy) -> Iterator[str]:
         yield f"Remarks about the records, in the dossier: {len(dossier.remarks)}."
 
 
-def _found(attack: AttackResult) -> Iterator[str]:
-    """What an attack achieves, where its interval rules out chance."""
-    if attack.beats_chance:
+def _found(audit: Audit) -> Iterator[str]:
+    """What attacks achieve, where chance is ruled out for all of their tries together."""
+    of = f"; {audit.tries} tries were made, and this holds for all of them together" if audit.tries > 1 else ""
+    for attack in audit.beating:
         interval = f"{attack.score} {attack.value:.3f}, {attack.low:.3f} to {attack.high:.3f}"
-        yield f"The attack '{attack.name}' does better than chance: {interval}."
-    for rate in attack.rates:
-        beyond = rate.false_positive_rate_high
-        if rate.low is not None and beyond is not None and rate.low > beyond:
-            yield (
-                f"The attack '{attack.name}' finds {rate.value:.2%} of the members (at least {rate.low:.2%}) while it "
-                f"accuses {rate.false_positive_rate:.1%} of the others."
-            )
+        yield f"The attack '{attack.name}' does better than chance: {interval}{of}."
+    for attack, rate in audit.rare_finds:
+        yield (
+            f"The attack '{attack.name}' finds {rate.value:.2%} of the members (at least {rate.low:.2%}) while it "
+            f"accuses {rate.false_positive_rate:.1%} of the others{of}."
+        )
 
 
 def _told_by_features(found: Findings) -> Iterator[str]:
     """What features reveal, where an interval rules out chance."""
     for one in found.reconstructions:
-        if one.beats_blind:
+        if one.beats_blind(found.tries):
             yield (
                 f"The attack '{one.name}' rebuilds pictures at {one.psnr:.1f} dB; {one.blind_psnr:.1f} dB take no "
                 f"features. {one.share:.1%} of them reach {one.threshold:g} dB."
@@ -271,7 +286,7 @@ def _told_by_features(found: Findings) -> Iterator[str]:
             "its secrecy is no protection."
         )
     for told in found.attributes:
-        if told.beats_blind:
+        if told.beats_blind(found.tries):
             yield f"Features tell whether {told.attribute}: right {told.value:.1%}, {told.blind:.1%} without them."
 
 
@@ -303,6 +318,12 @@ def _history(card: Card, in_full: Sequence[str]) -> Iterator[str]:
     yield from (f"Check that this is true: {line}" for line in quoted)
 
 
+def _good_use(given: Evidence, policy: Policy) -> Iterator[str]:
+    found = usefulness(given, policy.utility.gain)
+    if found is not None and found.state == "better":
+        yield found.sentence
+
+
 def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     promise, said = card.guarantee, stated(card)
     if card.strength is not None and promise.epsilon is not None:
@@ -315,8 +336,9 @@ def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     if card.secure_noise and card.noise_made_on:
         yield "The noise is secret: its key came from the operating system."
     attacks = dossier.audit.attacks if dossier else ()
+    better = dossier.audit.beating if dossier else ()
     for attack in attacks:
-        if attack.low <= attack.chance:
+        if attack not in better:
             yield (
                 f"The attack '{attack.name}' does no better than chance: {attack.score} {attack.value:.3f}, "
                 f"{attack.low:.3f} to {attack.high:.3f}; from {attack.smallest_effect:.3f} on it would have shown."

@@ -81,7 +81,15 @@ def gate(
 
 def in_words(lists: dict[str, tuple[str, ...]], is_open: bool) -> str:
     """The verdict, then each list under its title."""
-    first = "Open: nothing here is a reason against the release." if is_open else "Closed: there is a reason to reject."
+    careful = len(lists.get(TITLES["caution"], ()))
+    if not is_open:
+        first = "Closed: there is a reason to reject."
+    elif careful:
+        first = (
+            f"Open: there is no reason to reject, and there {'is 1' if careful == 1 else f'are {careful}'} for caution."
+        )
+    else:
+        first = "Open: nothing here is a reason against the release."
     parts = [first]
     for title, reasons in lists.items():
         parts += ["", f"{title} ({len(reasons)})", *(f"  - {reason}" for reason in reasons or ("none",))]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from airlock.auditing import AttackResult, Scores, measure, measure_all, roc
+from airlock.auditing import AttackResult, Audit, Scores, measure, measure_all, roc
 from airlock.auditing.bounds import Floats, auc_interval
 from airlock.auditing.metrics import GRID, RATES, advantage, per_class, rate_at, stability, thinned
 from airlock.auditing.one_run_audit import Game, largest_membership_bound, membership_bound
@@ -274,3 +274,27 @@ def test_what_is_written_is_rounded_to_the_safe_side() -> None:
     assert table["rates"][0]["false_positive_rate_high"] >= result.rates[0].false_positive_rate_high
     assert table["curve"][0][0] == 0.001
     assert table["stability"]["seeds"] == 2
+
+
+def test_an_audit_of_nothing_rarely_says_that_an_attack_does_better_than_chance() -> None:
+    """Eight attacks with scores of pure chance, 300 times: at most the stated error of the audits names one."""
+    rng = np.random.default_rng(7)
+    one, jointly, singly = measured(rng.normal(size=100), rng.normal(size=100)), 0, 0
+    for _ in range(300):
+        found = [auc_interval(rng.normal(size=100), rng.normal(size=100)) for _ in range(8)]
+        attacks = tuple(dataclasses.replace(one, value=value, low=low, high=high) for value, low, high in found)
+        audit = Audit(attacks, ())
+        assert audit.tries == 8
+        jointly += bool(audit.beating)
+        singly += any(attack.beats_chance() for attack in attacks)
+    assert jointly <= 0.05 * 300 < singly
+
+
+def test_rare_finds_of_pure_chance_are_rarely_named() -> None:
+    rng, named = np.random.default_rng(8), 0
+    for _ in range(200):
+        rates = [rate_at(rng.normal(size=1200), rng.normal(size=1200), rate) for rate in RATES]
+        named += any(rate.beats_chance(1200, 1200, 0.95, 3) for rate in rates)
+    assert named <= 0.05 * 200
+    sure = rate_at(rng.normal(size=1200) + 1.0, rng.normal(size=1200), 0.01)
+    assert sure.beats_chance(1200, 1200, 0.95, 30)

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import dp_accounting as dpa
+import numpy as np
 import pytest
 
 from airlock.accounting import Claim
@@ -17,8 +18,10 @@ from airlock.bundle.dossier import with_court
 from airlock.bundle.rendering.page import keep_dossier
 from airlock.bundle.signing.signatures import Endorsement, Signatures, State
 from airlock.config import ReleaseConfig
+from airlock.mechanisms import Stream
 from airlock.methods.contract import KINDS, Release
-from tests.bundle.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise
+from airlock.training.outcomes import Outcomes
+from tests.bundle.conftest import ATTACK, AUDIT, FACTS, INSIDE, guarantee, make_release, noise, outcomes
 from tests.bundle.test_dossier import TRIAL
 
 
@@ -96,7 +99,10 @@ def test_a_defect_and_a_card_that_cannot_be_read_close_the_gate(config: ReleaseC
         ({}, "not tried, named in the dossier: 2"),
         ({}, "a person has to check: 4"),
         ({"assumptions": ("The front end is public.",)}, "Check that this is true: The front end is public."),
-        ({"audit": attacks(low=0.51)}, "'loss threshold' does better than chance: AUC 0.512, 0.510 to 0.569"),
+        (
+            {"audit": attacks(value=0.55, low=0.52)},
+            "'loss threshold' does better than chance: AUC 0.550, 0.520 to 0.569; 6 tries",
+        ),
         ({"audit": attacks(non_members=400)}, "400 non-members took part"),
         ({"audit": attacks(could_refute=1.9)}, "could not have refuted ε = 2.37: they show 1.90 at most"),
     ],
@@ -111,6 +117,45 @@ def test_rare_finds_are_named_only_where_they_are_no_luck(config: ReleaseConfig)
     sure = dataclasses.replace(ATTACK.rates[1], value=0.08, low=0.0674, high=0.09)
     assert says(judged(config, attacks(rates=(sure,))).caution, "finds 8.00% of the members (at least 6.74%)")
     assert not says(judged(config).caution, "of the members")
+
+
+def test_several_attacks_are_several_tries(config: ReleaseConfig):
+    """An AUC that one attack alone would call better than chance is none among six tries; no two lists disagree."""
+    luck = attacks(value=0.54, low=0.505, high=0.575)
+    assert luck.attacks[0].beats_chance()
+    found = judged(config, luck)
+    assert not says(found.caution, "better than chance")
+    assert says(found.release, "'loss threshold' does no better than chance: AUC 0.540")
+    sure = judged(config, attacks(value=0.6, low=0.57, high=0.63))
+    assert says(sure.caution, "does better than chance")
+    assert not says(sure.release, "no better than chance")
+    rates = dataclasses.replace(ATTACK.rates[1], value=0.0242, low=0.0176, high=0.032)
+    assert rates.beats_chance(1800, 1750, 0.95)
+    assert not says(judged(config, attacks(rates=(ATTACK.rates[0], rates))).caution, "of the members")
+
+
+def test_a_release_that_is_no_better_than_blind_guessing_does_not_pass(config: ReleaseConfig):
+    for right in (36, 51):  # 10.0% and 14.2% of ten classes
+        made = dataclasses.replace(make_release(guarantee()), utility=outcomes(right, 360))
+        bad = make_card(config, FACTS, made, noise())
+        found = weigh(bad, (), make_dossier(bad, made, AUDIT))
+        assert not found.open
+        assert says(found.reject, "better than blind guessing: right ")
+        assert says(found.reject, "[utility.gain: found")
+    assert says(judged(config).release, "It does better than blind guessing: right 9")
+
+
+def test_where_noise_leaves_it_open_the_exact_counts_inside_close_the_gate(config: ReleaseConfig):
+    """A class has 97% of the records and the model names no other: by noisy counts it may be better, or not."""
+    labels = np.where(np.arange(360) % 36 == 0, np.arange(360) // 36 % 10, 0)
+    never = Outcomes(labels, np.zeros_like(labels), np.full(360, 0.9))
+    made = dataclasses.replace(make_release(guarantee()), utility=never)
+    seen = make_card(config.model_copy(update={"epsilon": 0.3}), FACTS, made, Stream.from_seed(1))
+    found = weigh(seen, (), make_dossier(seen, made, AUDIT))
+    assert not found.open
+    assert says(found.reject, "no better than blind guessing")
+    assert says(found.reject, "always naming the largest class")
+    assert not says(weigh(seen, ()).release, "better than blind guessing")
 
 
 def test_a_strong_guarantee_is_no_reason_for_caution(config: ReleaseConfig):

@@ -72,7 +72,7 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
 
     result = run("gate", out, "--sacro", tmp_path / "sacro")
     assert result.exit_code == 0
-    assert result.stdout.startswith("Open: nothing here is a reason against the release.")
+    assert result.stdout.startswith("Open: there is no reason to reject, and there are ")
     for title in ("Reasons to reject (0)", "Reasons for caution", "Reasons to release"):
         assert title in result.stdout
     assert json.loads((tmp_path / "sacro/report.json").read_text())

@@ -18,6 +18,7 @@ from airlock.auditing.evaluation import Figures
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.auditing.required_attacks import missing
 from airlock.auditing.result import AttackResult, Audit
+from airlock.auditing.usefulness import REJECTED, Usefulness, compare_with_blind
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.policy.tables import Policy, RequiredAttacks
@@ -323,17 +324,49 @@ def _required(given: Evidence, audit: Audit, by_kind: RequiredAttacks) -> Found:
 
 # Utility and bias.
 
+NO_USE = (
+    "What is of no use spends the budget for nothing. Try another method or a larger ε; where the noise on the counts "
+    "may hide a use, a larger split.test makes them clearer."
+)
 
-def _useful(given: Evidence) -> Figures | None:
+
+def useful_figures(given: Evidence) -> Figures | None:
     """The figures on the card, or those of the dossier where the card has none."""
     if given.card.utility is not None:
         return given.card.utility.figures
     return given.dossier.utility.figures if given.dossier else None
 
 
+def usefulness(given: Evidence, least: float) -> Usefulness | None:
+    """The release beside a blind guess; None where nothing tells.
+
+    Where the noise on the card leaves it open, the exact counts of the dossier may close the gate. Like what attacks
+    found they are for the reviewer inside, and nothing pays for them.
+    """
+    figures = useful_figures(given)
+    if figures is None:
+        return None
+    found = compare_with_blind(figures, least)
+    if found.state in ("unclear", "unknown") and given.dossier is not None:
+        exact = compare_with_blind(given.dossier.utility.figures, least)
+        if exact.state in REJECTED:
+            return replace(exact, sentence=f"By the exact counts, which stay inside: {exact.sentence}")
+    return found
+
+
+@_rule("utility.gain")
+def _gain(given: Evidence, least: float) -> Found:
+    found, asked = usefulness(given, least), f"at least {least:.1%} of the way to no error"
+    if found is None:
+        why = "How useful it is stands in the holder's dossier, which was not seen."
+        yield Finding("no dossier", asked, why, checked=False)
+    elif found.state in REJECTED:
+        yield Finding(f"{found.gain:.1%}", asked, f"{found.sentence} {NO_USE}")
+
+
 @_rule("utility.accuracy")
 def _accuracy(given: Evidence, fewest: float) -> Found:
-    figures = _useful(given)
+    figures = useful_figures(given)
     if figures is None:
         why = "How useful it is stands in the holder's dossier, which was not seen."
         yield Finding("no dossier", f"at least {fewest:.1%}", why, checked=False)
@@ -344,7 +377,7 @@ def _accuracy(given: Evidence, fewest: float) -> Found:
 
 @_rule("bias.recall")
 def _recall(given: Evidence, fewest: float) -> Found:
-    figures = _useful(given)
+    figures = useful_figures(given)
     if figures is None:
         why = "How useful it is for each class stands in the holder's dossier, which was not seen."
         yield Finding("no dossier", f"at least {fewest:.1%}", why, checked=False)

@@ -9,7 +9,8 @@ given. Nothing in a policy switches a check off: a bundle that does not verify, 
 refutes, and a reviewer's rejection close the gate under every policy.
 
 A limit on a measured figure is compared with the end of its interval that speaks against the release: too few records
-to tell are no reason to let it out.
+to tell are no reason to let it out. The one exception is `utility.gain`, an estimate: a release that few test records
+cannot tell from blind guessing is a reason for caution, not for a closed gate.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Status
 from airlock.auditing.metrics import FEWEST_NON_MEMBERS
 from airlock.auditing.required_attacks import in_words, required
+from airlock.auditing.usefulness import LEAST_GAIN
 from airlock.bundle.rendering.strength import CAUTION_EPSILON, LARGEST_EPSILON, Level
 from airlock.config import Delta, Epsilon, Frozen, Positive, Proportion, described, parse, read_toml
 from airlock.mechanisms import Place
@@ -145,9 +147,12 @@ class UtilityRules(Frozen):
     """Utility: a release that is of no use spends the budget for nothing.
 
     Args:
+        gain: The smallest share of the way from blind guessing to no error that accuracy must come, an estimate; less
+            is accepted only where mean recall or AUC comes as far and is clearly above chance.
         accuracy: The smallest accuracy on test records, by the lower end of its interval.
     """
 
+    gain: Proportion = LEAST_GAIN
     accuracy: Annotated[Proportion | None, Field(examples=[0.8])] = None
 
 

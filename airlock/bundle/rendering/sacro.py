@@ -48,7 +48,8 @@ def write_report(folder: Path, card: Card, dossier: Dossier) -> None:
 
 def report(card: Card, dossier: Dossier) -> dict[str, Any]:
     """report.json: one entry per attack, with SACRO-ML's names."""
-    entries = [_entry(card, attack) for attack in dossier.audit.attacks if attack.aim == "membership"]
+    own = [attack for attack in dossier.audit.attacks if attack.aim == "membership"]
+    entries = [_entry(card, attack, len(own)) for attack in own]
     return {f"{entry['metadata']['attack_name']}_{entry['log_id']}": entry for entry in entries}
 
 
@@ -63,7 +64,7 @@ def target(card: Card) -> dict[str, Any]:
     }
 
 
-def _entry(card: Card, attack: AttackResult) -> dict[str, Any]:
+def _entry(card: Card, attack: AttackResult, tries: int) -> dict[str, Any]:
     return {
         "log_id": str(uuid.uuid5(uuid.UUID(hex=card.release_id), attack.name)),
         "log_time": card.created.strftime("%d/%m/%Y"),
@@ -71,7 +72,7 @@ def _entry(card: Card, attack: AttackResult) -> dict[str, Any]:
             "sacroml_version": None,
             "attack_name": attack.name,
             "attack_params": {"view": attack.view, "confidence": attack.confidence, "delta": card.guarantee.delta},
-            "global_metrics": _global(attack),
+            "global_metrics": _global(attack, tries),
             "target_model": _model(card),
             "target_model_params": {},
             "target_train_params": dict(card.details),
@@ -93,11 +94,12 @@ def _model(card: Card) -> str:
     return packing_of(card.artefact).name(f"{card.channel}/{card.method}", card.leaving)
 
 
-def _global(attack: AttackResult) -> dict[str, str]:
+def _global(attack: AttackResult, tries: int) -> dict[str, str]:
+    """Whether an AUC is significant, among those of so many attacks (Bonferroni)."""
     if attack.score != "AUC":
         return {}
     spread = 3 * math.sqrt(null_variance(attack.members, attack.non_members))
-    word = "Significant" if _p_value(attack) <= SIGNIFICANT else "Not significant"
+    word = "Significant" if _p_value(attack) * tries <= SIGNIFICANT else "Not significant"
     return {
         "AUC_sig": f"{word} at p={SIGNIFICANT}",
         "null_auc_3sd_range": f"{0.5 - spread} -> {0.5 + spread}",

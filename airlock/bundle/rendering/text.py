@@ -581,7 +581,7 @@ def write_on_features(found: Findings | None) -> tuple[str, ...]:
     if found is None:
         return ()
     best = [_best(found, view) for view in ("front", "features")]
-    lines = [_rebuilt(one) for one in best if one is not None]
+    lines = [_rebuilt(one, found.tries) for one in best if one is not None]
     lines += [_share(found.best)] if found.best else []
     lines += [_named(found.identification)] if found.identification else []
     lines += [_told(one) for one in found.attributes]
@@ -593,8 +593,8 @@ def _best(found: Findings, view: str) -> ReconstructionResult | None:
     return max((one for one in found.reconstructions if one.view == view), key=lambda one: one.psnr, default=None)
 
 
-def _rebuilt(one: ReconstructionResult) -> str:
-    return (REBUILT if one.beats_blind else NOTHING).format(
+def _rebuilt(one: ReconstructionResult, tries: int) -> str:
+    return (REBUILT if one.beats_blind(tries) else NOTHING).format(
         who=WHO[one.view].format(known=f"{one.known:,}"),
         name=one.name,
         psnr=f"{one.psnr:.1f}",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.result import AttackResult
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 
@@ -144,6 +146,12 @@ class Sources:
                 found = found[part]
         return found
 
+    def beating(self, where: str) -> tuple[AttackResult | PaidAttack, ...]:
+        """The attacks of the "card" or the "dossier" that do better than chance, all of their tries considered."""
+        if where == "dossier":
+            return self.dossier.audit.beating if self.dossier is not None else ()
+        return tuple(one for one in self.card.audit.attacks if one.beats_chance(len(self.card.audit.attacks)))
+
     @property
     def proven(self) -> bool:
         """Whether the guarantee is proven, its noise secret, and, as far as the sources tell, nothing refutes it."""
@@ -176,7 +184,7 @@ def attack_quotes(sources: Sources, where: str) -> tuple[Quote, ...]:
 def attack_words(sources: Sources, where: str) -> str:
     """The figures of one attack in a sentence."""
     one = sources.value(where)
-    better = one["low"] > one["chance"]
+    better = one["name"] in {attack.name for attack in sources.beating(where.partition(":")[0])}
     found = "does better than chance" if better else "does no better than chance"
     interval = f"{one['score']} {one['value']:.3f}, {one['low']:.3f} to {one['high']:.3f}; chance {one['chance']:g}"
     return f"The attack '{one['name']}' ({one['view']}) {found}: {interval}."
