@@ -6,7 +6,7 @@ here in one of two ways:
 
 * as a row of numbers. Its norm is that of these numbers (`row_squares`), and they are summed in float64;
 * as Σ_t b_t a_tᵀ over T positions, never formed. Its norm follows from two Gram matrices in float64, and the sum over
-records and positions is one matrix product in float64. Terms may cancel, so that g is far smaller than the terms of the
+records and positions is a matrix product in float64. Terms may cancel, so that g is far smaller than the terms of the
 sum, A = ‖a‖ ‖b‖ ≥ Σ_t ‖a_t‖ ‖b_t‖. A is therefore included: ‖g‖² + (A/2^8)² takes the place of ‖g‖². On a GPU with
 Triton, kernels form g tile by tile while they sum it (`sum_kernels`): then it is a row of numbers, though it is never
 stored.
@@ -145,14 +145,19 @@ def _gram_at_once(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True) -> Tensor:
-    """Σ factor · Σ_t b_t a_tᵀ over all records, as one matrix product in float64."""
+    """Σ factor · Σ_t b_t a_tᵀ over all records, by matrix products in float64."""
     if plain and formed_in_kernels(a.device.type, a.shape[1]):
         from airlock.training.per_sample import sum_kernels
 
         found: Tensor = sum_kernels.product_sum(factors, a, b)
         return found
     weighted = b.double().mul_(factors[:, None, None]) if b.dtype != torch.float64 else b * factors[:, None, None]
-    return weighted.flatten(0, 1).t() @ a.flatten(0, 1).double()
+    left, right = weighted.flatten(0, 1), a.flatten(0, 1)
+    step = at_once(right, 2 * right.shape[1])  # a few rows at a time, since copies are slow in fresh memory
+    total = left.new_zeros(left.shape[1], right.shape[1])
+    for rows, columns in zip(torch.split(left, step), torch.split(right, step), strict=True):
+        total.addmm_(rows.t(), columns.double())
+    return total
 
 
 def at_once(like: Tensor, numbers: int) -> int:
