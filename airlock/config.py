@@ -15,6 +15,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from fractions import Fraction as Ratio
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -55,41 +56,113 @@ Count = Annotated[int, Field(ge=0)]
 Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=8)]
 
 
-class Column(Frozen):
-    """The public schema of one column: a number with its range, or a category with its values.
+def _bound(value: object) -> object:
+    """A date in ISO form as one; a number, or anything else, unchanged."""
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
+        return date.fromisoformat(value)
+    return value
 
-    Numbers are clamped to [min, max] and scaled to [0, 1]. Categories become one-hot.
+
+Bound = Annotated[float | date, BeforeValidator(_bound)]
+_DAY_0 = date(1970, 1, 1).toordinal()
+INDICATOR = "indicator"  # as `missing`: a feature of its own says that there is no value
+
+
+def as_number(value: float | date) -> float:
+    """A number as it is, a date as days since 1970-01-01."""
+    return float(value.toordinal() - _DAY_0) if isinstance(value, date) else float(value)
+
+
+class Column(Frozen):
+    """The public schema of one column: a number or a date with its range, or a category with its values.
+
+    Numbers are clamped to [min, max] and scaled to [0, 1]; so are dates, by their days. Categories become one-hot.
 
     Args:
-        min: The lower end of a number's range.
+        kind: "number", "date" or "category"; it follows from the other keys when left out, except that a date is
+            recognised by its range.
+        min: The lower end of the range: a number, or a date such as 1990-01-31.
         max: The upper end.
         scale: How a number is scaled: "linear", or "log" for amounts of which most are small (log(1 + x − min)).
         categories: The values of a category; a plain list instead of the table is a shorthand.
         other: Whether values that are not listed share one extra slot; otherwise records with such a value are left
             out.
+        missing: What stands for an empty cell: a number or date in the range, a declared category, or "indicator", an
+            additional feature that is 1 where there is no value. When left out, records without a value are left out,
+            except where `other` takes them.
+        outside: What becomes of a value outside the range: "clamp", or "refuse", which leaves the record out.
+        unit: What the numbers are measured in, such as "mg/dl"; for readers.
     """
 
-    min: float | None = None
-    max: float | None = None
+    kind: Literal["number", "date", "category"] | None = None
+    min: Bound | None = None
+    max: Bound | None = None
     scale: Literal["linear", "log"] = "linear"
     categories: tuple[str, ...] | None = None
     other: bool = False
+    missing: Annotated[float | date | str, BeforeValidator(_bound)] | None = None
+    outside: Literal["clamp", "refuse"] = "clamp"
+    unit: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\x00-\x1f]*$")] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Column:
-        number = self.min is not None and self.max is not None
-        if number == (self.categories is not None) or (number and self.other) or (not number and self.scale == "log"):
+        ranged = self.min is not None and self.max is not None
+        if ranged == (self.categories is not None) or (ranged and self.other) or (not ranged and self.scale == "log"):
             raise ValueError("needs either min and max (a number) or categories (with other = true or false)")
-        if number and not self.min < self.max:  # type: ignore[operator]
+        if ranged and isinstance(self.min, date) != isinstance(self.max, date):
+            raise ValueError("needs two numbers or two dates as min and max")
+        if self.kind not in (None, self.sort):
+            raise ValueError(f"is a {self.sort} by its other keys, and kind says {self.kind}")
+        if ranged and not self.low < self.high:
             raise ValueError("needs min < max")
         if self.categories is not None and len(set(self.categories)) < len(self.categories):
             raise ValueError("names a category twice")
+        if not ranged and self.outside == "refuse":
+            raise ValueError("has no range that a value could be outside of; without other = true, none but the "
+                             "declared categories is taken")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _missing_fits(self) -> Column:
+        value = self.missing
+        if value is None or value == INDICATOR:
+            if value is not None and self.categories is not None and INDICATOR in self.categories:
+                raise ValueError("has a category called 'indicator', so that missing = \"indicator\" is ambiguous")
+        elif self.categories is not None:
+            if value not in self.categories:
+                raise ValueError('needs a declared category, or "indicator", as missing')
+        elif isinstance(value, str) or isinstance(value, date) != isinstance(self.min, date):
+            raise ValueError(f'needs a {self.sort} in the range, or "indicator", as missing')
+        elif not self.low <= as_number(value) <= self.high:
+            raise ValueError("needs a value from min to max as missing")
         return self
 
     @property
+    def sort(self) -> Literal["number", "date", "category"]:
+        """What kind of column it is."""
+        if self.categories is not None:
+            return "category"
+        return "date" if isinstance(self.min, date) else "number"
+
+    @property
+    def low(self) -> float:
+        """The lower end of the range, of dates in days since 1970-01-01; 0 for a category."""
+        return 0.0 if self.min is None else as_number(self.min)
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
+        return 0.0 if self.max is None else as_number(self.max)
+
+    @property
+    def flagged(self) -> bool:
+        """Whether a feature of its own, its last, says that there is no value."""
+        return self.missing == INDICATOR
+
+    @property
     def width(self) -> int:
-        """How many numbers it is encoded as."""
-        return 1 if self.categories is None else len(self.categories) + self.other
+        """How many features it is encoded as."""
+        return (1 if self.categories is None else len(self.categories) + self.other) + self.flagged
 
 
 def _column(value: object) -> object:

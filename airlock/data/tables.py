@@ -10,8 +10,9 @@ UTF-8.
 
 Encoding by the public schema: cells in, numbers out; nothing is fitted to the records.
 
-A number is clamped to its declared [min, max] and scaled to [0, 1], linearly or by its logarithm; a category becomes
-one-hot by its declared values. The same cell always gives the same numbers, whatever the other records are, so encoding
+A number is clamped to its declared [min, max] and scaled to [0, 1], linearly or by its logarithm; a date is a number of
+days; a category becomes one-hot by its declared values. An empty cell becomes what the schema declares, or leaves its
+row out. The same cell always gives the same numbers, whatever the other records are, so encoding
 costs no privacy budget. A row with a cell that does not fit the schema is added to the `Faults` and left out; the
 holder is told its number and the column, never the cell's content.
 """
@@ -23,6 +24,7 @@ import difflib
 import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.config import Column, DataConfig
+from airlock.config import Column, DataConfig, as_number
 from airlock.data.limits import check_bytes, check_ratio, reading
 from airlock.data.parquet_pages import largest_page
 from airlock.data.remarks import Fault, Faults
@@ -49,7 +51,11 @@ def width(columns: Mapping[str, Column]) -> int:
 
 
 def encode(
-    columns: Mapping[str, Column], cells: Mapping[str, Cells], faults: Faults, first: int = 0
+    columns: Mapping[str, Column],
+    cells: Mapping[str, Cells],
+    faults: Faults,
+    first: int = 0,
+    clamped: Faults | None = None,
 ) -> NDArray[np.float32]:
     """One block of rows as features, in the order of the schema.
 
@@ -58,80 +64,116 @@ def encode(
         cells: The cells of each column.
         faults: Collects the rows that do not fit; what is returned for them has no meaning.
         first: The position of the first row in the file.
+        clamped: Collects the rows with a value that was clamped to its range, if anyone asks.
     """
     count = len(next(iter(cells.values())))
     block = np.zeros((count, width(columns)), np.float32)
     at = 0
     for name, column in columns.items():
         if column.categories is None:
-            block[:, at] = _scale(numbers(name, cells[name], faults, first), column)
-            at += 1
+            found, empty = _filled(name, cells[name], column, faults, first)
+            _outside(name, found, column, faults if column.outside == "refuse" else clamped, first)
+            block[:, at] = _scale(found, column)
+            if column.flagged:
+                block[:, at + 1] = empty
         else:
-            places = _places(name, cells[name], column.categories, column.other, faults, first)
+            places = _places(name, cells[name], column, faults, first)
             block[np.arange(count), at + places] = 1
-            at += column.width
+        at += column.width
     return block
 
 
 def labels(name: str, cells: Cells, classes: tuple[str, ...], faults: Faults, first: int = 0) -> NDArray[np.int64]:
     """Class names as positions."""
     known = Fault(f"not a declared class in column '{name}'", "Correct the cells or data.classes.")
-    return _places(name, cells, classes, False, faults, first, known)
+    return _places(name, cells, Column(categories=classes), faults, first, known)
 
 
-def numbers(name: str, cells: Cells, faults: Faults, first: int = 0) -> NDArray[np.float64]:
-    """The cells as finite numbers; 0 where a row is at fault."""
+def _filled(
+    name: str, cells: Cells, column: Column, faults: Faults, first: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The cells as finite numbers, with what the schema declares in place of missing ones, and which these are."""
+    values, empty, wrong = _parsed(cells, column)
+    if column.missing is None:
+        text = not isinstance(cells, np.ndarray)  # in an array, NaN may also be a number that is none
+        faults.add(missing(name), first + np.flatnonzero(empty & text))
+        faults.add(_not_finite(name), first + np.flatnonzero(empty & (not text)))
+    what = "a date such as 2024-01-31" if column.sort == "date" else "a number"
+    faults.add(Fault(f"not {what} in column '{name}'", "Correct the cells, or declare categories."), first + wrong)
+    infinite = ~np.isfinite(values) & ~empty
+    faults.add(_not_finite(name), first + np.flatnonzero(infinite))
+    values[infinite] = column.low
+    values[empty] = column.low if column.missing is None or column.flagged else as_number(column.missing)  # type: ignore[arg-type]
+    return values, empty
+
+
+def _parsed(cells: Cells, column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
+    """Numbers, where a cell is missing, and the positions of cells that are no numbers; 0 there."""
     if isinstance(cells, np.ndarray):
         values = cells.astype(np.float64, copy=True)
-    else:
-        values = np.zeros(len(cells), np.float64)
-        empty, wrong = [], []
-        for i, cell in enumerate(cells):
-            if cell is None or not cell.strip():
-                empty.append(first + i)
-                continue
-            try:
-                values[i] = float(cell if "_" not in cell else "")
-            except ValueError:
-                wrong.append(first + i)
-        faults.add(missing(name), empty)
-        faults.add(Fault(f"not a number in column '{name}'", "Correct the cells, or declare categories."), wrong)
-    unbounded = np.flatnonzero(~np.isfinite(values))
-    faults.add(Fault(f"NaN or infinity in column '{name}'", "Fill in missing values beforehand."), first + unbounded)
-    values[unbounded] = 0.0
-    return values
+        return values, np.isnan(values), np.empty(0, np.int64)
+    values, empty, wrong = np.zeros(len(cells), np.float64), np.zeros(len(cells), bool), []
+    for i, cell in enumerate(cells):
+        if cell is None or not cell.strip():
+            empty[i] = True
+            continue
+        try:
+            values[i] = _days(cell) if column.sort == "date" else float(cell if "_" not in cell else "")
+        except ValueError:
+            wrong.append(i)
+    if column.missing is not None:  # where an empty cell has a meaning, so has one that says NaN
+        empty |= np.isnan(values)
+    return values, empty, np.array(wrong, np.int64)
+
+
+def _days(cell: str) -> float:
+    """A date in ISO form, with or without a time of day, as days since 1970-01-01.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    return as_number(datetime.fromisoformat(cell.strip()).date())
 
 
 def missing(name: str) -> Fault:
     """An empty cell: a fill value must not be derived from the records."""
     return Fault(
         f"an empty cell in column '{name}'",
-        "Fill it with a public constant beforehand or, for a category, set other = true.",
+        'Declare what it stands for, such as missing = 60 or missing = "indicator".',
     )
 
 
+def _not_finite(name: str) -> Fault:
+    return Fault(
+        f"NaN or infinity in column '{name}'",
+        "Correct the cells, or declare what a missing value stands for, such as missing = 60.",
+    )
+
+
+def _outside(name: str, values: NDArray[np.float64], column: Column, told: Faults | None, first: int) -> None:
+    """Tell which values are outside the declared range."""
+    if told is not None:
+        beyond = np.flatnonzero((values < column.low) | (values > column.high))
+        do = "Correct the cells or the range." if column.outside == "refuse" else "They count as the nearest end."
+        told.add(Fault(f"a value outside the declared range in column '{name}'", do), first + beyond)
+
+
 def _scale(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
-    low, high = column.min or 0.0, column.max or 0.0
-    above, span = np.clip(values, low, high) - low, high - low
+    above, span = np.clip(values, column.low, column.high) - column.low, column.high - column.low
     return np.log1p(above) / np.log1p(span) if column.scale == "log" else above / span
 
 
 def _places(
-    name: str,
-    cells: Cells,
-    known: tuple[str, ...],
-    other: bool,
-    faults: Faults,
-    first: int,
-    unknown: Fault | None = None,
+    name: str, cells: Cells, column: Column, faults: Faults, first: int, unknown: Fault | None = None
 ) -> NDArray[np.int64]:
-    index = {value: place for place, value in enumerate(known)}
+    """The position of each cell among the slots of its column; 0 where a row is at fault."""
+    index, rest, none = slots(column)
     places = np.zeros(len(cells), np.int64)
     empty: list[int] = []
     wrong: list[int] = []
     for i, cell in enumerate(cells):
         text = "" if cell is None else str(cell)
-        place = index.get(text, index.get(text.strip(), len(known) if other else None))
+        place = index.get(text, index.get(text.strip(), rest if text.strip() else none))
         if place is not None:
             places[i] = place
         else:
@@ -140,6 +182,15 @@ def _places(
     faults.add(missing(name), empty)
     faults.add(unknown or undeclared, wrong)
     return places
+
+
+def slots(column: Column) -> tuple[dict[str, int], int | None, int | None]:
+    """The slot of each declared category, of one that is not declared, and of an empty cell; None leaves a row out."""
+    index = {value: place for place, value in enumerate(column.categories or ())}
+    rest = len(index) if column.other else None
+    if column.missing is None:
+        return index, rest, rest
+    return index, rest, column.width - 1 if column.flagged else index[str(column.missing)]
 
 
 # Files.
@@ -391,15 +442,29 @@ def _cells(name: str, values: Any, column: Column | None, faults: Faults, first:
     values = values.cast(kind)
     if column is None or column.categories is not None:
         return _text(name, values, kind)
+    if column.sort == "date":
+        return _dates(name, values, kind)
     if not _is_number(kind):
         raise DataError(
             f"numbers in column '{name}'", f"type {kind}", do="Convert the column, or declare its categories."
         )
-    if values.null_count:
+    if values.null_count and column.missing is None:
         faults.add(missing(name), first + np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)))
     if pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+
+
+def _dates(name: str, values: Any, kind: Any) -> list[str | None]:
+    """Cells of a column of dates as text; a time of day is cut off, in UTC where there is a zone."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        whole = values.cast(pa.timestamp("s"), safe=False).to_numpy(zero_copy_only=False)
+        return [None if np.isnat(cell) else str(cell)[:10] for cell in whole.astype("datetime64[s]")]
+    return (
+        _text(name, values, kind) if not pa.types.is_date(kind) else _text(name, values.cast(pa.string()), pa.string())
+    )
 
 
 def _text(name: str, values: Any, kind: Any) -> list[str | None]:

@@ -77,7 +77,7 @@ def lay_out(columns: Sequence[Column], products: bool, cuts: int = CUTS) -> Colu
     coarse = [round((cuts - 1) * (i + 1) / (_COARSE + 1)) for i in range(_COARSE)]
     blocks = []
     for column, start in zip(columns, starts, strict=False):
-        if column.categories is None:
+        if column.categories is None:  # whether it is missing takes part in no product
             first = cuts * numbers.index(start)
             blocks.append(([first + place for place in coarse], _COARSE))
         elif column.width <= _MOST_CATEGORIES:

@@ -360,3 +360,100 @@ def test_no_line_is_read_more_than_a_few_times(line: str, last: str, monkeypatch
     told = [line] * 3000 + [last] * bool(last)
     assert list(csv_rows(iter(told), 2)).count(None) >= 1000
     assert read[0] <= 5 * len(told)
+
+
+# What is missing, dates, and values outside a range.
+
+RICH = {
+    "age": {"min": 0, "max": 100, "missing": 60, "unit": "years"},
+    "dose": {"min": 0, "max": 10, "missing": "indicator", "outside": "refuse"},
+    "seen": {"min": "2020-01-01", "max": "2020-12-31", "kind": "date"},
+    "ward": {"categories": ["north", "south"], "missing": "south"},
+    "blood": {"categories": ["A", "B"], "other": True, "missing": "indicator"},
+}
+
+
+def rich(**cells):
+    """One row of cells, encoded; None if it is left out."""
+    whole = {"age": "50", "dose": "5", "seen": "2020-01-01", "ward": "north", "blood": "A"} | cells
+    columns = config("x", columns=RICH, label="y").data.columns
+    faults = Faults()
+    found = encode(columns, {name: [cell] for name, cell in whole.items()}, faults)
+    return found[0].tolist() if faults.kept(1)[0] else None
+
+
+def test_what_stands_for_a_missing_value_is_declared():
+    whole = [0.5, 0.5, 0, 0, 1, 0, 1, 0, 0, 0]
+    assert rich() == whole
+    for empty in ("", " ", None):
+        assert rich(age=empty) == pytest.approx([0.6, *whole[1:]])
+        assert rich(dose=empty) == [0.5, 0, 1, *whole[3:]]
+        assert rich(ward=empty) == [*whole[:4], 0, 1, *whole[6:]]
+        assert rich(blood=empty) == [*whole[:6], 0, 0, 0, 1]
+        assert rich(seen=empty) is None
+    assert rich(age="nan") == rich(age="")
+    assert rich(age="inf") is None
+    assert rich(blood="O") == [*whole[:6], 0, 0, 1, 0]
+
+
+def test_a_date_is_its_days_in_the_declared_range():
+    assert rich(seen="2020-12-31")[3] == 1
+    assert rich(seen="2020-07-02")[3] == pytest.approx(183 / 365)
+    assert rich(seen="2020-07-02T23:59:59")[3] == rich(seen="2020-07-02")[3]
+    assert rich(seen="1999-01-01")[3] == 0
+    assert rich(seen="2.7.2020") is None
+    assert rich(seen="183") is None
+
+
+def test_a_value_outside_its_range_is_clamped_or_left_out_as_declared():
+    assert rich(age="1000")[0] == 1
+    assert rich(dose="11") is None
+    columns, told = config("x", columns=RICH, label="y").data.columns, Faults()
+    cells = {
+        "age": ["-3", "7"],
+        "dose": ["1", "1"],
+        "seen": ["2020-02-01"] * 2,
+        "ward": ["north"] * 2,
+        "blood": ["A"] * 2,
+    }
+    encode(columns, cells, Faults(), clamped=told)
+    assert told.kept(2).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ({"min": 0, "max": 10, "missing": 11}, "from min to max"),
+        ({"min": 0, "max": 10, "missing": "unknown"}, "a number in the range"),
+        ({"min": 0, "max": "2020-01-01"}, "two numbers or two dates"),
+        ({"min": 0, "max": 10, "kind": "date"}, "a number by its other keys"),
+        ({"categories": ["a"], "missing": "b"}, "a declared category"),
+        ({"categories": ["a", "indicator"], "missing": "indicator"}, "ambiguous"),
+        ({"categories": ["a"], "outside": "refuse"}, "no range"),
+        ({"min": "2020-01-01", "max": "2021-01-01", "missing": 5}, "a date in the range"),
+    ],
+)
+def test_a_column_that_contradicts_itself_is_refused(column, why):
+    with pytest.raises(ConfigError, match=why):
+        config("x", columns={"a": column}, label="y")
+
+
+def test_dates_and_missing_values_of_a_parquet_file(tmp_path):
+    import datetime
+
+    days = [datetime.date(2020, 1, 1) + datetime.timedelta(6 * i) for i in range(60)]
+    rows = [
+        row | {"seen": day, "age": None if i % 2 else row["age"]}
+        for i, (row, day) in enumerate(zip(ROWS, days, strict=True))
+    ]
+    columns = COLUMNS | {"age": {"min": 0, "max": 100, "missing": "indicator"}, "seen": RICH["seen"]}
+    found = []
+    for kind in (pa.date32(), pa.timestamp("ns"), pa.timestamp("us", "UTC"), pa.string()):
+        split = load(own(write_parquet(tmp_path / "d.parquet", rows, seen=kind), columns=columns))
+        parts = [part.x for part in (split.private, split.public, split.test, split.holdout)]
+        found.append(np.sort(np.concatenate(parts), axis=0))
+        assert len(found[-1]) == 60
+        assert not split.remarks or "left out" not in " ".join(split.remarks)
+    for other in found[1:]:
+        assert np.array_equal(found[0], other)
+    assert found[0][:, 1].sum() == 30

@@ -105,3 +105,15 @@ def test_values_that_are_no_numbers_give_finite_features() -> None:
     assert isinstance(net, Framed)
     wild = torch.full((1, net.front[0].plain.numel() + 2), float("nan"))  # type: ignore[index, union-attr, operator]
     assert torch.isfinite(net.centre(net.front(wild))).all()
+
+
+def test_whether_a_number_is_missing_is_a_feature_beside_its_steps() -> None:
+    flagged = Column(min=0, max=1, missing="indicator")
+    layout = lay_out((flagged, COLOURS, NUMBER), products=True)
+    assert (layout.width, layout.numbers, layout.plain) == (6, (0, 5), (1, 2, 3, 4))
+    net = steps_linear(layout, 2)
+    x = torch.tensor([[0.0, 1.0, 1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 1.0, 0.0, 0.0, 0.5]])
+    with torch.no_grad():
+        features = net.front(x)
+    assert torch.allclose(features.norm(dim=1), torch.ones(2), atol=1e-4)
+    assert not torch.equal(features[0], features[1])
