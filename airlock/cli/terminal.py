@@ -309,13 +309,20 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
+SEARCHING = "searching"  # the label of a search's progress
+
+
 def _progress_lines() -> Callable[[str, int, int], None]:
-    """Reports progress in lines, of which each label has at most ten: for logs."""
+    """Reports progress in lines, of which each label has at most ten: for logs.
+
+    How far a search is follows from the secret number of its runs. A bar vanishes, but a log is kept and may leave, so
+    it has no lines about searches.
+    """
     told: dict[str, int] = {}
 
     def report(label: str, done: int, total: int) -> None:
         tenth = 10 * done // max(1, total)
-        if tenth > told.get(label, 0) and not assists():
+        if tenth > told.get(label, 0) and label != SEARCHING and not assists():
             told[label] = tenth
             tell("", f"{label}: {done:,} of {total:,}")
 

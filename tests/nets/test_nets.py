@@ -86,7 +86,7 @@ def test_the_users_own_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(NetError, match="Module"):
         create("hospital_nets:wrong", (4,), 2, 0)
     for missing in ("hospital_nets:none", "no_such_module:f"):
-        with pytest.raises(NetError, match="a function at"):
+        with pytest.raises(NetError, match="a function, a class or a network at"):
             create(missing, (4,), 2, 0)
 
 

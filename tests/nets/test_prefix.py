@@ -146,7 +146,11 @@ def test_the_users_own_is_cut_and_narrowed(tmp_path: Path, monkeypatch: pytest.M
     assert small.parameter_bytes < prefix.parameter_bytes
     whole = open_prefix("own_front:Odd", 1, SHAPE)
     assert torch.equal(narrow(whole, [2])(images()), whole(images())[:, [2]])
-    for name, m, words in (("parts", 5, "1 to 4 layers"), ("flat", 2, "maps"), ("none", 1, "a function at")):
+    for name, m, words in (
+        ("parts", 5, "1 to 4 layers"),
+        ("flat", 2, "maps"),
+        ("none", 1, "a function, a class or a network at"),
+    ):
         with pytest.raises(NetError, match=words):
             open_prefix(f"own_front:{name}", m, SHAPE)
 
