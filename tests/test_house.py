@@ -255,6 +255,7 @@ def test_every_command_and_option_is_documented() -> None:
             "approve",
             "audit",
             "bench",
+            "check",
             "compare",
             "court",
             "datasets",

@@ -3,7 +3,7 @@
 Heavy libraries are imported inside the commands, so that `airlock --help` is instant.
 
     terminal  what all commands share: tables or JSON, progress, errors to exit codes
-    datasets  which data sets are found, and how to get the others
+    datasets  which data sets are found, and what is in the way of one's own
     advise    which method to use, before any record is read
     compare   every method on the same records; and `airlock demo`
     plan      the guarantee before any data is read, and the curve of ε
@@ -36,7 +36,7 @@ from airlock.cli.audit import audit
 from airlock.cli.bench import bench
 from airlock.cli.compare import compare, demo
 from airlock.cli.court import court
-from airlock.cli.datasets import datasets
+from airlock.cli.datasets import check, datasets
 from airlock.cli.export import export
 from airlock.cli.features import features
 from airlock.cli.gate import gate, policy
@@ -71,7 +71,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 for _command in (
-    demo, datasets, advise, compare, plan, tune, release, audit, verify, show, gate, approve, export, court, serve,
+    demo, datasets, check, advise, compare, plan, tune, release, audit, verify, show, gate, approve, export, court, serve,
     pretrain,
     bench,
 ):  # fmt: skip

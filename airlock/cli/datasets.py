@@ -1,14 +1,17 @@
-"""`airlock datasets`: which data sets are found, which are missing, and how to get them."""
+"""`airlock datasets`: which data sets are found; and `airlock check`: what is in the way of one's own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from airlock.cli.terminal import DataDirOption, JsonOption, print_json, print_table, shown, translate_errors
 
 if TYPE_CHECKING:
     from airlock.data import Listing
+    from airlock.data.table_check import Obstacle
 
 
 @translate_errors
@@ -57,3 +60,38 @@ def _plain(entry: Listing) -> dict[str, Any]:
         "problem": entry.problem,
         "how_to_get": entry.source.get,
     }
+
+
+FOR_THE_HOLDER = (
+    "This was found by looking at the records: it is for your eyes alone, and nothing of it enters a release. Declare "
+    "ranges and categories from what is known about such data, not from what is found here."
+)
+
+
+@translate_errors
+def check(
+    what: Path = typer.Argument(help="A config, or a CSV or Parquet file.", show_default=False),
+    data_dir: Path | None = DataDirOption,
+    as_json: bool = JsonOption,
+) -> None:
+    """List everything that is in the way of your own data, with a remedy each; for your eyes alone."""
+    found = _look_at(what, data_dir)
+    if as_json:
+        print_json([one._asdict() for one in found])
+        return
+    rows = [[one.where, one.what, one.do] for one in found]
+    title = "What is in the way" if rows else "Nothing is in the way"
+    print_table(f"{title}: stays inside", ["where", "what", "what to do"], rows, FOR_THE_HOLDER)
+
+
+def _look_at(what: Path, data_dir: Path | None) -> tuple[Obstacle, ...]:
+    from airlock.config import load
+    from airlock.data import load as load_data
+    from airlock.data.table_check import Obstacle, check_table, is_table
+
+    if is_table(what):
+        return check_table(what)
+    config = load(what)
+    if is_table(Path(config.data.source)):
+        return check_table(Path(config.data.source), config.data)
+    return tuple(Obstacle("records", remark, "") for remark in load_data(config, data_dir).remarks)

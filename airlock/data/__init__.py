@@ -14,6 +14,7 @@ nothing in this package unpickles, and nothing is allocated because a header say
     batches        CIFAR's pickled batches, read without running them
     own            the user's own files, and a folder of images
     tables         CSV and Parquet, encoded by the public schema
+    table_check    everything that is in the way of a table, for the holder alone
     parquet_pages  how large the pages of a Parquet file become in memory
     npz            arrays in an npz file, validated before they are read
     feature_files  features on disk: shards and their manifest

@@ -1,0 +1,100 @@
+"""Every problem of a messy table is found, with a remedy, and no cell is quoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from typer.testing import CliRunner
+
+from airlock.cli import app
+from airlock.config import DataConfig
+from airlock.data.table_check import Obstacle, check_table
+
+MESSY = "\ufeffpatient_id;born;weight;income;score;mood;\ufb01le;mood\n" + "".join(
+    f"p{i};{1950 + i}-03-0{i % 9 + 1};{60 + i},5;12'{i:03};{'n/a' if i == 3 else i};{'glad' if i % 2 else i};x;y\n"
+    for i in range(30)
+)
+
+
+def written(folder: Path, text: str) -> Path:
+    place = folder / "own.csv"
+    place.write_text(text, encoding="utf-8")
+    return place
+
+
+def said(found: tuple[Obstacle, ...]) -> dict[str, str]:
+    return {f"{one.where}: {one.what}": one.do for one in found}
+
+
+def test_a_messy_table_has_all_of_its_problems_in_one_list(tmp_path: Path) -> None:
+    found = said(check_table(written(tmp_path, MESSY + "only;three;cells\n")))
+    for expected in (
+        "the file: semicolons between the columns",
+        "column 'mood': two columns have this name",
+        "column '\ufb01le': characters that look like others",
+        "row 31: not 8 cells like the header",
+        "column 'patient_id': every value is another one",
+        "column 'born': a date in 30 of 30 cells",
+        "column 'weight': a decimal comma in 30 of 30",
+        "column 'income': thousands separators in 30 of 30",
+        "column 'score': a word or a sign for a missing number in 1 of 30 cells (row 4)",
+        "column 'mood': text among numbers in 15 of 30",
+    ):
+        assert sum(line.startswith(expected) for line in found) == 1, (expected, list(found))
+    assert all(found.values())
+    assert "p7" not in str(found)
+    assert "glad" not in str(found)
+
+
+def declared(**more: object) -> DataConfig:
+    table = {"source": "x", "label": "sick", "classes": ["no", "yes"], "records": 100,
+             "columns": {"age": {"min": 0, "max": 110}, "city": ["Bern", "Chur"]}}  # fmt: skip
+    return DataConfig.model_validate(table | more)
+
+
+CLEAN = "who,age,city,sick\n" + "".join(f"w{i % 40},{20 + i / 2},Bern,{'no' if i % 2 else 'yes'}\n" for i in range(100))
+
+
+def test_nothing_is_in_the_way_of_a_table_as_declared(tmp_path: Path) -> None:
+    assert check_table(written(tmp_path, CLEAN), declared()) == ()
+    assert check_table(written(tmp_path, CLEAN), declared(person="who", people=40)) == ()
+
+
+def test_whose_a_record_is_should_be_declared_where_people_repeat(tmp_path: Path) -> None:
+    found = said(check_table(written(tmp_path, CLEAN.replace("who", "patient"))))
+    assert 'person = "patient"' in found["column 'patient': it seems to say whose a record is, and values repeat"]
+
+
+def test_what_is_far_off_the_declaration_is_told(tmp_path: Path) -> None:
+    columns = {"age": {"min": 0, "max": 30}, "city": ["Basel", "Chur"], "towns": ["a", "b"]}
+    found = said(check_table(written(tmp_path, CLEAN), declared(records=1000, columns=columns)))
+    lines = "\n".join(found)
+    assert "column 'age': a number outside 0 to 30 in 79 of 100 cells" in lines
+    assert "column 'city': a value that is not declared in 100 of 100 cells" in lines
+    assert "column 'towns': declared, but not in the file" in lines
+    assert "There are 100 records, but 1,000 are declared" in lines
+    wide = said(check_table(written(tmp_path, CLEAN), declared(columns={"age": {"min": 0, "max": 1e4}})))
+    assert list(wide) == ["column 'age': less than a twentieth of its declared range is used"]
+
+
+def test_a_parquet_file_is_checked_alike(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"age": [1.0, None, 3.0], "sick": ["no", "yes", "no"]}), tmp_path / "own.parquet")
+    (found,) = check_table(tmp_path / "own.parquet")
+    assert (found.where, found.what) == ("column 'age'", "nothing in 1 of 3 cells (row 2)")
+
+
+def test_the_command_is_for_the_holder_and_its_exit_code_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "release.toml").write_text(
+        'channel = "weights"\nepsilon = 1.0\ndelta = 1e-5\n[data]\nsource = "own.csv"\nlabel = "sick"\n'
+        'classes = ["no", "yes"]\nrecords = 100\n[data.columns]\nage = {min = 0, max = 110}\n',
+        encoding="utf-8",
+    )
+    for text, title in ((CLEAN, "Nothing is in the way"), (CLEAN.replace("20.0", ""), "column 'age'")):
+        written(tmp_path, text)
+        for what in ("release.toml", "own.csv"):
+            told = CliRunner().invoke(app, ["check", str(tmp_path / what)])
+            assert told.exit_code == 0, told.output
+            assert "for your eyes alone" in " ".join(told.stdout.split())
+        assert title in CliRunner().invoke(app, ["check", str(tmp_path / "release.toml")]).stdout
