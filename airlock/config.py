@@ -551,7 +551,8 @@ def parse(model: type[M], table: Mapping[str, object], where: str = "") -> M:
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        found = error.errors(include_url=False)  # a misspelt key is also a missing one: the typed name says more
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
         raise _translate(model, first, where) from error
 
 

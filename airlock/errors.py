@@ -27,6 +27,7 @@ characters that are seen (`visible`).
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # control, direction, surrogates, separators of lines
 
@@ -45,6 +46,13 @@ def visible(text: str, breaks: bool = False) -> str:
         return text
     kept = "\n\t" if breaks else ""
     return "".join(c if c in kept or unicodedata.category(c) not in _UNSEEN else ascii(c)[1:-1] for c in text)
+
+
+def install_hint(extra: str) -> str:
+    """How to install an extra: from the checkout where this is one, else by the name of the package."""
+    root = Path(__file__).resolve().parents[1]
+    place = f"-e '{root}[{extra}]'" if (root / "pyproject.toml").is_file() else f"'airlock-ml[{extra}]'"
+    return f"pip install {place}"
 
 
 class AirlockError(Exception):

@@ -32,7 +32,7 @@ from airlock.bundle.files import claim, claimed, parse_json, read_file, replace_
 from airlock.bundle.vault import Vault
 from airlock.config import Frozen, ReleaseConfig, load_project
 from airlock.data import Records, Split
-from airlock.errors import AccountingError, AirlockError, ConfigError, FormatError, LedgerBroken, Refused
+from airlock.errors import AccountingError, AirlockError, ConfigError, FormatError, LedgerBroken, Refused, install_hint
 
 if TYPE_CHECKING:
     from airlock.ledger import Charged, Register
@@ -171,7 +171,7 @@ def _is_there(place: str) -> bool:
 def check_extra() -> None:
     """Say how to install what a register needs if it is missing."""
     if importlib.util.find_spec("sqlalchemy") is None:
-        raise ConfigError("the extra 'serve'", "no sqlalchemy", do="Install it: pip install 'airlock-ml[serve]'.")
+        raise ConfigError("the extra 'serve'", "no sqlalchemy", do=f"Install it: {install_hint('serve')}.")
 
 
 def filter_of(register: Register) -> PrivacyFilter:

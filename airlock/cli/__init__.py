@@ -71,7 +71,8 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 for _command in (
-    demo, datasets, check, advise, compare, plan, tune, release, audit, verify, show, gate, approve, export, court, serve,
+    demo, datasets, check, advise, compare, plan, tune, release, audit, verify, show, gate, approve, export, court,
+    serve,
     pretrain,
     bench,
 ):  # fmt: skip

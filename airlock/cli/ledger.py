@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from airlock.cli.terminal import JsonOption, VaultOption, err_console, print_json, print_table, translate_errors
-from airlock.errors import ConfigError
+from airlock.errors import ConfigError, install_hint
 
 if TYPE_CHECKING:
     from airlock.ledger import Ledger
@@ -137,7 +137,7 @@ def check_extra() -> None:
     """Say how to install what a service needs if it is missing."""
     for module in ("sqlalchemy", "fastapi", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(module) is None:
-            raise ConfigError("the extra 'serve'", f"no {module}", do="Install it: pip install 'airlock-ml[serve]'.")
+            raise ConfigError("the extra 'serve'", f"no {module}", do=f"Install it: {install_hint('serve')}.")
 
 
 def _place(place: str | None, sold: Sold | None, vault: Path | None) -> str:

@@ -89,7 +89,7 @@ def one_epsilon(config: CompareConfig) -> float:
         "one ε, for a choice that is paid for",
         f"{len(config.epsilons)} in epsilons",
         "One model leaves, and the ε of the search pays for all runs together.",
-        f"Name one: --set need.epsilon={config.epsilons[0]:g}.",
+        f"Name one: need = {{ epsilon = {config.epsilons[0]:g} }} in the config.",
     )
 
 

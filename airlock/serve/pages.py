@@ -84,6 +84,11 @@ def docs_page(service: Service, routes: list[tuple[str, str, str, str]]) -> str:
     )
 
 
+def front_page(service: Service) -> str:
+    """`GET /`: what is served, how to ask, and where the card is."""
+    return _render("front.html.j2", service)
+
+
 def _render(template: str, service: Service, **values: Any) -> str:
     return _environment().get_template(template).render(service=service, **values)
 

@@ -109,3 +109,19 @@ def test_every_command_prints_through_the_terminal() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             assert called not in ("print", "typer.echo", "typer.secho", "Console", "sys.stdout.write"), path.name
+
+
+def test_a_misspelt_key_is_named_as_it_was_typed() -> None:
+    from airlock.config import from_table
+    from airlock.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"found 'chanel'.*Did you mean 'channel'\?"):
+        from_table({"chanel": "weights", "data": "digits", "epsilon": 1.0, "delta": 1e-5})
+
+
+def test_an_install_hint_works_where_it_is_read() -> None:
+    from airlock.errors import install_hint
+
+    root = Path(airlock.cli.__file__).parents[2]
+    assert install_hint("ray") == f"pip install -e '{root.resolve()}[ray]'"
+    assert (root / "pyproject.toml").is_file()

@@ -282,7 +282,9 @@ def test_pages(shop: Shop) -> None:
     docs = shop.web.get("/docs")
     for _, path, _, _ in ROUTES:
         assert path in docs.text
-    for page in (card, budget, docs):
+    front = shop.web.get("/")
+    assert all(f'href="{path}"' in front.text for path in ("/card", "/docs", "/budget"))
+    for page in (card, budget, docs, front):
         assert page.headers["content-type"].startswith("text/html")
         assert "default-src 'none'" in page.headers["content-security-policy"]
         assert "http://" not in page.text.replace("http://www.w3.org", "")

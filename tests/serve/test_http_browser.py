@@ -37,7 +37,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, S
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["/budget", "/docs", "/card"])
+@pytest.mark.parametrize("path", ["/", "/budget", "/docs", "/card"])
 def test_pages_are_readable(
     browser: Any, shop: tuple[str, str, Service], path: str, scheme: str, width: int, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from airlock.errors import ConfigError, TrainingError
+from airlock.errors import ConfigError, TrainingError, install_hint
 
 _STORE_BYTES = 150 << 20  # of the object store, in addition to records and models; Ray's minimum is 75 MB
 _LONGEST_FOLDER = 30  # characters in a temporary folder's path: that of a socket below it must not exceed 107
@@ -35,7 +35,7 @@ def import_ray() -> Any:
         raise ConfigError(
             "Ray, for the engine 'ray'",
             "that it cannot be imported",
-            do="Run: pip install 'airlock-ml[ray]', or use the engine 'local'.",
+            do=f"Run: {install_hint('ray')}, or use the engine 'local'.",
         ) from error
 
 
