@@ -132,10 +132,8 @@ def table(rows: list[Row], epsilon: float, key: str, form: str) -> list[str]:
     """One line per data set; the best private method in bold."""
     private, everybody = [ADVISED, *PRIVATE], [ADVISED, *PRIVATE, *OPEN]
     lines = ["| data | " + " | ".join(everybody) + " |", "|---" * (len(everybody) + 1) + "|"]
-    for name in [
-        *TABLES,
-        *([ADULT] if any(row["data"] == ADULT and row["epsilon"] == epsilon for row in rows) else []),
-    ]:
+    adult = [ADULT] if (ADULT, ADVISED, epsilon, 0) in keys_of(rows) else []
+    for name in [*TABLES, *adult]:
         means = {method: mean(rows, name, method, epsilon, key) for method in everybody}
         best = (min if key == "calibration_error" else max)(v for m in private if (v := means[m]) is not None)
         cells = [name]
