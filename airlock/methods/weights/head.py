@@ -20,11 +20,12 @@ records moves both by no more than one record does, and the events are the same 
 
 Settings follow one rule for all data and every ε: with noise z on steps that are scaled to clip norm C and expected lot
 L, a weight ends with noise of about η·√k·z·C/((1-m)·L). The learning rate η makes this 1. Features and weights have
-scale 1 as well, so this is the point where signal and noise meet. The rule, the 200 steps, the clip norm for pictures
-and the whitening of scattering features (`nets.frontend`) were chosen on Fashion-MNIST, the use of public images
-(`public`) on CIFAR-100; docs/results/weights.md has the tables. For tables, the cut points, the share that places
-them, the clip norm and when pairs of columns are used were chosen on tables of the KEEL collection that are named in
-docs/results/tables.md, and on no other.
+scale 1 as well, so this is the point where signal and noise meet. For tables, which may have few records, sampling
+error counts like noise: z becomes √(z² + k·s²), or a small table at a large ε would be fitted to its last record. The
+rule, the 200 steps, the clip norm for pictures and the whitening of scattering features (`nets.frontend`) were chosen
+on Fashion-MNIST, the use of public images (`public`) on CIFAR-100; docs/results/weights.md has the tables. What is
+particular to tables (the cut points, the share that places them, the clip norm, s, the largest rate and when pairs of
+columns are used) was looked up on tables of the KEEL collection; docs/results/tables.md names the development tables.
 
 Public images (`settings.public`) are used in the clear, for the front end alone; `data.public` keeps them apart from
 the private records.
@@ -94,6 +95,7 @@ from airlock.training.sampling import sampled
 _SHARE_OF_THE_MEAN, _SHARE_OF_COUNTS = 0.05, 0.1  # of the budget
 _SIGNAL_OF_A_PAIR = 20.0  # records over the noise of all steps, for each pair of columns
 _MOST_PAIRS = 2_000_000  # times records: their features are kept in memory
+_SAMPLING_ERROR = 1.3  # of a table's summed gradients, in clip norms: it is the same in all steps
 _LARGEST_RATE = 100.0  # over 1 − momentum: descent on features of norm 1 is stable far beyond it
 PUBLIC_FRONT = "The front end is public: it was neither trained nor chosen on the private records."
 TABLE_FRONT = (
@@ -360,16 +362,21 @@ class Head(Channel[HeadFigures]):
     def _figures(self, noise_multiplier: float) -> HeadFigures:
         """All that follows from the noise and the settings."""
         settings = self.settings
-        unit = (1 - settings.momentum) * self.expected_lot / (noise_multiplier * self.clip_norm)
-        rate = settings.learning_rate or unit / math.sqrt(settings.steps)
-        if self.tabular and settings.learning_rate is None:
-            rate = min(rate, _LARGEST_RATE * (1 - settings.momentum))
+        rate = settings.learning_rate or self._rate(noise_multiplier)
         recipe = Recipe(steps=settings.steps, learning_rate=rate, momentum=settings.momentum, precision="fp32")
         return HeadFigures(
             recipe, self.sampling_probability, self.expected_lot, self.clip_norm, noise_multiplier,
             self._first_noise(noise_multiplier), "counts" if self.tabular else "mean", self.facts.most,
             self.facts.rows(self.expected_lot),
         )  # fmt: skip
+
+    def _rate(self, noise_multiplier: float) -> float:
+        """The learning rate by the rule above; for tables with sampling error beside the noise, and a bound."""
+        root, rest = math.sqrt(self.settings.steps), 1 - self.settings.momentum
+        if self.tabular:
+            noise_multiplier = math.hypot(noise_multiplier, _SAMPLING_ERROR * root)
+        rate = rest * self.expected_lot / (noise_multiplier * self.clip_norm) / root
+        return min(rate, _LARGEST_RATE * rest) if self.tabular else rate
 
     def _first_noise(self, noise_multiplier: float) -> GaussianNoise | None:
         """The noise on what is released first, by its share of the budget; None where nothing is."""

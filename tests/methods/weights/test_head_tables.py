@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,15 @@ def test_pairs_are_used_where_there_are_enough_records_or_they_are_asked_for() -
 def test_steps_need_declared_columns() -> None:
     with pytest.raises(ConfigError, match="declared columns"):
         head(replace(FACTS, columns=()), features="steps").plan()
+
+
+def test_sampling_error_bounds_the_rate_of_a_table() -> None:
+    facts = replace(FACTS, records=700)
+    noisy, clear = (head(facts, epsilon).planned.figures for epsilon in (0.5, 30.0))
+    of_noise, of_clear = (0.1 * f.expected_lot / (f.noise_multiplier * math.sqrt(200)) for f in (noisy, clear))
+    assert noisy.recipe.learning_rate == pytest.approx(of_noise, rel=0.05)
+    assert clear.recipe.learning_rate == pytest.approx(0.1 * clear.expected_lot / (1.3 * 200), rel=0.05)
+    assert clear.recipe.learning_rate < of_clear / 3
 
 
 @pytest.mark.parametrize("people", [False, True])
