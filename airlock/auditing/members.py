@@ -29,11 +29,16 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.one_run_audit import Game
 from airlock.auditing.result import Scores
 from airlock.config import SplitConfig
-from airlock.data import Records, Split, at_most, content_digests, joined, person_digests, share
+from airlock.data import Facts, Records, Split, at_most, content_digests, joined, person_digests, share
 from airlock.data.split import Part
 from airlock.training.loop import mix
 
 FEWEST = 50
+PARTS: tuple[Part, ...] = ("private", "holdout")
+TOO_FEW = (
+    "Membership inference: it takes {fewest} {counted} of the private part and as many of the holdout, after room for "
+    "chance, and the declared number leaves {found}. {remedy}"
+)
 GROUPED = "Whether a person as a whole was in the data: attacks look at single records, and people here have several."
 _DEVIATIONS = 3.0  # below the expected size: actual sizes vary around it, and the figure must not depend on them
 _SPARE = 3.0  # standard deviations by which the expected number that stays is below the number that takes part
@@ -131,10 +136,33 @@ def _of(records: Records, units: Order) -> Records:
     return records.take(np.concatenate([np.empty(0, np.int64), *own]))
 
 
-def public_count(split: Split, part: Part, fractions: SplitConfig, most: int) -> int:
+def public_count(facts: Facts, part: Part, fractions: SplitConfig, most: int) -> int:
     """How many records, or people, of a part may take part: derived from public figures, never from the actual size."""
-    expected = split.facts.expected(part, fractions)
+    expected = facts.expected(part, fractions)
     return min(int(expected - _DEVIATIONS * math.sqrt(expected)), most)
+
+
+def too_few(facts: Facts, fractions: SplitConfig) -> str | None:
+    """Why no attack on membership can be made, and what to change; None if one can. From public figures alone."""
+    plain = fractions.model_copy(update={"public_without": ()})
+    counts = {part: public_count(facts, part, plain, FEWEST) for part in PARTS}
+    small = [part for part in PARTS if counts[part] < FEWEST]
+    if not small:
+        return None
+    found = " and ".join(f"about {max(0, counts[part])} {part}" for part in small)
+    return TOO_FEW.format(fewest=FEWEST, counted=facts.counted, found=found, remedy=_remedy(facts, fractions, small))
+
+
+def _remedy(facts: Facts, fractions: SplitConfig, small: list[Part]) -> str:
+    """The smallest holdout, in whole percent, that leaves enough on both sides; or that there is none."""
+    percents = range(math.ceil(100 * fractions.holdout), 100) if small == ["holdout"] else range(0)
+    for percent in percents:
+        if fractions.public + fractions.test + percent / 100 >= 1:
+            break
+        tried = fractions.model_copy(update={"holdout": percent / 100, "public_without": ()})
+        if min(public_count(facts, part, tried, FEWEST) for part in PARTS) >= FEWEST:
+            return f"Make the release with split.holdout = {percent / 100:g}."
+    return "With so few records no split leaves enough for both: a release of them cannot be attacked here."
 
 
 def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSet | None:
@@ -145,7 +173,7 @@ def draw(split: Split, fractions: SplitConfig, seed: int, most: int) -> AttackSe
     membership.
     """
     plain = fractions.model_copy(update={"public_without": ()})
-    count = min(public_count(split, part, plain, most) for part in ("private", "holdout"))
+    count = min(public_count(split.facts, part, plain, most) for part in PARTS)
     private, holdout = (at_most(part, split.facts.records_per_person, seed) for part in (split.private, split.holdout))
     split = replace(split, private=private, holdout=holdout)
     first, second = (np.random.default_rng(seed).permutation(part.units) for part in (private, holdout))

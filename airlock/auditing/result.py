@@ -14,8 +14,8 @@ intervals, measured on records that no guarantee covers (the holdout), sent thro
 computed from what left.
 
 Several attacks are several tries: of twenty that find nothing, one is above chance at the usual 95%. Each interval
-holds by itself. Whether an attack *does better than chance* is asked of all attacks and thresholds of an audit together, each
-with an equal share of the error (Bonferroni), so that an audit of a release that tells nothing says so of none of them,
+holds by itself. Whether an attack *does better than chance* is asked of all attacks and thresholds of an audit at once,
+each with an equal share of the error (Bonferroni), so that an audit of a release that tells nothing names none of them,
 with the stated confidence: `Audit.beating` and `Audit.rare_finds`.
 """
 

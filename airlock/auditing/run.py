@@ -46,7 +46,7 @@ from airlock.auditing.attacks.label_only import Kind, labels_of
 from airlock.auditing.attacks.shadows import Logits, release_shadows
 from airlock.auditing.attacks.signals import Mask, loss
 from airlock.auditing.bounds import Floats
-from airlock.auditing.members import FEWEST, AttackSet, draw, left_out, units_of
+from airlock.auditing.members import FEWEST, AttackSet, draw, left_out, too_few, units_of
 from airlock.auditing.metrics import measure_all
 from airlock.auditing.result import Audit, Scores
 from airlock.auditing.target import Target
@@ -65,7 +65,7 @@ from airlock.training.loop import mix
 _MOST = 10_000
 _LESSONS = 5000  # the most answers that the attack network of a class learns from
 
-TOO_FEW = "Membership inference: the holdout is too small for it, or smaller than the stated number of records."
+FEWER = "Membership inference: the holdout or the private part is too small, as there are fewer records than declared."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
 NOT_TESTED = (
@@ -123,7 +123,7 @@ def attack_quickly(
     """
     attack_set = draw(split, fractions, seed, _MOST)
     if attack_set is None:
-        return Audit((), (TOO_FEW, NO_SHADOWS, *NOT_TESTED)), {}
+        return Audit((), (_why_none(split, fractions), NO_SHADOWS, *NOT_TESTED)), {}
     target = Target(net, lambda model: net, classes, delta)
     return _measured(target, _quick(target, attack_set), (*left_out(split), NO_SHADOWS, *NOT_TESTED), attack_set)
 
@@ -153,7 +153,7 @@ def attack(
     """
     attack_set = draw(split, fractions, seed, settings.most)
     if attack_set is None:
-        return Audit((), (TOO_FEW, *NOT_TESTED)), {}
+        return Audit((), (_why_none(split, fractions), *NOT_TESTED)), {}
     found, untested = list(_quick(target, attack_set)), [UNLIKE] if settings.like == "plain" else []
     works: list[Callable[[], list[Scores]]] = [
         lambda: _labels(target, attack_set, settings, seed, run),
@@ -194,7 +194,7 @@ def attack_answers(
     each = query_attack.records_asked(answerer, split.facts.records_per_person)
     untested = query_attack.untested(answerer, most, each)
     if attack_set is None:
-        return Audit((), (TOO_FEW, *untested)), {}
+        return Audit((), (_why_none(split, fractions), *untested)), {}
     attack_set, stream = attack_set.limited(each, seed), Stream.from_system()
     found = [query_attack.repeated(answerer, attack_set.members, attack_set.others, stream.child("again"), each)]
     if settings:
@@ -203,6 +203,11 @@ def attack_answers(
             answerer, attack_set.members, attack_set.others, kinds, settings.queries, seed, own, run or Run(), each
         )
     return _scored(found, delta, answerer.interface.classes, (*untested, *left_out(split)), attack_set)
+
+
+def _why_none(split: Split, fractions: SplitConfig) -> str:
+    """Why no attack was made; for the dossier, as it may be that there are fewer records than declared."""
+    return too_few(split.facts, fractions) or FEWER
 
 
 def _measured(

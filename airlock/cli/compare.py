@@ -56,6 +56,8 @@ LEGEND = (
     "Refuted at: the ε at which the court showed the same theorem to be false. "
     "Accuracy: on test records, with a 95% interval. AUC: of the best attack; 0.5 is random guessing."
 )
+RECALL = " Recall: the mean of the classes, each of which counts the same."
+_TELLING = 0.02  # between mean recall and accuracy: then classes are unequal, and both are shown
 
 
 @translate_errors
@@ -220,23 +222,31 @@ def print_comparison(found: Comparison, out: Path) -> None:
     from airlock.comparison.values import words_for
 
     rows = sorted(found.rows(), key=lambda row: (row.epsilon_asked or 0.0, -row.accuracy))
+    recall = any(abs((row.balanced_accuracy or row.accuracy) - row.accuracy) > _TELLING for row in rows)
+    columns = ["ε", "method", "promise", "accuracy, %", *(["recall, %"] if recall else []), "AUC"]
     cells = [
         [
             "" if row.epsilon_asked is None else f"{row.epsilon_asked:g}",
             words_for(row.method),
             promise(found, row),
             f"{100 * row.accuracy:.1f} ({100 * row.low:.1f}–{100 * row.high:.1f})",
+            *([_percent(row.balanced_accuracy)] if recall else []),
             "" if row.auc is None else f"{row.auc:.3f}",
         ]
         for row in rows
     ]
     seeds = "1 run" if len(found.seeds) == 1 else f"up to {len(found.seeds)} runs"
+    said = [LEGEND + (RECALL if recall else ""), "", found.advice.sentence, "", *_no_better(found), *missing(found)]
     print_table(
         f"{found.data.name}, δ = {found.delta:g}, {seeds} each, best first at every ε",
-        ["ε", "method", "promise", "accuracy, %", "AUC"],
+        columns,
         cells or [["", "nothing was finished in time", "", "", ""]],
-        "\n".join([LEGEND, "", found.advice.sentence, "", *missing(found), *found.notes, "", *_places(out)]),
+        "\n".join([*said, *found.notes, "", *_places(out)]),
     )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
 
 
 def promise(found: Comparison, row: Row) -> str:
@@ -255,6 +265,11 @@ def _refuted(found: Comparison, row: Row) -> str:
     if verdict is None or claim is None or not verdict.refuted or math.isclose(verdict.claim_epsilon, claim):
         return "refuted"
     return f"refuted at {verdict.claim_epsilon:.3g}"
+
+
+def _no_better(found: Comparison) -> list[str]:
+    said = found.no_better()
+    return [said, ""] if said else []
 
 
 def missing(found: Comparison) -> list[str]:

@@ -162,6 +162,7 @@ def plan(
     asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed))
     chosen = _chosen(asked, characterised, figure)
     made, counted = plan_in_register(asked, data_dir, vault)
+    parts = _parts(asked, data_dir)
     curve = made.curve()
     if figure is not None and chosen is None:
         write_figure(figure, draw_curve(_drawable(made, curve), f"Plan: {made.channel}/{made.method}"))
@@ -173,6 +174,7 @@ def plan(
                 "method_chosen": is_free(asked),
                 "guarantee": made.guarantee.to_dict(),
                 "details": dict(made.details),
+                "parts": parts,
                 "curve": curve.to_dict() if curve else None,
             }
             | ({"chosen": chosen_json(chosen)} if chosen else {})
@@ -182,7 +184,7 @@ def plan(
         if counted and not counted.fits:
             raise counted.refusal()
         return
-    _print_table(made, is_free(asked))
+    _print_table(made, parts, is_free(asked))
     _print_search(asked, made)
     if chosen and "chosen" not in made.details:
         print_lines(lambda width, plain: chosen.why)
@@ -225,7 +227,19 @@ def _drawable(made: Plan, curve: Curve | None) -> Curve:
 CHOSEN = "chosen from public facts, since the config names none; to fix it, write method = "
 
 
-def _print_table(made: Plan, chosen: bool) -> None:
+def _parts(config: ReleaseConfig, data_dir: Path | None) -> dict[str, Any]:
+    """The expected sizes of the parts, and why no attack could be made, if so; from public figures alone."""
+    from airlock.auditing.members import too_few
+    from airlock.data import describe
+    from airlock.data.split import Part
+
+    facts = describe(config, data_dir)
+    names: tuple[Part, ...] = ("private", "public", "test", "holdout")
+    sizes = {name: facts.expected(name, config.split) for name in names}
+    return {"counted": facts.counted, "sizes": sizes, "no_attacks": too_few(facts, config.split)}
+
+
+def _print_table(made: Plan, parts: dict[str, Any], chosen: bool) -> None:
     promise = made.guarantee
     left_out = [line.removeprefix(NOT_COVERED) for line in promise.assumptions if line.startswith(NOT_COVERED)]
     rows: list[tuple[str, Any]] = [
@@ -238,6 +252,8 @@ def _print_table(made: Plan, chosen: bool) -> None:
         ("δ", f"{promise.delta:g}"),
         ("accountant", f"{promise.accountant_used}, {promise.accountant_version}"),
         ("sampling", promise.sampling),
+        ("parts, about", ", ".join(f"{size:,} {name}" for name, size in parts["sizes"].items() if size)),
+        *([("no attacks", parts["no_attacks"])] if parts["no_attacks"] else []),
         *((key.replace("_", " "), _number(value)) for key, value in made.details.items()),
     ]
     print_table(f"Plan: {made.channel}/{made.method}", ["", ""], [[key, str(value)] for key, value in rows])

@@ -39,6 +39,7 @@ def show(
 
     Run `airlock verify` to find out whether a card can be believed.
     """
+    from airlock.auditing.usefulness import compare_with_blind
     from airlock.bundle import Vault, older, read
     from airlock.bundle import dossier as dossiers
     from airlock.bundle.contents import Contents
@@ -70,6 +71,8 @@ def show(
         ["protects", protects(promise.unit, promise.relation)],
         ["ε, δ", f"{epsilon}, {promise.delta:g} ({promise.accountant}, {promise.accountant_version})"],
     ]
+    if card.utility is not None:
+        rows.append(["beside guessing", compare_with_blind(card.utility.figures).sentence])
     rows += [[name, _figure(one)] for name, one in useful_rows(card)] or [["accuracy", card.words.utility]]
     if card.compression is not None:
         rows.append(["smaller, faster", smaller_words(card.compression)])
@@ -107,6 +110,7 @@ def _print_older(card: OlderCard, as_json: bool) -> None:
 
 def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     """Everything that stays inside."""
+    from airlock.auditing.usefulness import compare_with_blind
     from airlock.bundle.dossier import STAYS
     from airlock.bundle.rendering.page import rows_of
 
@@ -118,6 +122,7 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
         ["STAYS INSIDE", STAYS],
         ["summary", made.headline],
         ["exact count", f"{use.correct:,} of {use.records:,} test records were classified correctly"],
+        ["beside guessing", compare_with_blind(use.figures).sentence],
     ]
     rows += [[name, _figure(one)] for name, one in rows_of(use.figures, ())]
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in made.audit.attacks]

@@ -14,6 +14,8 @@ from typing import Any
 from airlock import data, methods
 from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing import Audit, judge, proportion_interval
+from airlock.auditing.evaluation import Figures, exact
+from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.packing import packing_of
 from airlock.comparison.matrix import ASIDE, Task, protects, title_of
 from airlock.comparison.settings import BaselineSettings
@@ -113,14 +115,15 @@ def _opened(task: Task, ways: Ways, progress: Progress | None) -> Cell:
     If it is trained on the public records alone, it gets the same number of steps: fewer records, seen more often.
     """
     how, config, begin = ways.baseline, task.config, time.monotonic()
-    records = data.describe(config, ways.data_dir).expected("private", config.split)
+    facts = data.describe(config, ways.data_dir)
+    records = facts.expected("private", config.split)
     steps = how.epochs * math.ceil(records / how.batch_size)
     recipe = Recipe(steps=steps, optimiser="adam", learning_rate=how.learning_rate, schedule="cosine")
     found = train_openly(config, ways.data_dir, progress, recipe=recipe, batch_size=how.batch_size,
                          part="public" if task.method == PUBLIC else "private")  # fmt: skip
     return Cell(
         **_about(task),
-        **_use(found.utility.correct, found.utility.records),
+        **_use(found.utility.correct, found.utility.records, exact(found.utility, len(facts.classes))),
         **_attacked(found.audit.rounded()),
         seconds=time.monotonic() - begin,
         parameters=found.parameters,
@@ -147,7 +150,7 @@ def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
     queries = release.artefact.questions
     return Cell(
         **_about(task) | {"protects": protects(promise, queries)},
-        **_use(inside.utility.correct, inside.utility.records),
+        **_use(inside.utility.correct, inside.utility.records, inside.utility.figures),
         **_attacked(inside.audit),
         epsilon=promise.epsilon if proven and release.secure_noise else None,
         seconds=seconds,
@@ -163,9 +166,19 @@ def planned_questions(plan: Plan) -> int | None:
     return int(found) if plan.channel == "answers" and isinstance(found, int) else None
 
 
-def _use(correct: int, records: int) -> dict[str, Any]:
+def _use(correct: int, records: int, figures: Figures) -> dict[str, Any]:
     low, high = proportion_interval(correct, records, CONFIDENCE)
-    return {"accuracy": correct / records, "low": low, "high": high, "correct": correct, "records": records}
+    return {
+        "accuracy": correct / records,
+        "low": low,
+        "high": high,
+        "correct": correct,
+        "records": records,
+        "majority": figures.majority.value,
+        "balanced_accuracy": figures.balanced_accuracy.value,
+        "scores_auc": None if figures.auc is None else figures.auc.value,
+        "use": compare_with_blind(figures).state,
+    }
 
 
 def _attacked(audit: Audit) -> dict[str, Any]:

@@ -60,6 +60,10 @@ CHOICE_DEPENDS = (
     "their ε pays for it."
 )
 NOTES = (COMPUTED_FROM_RECORDS, CHOICE_DEPENDS)
+NO_BETTER = (
+    "No better than blind guessing, which is right {blind} of the time: {names}. Their accuracy says nothing, however "
+    "high it is; `airlock gate` rejects such a release."
+)
 NAME = "report.html"
 PLAIN = "weights/gaussian"  # plain DP-SGD, the reference for every channel
 CHANNELS = {
@@ -147,6 +151,15 @@ class Comparison(Frozen):
         """Every method at every ε, aggregated over its seeds, in the order of the cells; failed cells are left out."""
         return rows_of(self.cells)
 
+    def no_better(self) -> str:
+        """Which methods are no better than a blind guess, in a sentence; empty if none is."""
+        found = [row for row in self.rows() if row.no_better and row.method != PUBLIC]
+        if not found:
+            return ""
+        blind = max(1.0 / len(self.data.classes), *(row.majority or 0.0 for row in found))
+        names = (words_for(row.method, () if row.epsilon_asked is None else (row.epsilon_asked,)) for row in found)
+        return NO_BETTER.format(blind=percent(blind), names=", ".join(names))
+
     def left_out(self) -> list[tuple[str, str]]:
         """Dropped cells grouped by method, and why they were dropped."""
         runs: dict[tuple[str, str, bool], dict[float | None, list[int | None]]] = {}
@@ -176,7 +189,8 @@ class Comparison(Frozen):
 
 _COLUMNS = (
     "method", "channel", "status", "epsilon_asked", "epsilon", "claim_epsilon", "seed", "accuracy", "low", "high",
-    "correct", "records", "epsilon_measured", "seconds", "bytes", "parameters", "queries", "error",
+    "correct", "records", "majority", "balanced_accuracy", "scores_auc", "use",
+    "epsilon_measured", "seconds", "bytes", "parameters", "queries", "error",
 )  # fmt: skip
 
 
@@ -263,6 +277,7 @@ def render(found: Comparison) -> str:
             first_lines=first_lines(found),
             inside=INSIDE if not found.data.named else "Public data",
             need=need_words(found.need),
+            no_better=found.no_better(),
             lines=shown,
             standings=[one for one in charts.WORDS if any(line.standing == one for line in shown)],
             accuracy=accuracy_figures(found, shown),

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from airlock.accounting.guarantee import Status
 from airlock.auditing.result import Aim, View
+from airlock.auditing.usefulness import REJECTED, State
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape, Signed
 
 # Reference rows; no method has these names.
@@ -115,6 +116,10 @@ class Cell(Frozen):
         high: Upper end.
         correct: The number of test records classified correctly.
         records: The number of test records.
+        majority: The share of the largest class among them: the accuracy of always naming it.
+        balanced_accuracy: The mean recall of the classes.
+        scores_auc: With two classes, the AUC of the model's scores; null where it gives none.
+        use: Whether it is better than a blind guess (`auditing.usefulness`); null in results of earlier versions.
         attacks: The attacks that were run on it.
         not_tested: What was not tested, one sentence each.
         epsilon_measured: The largest ε that an attack refutes; null if no attack was run.
@@ -140,6 +145,10 @@ class Cell(Frozen):
     high: Proportion | None = None
     correct: Count | None = None
     records: Count | None = None
+    majority: Proportion | None = None
+    balanced_accuracy: Proportion | None = None
+    scores_auc: Proportion | None = None
+    use: State | None = None
     attacks: tuple[AttackSummary, ...] = ()
     not_tested: tuple[str, ...] = ()
     epsilon_measured: Epsilon | None = None
@@ -170,6 +179,10 @@ class Row(Frozen):
         high: Mean of the upper ends.
         lowest: The accuracy of the worst seed.
         highest: The accuracy of the best seed.
+        majority: The mean over the seeds.
+        balanced_accuracy: The mean over the seeds.
+        scores_auc: The mean over the seeds.
+        no_better: Whether no seed is better than a blind guess.
         auc: The largest membership AUC of any attack, averaged over the seeds; null if no attack was run.
         epsilon_measured: The largest over the seeds.
         seconds: The mean over the seeds.
@@ -191,6 +204,10 @@ class Row(Frozen):
     high: Proportion
     lowest: Proportion
     highest: Proportion
+    majority: Proportion | None = None
+    balanced_accuracy: Proportion | None = None
+    scores_auc: Proportion | None = None
+    no_better: bool = False
     auc: float | None
     epsilon_measured: Epsilon | None
     seconds: Seconds
@@ -333,6 +350,10 @@ def _row(cells: list[Cell]) -> Row:
         high=fmean(_there(cell.high for cell in cells)),
         lowest=min(accuracies),
         highest=max(accuracies),
+        majority=_mean(_there(cell.majority for cell in cells)),
+        balanced_accuracy=_mean(_there(cell.balanced_accuracy for cell in cells)),
+        scores_auc=_mean(_there(cell.scores_auc for cell in cells)),
+        no_better=all(cell.use in REJECTED for cell in cells),
         auc=_mean([worst.auc for cell in cells if (worst := worst_attack(cell))]),
         epsilon_measured=max(_there(cell.epsilon_measured for cell in cells), default=None),
         seconds=fmean(cell.seconds for cell in cells),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from airlock.auditing.members import AttackSet, draw
+from airlock.auditing.members import AttackSet, draw, too_few
 from airlock.auditing.one_run_audit import membership_bound
 from airlock.config import SplitConfig
 from airlock.data import Facts, Records
@@ -117,3 +117,17 @@ def test_numbers_that_do_not_fit_leave_nobody(monkeypatch: pytest.MonkeyPatch) -
             assert not game.others.any()
             assert membership_bound(np.ones(60), np.zeros(60), 1e-5, 0.95, game) == 0.0
     assert 40 < nobody < 90
+
+
+def test_a_small_table_is_told_what_would_let_it_be_attacked() -> None:
+    """569 records leave 57 for the holdout, of which too few are sure to be there; 14% are enough."""
+    facts = Facts("test", (3,), ("no", "yes"), 569, None, "made up")
+    said = too_few(facts, SplitConfig())
+    assert said is not None
+    assert "about 34 holdout" in said
+    assert said.endswith("Make the release with split.holdout = 0.14.")
+    assert too_few(facts, SplitConfig(holdout=0.14)) is None
+    assert too_few(facts, SplitConfig(holdout=0.13)) is not None
+    none = too_few(Facts("test", (3,), ("no", "yes"), 120, None, "made up"), SplitConfig())
+    assert none is not None
+    assert "no split leaves enough" in none

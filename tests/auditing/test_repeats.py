@@ -41,19 +41,48 @@ def learned(private: Records) -> np.ndarray:
     return (2 * ones > counts).astype(np.int64)
 
 
-@pytest.mark.parametrize("repeats", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_the_interval_on_the_card_covers_the_truth(repeats: bool) -> None:
+def truths(labels: np.ndarray, scores: np.ndarray, repeats: bool) -> dict[str, float]:
+    """Every figure of the card for the whole population: of a model's label for each row, and its score in ten bins."""
     shares, odds = population(repeats)
-    covered = 0
+    zeros, ones = shares * (1 - odds), shares * odds
+    recalls = zeros[labels == 0].sum() / zeros.sum(), ones[labels == 1].sum() / ones.sum()
+    bins = np.minimum((scores * evaluation.BINS).astype(int), evaluation.BINS - 1)
+    low, high = (np.bincount(bins, side, evaluation.BINS) for side in (zeros, ones))
+    below = (np.cumsum(low) - low / 2) / low.sum()
+    return {
+        "accuracy": float(zeros[labels == 0].sum() + ones[labels == 1].sum()),
+        "majority": float(max(zeros.sum(), ones.sum())),
+        "recall of 0": float(recalls[0]),
+        "recall of 1": float(recalls[1]),
+        "balanced_accuracy": float(np.mean(recalls)),
+        "auc": float(high @ below / high.sum()),
+        "calibration_error": float(np.abs(high * (1 - evaluation.MIDDLES) - low * evaluation.MIDDLES).sum()),
+    }
+
+
+def figures_of(found: evaluation.Figures) -> dict[str, evaluation.Figure | None]:
+    whole = {name: getattr(found, name) for name in ("accuracy", "majority", "balanced_accuracy", "auc")}
+    recalls = {f"recall of {label}": one for label, one in enumerate(found.recalls)}
+    return {**whole, **recalls, "calibration_error": found.calibration_error}
+
+
+@pytest.mark.parametrize("repeats", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_every_interval_on_the_card_covers_the_truth(repeats: bool) -> None:
+    odds = population(repeats)[1]
+    covered: dict[str, int] = {}
     for seed in range(SEEDS):
         split = divide(FACTS, drawn(repeats, seed), None, FRACTIONS, seed)
         labels = learned(split.private)
-        truth = float(shares @ np.where(labels == 1, odds, 1 - odds))
-        right = labels[split.test.x[:, 0].astype(int)] == split.test.y
-        outcomes = Outcomes(np.where(right, split.test.y, 1 - split.test.y), split.test.y)
-        found = evaluation.figures(evaluation.evaluate(outcomes, 2, 1.0, Stream.from_seed(seed))).accuracy
-        covered += found.low <= truth <= found.high
-    assert covered >= 0.93 * SEEDS
+        scores = np.clip(odds + 0.3 * np.random.default_rng(5).normal(size=ROWS), 0, 1)
+        rows = split.test.x[:, 0].astype(int)
+        outcomes = Outcomes(split.test.y, labels[rows], scores[rows])
+        found = evaluation.figures(evaluation.evaluate(outcomes, 2, 1.0, Stream.from_seed(seed)))
+        told, truth = figures_of(found), truths(labels, scores, repeats)
+        for name, value in truth.items():
+            one = told[name]
+            assert one is not None
+            covered[name] = covered.get(name, 0) + (one.low <= value <= one.high)
+    assert min(covered.values()) >= 0.93 * SEEDS, covered
 
 
 def test_members_of_a_table_with_repeats_are_not_told_apart_by_their_rows() -> None:

@@ -255,3 +255,11 @@ def test_without_a_card_the_gate_is_skipped_and_the_bundle_fails_anyway(folder: 
     found = verify(folder, gated=True)
     assert not found.ok
     assert [check.outcome for check in found.checks[-2:]] == ["skipped", "skipped"]
+
+
+def test_too_few_records_for_an_attack_are_no_reason_to_send_anyone_to_the_audit(config: ReleaseConfig):
+    told = "Membership inference: it takes 50 records. Make the release with split.holdout = 0.14."
+    found = judged(config, Audit((), (told,)))
+    assert says(found.reject, f"It cannot be done: {told}")
+    assert not says(found.reject, "`airlock audit` does it")
+    assert says(judged(config, Audit((), ())).reject, "`airlock audit` does it")

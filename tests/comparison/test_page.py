@@ -154,3 +154,19 @@ def test_the_need_in_words() -> None:
     assert need_words(Need()) == "The stated need: nothing was said about who receives it; it may run anywhere."
     assert need_words(Need(epsilon=3.0)).endswith("; ε = 3.")
     assert "at least 1,000 questions" in need_words(Need(receives="black-box", queries=1000, public=False))
+
+
+def test_methods_that_tie_at_the_share_of_the_largest_class_are_named() -> None:
+    """However high their accuracy: nine methods at 98% of which the largest class has 98% are no choice."""
+    made = tuple(
+        cell("weights/gaussian", epsilon, 0, 353, 0.5, majority=353 / 360, balanced_accuracy=0.5, use=use)
+        for epsilon, use in ((1.0, "useless"), (8.0, "better"))
+    )
+    found = comparison(cells=made, data=OWN)
+    said = found.no_better()
+    assert said.startswith(
+        "No better than blind guessing, which is right 98.1% of the time: weights/gaussian at ε = 1."
+    )
+    assert "ε = 8" not in said
+    assert "No better than blind guessing" in render(found)
+    assert comparison().no_better() == ""

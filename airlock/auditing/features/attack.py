@@ -279,7 +279,7 @@ def attack(
     """
     chosen, run = settings or FeatureAttackSettings(), run or Run()
     attack_set = draw(split, fractions, seed, chosen.images)
-    count = public_count(split, "test", fractions, chosen.known)
+    count = public_count(split.facts, "test", fractions, chosen.known)
     if attack_set is None or count < 8 or count > len(split.test):
         return Audit((), (TOO_FEW, *NOT_TESTED), Findings()), {}
     test = split.test.take(np.random.default_rng(seed).permutation(len(split.test))[:count])

@@ -28,6 +28,7 @@ from airlock.bundle.rendering.text import UNITS
 from airlock.bundle.signing.signatures import Endorsement, Signatures
 
 UNSEEN = "What attacks found is in the holder's dossier, which is not in this vault: it was not seen."
+BY_MEMBERSHIP = "Membership inference: "  # how the reason begins why no such attack could be made
 NO_UNIT = "Nothing is promised for any one record."
 
 
@@ -313,12 +314,18 @@ def _non_members(given: Evidence, audit: Audit, fewest: int) -> Found:
             yield Finding(f"{attack.non_members:,}", f"at least {fewest:,}", why)
 
 
+def _what_to_do(audit: Audit) -> str:
+    """Run the attacks; or, where there are too few records for them, what the audit said about that."""
+    told = next((line for line in audit.not_tested if line.startswith(BY_MEMBERSHIP)), None)
+    return "`airlock audit` does it." if audit.made or told is None else f"It cannot be done: {told}"
+
+
 @_rule("algorithms_and_correctness.required_attacks")
 @_of_audit
 def _required(given: Evidence, audit: Audit, by_kind: RequiredAttacks) -> Found:
     kind = given.card.artefact
     for words in missing(kind, audit.made, getattr(by_kind, kind)):
-        why = f"What leaves was not attacked by {words}. `airlock audit` does it."
+        why = f"What leaves was not attacked by {words}. {_what_to_do(audit)}"
         yield Finding("none", words, why)
 
 

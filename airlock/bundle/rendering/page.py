@@ -29,6 +29,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from airlock.auditing.evaluation import Figure, Figures
+from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import STAYS, Dossier
 from airlock.bundle.packing import packing_of
@@ -180,6 +181,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         code=_code,
         figures=formatting,
         size_rows=size_rows,
+        beside_blind=compare_with_blind,
         useful_rows=useful_rows,
         smaller_words=smaller_words,
     )
@@ -212,6 +214,12 @@ def figure(value: object) -> str:
     return str(value)
 
 
+MAJORITY = "share of the largest class: always naming it is right this often"
+BALANCED = "mean recall of the classes (balanced accuracy), in which rare classes count as much as frequent ones"
+AREA = "AUC: how often a record of the second class scores higher than one of the first; 50% by chance"
+CALIBRATION = "expected calibration error: how far its probabilities are off, on average"
+
+
 def useful_rows(card: Card) -> list[tuple[str, Figure]]:
     """Every figure about test records with its name, including per-class recall if there are few classes."""
     return [] if card.utility is None else rows_of(card.utility.figures, card.data.classes)
@@ -222,12 +230,12 @@ def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
 
     A recall whose interval covers almost all of 0 to 1 gets no row, though it remains among the figures.
     """
-    rows = [("accuracy", found.accuracy), ("share of the largest class", found.majority)]
-    rows.append(("mean recall of the classes", found.balanced_accuracy))
+    rows = [("accuracy", found.accuracy), (MAJORITY, found.majority)]
+    rows.append((BALANCED, found.balanced_accuracy))
     if found.auc is not None:
-        rows.append(("AUC", found.auc))
+        rows.append((AREA, found.auc))
     if found.calibration_error is not None:
-        rows.append(("expected calibration error", found.calibration_error))
+        rows.append((CALIBRATION, found.calibration_error))
     names = list(classes) or [str(number) for number in range(len(found.recalls))]
     recalls = [(f"recall of {name}", one) for name, one in zip(names, found.recalls, strict=True)]
     told = [(name, one) for name, one in recalls if one.high - one.low < WIDE]
@@ -358,6 +366,7 @@ def render_dossier(dossier: Dossier) -> str:
         roc=_curves(dossier),
         figures=formatting,
         rows=rows_of(dossier.utility.figures, ()),
+        beside_blind=compare_with_blind,
     )
 
 

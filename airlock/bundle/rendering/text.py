@@ -20,6 +20,7 @@ from airlock.accounting import PrivacyFilter
 from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
+from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, one_in, percent_up, size, times
 from airlock.bundle.rendering.strength import Strength, strength
 from airlock.bundle.schema import (
@@ -210,9 +211,9 @@ WHERE: dict[frozenset[Place], str] = {
     frozenset({"cpu", "gpu"}): "partly on the CPU and partly on the GPU",
 }
 UTILITY = (
-    "About {records} {tested}. With {confidence} confidence the accuracy on {kind} lies between {low} and {high}. The "
-    "counts behind this have noise, which the interval contains; they cost {test one} ε = {epsilon}{covered}. "
-    "Exact figures are in the dossier, which stays with whoever made this release."
+    "{use} About {records} {tested}. With {confidence} confidence the accuracy on {kind} lies between {low} and "
+    "{high}. The counts behind this have noise, which the interval contains; they cost {test one} "
+    "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
 )
 COVERED = ", so that the guarantee is about {too}"
 MEASURED_INSIDE = (
@@ -453,6 +454,7 @@ def _useful(utility: Utility | None, promise: StatedGuarantee) -> str:
         return MEASURED_INSIDE
     found, words = utility.figures, _unit(promise)
     return UTILITY.format(
+        use=compare_with_blind(found).sentence,
         records=f"{found.records:,}",
         low=f"{found.accuracy.low:.1%}",
         high=f"{found.accuracy.high:.1%}",
