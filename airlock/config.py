@@ -118,6 +118,8 @@ class DataConfig(Frozen):
             column of `people.csv` in a folder of images. It is never a feature and never leaves.
         people: The number of people, as a public figure; it need not be exact. Never counted.
         records_per_person: A bound K on the records of one person that a step or a release uses; 8 if left out.
+        read_off: What was read off the records because their owner says that it is public: "classes", "records",
+            "ranges" or "people". The card says so. Nothing when left out, which is how it should be.
     """
 
     source: str
@@ -132,6 +134,7 @@ class DataConfig(Frozen):
     person: Annotated[str, Field(min_length=1)] | None = None
     people: Annotated[int, Field(ge=1)] | None = None
     records_per_person: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    read_off: tuple[Literal["classes", "records", "ranges", "people"], ...] | None = None
 
 
 def _no_count(value: object) -> object:

@@ -315,7 +315,10 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
         return data.describe(config)
     said, unit = card.data, unit_of(config)
     columns = tuple(config.data.columns.items())
-    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns)
+    known = Facts(
+        said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns,
+        read_off=config.data.read_off or (),
+    )  # fmt: skip
     if config.data.person is None or unit == "record":
         return replace(known, grouped=config.data.person is not None)
     if said.test_records is not None:

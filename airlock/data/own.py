@@ -1,4 +1,4 @@
-"""The user's own data: an npz, CSV or Parquet file, or a folder of images with one subfolder per class.
+"""The user's own data: an npz, CSV or Parquet file, a folder of images with one subfolder per class, or in memory.
 
 In: the `DataConfig`. Out: `Facts` that come from the config alone (for an npz file, the shape of a record comes from
 the array's header), or the raw records. The number of records is never counted for the facts: how many patients there
@@ -28,12 +28,12 @@ import numpy as np
 from PIL import Image
 
 from airlock.config import DataConfig, ReleaseConfig
-from airlock.data import tables
+from airlock.data import memory, tables
 from airlock.data.limits import check_bytes, reading
 from airlock.data.npz import NpzFile
 from airlock.data.people import MANIFEST, declared_people, refuse_test_file, unit_of
 from airlock.data.remarks import Fault, Faults
-from airlock.data.split import Facts
+from airlock.data.split import Facts, in_words
 from airlock.data.validate import Raw, check_classes
 from airlock.errors import AirlockError, ConfigError, DataError
 
@@ -178,6 +178,8 @@ NPZ = FileKind("npz file", _npz_shape, _npz_read)
 CSV = FileKind("CSV file", tables.shape, tables.read_csv)
 PARQUET = FileKind("Parquet file", tables.shape, tables.read_parquet)
 IMAGES = FileKind("folder of images", image_shape, read_images)
+FRAME = FileKind("table in memory", memory.shape, memory.read)
+ARRAYS = FileKind("arrays in memory", memory.shape, memory.read)
 _KINDS = {".npz": NPZ, ".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET}
 
 
@@ -210,10 +212,19 @@ def facts(config: ReleaseConfig) -> Facts:
         classes=check_classes(classes),
         records=data.records,
         test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
-        origin=f"The owner's {kind.title}; the number of records is declared, not counted; classes are {named_by}.",
+        origin=_origin(data, kind, named_by),
         columns=tuple(data.columns.items()),
+        read_off=data.read_off or (),
     )
     return _of_people(known, config, path, kind)
+
+
+def _origin(data: DataConfig, kind: FileKind, named_by: str) -> str:
+    """Where the data and what is said of them come from, in one sentence."""
+    if data.read_off:
+        seen = f"{in_words(data.read_off)} {'was' if data.read_off == ('records',) else 'were'} read off the records"
+        return f"The owner's {kind.title}; {seen}, because the owner says that this is public."
+    return f"The owner's {kind.title}; the number of records is declared, not counted; classes are {named_by}."
 
 
 def _of_people(facts: Facts, config: ReleaseConfig, path: Path, kind: FileKind) -> Facts:
@@ -223,6 +234,8 @@ def _of_people(facts: Facts, config: ReleaseConfig, path: Path, kind: FileKind) 
         return facts
     if kind is NPZ:
         NpzFile(path).check_person(data.person)
+    if kind is ARRAYS:
+        memory.check_person(data.person)
     if unit == "record":
         return replace(facts, grouped=True)
     if facts.test_records is not None:
@@ -250,6 +263,8 @@ def _read_test(path: Path, data: DataConfig, kind: FileKind, classes: tuple[str,
 
 
 def _kind(path: Path) -> FileKind:
+    if str(path) == memory.SOURCE:
+        return FRAME if isinstance(memory.current(), memory.Frame) else ARRAYS
     if path.is_dir():
         return IMAGES
     if path.suffix.lower() not in _KINDS:
@@ -270,6 +285,10 @@ def _check_keys(data: DataConfig, kind: FileKind) -> None:
         raise ConfigError(f"data.shape only for a folder of images, not for a {kind.title}", "one", do="Remove it.")
     if data.test is None:
         return
+    if kind in (FRAME, ARRAYS):
+        raise ConfigError(
+            "no data.test for data in memory", "one", do="Leave it out: test records are split off by split.test."
+        )
     path = Path(data.test)
     if not path.exists():
         raise ConfigError("a file or folder at data.test", f"nothing at {path}", do="Check the path.")

@@ -27,6 +27,7 @@ import difflib
 import hashlib
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -44,6 +45,13 @@ _CHOSEN = b"airlock chosen"
 # The bits of a person's number that decide where she is: they follow from her identifier alone. The bits above tell
 # apart people whose identifiers have the same hash (`data.people`).
 PLACED_BY = 2**53 - 1
+# What the owner of the records may declare to be public, so that it is read off them.
+READ_OFF = {
+    "classes": "the class names",
+    "records": "the number of records",
+    "ranges": "the ranges and categories of the columns",
+    "people": "the number of people",
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Facts:
         grouped: Whether the data say whose a record is although the unit is a record: people stay together in the
             split, and a person with several records is protected less.
         columns: Of a table: its columns by name, in the order in which they are encoded; empty for other data.
+        read_off: What was read off the records because their owner says that it is public; nothing, as a rule.
     """
 
     name: str
@@ -74,6 +83,7 @@ class Facts:
     records_per_person: int = 1
     grouped: bool = False
     columns: tuple[tuple[str, Column], ...] = ()
+    read_off: tuple[str, ...] = ()
 
     @property
     def unit(self) -> Literal["person", "record"]:
@@ -138,6 +148,12 @@ class Facts:
                 "Leave some out, or set split.public = 0.",
             )
         return tuple(self.classes.index(name) for name in fractions.public_without)
+
+
+def in_words(read_off: Sequence[str]) -> str:
+    """What was read off the records, in one phrase."""
+    shown = [READ_OFF[one] for one in read_off]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
 
 
 def share(part: Part, fractions: SplitConfig, has_test: bool) -> float:

@@ -21,6 +21,7 @@ from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.config import DataConfig, Frozen, ReleaseConfig, parse
 from airlock.data import Facts, Split
+from airlock.data.split import in_words
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Place, Randomness
 from airlock.methods.artefact import KINDS, Artefact, ArtefactKind, KeptFrontEnd, NetworkArtefact, weights_of
@@ -35,10 +36,12 @@ F = TypeVar("F", default=Any)
 Details = Mapping[str, str | int | float]
 ONE_RECORD = "One person contributes one record; whoever contributes several is protected less."
 SIZE = "The number of records stated on this card is public and was not derived from the private records."
+CHOSEN_BLINDLY = "Network, settings and class names were chosen without looking at the private records."
+CHOSEN_BY_NAMES = "Network and settings were chosen without looking at the private records."
 ASSUMED = (
     ONE_RECORD,
     SIZE,
-    "Network, settings and class names were chosen without looking at the private records.",
+    CHOSEN_BLINDLY,
 )
 # What is assumed in place of these where the data say whose a record is.
 ONE_IDENTIFIER = (
@@ -328,8 +331,15 @@ class Channel(ABC, Generic[F]):
 def assumed_of(facts: Facts, assumptions: tuple[str, ...]) -> tuple[str, ...]:
     """The sentences a reviewer ticks, for data that say whose a record is: several of one person are then allowed for.
 
-    Where the unit is a record all the same, the first sentence says who is not covered.
+    Where the unit is a record all the same, the first sentence says who is not covered. Where something was read off
+    the records, the first sentence says what.
     """
+    if facts.read_off:
+        shown = in_words(facts.read_off)
+        told = f"NOT COVERED: {shown}, read off the records: a record that is alone in showing them is not protected."
+        untrue = (told, SIZE, SIZES) if {"records", "people"} & set(facts.read_off) else (told,)
+        rest = (line.replace(CHOSEN_BLINDLY, CHOSEN_BY_NAMES) for line in assumptions if line not in untrue)
+        return (told, *assumed_of(replace(facts, read_off=()), tuple(rest)))
     if facts.unit == "person":
         of_people = {ONE_RECORD: ONE_IDENTIFIER, SIZE: SIZES}
         return tuple(of_people.get(line, line) for line in assumptions)
