@@ -126,5 +126,5 @@ def test_a_release_from_memory_says_so(tmp_path: Path) -> None:
     table = {**keys, "data": {"source": pl.from_pandas(FRAME), **declared}}
     again = airlock.release(table, tmp_path / "two", vault=vault)
     assert again.bundle.card.data == made.bundle.card.data
-    found = airlock.audit(made, data=FRAME, vault=vault, shadows=4, epochs=1, most=20)
+    found = airlock.audit(made, data=FRAME, vault=vault, shadows=4, epochs=1, most=200)
     assert found.dossier.audit is not None
