@@ -30,6 +30,7 @@ from airlock.comparison.run import Moment
 from airlock.comparison.run import compare as run_comparison
 from airlock.comparison.settings import CompareConfig
 from airlock.config import ReleaseConfig, parse
+from airlock.data import memory
 from airlock.errors import visible
 from airlock.pipeline import Audited, Outcome
 
@@ -76,13 +77,16 @@ def release(
         composes_with: Bundles of earlier releases from the same data; the card gives the total.
         insecure_seed: Seed the privacy noise; for tests only, and the card says so.
         vault: Where what must not leave is kept.
-        keys: Keys of the config, which replace those of `config`: `epsilon=1.0`, `settings={"steps": 50}`.
+        keys: Keys of the config, which replace those of `config`: `epsilon=1.0`, `settings={"steps": 50}`. `data` may
+            be a frame (pandas, polars, Arrow) or arrays (x, y) or (x, y, person); keys of the table [data] may then
+            stand beside it: `data=frame, label="ill", classes=["no", "yes"], records=2000, columns={...}`.
 
     Raises:
         Refused: The method is not proven and `accept_unproven` is false.
     """
-    made = _config(ReleaseConfig, config, keys, configs.load, configs.from_table)
-    with _bar() as progress:
+    keys, records = _taken(config, keys)
+    with records, _bar() as progress:
+        made = _config(ReleaseConfig, config, keys, configs.load, configs.from_table)
         return pipeline.make_release(
             made,
             Path(out),
@@ -130,8 +134,9 @@ def tune(
     Raises:
         ConfigError: The config has no search, or one that (ε, δ) cannot pay for.
     """
-    made = _config(ReleaseConfig, config, keys, configs.load, configs.from_table)
-    with _bar() as progress:
+    keys, records = _taken(config, keys)
+    with records, _bar() as progress:
+        made = _config(ReleaseConfig, config, keys, configs.load, configs.from_table)
         return pipeline.tune_release(
             made,
             Path(out),
@@ -149,7 +154,7 @@ def tune(
 def audit(
     bundle: Outcome | Audited | Bundle | Place,
     *,
-    data: str | None = None,
+    data: object = None,
     person: str | None = None,
     data_dir: Place | None = None,
     net: str | None = None,
@@ -167,7 +172,7 @@ def audit(
     Args:
         bundle: What was released, or its folder.
         data: The records that it came from, if they are your own or another package's source: a bundle never says where
-            they are stored.
+            they are stored. A path, a name, or the frame or arrays in memory.
         person: The column that says whose they are, if it is a release for people: a bundle never names that either.
         data_dir: Where named data sets are stored.
         net: The network's `package.module:function` if it is your own, or its name if it is another package's; it is
@@ -182,12 +187,13 @@ def audit(
     Raises:
         Refused: The bundle does not verify, or lacks a required signature.
     """
-    with _bar() as progress:
+    inside = memory.is_records(data)
+    with memory.held(data) if inside else contextlib.nullcontext(), _bar() as progress:
         return pipeline.audit_bundle(
             _folder(bundle),
             parse(AuditSettings, how, "audit"),
             overrides={
-                **({} if data is None else {"data.source": _placed(data)}),
+                **({} if data is None else {"data.source": memory.SOURCE if inside else _placed(str(data))}),
                 **({} if person is None else {"data.person": person}),
             },
             data_dir=_path(data_dir),
@@ -299,6 +305,29 @@ def _config(
     if isinstance(given, (str, Path)):
         return load(Path(given), keys)
     return from_table(given if isinstance(given, Mapping) else {}, keys)
+
+
+_OF_DATA = frozenset(configs.DataConfig.model_fields)
+
+
+def _taken(
+    config: object, keys: Mapping[str, object]
+) -> tuple[dict[str, object], contextlib.AbstractContextManager[None]]:
+    """The keys with what stands for records in memory, and a block within which those are held.
+
+    The records may be `data` itself or its `source`, in the keys or in the config. They never enter a config.
+    """
+    given = keys.get("data", config.get("data") if isinstance(config, Mapping) else None)
+    table = given if isinstance(given, Mapping) else {"source": given}
+    records = table.get("source")
+    if not memory.is_records(records):
+        return dict(keys), contextlib.nullcontext()
+    beside = {key: value for key, value in keys.items() if key in _OF_DATA and key not in ReleaseConfig.model_fields}
+    rest = {key: value for key, value in keys.items() if key not in beside}
+    if isinstance(config, (str, Path, ReleaseConfig)) and not isinstance(given, Mapping):
+        where = {f"data.{key}": value for key, value in {**beside, "source": memory.SOURCE}.items()}
+        return {**{key: value for key, value in rest.items() if key != "data"}, **where}, memory.held(records)
+    return {**rest, "data": {**table, **beside, "source": memory.SOURCE}}, memory.held(records)
 
 
 def _folder(bundle: Outcome | Audited | Bundle | Place) -> Path:

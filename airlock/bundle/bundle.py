@@ -47,6 +47,7 @@ from airlock.bundle.signing.envelope import release_statement, seal
 from airlock.bundle.signing.keys import SigningKey
 from airlock.bundle.vault import MARKER
 from airlock.config import ReleaseConfig
+from airlock.data import memory
 from airlock.data.feature_files import NAME
 from airlock.data.people import RECORDS_PER_PERSON
 from airlock.data.sources import SOURCES, named
@@ -256,7 +257,7 @@ def config_text(
     """
     table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude=set(NEVER_IN_A_BUNDLE))
     table |= {"method": plan.method, "net": net_name, "data": _data_table(config)}
-    if "source" not in table["data"] and records is not None:
+    if table["data"].get("source", memory.SOURCE) == memory.SOURCE and records is not None:
         table["data"].setdefault("records", records)
     table["settings"] = without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
     if "tune" in table:
@@ -273,6 +274,8 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
         table.pop(key, None)
     if source is not None:
         table["source"] = source
+    elif config.data.source == memory.SOURCE:
+        table["source"] = memory.SOURCE
     if not table.get("columns"):
         table.pop("columns", None)
     if "name" in table:

@@ -31,6 +31,7 @@ from airlock.bundle.packing import PACKINGS, packing_of
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import LifetimeBudget, OlderGuarantee, OtherRelease, StatedGuarantee
 from airlock.config import TuneConfig, parse, parse_toml
+from airlock.data import memory
 from airlock.data.sources import SOURCES
 from airlock.errors import AirlockError, ConfigError
 
@@ -286,7 +287,7 @@ def _config(files: Contents, card: Card) -> Defects:
     defects = [f"{key} in config.toml is not the one on the card." for key, v in wanted.items() if table.get(key) != v]
     defects += _searched(table.get("tune"), card)
     data = table.get("data")
-    if isinstance(data, dict) and (data.get("source", "digits") not in SOURCES or "test" in data):
+    if isinstance(data, dict) and (data.get("source", "digits") not in (*SOURCES, memory.SOURCE) or "test" in data):
         defects.append("config.toml says where the data lie.")
     if isinstance(data, dict) and data.get("person", bundle.PERSON) != bundle.PERSON:
         defects.append("config.toml says which column holds the people's identifiers.")

@@ -13,6 +13,7 @@ nothing in this package unpickles, and nothing is allocated because a header say
     cifar          CIFAR-10 and CIFAR-100, in a folder or in their archive
     batches        CIFAR's pickled batches, read without running them
     own            the user's own files, and a folder of images
+    memory         frames and arrays that are in memory
     tables         CSV and Parquet, encoded by the public schema
     table_check    everything that is in the way of a table, for the holder alone
     parquet_pages  how large the pages of a Parquet file become in memory

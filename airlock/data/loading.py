@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from airlock.config import ReleaseConfig, SplitConfig
-from airlock.data import own
+from airlock.data import memory, own
 from airlock.data.people import unit_of
 from airlock.data.remarks import about_classes, about_empty, about_shared, about_size
 from airlock.data.sources import Source, named
@@ -49,7 +49,7 @@ def load(config: ReleaseConfig, data_dir: Path | None = None) -> Split:
         data_dir: The folder of the named sources; defaults to the environment's AIRLOCK_DATA, then to ./data.
     """
     facts, raw_pool, raw_test = read_all(config, data_dir)
-    where = config.data.source
+    where = memory.WORDS if config.data.source == memory.SOURCE else config.data.source
     pool, left_out = check_records(facts, raw_pool, where)
     if raw_test is None:
         test = None

@@ -1,4 +1,4 @@
-"""The user's own data: an npz, CSV or Parquet file, or a folder of images with one subfolder per class.
+"""The user's own data: an npz, CSV or Parquet file, a folder of images with one subfolder per class, or in memory.
 
 In: the `DataConfig`. Out: `Facts` that come from the config alone (for an npz file, the shape of a record comes from
 the array's header), or the raw records. The number of records is never counted for the facts: how many patients there
@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from airlock.config import DataConfig, ReleaseConfig
-from airlock.data import tables
+from airlock.data import memory, tables
 from airlock.data.limits import check_bytes, reading
 from airlock.data.npz import NpzFile
 from airlock.data.people import MANIFEST, declared_people, refuse_test_file, unit_of
@@ -178,6 +178,8 @@ NPZ = FileKind("npz file", _npz_shape, _npz_read)
 CSV = FileKind("CSV file", tables.shape, tables.read_csv)
 PARQUET = FileKind("Parquet file", tables.shape, tables.read_parquet)
 IMAGES = FileKind("folder of images", image_shape, read_images)
+FRAME = FileKind("table in memory", memory.shape, memory.read)
+ARRAYS = FileKind("arrays in memory", memory.shape, memory.read)
 _KINDS = {".npz": NPZ, ".csv": CSV, ".parquet": PARQUET, ".pq": PARQUET}
 
 
@@ -223,6 +225,8 @@ def _of_people(facts: Facts, config: ReleaseConfig, path: Path, kind: FileKind) 
         return facts
     if kind is NPZ:
         NpzFile(path).check_person(data.person)
+    if kind is ARRAYS:
+        memory.check_person(data.person)
     if unit == "record":
         return replace(facts, grouped=True)
     if facts.test_records is not None:
@@ -250,6 +254,8 @@ def _read_test(path: Path, data: DataConfig, kind: FileKind, classes: tuple[str,
 
 
 def _kind(path: Path) -> FileKind:
+    if str(path) == memory.SOURCE:
+        return FRAME if isinstance(memory.current(), memory.Frame) else ARRAYS
     if path.is_dir():
         return IMAGES
     if path.suffix.lower() not in _KINDS:
@@ -270,6 +276,10 @@ def _check_keys(data: DataConfig, kind: FileKind) -> None:
         raise ConfigError(f"data.shape only for a folder of images, not for a {kind.title}", "one", do="Remove it.")
     if data.test is None:
         return
+    if kind in (FRAME, ARRAYS):
+        raise ConfigError(
+            "no data.test for data in memory", "one", do="Leave it out: test records are split off by split.test."
+        )
     path = Path(data.test)
     if not path.exists():
         raise ConfigError("a file or folder at data.test", f"nothing at {path}", do="Check the path.")

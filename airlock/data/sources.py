@@ -23,7 +23,7 @@ import numpy as np
 
 from airlock import plugins
 from airlock.config import Column
-from airlock.data import benchmarks, cifar
+from airlock.data import benchmarks, cifar, memory
 from airlock.data.npz import NpzFile
 from airlock.data.validate import Raw, check_classes
 from airlock.errors import AirlockError, ConfigError, DataError
@@ -135,6 +135,8 @@ def named(text: str, data_dir: Path | None) -> tuple[Source, Path] | None:
         return SOURCES[text], data_folder(data_dir)
     if text in OTHERS:
         return OTHERS.get(text), data_folder(data_dir)
+    if text == memory.SOURCE:
+        return None
     path = Path(text)
     if path.name in SOURCES and path.is_dir() and SOURCES[path.name].find(path.parent) is not None:
         return SOURCES[path.name], path.parent

@@ -252,7 +252,7 @@ def read_csv(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     """All records of a CSV file."""
     faults, before = Faults(), csv.field_size_limit(_LARGEST_CELL)
     try:
-        return _encode(_csv_blocks(path, data, faults), path, data, classes, faults)
+        return encode_blocks(_csv_blocks(path, data, faults), path, data, classes, faults)
     finally:
         csv.field_size_limit(before)
 
@@ -260,12 +260,13 @@ def read_csv(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
 def read_parquet(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     """All records of a Parquet file."""
     faults = Faults()
-    return _encode(_parquet_blocks(path, data, faults), path, data, classes, faults)
+    return encode_blocks(_parquet_blocks(path, data, faults), path, data, classes, faults)
 
 
-def _encode(
+def encode_blocks(
     blocks: Iterator[dict[str, Cells]], path: Path, data: DataConfig, classes: tuple[str, ...], faults: Faults
 ) -> Raw:
+    """Blocks of cells by column name, encoded by the declared schema; each record by itself."""
     label, features = str(data.label), width(data.columns)
     xs, ys, first = [np.empty((0, features), np.float32)], [np.empty(0, np.int64)], 0
     ids: list[str | None] = []
@@ -284,7 +285,7 @@ def _csv_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[s
         check_bytes(path, path.stat().st_size)
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
             header = _header(stream, path)
-            places = _find_columns(header, data, path)
+            places = find_columns(header, data, path)
             misshapen = Fault(f"not {len(header)} cells like the header", "Correct the line and its quotes.")
             rows, first = csv_rows(stream, len(header)), 0
             while block := list(islice(rows, _BLOCK_ROWS)):
@@ -415,7 +416,7 @@ def _parquet_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[di
     with reading(path, "a Parquet file"):
         check_bytes(path, path.stat().st_size)
         with pq.ParquetFile(path) as file:
-            names = list(_find_columns(file.schema_arrow.names, data, path))
+            names = list(find_columns(file.schema_arrow.names, data, path))
             for name in names:  # a type that is not read is refused before anything is
                 none = pa.nulls(0, file.schema_arrow.field(name).type)
                 _cells(name, none, data.columns.get(name), Faults(), 0)
@@ -487,7 +488,7 @@ def _is_number(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _find_columns(header: Sequence[str], data: DataConfig, path: Path) -> Mapping[str, int]:
+def find_columns(header: Sequence[str], data: DataConfig, path: Path) -> Mapping[str, int]:
     """The positions of the label, the schema's columns and the people's identifiers in the file."""
     places = {}
     for name in (str(data.label), *data.columns, *([] if data.person is None else [data.person])):

@@ -1,0 +1,130 @@
+"""Frames and arrays in memory are read as files are: by the declaration, each record by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import airlock
+from airlock.config import from_table
+from airlock.data import describe, load, memory
+from airlock.errors import ConfigError, DataError
+
+COLUMNS = {"age": {"min": 18, "max": 90}, "smokes": {"min": 0, "max": 1}, "ward": ["1", "2", "3"]}
+CHANCE = np.random.default_rng(7)
+FRAME = pd.DataFrame(
+    {
+        "age": CHANCE.integers(10, 100, 80),
+        "ward": CHANCE.integers(1, 4, 80),
+        "smokes": CHANCE.random(80) < 0.5,
+        "ill": CHANCE.choice(["no", "yes"], 80),
+        "who": CHANCE.integers(0, 30, 80),
+    }
+)
+
+
+def config(**more: Any) -> airlock.ReleaseConfig:
+    data = {"source": memory.SOURCE, "label": "ill", "classes": ["no", "yes"], "records": 80, "columns": COLUMNS}
+    return from_table({"channel": "weights", "epsilon": 1.0, "delta": 1e-4, "data": data | more})
+
+
+def read(value: object, **more: Any) -> tuple[np.ndarray, np.ndarray]:
+    with memory.held(value):
+        split = load(config(**more))
+    parts = (split.private, split.test, split.holdout)
+    rows = np.concatenate([np.column_stack([part.x, part.y]) for part in parts])
+    return rows, np.array([len(part) for part in parts])
+
+
+@pytest.mark.parametrize("of", [pl.from_pandas, lambda frame: pa.Table.from_pandas(frame, preserve_index=False)])
+def test_every_frame_gives_what_a_file_gives(of: Callable[[pd.DataFrame], object], tmp_path: Path) -> None:
+    path = tmp_path / "own.parquet"
+    FRAME.to_parquet(path)
+    with memory.held(of(FRAME)):
+        inside = load(config())
+    outside = load(config(source=str(path)))
+    for part in ("private", "test", "holdout"):
+        assert np.array_equal(getattr(inside, part).x, getattr(outside, part).x)
+        assert np.array_equal(getattr(inside, part).y, getattr(outside, part).y)
+
+
+@pytest.mark.parametrize("column", ["age", "ward", "smokes", "ill"])
+@pytest.mark.parametrize("cell", [None, float("nan"), "what?", b"\xff", pd.Timestamp(0), object()])
+def test_a_strange_cell_costs_its_own_record_alone(column: str, cell: object) -> None:
+    """It changes the type of the whole column, and with it how numpy writes all others."""
+    whole, _ = read(FRAME.iloc[:-1])
+    cells = [*FRAME[column].iloc[:-1].tolist(), cell]
+    for changed in (pd.Series(cells), pd.Series(cells, dtype=object)):
+        found, _ = read(FRAME.assign(**{column: changed}))
+        assert np.array_equal(found, whole)
+
+
+def test_arrays_are_read_by_position_or_unchanged() -> None:
+    x = FRAME[["age", "smokes", "ward"]].to_numpy(np.float64)
+    by_name, _ = read(FRAME, columns={name: COLUMNS[name] for name in ("age", "smokes", "ward")})
+    by_place, _ = read((x, FRAME["ill"].to_numpy()), columns={n: COLUMNS[n] for n in ("age", "smokes", "ward")})
+    assert np.array_equal(by_name, by_place)
+    unchanged, _ = read((x, FRAME["ill"].to_numpy()), columns={}, label=None)
+    assert sorted(map(tuple, unchanged[:, :3])) == sorted(map(tuple, x.astype(np.float32)))
+
+
+def test_people_come_with_the_frame_or_the_arrays() -> None:
+    more = {"person": "who", "people": 30}
+    named, sizes = read(FRAME, **more)
+    x = FRAME[["age", "smokes", "ward"]].to_numpy(np.float64)
+    columns = {name: COLUMNS[name] for name in ("age", "smokes", "ward")}
+    placed, same = read((x, FRAME["ill"].to_numpy(), FRAME["who"].to_numpy()), columns=columns, **more)
+    assert np.array_equal(named, placed)
+    assert np.array_equal(sizes, same)
+    with memory.held((x, FRAME["ill"].to_numpy())), pytest.raises(ConfigError, match="Pass .x, y, person."):
+        describe(config(columns=columns, **more))
+
+
+def test_nothing_is_read_off() -> None:
+    for left_out, expected in (("records", "number of records"), ("classes", "class names"), ("columns", "schema")):
+        with memory.held(FRAME), pytest.raises(ConfigError, match=expected):
+            describe(config(**{left_out: {} if left_out == "columns" else None}))
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(ConfigError, match="Pass them in Python"):
+        describe(config())
+    with pytest.raises(DataError, match="pandas or polars frame"), memory.held(3):
+        pass
+    with (
+        memory.held(FRAME.drop(columns="age")),
+        pytest.raises(DataError, match="one column 'age' in the data in memory"),
+    ):
+        load(config())
+    with memory.held(FRAME), pytest.raises(ConfigError, match="no data.test for data in memory"):
+        describe(config(test="other.csv"))
+    with memory.held((np.zeros((4, 2)), np.zeros(4))), pytest.raises(DataError, match="3 columns"):
+        describe(config())
+
+
+def test_a_release_from_memory_says_so(tmp_path: Path) -> None:
+    declared = {"label": "ill", "classes": ["no", "yes"], "records": 80, "columns": COLUMNS}
+    keys: dict[str, Any] = {
+        "channel": "weights",
+        "epsilon": 3.0,
+        "delta": 1e-3,
+        "net": "linear",
+        "settings": {"steps": 2},
+    }
+    vault = tmp_path / "vault"
+    made = airlock.release(data=FRAME, out=tmp_path / "one", vault=vault, **keys, **declared)
+    assert 'source = ":memory:"' in (made.bundle.folder / "config.toml").read_text()
+    assert made.bundle.card.data.origin.startswith("The owner's table in memory; the number of records is declared")
+    assert airlock.verify_bundle(made.bundle.folder).ok
+    table = {**keys, "data": {"source": pl.from_pandas(FRAME), **declared}}
+    again = airlock.release(table, tmp_path / "two", vault=vault)
+    assert again.bundle.card.data == made.bundle.card.data
+    found = airlock.audit(made, data=FRAME, vault=vault, shadows=4, epochs=1, most=200)
+    assert found.dossier.audit is not None
