@@ -827,6 +827,6 @@ def _require_one_process(channel: Channel, group: Group) -> None:
 
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     """Identifies a run for its checkpoint: the same config finds it again, whoever receives it."""
-    table = config.model_dump(mode="json", exclude=set(bundle.NEVER_IN_A_BUNDLE))
+    table = config.model_dump(mode="json", exclude={*bundle.NEVER_IN_A_BUNDLE, "about"})
     asked = json.dumps([table, insecure_seed], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()[:24]
