@@ -13,6 +13,7 @@ import itertools
 import math
 import re
 import tomllib
+import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -389,6 +390,40 @@ class TuneConfig(TuneTerms):
         return tuple(found)
 
 
+def _declared(text: str) -> str:
+    if any(unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp") for sign in text):
+        raise ValueError("must be one line of plain text, without signs that a terminal or a page acts on")
+    return text.strip()
+
+
+Declared = Annotated[str, Field(max_length=500), AfterValidator(_declared)]
+
+
+class About(Frozen):
+    """Whose data and what for, as whoever answers for them declares it in plain words; the card says it as it is.
+
+    Args:
+        whose: Whose data these are.
+        fields: Which fields of a record were used.
+        purpose: What the release is for.
+        controller: Who answers for the data.
+        recipient: To whom the release goes; the register says so too.
+        retention: How long the recipient may keep it.
+    """
+
+    whose: Declared = ""
+    fields: Declared = ""
+    purpose: Declared = ""
+    controller: Declared = ""
+    recipient: Declared = ""
+    retention: Declared = ""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The keys that declare nothing."""
+        return tuple(key for key in type(self).model_fields if not getattr(self, key))
+
+
 class ReleaseConfig(Frozen):
     """One release: channel, method, data and budget; everything else has a working default.
 
@@ -414,7 +449,8 @@ class ReleaseConfig(Frozen):
         tune: A search over settings, which is paid for; none when left out.
         settings: The method's own settings.
         register: The register of the data set: a SQLite file or postgresql://…; never in a bundle.
-        recipient: To whom the release goes, for the register; never in a bundle.
+        recipient: `about.recipient` by its earlier name: for the register alone, never in a bundle.
+        about: Whose data and what for, in plain words; on the card.
     """
 
     channel: str
@@ -434,6 +470,18 @@ class ReleaseConfig(Frozen):
     settings: dict[str, Any] = Field(default_factory=dict)
     register: str | None = None
     recipient: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")] = ""
+    about: About = About()
+
+    @model_validator(mode="after")
+    def _one_recipient(self) -> Self:
+        if self.recipient and self.about.recipient and self.recipient != self.about.recipient:
+            raise ValueError("recipient and about.recipient name two recipients; about.recipient alone is enough")
+        return self
+
+    @property
+    def receiver(self) -> str:
+        """To whom the release goes, for the register."""
+        return self.about.recipient or self.recipient
 
 
 class Project(Frozen):

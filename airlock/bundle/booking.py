@@ -377,7 +377,7 @@ def _about(config: ReleaseConfig, plan: Plan, parts: Mapping[str, dpa.DpEvent]) 
     return {
         "channel": ", ".join(sorted(set(searched))) or plan.channel,
         "method": "search" if searched else plan.method,
-        "recipient": config.recipient,
+        "recipient": config.receiver,
         "epsilon": plan.guarantee.epsilon,
         "delta": plan.guarantee.delta,
         "parts": {name: to_json(events) for name, events in parts.items()},
@@ -411,7 +411,7 @@ def add(found: RegisterPlace, vault: Vault, card: Card, recipient: str = "") -> 
         found: The register.
         vault: Where its mark is.
         card: Of a bundle that was verified.
-        recipient: To whom it went.
+        recipient: To whom it went; whom the card names, if left out.
 
     Raises:
         Refused: It does not fit, or cannot be counted: then the register bounds nothing about these data.
@@ -430,7 +430,7 @@ def add(found: RegisterPlace, vault: Vault, card: Card, recipient: str = "") -> 
         about = {
             "channel": card.channel,
             "method": card.method,
-            "recipient": recipient,
+            "recipient": recipient or card.about.recipient,
             "epsilon": promise.epsilon,
             "delta": promise.delta,
             "parts": {name: to_json(events) for name, events in parts.items()},

@@ -262,8 +262,10 @@ def config_text(
     table["settings"] = without_paths({k: v for k, v in table["settings"].items() if k not in withheld})
     if "tune" in table:
         table["tune"] = without_paths(table["tune"])
-    if not table["settings"]:
-        del table["settings"]
+    table["about"] = {key: text for key, text in table["about"].items() if text}
+    for key in ("settings", "about"):
+        if not table[key]:
+            del table[key]
     return tomli_w.dumps(table)
 
 

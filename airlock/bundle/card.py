@@ -73,7 +73,7 @@ from airlock.bundle.schema import (
     Utility,
     Words,
 )
-from airlock.config import Frozen, ReleaseConfig
+from airlock.config import About, Frozen, ReleaseConfig
 from airlock.data import Facts
 from airlock.errors import ConfigError
 from airlock.mechanisms import Stream
@@ -130,6 +130,7 @@ class Card(Frozen):
         lifetime: The lifetime budget of the data set, which the release was charged to; null without a register.
         tuning: How many runs, or which search, were paid for.
         words: The sentences.
+        about: Whose data and what for, as the holder declared it; empty texts where nothing was.
         hashes: Hashes of the other files in the bundle; null until it is written.
         decision: To be filled in by the reviewer.
     """
@@ -160,6 +161,7 @@ class Card(Frozen):
     lifetime: LifetimeBudget | None = None
     tuning: Tuning
     words: Words
+    about: About = About()
     hashes: Hashes | None
     decision: Decision
 
@@ -270,6 +272,7 @@ def make(
         lifetime=register,
         tuning=tuning,
         words=NO_WORDS,
+        about=config.about,
         hashes=None,
         decision=Decision(),
     )

@@ -293,6 +293,8 @@ def _config(files: Contents, card: Card) -> Defects:
         defects.append("config.toml says which column holds the people's identifiers.")
     if (card.guarantee.unit == "person") != (card.data.people is not None) or (card.data.people and card.data.grouped):
         defects.append("The card's people are not those that its guarantee is about.")
+    if table.get("about", {}) != {key: text for key, text in card.about.model_dump().items() if text}:
+        defects.append("[about] in config.toml is not what the card says.")
     if any(key in table for key in bundle.NEVER_IN_A_BUNDLE):
         defects.append("config.toml says where the register is, or who receives what.")
     if bundle.without_paths(table.get("settings", {})) != table.get("settings", {}):

@@ -30,7 +30,7 @@ from airlock.bundle.rendering.strength import Strength
 from airlock.bundle.rendering.text import CardVerdict
 from airlock.bundle.schema import Decision, OnTest, ReleaseId, StatedGuarantee
 from airlock.bundle.vault import Vault
-from airlock.config import Count, Delta, Epsilon, Frozen
+from airlock.config import About, Count, Delta, Epsilon, Frozen
 from airlock.errors import FormatError
 from airlock.methods.contract import Release
 from airlock.training.outcomes import Outcomes
@@ -112,6 +112,7 @@ class Dossier(Frozen):
         followed: What led to this release, such as a comparison; empty where nothing was stated.
         court: What the court found about this configuration.
         uncovered: What the guarantee leaves out, or covers less than it sounds.
+        about: Whose data and what for, as on the card.
         decision: To be filled in by the reviewer.
     """
 
@@ -135,6 +136,7 @@ class Dossier(Frozen):
     followed: str = ""
     court: tuple[CourtFinding, ...] = ()
     uncovered: tuple[str, ...] = ()
+    about: About = About()
     decision: Decision = Decision()
 
     def to_json(self) -> str:
@@ -218,6 +220,7 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
         remarks=tuple(remarks),
         followed=followed,
         uncovered=card.uncovered,
+        about=card.about,
     )
 
 

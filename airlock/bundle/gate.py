@@ -24,6 +24,7 @@ from airlock.bundle.policy import RULES, Evidence, Finding, Policy, judge
 from airlock.bundle.policy.rules import UNSEEN, stated, useful_figures, usefulness
 from airlock.bundle.register import Counting
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, left_down, percent_up, size
+from airlock.bundle.rendering.page import ABOUT
 from airlock.bundle.rendering.strength import strength
 from airlock.bundle.rendering.text import CLEAR_LABELS, UNITS, measured
 from airlock.bundle.signing.signatures import Signatures
@@ -227,6 +228,9 @@ def _careful(card: Card, dossier: Dossier | None, policy: Policy) -> Iterator[st
             'less. Ask whether the release can be made for people (unit = "person").'
         )
     yield from _doubtful_use(Evidence(card, dossier), policy)
+    if missing := card.about.missing:
+        said = ", ".join(ABOUT[key].lower() for key in missing)
+        yield f"Not declared on the card: {said}. [about] in the config says it."
     if dossier is not None:
         yield from _attacked(card, dossier, policy)
     yield from _history(card, policy.trust_models.assumptions_in_full)

@@ -178,7 +178,8 @@ def extract(
     from airlock.config import load
     from airlock.pipeline import make_release
 
-    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, recipient=to, **_chosen(form)))
+    more = {"about.recipient": to, **_chosen(form)}
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, **more))
     tell_register(asked)
     if asked.channel != "features":
         raise ConfigError('a config with channel = "features"', f"'{asked.channel}'", do="Use `airlock release`.")

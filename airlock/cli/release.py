@@ -69,7 +69,7 @@ def release(
     from airlock.pipeline import assist_release, make_release
     from airlock.training.distributed import joined
 
-    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, recipient=to))
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, **{"about.recipient": to}))
     tell_register(asked)
     with joined(asked.device) as group, progress_bar() as progress:
         if not group.lead:
@@ -131,7 +131,7 @@ def tune(
     from airlock.config import load
     from airlock.pipeline import tune_release
 
-    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, recipient=to))
+    asked = load(config, overrides(settings, epsilon=epsilon, delta=delta, seed=seed, **{"about.recipient": to}))
     tell_register(asked)
     with progress_bar() as progress:
         outcome = tune_release(

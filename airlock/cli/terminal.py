@@ -52,7 +52,9 @@ SetOption = typer.Option(
 EpsilonOption = typer.Option(None, "--epsilon", help="Override the target ε.", show_default=False)
 DeltaOption = typer.Option(None, "--delta", help="Override δ.", show_default=False)
 OutOption = typer.Option(..., "--out", "-o", help="The folder that becomes the bundle.")
-ToOption = typer.Option(None, "--to", help="To whom it goes, for the register.", show_default=False)
+ToOption = typer.Option(
+    None, "--to", help="To whom it goes: about.recipient, on the card and in the register.", show_default=False
+)
 ComposesOption = typer.Option(
     [],
     "--composes-with",

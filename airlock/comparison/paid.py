@@ -50,7 +50,7 @@ def as_search(config: CompareConfig, data_dir: Path | None = None, recipient: st
     Args:
         config: What would be compared.
         data_dir: The folder of named data sets.
-        recipient: To whom the release goes, for the register.
+        recipient: To whom the release goes; `config.about.recipient` if left out.
 
     Raises:
         ConfigError: There is more than one ε, or another accountant than a search can have.
@@ -122,7 +122,8 @@ def _searched(
     first = candidates[0]
     base = config.release(first.channel, epsilon, config.seeds[0], net="auto", settings={})
     tune = {**config.pay.model_dump(), "search": [_grid(one) for one in candidates]}
-    more = {"tune": tune, "register": config.register, "recipient": recipient}
+    about = config.about.model_dump() | ({"recipient": recipient} if recipient else {})
+    more = {"tune": tune, "register": config.register, "about": about}
     return from_table({**base.model_dump(), **more})
 
 

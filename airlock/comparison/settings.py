@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airlock.comparison.values import BASELINE, Need
 from airlock.config import (
+    About,
     Accounting,
     AnyData,
     Device,
@@ -78,6 +79,7 @@ class CompareConfig(Frozen):
         settings: The settings of individual methods, by CHANNEL/METHOD; `baseline` is the model without privacy.
         court_seconds: How long the court tries each proven method; a claim gets up to ten times as long. 0: no court.
         need: What the release is for.
+        about: As in a release, for `--pay`.
         register: As in a release, for `--pay`: a comparison charges nothing.
         pay: How the search runs that `airlock compare --pay` makes of the comparison; a comparison has no use for it.
     """
@@ -100,6 +102,7 @@ class CompareConfig(Frozen):
     court_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
     need: Need = Need()
     pay: TuneTerms = TuneTerms()
+    about: About = About()
     register: str | None = None
 
     @field_validator("epsilons", "seeds", "methods")

@@ -243,7 +243,7 @@ class _ColumnCells:
         if own is None:
             return
         yield from self._tell("undeclared", "a value that is not declared", "Such records are left out: declare it.")
-        if own.min is None or own.max is None or "number" not in self.rows:
+        if not isinstance(own.min, float) or not isinstance(own.max, float) or "number" not in self.rows:
             return
         if len(self.rows.get("outside", [])) > len(self.rows["number"]) / 20:
             clamped = "These are clamped. Check the unit, and declare the range that such values have."

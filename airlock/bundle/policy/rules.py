@@ -23,6 +23,7 @@ from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.policy.tables import Policy, RequiredAttacks
 from airlock.bundle.rendering.formatting import best_guess, epsilon_up, percent_up, short
+from airlock.bundle.rendering.page import ABOUT
 from airlock.bundle.rendering.strength import LARGEST_EPSILON, Level, step, strength
 from airlock.bundle.rendering.text import UNITS
 from airlock.bundle.signing.signatures import Endorsement, Signatures
@@ -510,3 +511,10 @@ def _records(given: Evidence, fewest: int) -> Found:
     if given.card.data.records < fewest:
         why = f"About {given.card.data.records:,} records are behind it."
         yield Finding(f"{given.card.data.records:,}", f"at least {fewest:,}", why)
+
+
+@_rule("data_collection_exposure.declared")
+def _declared(given: Evidence, required: Sequence[str]) -> Found:
+    for key in required:
+        if key in given.card.about.missing:
+            yield Finding("nothing", f"about.{key}", f"The card does not say: {ABOUT[key].lower()}.")

@@ -221,10 +221,13 @@ class CollectionRules(Frozen):
     Args:
         public_share: The largest share of the records that the holder may have declared public; nothing covers those.
         records: The fewest records, by the public number on the card.
+        declared: What must be declared about the data (`[about]` in a config): "whose", "fields", "purpose",
+            "controller", "recipient" or "retention".
     """
 
     public_share: Annotated[Proportion | None, Field(examples=[0.2])] = None
     records: Annotated[Annotated[int, Field(ge=1)] | None, Field(examples=[1000])] = None
+    declared: tuple[Literal["whose", "fields", "purpose", "controller", "recipient", "retention"], ...] = ()
 
 
 class Policy(Frozen):

@@ -38,6 +38,7 @@ from airlock.bundle.rendering.charts import draw_roc, has_curve
 from airlock.bundle.rendering.strength import STRENGTHS
 from airlock.bundle.schema import Compression, OtherRelease
 from airlock.bundle.vault import DOSSIER, Vault
+from airlock.config import About
 from airlock.errors import visible
 
 # Templates.
@@ -78,6 +79,15 @@ PROVED = {
     "doubt": "In doubt: something measured inside contradicts it.",
     "insecure": "Not for what is here: its noise can be computed and taken away.",
 }
+ABOUT = {
+    "whose": "Whose data",
+    "fields": "Which fields",
+    "purpose": "Purpose",
+    "controller": "Who answers for the data",
+    "recipient": "Recipient",
+    "retention": "How long it may be kept",
+}
+UNDECLARED = "not declared"
 UNITS = {
     "person": "one person, with all records",
     "record": "one record",
@@ -180,6 +190,7 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         gives=GIVES,
         code=_code,
         figures=formatting,
+        about_rows=about_rows,
         size_rows=size_rows,
         beside_blind=compare_with_blind,
         useful_rows=useful_rows,
@@ -212,6 +223,11 @@ def figure(value: object) -> str:
     if isinstance(value, float):
         return formatting.short(value) if abs(value) < 1e-3 else f"{value:,.5g}"
     return str(value)
+
+
+def about_rows(about: About) -> list[tuple[str, str]]:
+    """What was declared about the data and the release, and what was not."""
+    return [(says, getattr(about, key) or UNDECLARED) for key, says in ABOUT.items()]
 
 
 MAJORITY = "share of the largest class: always naming it is right this often"
@@ -360,6 +376,7 @@ def render_dossier(dossier: Dossier) -> str:
         proved=PROVED[dossier.verdict],
         strengths=STRENGTHS,
         words=text.UNITS.get(dossier.guarantee.unit, text.UNITS["record"]),
+        about_rows=about_rows,
         stays=STAYS,
         scale=scale,
         views=VIEWS,

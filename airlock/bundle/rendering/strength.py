@@ -1,4 +1,4 @@
-"""How strong a proven guarantee is, by what an attacker gains: the one table that card, gate, policy and comparison use.
+"""How strong a proven guarantee is, by what an attacker gains: one table for card, gate, policy and comparison.
 
 Whether a guarantee is proved and how strong it is are two questions. A proof may be flawless and its ε so large that it
 promises next to nothing. Strength is the largest probability with which somebody who knows everything else, and starts

@@ -2,8 +2,8 @@
 
 The meaning of ε is explained through a guess. Under (ε, δ), someone who starts from even odds and must say whether a
 record was used is right with probability at most (e^ε + δ) / (1 + e^ε) (Kairouz, Oh and Viswanath 2015, theorem 2.1).
-Whether a guarantee is proved (`verdict`) and how strong it is (`strength.strength`) are said apart: a proof at a large ε
-is a proof of very little.
+Whether a guarantee is proved (`verdict`) and how strong it is (`strength.strength`) are said apart: a proof at a large
+ε is a proof of very little.
 
 Attacks on features have their own sentences (`write_on_features`): what can be reconstructed, whether the front end was
 identified, and what else features reveal.
@@ -179,8 +179,8 @@ PROMISE_SCOPE = (
 WEAK_SCOPE = (
     "Take {any}. {different}, this same release could still have come out, but perhaps {odds} times more or less "
     "likely. That is so much that a guess about {one} may be right almost every time.",
-    "That is weak or no protection by itself. Whether this may leave has to rest on other grounds: what the dossier says "
-    "about attacks, and who receives it.",
+    "That is weak or no protection by itself. Whether this may leave has to rest on other grounds: what the dossier "
+    "says about attacks, and who receives it.",
 )
 LARGE_DELTA = (
     "δ is not small for about {records} {counted}: a method that publishes {whole} at random could meet it. "

@@ -57,7 +57,7 @@ def make(card: Card, dossier: Dossier | None = None) -> Report:
         FOLLOWS,
         NOTE,
         (
-            Chapter("What leaves", (_what(sources), _data(sources))),
+            Chapter("What leaves", (_what(sources), _data(sources), *_declared(sources))),
             Chapter(
                 "Likelihood of direct extraction (paragraph 43, first condition)",
                 (_bound(sources), _measured(sources, "held", HELD), _rebuilt(sources)),
@@ -84,6 +84,25 @@ def _data(sources: Sources) -> Answer:
     size, sizes = counted(sources)
     quotes = (*sources.quotes("card:data.", "name", "origin", "public_share"), *sizes)
     return Answer("data", "Which data was it developed with?", "stated", (sources.card.data.origin, size), quotes)
+
+
+def _declared(sources: Sources) -> tuple[Answer, ...]:
+    """What the config declares about the data; what it does not is for the controller to fill in."""
+    asked = {
+        "controller": "Who is the controller?",
+        "whose": "Whose data are they?",
+        "fields": "Which fields of a record were used?",
+        "purpose": "For which purpose is it released?",
+        "retention": "How long may it be kept?",
+    }
+    return tuple(_as_declared(sources, key, key, asks) for key, asks in asked.items())
+
+
+def _as_declared(sources: Sources, name: str, key: str, asks: str) -> Answer:
+    said = getattr(sources.card.about, key)
+    if not said:
+        return Answer(name, asks, "to be filled in", (TO_FILL_IN,))
+    return Answer(name, asks, "stated", (said,), (sources.quote(f"card:about.{key}"),))
 
 
 def _promise(sources: Sources) -> tuple[Quote, ...]:
@@ -214,7 +233,7 @@ def _means(sources: Sources) -> tuple[Answer, ...]:
             (card.words.others,),
             (sources.quote("card:words.others"), *sources.quotes("card:total.", "epsilon", "delta")),
         ),
-        Answer("context", "To whom is it released, and under which terms?", "to be filled in", (TO_FILL_IN,)),
+        _as_declared(sources, "context", "recipient", "To whom is it released, and under which terms?"),
     )
 
 

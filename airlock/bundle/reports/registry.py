@@ -194,13 +194,18 @@ def _basic(sources: Sources) -> dict[str, Quote]:
         "name": sources.derive(
             "card:method", "", f"{card.data.name}: {card.channel}/{card.method}", "with card:data.name"
         ),
-        "data_curators": _own((CURATOR,)),
-        "intended_use": _own(CURATOR),
+        "data_curators": _curators(sources),
+        "intended_use": sources.quote("card:about.purpose") if card.about.purpose else _own(CURATOR),
         "data_product_type": sources.derive(f"card:{kind}", "", PRODUCTS[kind], how),
         "data_product_region": _own(CURATOR),
         "description": sources.quote("card:leaves"),
         "publication_date": sources.quote("card:created"),
     }
+
+
+def _curators(sources: Sources) -> Quote:
+    said = sources.card.about.controller
+    return sources.derive("card:about.controller", "", (said,), "as a list") if said else _own((CURATOR,))
 
 
 def _variant(sources: Sources) -> dict[str, Quote]:
