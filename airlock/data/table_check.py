@@ -182,7 +182,9 @@ class _ColumnCells:
     def _compare(self, row: int, value: float) -> None:
         self.low, self.high = min(self.low, value), max(self.high, value)
         own = self.declared
-        if own is not None and own.min is not None and own.max is not None and not own.min <= value <= own.max:
+        if own is None or not isinstance(own.min, float) or not isinstance(own.max, float):
+            return
+        if not own.min <= value <= own.max:
             self.rows.setdefault("outside", []).append(row)
 
     def _compare_names(self, row: int, cell: str) -> None:
