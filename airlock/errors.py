@@ -49,10 +49,10 @@ def visible(text: str, breaks: bool = False) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """How to install an extra: from the checkout where this is one, else by the name of the package."""
-    root = Path(__file__).resolve().parents[1]
-    place = f"-e '{root}[{extra}]'" if (root / "pyproject.toml").is_file() else f"'airlock-ml[{extra}]'"
-    return f"pip install {place}"
+    """How to install an extra: in the checkout where this is one, else by the name of the package."""
+    if (Path(__file__).resolve().parents[1] / "pyproject.toml").is_file():
+        return f"pip install -e '.[{extra}]' in the checkout of Airlock"
+    return f"pip install 'airlock-ml[{extra}]'"
 
 
 class AirlockError(Exception):

@@ -51,7 +51,7 @@ from typer.testing import CliRunner
 from airlock.cli import app
 runs = [CliRunner().invoke(app, line) for line in told["lines"]]
 print()
-print(json.dumps([passed, [[run.exit_code, run.output] for run in runs]]))
+print(json.dumps([passed, [[run.exit_code, run.output if run.exit_code else run.stdout] for run in runs]]))
 """
 
 

