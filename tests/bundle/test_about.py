@@ -58,7 +58,7 @@ def test_a_changed_declaration_does_not_verify(made: Outcome, tmp_path: Path) ->
 
 def test_a_policy_may_require_declarations(made: Outcome) -> None:
     rules = {"data_collection_exposure": {"declared": ["purpose", "controller"]}}
-    found = judge(Policy.model_validate(rules), Evidence(made.bundle.card, None))
+    found = judge(Evidence(made.bundle.card, None), Policy.model_validate(rules))
     (one,) = [finding for finding in found if finding.rule == "data_collection_exposure.declared"]
     assert "who answers for the data" in one.why
 
