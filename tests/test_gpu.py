@@ -43,12 +43,15 @@ from airlock.training.front_ends.characterise import Effort, Learning, Point, ch
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs
+from airlock.training.per_sample.people import FixedPeople, People
 from airlock.training.per_sample.self_check import still
 from tests.auditing.attacks.toy_features import conv_front, pictures
 from tests.mechanisms.test_gaussian import has_scale
 from tests.training.per_sample.test_copies import by_loop as by_copies
 from tests.training.per_sample.test_layers import CASES, by_loop, clips, engine_for, nearness, summed
 from tests.training.per_sample.test_leave_one_out import CLIP, LOT, NETS, check
+from tests.training.per_sample.test_people import QUICK, moved, owned
+from tests.training.per_sample.test_people import by_loop as by_people
 from tests.training.test_loop import blobs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -116,6 +119,63 @@ def test_kernels_measure_what_they_sum(shape: tuple[int, int, int, int], tf32: b
         alone[record] = 1
         formed = sum_kernels.product_sum(alone, a, b).square().sum()
         assert 0.9 * measured[record] <= formed <= measured[record] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 9, 11), (32, 128, 130), (70, 33, 64), (2, 16, 16)])
+@pytest.mark.parametrize("tf32", [False, True])
+def test_kernels_measure_of_people_what_they_sum(shape: tuple[int, int, int], tf32: bool, exact: None) -> None:
+    from airlock.training.per_sample import people_kernels
+
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    places, into, out = shape
+    people = FixedPeople.of([4, 3, 3, 2, 1], 40, 5, GPU)
+    a, b = torch.randn(40, places, into, device=GPU), torch.randn(40, places, out, device=GPU)
+    factors = torch.rand(40, dtype=torch.float64, device=GPU) * people.first
+    rows = torch.bmm(b.double().transpose(1, 2), a.double())
+    wanted = (rows * people.spread(factors)[:, None, None]).sum(0)
+    got = people_kernels.product_sum(factors, a, b, people.length)
+    assert (got - wanted).norm() <= (5e-3 if tf32 else 1e-5) * wanted.norm()
+    measured = people_kernels.product_squares(a, b, people.length)
+    for place in (0, 4, 7, 10, 12, 20):
+        alone = torch.zeros_like(factors)
+        alone[place] = 1
+        formed = people_kernels.product_sum(alone, a, b, people.length).square().sum()
+        assert abs(float(measured[place] - formed)) <= 1e-6 * float(formed)
+    assert not measured[~people.first].any()
+
+
+def test_kernels_add_up_a_persons_rows_as_without_them() -> None:
+    from airlock.training.per_sample import people_kernels
+
+    sizes, rows = [5, 3, 3, 2], torch.randn(64, 7, 301)
+    fixed, ragged = FixedPeople.of(sizes, 64, 5, GPU), People(sizes, 64, 5, torch.device("cpu"))
+    got, wanted = fixed.add_up(rows.to(GPU)).cpu(), ragged.add_up(rows.clone())
+    assert torch.equal(got[ragged.first], wanted[ragged.first])
+    a, b = rows[:, :1], torch.randn(64, 1, 19)
+    pairs = ragged.cross_terms((a, b), lambda x, y: (x[0] * y[0]).sum((1, 2)) * (x[1] * y[1]).sum((1, 2)))
+    found = people_kernels.cross_terms(a[:, 0].to(GPU), b[:, 0].to(GPU), fixed.rest).cpu()
+    assert torch.allclose(found, pairs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["flat", "by channel"])
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_engine_equals_a_loop_over_people(case: str, kind: str, exact: None) -> None:
+    """By ordinary launches, and by a graph that serves people of other sizes than those it was made with."""
+    torch.manual_seed(0)
+    make, draw = CASES[case]
+    net = make().to(GPU).eval()
+    clip = clips(net, 0.3, kind)
+    if clip.scale is not None:
+        clip = Clip(clip.norm, scale={name: s.to(GPU) for name, s in clip.scale.items()})
+    for sizes in ([1, 2], [3, 1, 4], [5, 2], [1, 1, 1, 2], [2, 5, 1], [4]):
+        count = sum(sizes)
+        x, y = draw(count).to(GPU), torch.randint(0, 3, (count,), device=GPU)
+        got, lost = clipped_sum(net, x, y, clip, 3.0, True, owned(sizes), 5, 7.0)
+        assert lost == 0
+        wanted = by_people(net, x, y, sizes, clip)
+        size = torch.stack([g.norm() for g in wanted.values()]).norm()
+        for name, g in wanted.items():
+            assert (got[name] - g).norm() <= max(nearness(case), 1e-4) * size, name
 
 
 @pytest.mark.parametrize(("records", "columns"), [(3, 7), (100, 1000), (33, 20_000), (1024, 9216)])
@@ -205,6 +265,26 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(name: str, precision: str
                 check(net, x, y)
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("precision", sorted(PRECISIONS))
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_one_person_moves_the_sum_by_at_most_the_bound(name: str, precision: str) -> None:
+    """People with 1, 2, 3 and 7 rows: ordinary rows, and equal ones."""
+    if name not in QUICK and precision != "tf32":
+        pytest.skip("in one precision only")
+    make, draw = NETS[name]
+    torch.manual_seed(1)
+    net, sizes = make().to(GPU).train(), (1, 2, 3, 7, 1)
+    x, y = draw(sum(sizes)).to(GPU), torch.arange(sum(sizes), device=GPU) % 3
+    tf32, half = PRECISIONS[precision]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    with warnings.catch_warnings(), torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=False):
+        warnings.simplefilter("ignore")
+        with still():
+            assert 0.9 < moved(net, x, y, sizes, most=7) <= 1
+            equal = x[:1].expand_as(x).contiguous()
+            assert moved(net, equal, torch.zeros_like(y), sizes, most=7) <= 1
 
 
 def graphs_of(net: torch.nn.Module, x: torch.Tensor, records: int, copies: int = 1) -> Graphs:

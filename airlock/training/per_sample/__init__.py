@@ -11,6 +11,7 @@ The ways to compute it differ only in speed: each is shown to be correct for a n
     graphs          book-keeping as a CUDA graph
     conv_kernel     a convolution's per-record gradients as a Triton kernel
     people          people with several rows: sums over a person's rows
+    people_kernels  these sums on a GPU, by Triton
     functional      every record's gradient by torch.func
     one_by_one      ordinary backward passes over single records: slow, but correct for every network
     sums            norms and sums in float64, and the bound on their rounding

@@ -34,7 +34,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs
 from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
-from airlock.training.per_sample.people import People, pack, sizes_of
+from airlock.training.per_sample.people import FixedPeople, People, pack, people_of, sizes_of
 from airlock.training.per_sample.sealed import USES, Sealed, Uses
 from airlock.training.per_sample.sums import MULTIPLE, Total, largest_chunk
 
@@ -102,7 +102,7 @@ class Use:
         return self._without(rows, labels, mask, clip, finite, people)
 
     def _people(self, sizes: Sizes | None, rows: int, device: torch.device) -> People | None:
-        return None if sizes is None else People(sizes, rows, self.lot.most, device)
+        return None if sizes is None else people_of(sizes, rows, self.lot.most, device)
 
     def _mask(self, count: int) -> Tensor:
         """1 for the first `count` records, 0 for the rest; cached, because the same sizes recur."""
@@ -123,9 +123,11 @@ class Use:
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None = None
     ) -> tuple[Named, Tensor]:
         with self_check.carefully(self.careful):
-            if people is not None or self.graphs is None:  # a graph has fixed shapes, and pairs of rows have none
+            if self.graphs is None or not (
+                people is None or isinstance(people, FixedPeople)
+            ):  # a graph has fixed shapes
                 return self.engine.masked_sum(x, y, mask, clip, people=people)
-            return self.graphs.masked_sum(x, y, mask, clip)
+            return self.graphs.masked_sum(x, y, mask, clip, people)
 
     def _works(self, x: Tensor, y: Tensor, mask: Tensor, people: People | None = None) -> Tensor:
         """Which records the network accepts individually; at least one of them must fail. People fail as a whole."""

@@ -31,10 +31,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from airlock.mechanisms.clipping import row_squares
 from airlock.training.gradients import Named
 from airlock.training.per_sample.operator_rules import Axis, Unshown
-from airlock.training.per_sample.people import People
+from airlock.training.per_sample.people import TRITON, People
 from airlock.training.per_sample.sums import (
     FLOOR,
-    TRITON,
     at_once,
     formed_in_kernels,
     product_squares,
@@ -179,7 +178,7 @@ class Product(Rule):
             if call.people is None:
                 found["weight"] = product_squares(a, scaled, scales is None, exact)
             else:
-                found["weight"] = product_squares_by_person(a, scaled, call.people, exact)
+                found["weight"] = product_squares_by_person(a, scaled, call.people, scales is None, exact)
         if "bias" in self.names:
             summed = _over_places(b)
             if call.people is not None:
@@ -193,8 +192,8 @@ class Product(Rule):
         a, b = self.sides(call)
         found = {}
         if "weight" in self.names:
-            plain, own = not scaled and call.people is None, call.spread(factors["weight"])
-            found["weight"] = weighted_product(own, a, b, plain).view_as(self.layer.weight)
+            total = weighted_product(factors["weight"], a, b, not scaled, call.people)
+            found["weight"] = total.view_as(self.layer.weight)
         if "bias" in self.names:
             found["bias"] = weighted_sum(factors["bias"], call.kept["bias"])
         return found
@@ -220,7 +219,8 @@ class LinearRule(Product):
     def ghost(self, call: LayerCall) -> bool:
         """On a GPU, kernels form gradients twice rather than keep them, unless there are many positions."""
         positions = self.sizes(call)[0]
-        by_kernels = call.people is None and formed_in_kernels(call.back.device.type, positions)
+        kept = call.people is not None and not call.people.fixed
+        by_kernels = not kept and formed_in_kernels(call.back.device.type, positions)
         return super().ghost(call) or (by_kernels and positions < _MANY_PLACES)
 
     def sizes(self, call: LayerCall) -> tuple[int, int, int]:
@@ -367,7 +367,10 @@ class EmbeddingRule(Rule):
         def products(one: list[Tensor], other: list[Tensor]) -> Tensor:
             return _same_places(one[0], other[0], one[1], other[1])
 
-        return {"weight": call.people.squares(gram, sizes, (ids, b), products, floor, alone=True)}
+        people = call.people
+        return {
+            "weight": people.squares(gram, sizes, lambda: people.cross_terms((ids, b), products), floor, alone=True)
+        }
 
     def weighted(self, call: LayerCall, factors: Named, scaled: bool = False) -> Named:
         """One scatter over all records."""

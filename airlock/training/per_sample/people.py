@@ -25,10 +25,15 @@ of B rows.
 
 A row on which the network fails, or whose gradient is not finite, takes the whole person with it: she contributes zero.
 To leave out only that row would be as private, but her mean would be over rows that were chosen by their values.
+
+On a GPU, launching the work costs more than doing it, unless a CUDA graph repeats it, and a graph has fixed shapes.
+`FixedPeople` therefore computes with the whole chunk, whoever is in it: kernels work person by person and in the same
+order (`people_kernels`), and elsewhere every pair of rows that could be one person's has its place.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -36,7 +41,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+TRITON = importlib.util.find_spec("triton") is not None
 _BLOCK = 256  # rows whose pairs are computed at a time
+_MANY = 8  # with more rows of one person than this, most pairs that could be one person's are not
 
 Products = Callable[[list[Tensor], list[Tensor]], Tensor]
 
@@ -51,12 +58,11 @@ class People:
         device: Where the rows are.
     """
 
+    fixed = False  # whether shapes are the same for everybody, and kernels form what is a person's
+
     def __init__(self, sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, device: torch.device) -> None:
-        own = np.asarray(sizes, np.int64).reshape(-1)
-        counts = np.concatenate([own, np.ones(rows - int(own.sum()), np.int64)])
+        counts = _counts(sizes, rows, most)
         starts = np.cumsum(counts) - counts
-        if own.size and (own.min() < 1 or own.max() > most or (np.diff(own) > 0).any()):
-            raise ValueError(f"people with 1 to {most} rows, the largest first")
         self.rows, self.most = rows, most
         self.longest = int(counts.max(initial=1))
         self._counts, self._starts = counts, starts
@@ -119,23 +125,96 @@ class People:
         return found[: self.rows]
 
     def squares(
-        self, own: Tensor, sizes: Tensor, sides: Sequence[Tensor], products: Products, floor: float, alone: bool
+        self, own: Tensor, sizes: Tensor, cross_terms: Callable[[], Tensor], floor: float, alone: bool
     ) -> Tensor:
         """‖Σ_r g_r‖² at every person's first row, plus the margin for cancellation.
 
         Args:
             own: ‖g_r‖² of every row, in float64.
             sizes: A_r of every row.
-            sides: As in `cross_terms`.
-            products: As in `cross_terms`.
+            cross_terms: What `cross_terms` says of the rows; only called if somebody may have several.
             floor: What is added, times A².
             alone: Whether a person with a single row gets that margin too: if its own terms may cancel.
         """
         if self.longest == 1:
             return own + floor * sizes.square() if alone else own
-        gram = self.add_up(own + 2.0 * self.cross_terms(sides, products)).clamp_min_(0)
+        gram = self.add_up(own + 2.0 * cross_terms()).clamp_min_(0)
         margin = floor * self.add_up(sizes.clone()).square()
         return gram + (margin if alone else torch.where(self.several, margin, 0.0))
+
+
+class FixedPeople(People):
+    """The same in shapes that do not depend on who is in the chunk.
+
+    Args:
+        table: For every row where its person begins, and how many rows of the same person are behind it: (2, rows).
+        most: The public bound on a person's rows.
+    """
+
+    fixed = True
+
+    def __init__(self, table: Tensor, most: int) -> None:
+        self.table, self.most = table, most
+        self.head, self.rest = table
+        self.rows = self.head.numel()
+        self.longest = min(most, self.rows)
+        place = torch.arange(self.rows, device=table.device)
+        size = place - self.head + self.rest + 1
+        self.first, self.several = self.head == place, size > 1
+        self.share = size.double().reciprocal()
+        self.length = torch.where(self.first, size, 0)  # how many rows begin here, for kernels
+
+    @classmethod
+    def of(cls, sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, device: torch.device) -> FixedPeople:
+        """The same arguments as those of `People`."""
+        counts = _counts(sizes, rows, most)
+        starts = np.cumsum(counts) - counts
+        head, size = np.repeat(starts, counts), np.repeat(counts, counts)
+        table = np.stack([head, head + size - 1 - np.arange(rows)])
+        return cls(torch.from_numpy(table).to(device), most)
+
+    def add_up(self, rows: Tensor) -> Tensor:
+        """In place, in the person's own order: by a kernel, or without one row by row for the whole chunk."""
+        rows = rows if rows.is_contiguous() else rows.contiguous()
+        if rows.is_cuda:
+            from airlock.training.per_sample import people_kernels
+
+            people_kernels.add_up(rows.view(self.rows, -1), self.length)
+            return rows
+        shape = (-1,) + (1,) * (rows.dim() - 1)
+        for lag in range(1, self.longest):
+            has = (self.length[:-lag] > lag).view(shape)
+            rows[:-lag] += torch.where(has, rows[lag:], 0)
+        return rows
+
+    def one_each(self, rows: Tensor) -> Tensor:
+        """All rows: those of everybody but the first of each person have the factor 0."""
+        return rows
+
+    def cross_terms(self, sides: Sequence[Tensor], products: Products) -> Tensor:
+        """See `People.cross_terms`: for every row and every distance, whoever the rows belong to."""
+        found = torch.zeros(self.rows, dtype=torch.float64, device=self.rest.device)
+        wide = [torch.cat([side, side.new_zeros(self.longest - 1, *side.shape[1:])]) for side in sides]
+        wide = [side.double() if side.is_floating_point() else side for side in wide]
+        for lag in range(1, self.longest):
+            pairs = products([side[: self.rows] for side in wide], [side[lag : lag + self.rows] for side in wide])
+            found += torch.where(self.rest >= lag, pairs, 0.0)
+        return found
+
+
+def people_of(sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, device: torch.device) -> People:
+    """Who owns the rows of a chunk, in the form that is fastest on this device."""
+    if device.type == "cuda" and TRITON and most <= _MANY:
+        return FixedPeople.of(sizes, rows, most, device)
+    return People(sizes, rows, most, device)
+
+
+def _counts(sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int) -> NDArray[np.int64]:
+    """How many rows everybody has; what is left of the chunk are rows of their own."""
+    own = np.asarray(sizes, np.int64).reshape(-1)
+    if own.size and (own.min() < 1 or own.max() > most or (np.diff(own) > 0).any()):
+        raise ValueError(f"people with 1 to {most} rows, the largest first")
+    return np.concatenate([own, np.ones(rows - int(own.sum()), np.int64)])
 
 
 def _room(side: Tensor, rows: int) -> Tensor:

@@ -37,7 +37,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
-from airlock.training.per_sample.people import People
+from airlock.training.per_sample.people import People, people_of
 from airlock.training.per_sample.sealed import Sealed
 
 PLACE = "a record's gradient changes with its position in the batch"
@@ -180,7 +180,7 @@ def _people(y: Tensor, most: int) -> People | None:
     sizes: list[int] = []
     for size in (min(3, most), 2):
         sizes += [size] if 1 < size <= len(y) - sum(sizes) else []
-    return People(sizes, len(y), most, y.device) if most > 1 else None
+    return people_of(sizes, len(y), most, y.device) if most > 1 else None
 
 
 def _try(

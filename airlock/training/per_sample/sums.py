@@ -26,15 +26,14 @@ numbers: nothing is assumed about their distribution.
 
 from __future__ import annotations
 
-import importlib.util
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from airlock.mechanisms.clipping import BALANCE, SMALLEST, Clip, row_squares
-from airlock.training.per_sample.people import People
+from airlock.training.per_sample.people import TRITON, FixedPeople, People
 
-TRITON = importlib.util.find_spec("triton") is not None
 _SMALL = 1 << 16  # below this many numbers, a separate kernel does not pay off
 # A CPU computes the last few numbers of an array with other instructions than the rest, and the last bit may differ:
 # with a multiple of this many records in a chunk there is no remainder, and every record is treated alike.
@@ -93,9 +92,15 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
     return own if a.shape[1] == 1 or exact else own + FLOOR * sizes
 
 
-def product_squares_by_person(a: Tensor, b: Tensor, people: People, exact: bool = False) -> Tensor:
+def product_squares_by_person(a: Tensor, b: Tensor, people: People, plain: bool = False, exact: bool = False) -> Tensor:
     """The same over all rows of a person, at her first row; a is (rows, T, in), b is (rows, T, out)."""
     several = a.shape[1] > 1
+    if plain and _by_person_in_kernels(people, a):
+        from airlock.training.per_sample import people_kernels
+
+        # Squares below 2^-126 vanish in float32: all of them together are at most this much.
+        found: Tensor = people_kernels.product_squares(a, b, people.length) + a.shape[2] * b.shape[2] * 2.0**-125
+        return found
     own, sizes = _squares_and_sizes(a, b)
 
     def products(one: list[Tensor], other: list[Tensor]) -> Tensor:
@@ -103,7 +108,19 @@ def product_squares_by_person(a: Tensor, b: Tensor, people: People, exact: bool 
         both = pairs[0].mul_(pairs[1]).flatten(1)
         return both.sum(1) if several else both[:, 0]
 
-    return people.squares(own, sizes.sqrt(), (a, b), products, 0.0 if exact else FLOOR, alone=several)
+    def cross_terms() -> Tensor:
+        if several or not (isinstance(people, FixedPeople) and a.is_cuda):
+            return people.cross_terms((a, b), products)
+        from airlock.training.per_sample import people_kernels
+
+        found: Tensor = people_kernels.cross_terms(a[:, 0], b[:, 0], people.rest)
+        return found
+
+    return people.squares(own, sizes.sqrt(), cross_terms, 0.0 if exact else FLOOR, alone=several)
+
+
+def _by_person_in_kernels(people: People, a: Tensor) -> TypeGuard[FixedPeople]:
+    return isinstance(people, FixedPeople) and formed_in_kernels(a.device.type, a.shape[1])
 
 
 def in_range(squares: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -144,13 +161,23 @@ def _gram_at_once(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return both.flatten(1).sum(1).clamp_min_(0), row_squares(a) * row_squares(b)
 
 
-def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True) -> Tensor:
-    """Σ factor · Σ_t b_t a_tᵀ over all records, by matrix products in float64."""
-    if plain and formed_in_kernels(a.device.type, a.shape[1]):
+def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True, people: People | None = None) -> Tensor:
+    """Σ factor · Σ_t b_t a_tᵀ over all records, by matrix products in float64.
+
+    With `people`, factors are those of people, at their first rows.
+    """
+    if plain and people is None and formed_in_kernels(a.device.type, a.shape[1]):
         from airlock.training.per_sample import sum_kernels
 
         found: Tensor = sum_kernels.product_sum(factors, a, b)
         return found
+    if people is not None:
+        if plain and _by_person_in_kernels(people, a):
+            from airlock.training.per_sample import people_kernels
+
+            summed: Tensor = people_kernels.product_sum(factors, a, b, people.length)
+            return summed
+        factors = people.spread(factors)
     weighted = b.double().mul_(factors[:, None, None]) if b.dtype != torch.float64 else b * factors[:, None, None]
     left, right = weighted.flatten(0, 1), a.flatten(0, 1)
     step = at_once(right, 2 * right.shape[1])  # a few rows at a time, since copies are slow in fresh memory

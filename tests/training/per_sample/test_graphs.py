@@ -71,7 +71,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[Graphs
         monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.get_rng_state())
         monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: torch.set_rng_state(state))
         graphs = Graphs(keeper)
-        monkeypatch.setattr(graphs, "_warm_up", lambda *_: None)
+        monkeypatch.setattr("airlock.training.per_sample.graphs._warm_up", lambda *_: None)
         return graphs, keeper
 
     return make

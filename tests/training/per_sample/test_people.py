@@ -21,7 +21,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.engine import Lot, use_for
 from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.one_by_one import OneByOne
-from airlock.training.per_sample.people import People, pack
+from airlock.training.per_sample.people import FixedPeople, People, pack
 from airlock.training.per_sample.self_check import Engine, still
 from airlock.training.per_sample.sums import product_squares_by_person
 from tests.training.per_sample.odd_nets import vectors
@@ -30,6 +30,7 @@ from tests.training.per_sample.test_leave_one_out import NETS, FailsOn
 
 SIZES, MOST, CLIP = (1, 2, 3, 50), 50, 1e-3
 CPU, BOUND = torch.device("cpu"), Clip(CLIP)
+FORMS = {"ragged": People, "fixed": FixedPeople.of}
 ENGINES: dict[str, Callable[[nn.Module], Engine]] = {
     "book": BookKeeper, "functional": FunctionalGradients, "one": OneByOne
 }  # fmt: skip
@@ -62,13 +63,16 @@ def by_loop(
     return total
 
 
-def summed(by: Engine, x: Tensor, y: Tensor, sizes: Sequence[int], clip: Clip) -> tuple[dict[str, Tensor], Tensor]:
+def summed(
+    by: Engine, x: Tensor, y: Tensor, sizes: Sequence[int], clip: Clip, form: str = "ragged"
+) -> tuple[dict[str, Tensor], Tensor]:
     """The sum of one chunk that is filled up with rows of zeros; sizes are descending."""
     rows, copies = 32, len(x) // max(1, len(y))
     filled = torch.cat([x, x.new_zeros((rows - len(y)) * max(1, copies), *x.shape[1:])])
     mask = (torch.arange(rows) < len(y)).float()
     labels = torch.cat([y, y.new_zeros(rows - len(y))])
-    total, fit = by.masked_sum(filled, labels, mask, clip, people=People(sizes, rows, max(sizes, default=1), CPU))
+    people = FORMS[form](sizes, rows, max(sizes, default=1), CPU)
+    total, fit = by.masked_sum(filled, labels, mask, clip, people=people)
     return total, fit[: len(y)]
 
 
@@ -83,17 +87,18 @@ SHAPES = st.lists(st.integers(1, 5), max_size=4).map(lambda sizes: sorted(sizes,
     st.sampled_from([0.05, 1.0, 50.0]),
     st.sampled_from(["flat", "by layer", "by tensor", "by channel"]),
     st.sampled_from(sorted(ENGINES)),
+    st.sampled_from(sorted(FORMS)),
     st.integers(0, 999),
 )
 def test_equal_to_a_loop_over_people(
-    case: str, sizes: list[int], copies: int, norm: float, kind: str, by: str, seed: int
+    case: str, sizes: list[int], copies: int, norm: float, kind: str, by: str, form: str, seed: int
 ) -> None:
     torch.manual_seed(seed)
     make, draw = CASES[case]
     net, rows = make().eval(), sum(sizes)
     x, y = draw(rows * copies), torch.randint(0, CLASSES, (rows,))
     clip = clips(net, norm, kind)
-    got, fit = summed(ENGINES[by](net), x, y, sizes, clip)
+    got, fit = summed(ENGINES[by](net), x, y, sizes, clip, form)
     assert fit.all()
     assert close(got, by_loop(net, x, y, sizes, clip, copies), max(1e-4, nearness(case)))
 
@@ -146,16 +151,22 @@ def test_one_person_moves_the_sum_by_at_most_the_bound(name: str, precision: str
 
 
 def moved(
-    net: nn.Module, x: Tensor, y: Tensor, sizes: Sequence[int], clip: Clip = BOUND, people: Sequence[int] = ()
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    sizes: Sequence[int],
+    clip: Clip = BOUND,
+    people: Sequence[int] = (),
+    most: int = MOST,
 ) -> float:
     """How far the sum moves at most when one person is taken away, in units of the clip norm; chance is the same."""
 
     def total(keep: list[int]) -> dict[str, Tensor]:
         torch.manual_seed(0)
         random.seed(0)
-        rows = torch.isin(owned(sizes), torch.tensor(keep))
+        rows = torch.isin(owned(sizes), torch.tensor(keep)).to(x.device)
         own = owned([sizes[i] for i in keep])
-        found, _ = clipped_sum(net, x[rows], y[rows], clip, float(len(sizes)), True, own, MOST, float(len(x)))
+        found, _ = clipped_sum(net, x[rows], y[rows], clip, float(len(sizes)), True, own, most, float(len(x)))
         return {name: g.clone() for name, g in found.items()}
 
     every = list(range(len(sizes)))
@@ -180,7 +191,8 @@ def test_rows_that_cancel_hide_nothing(size: float, places: int) -> None:
     assert moved(net, x, y, sizes) <= 1
 
 
-def test_two_rows_that_differ_in_one_bit_have_no_smaller_square_than_their_sum() -> None:
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_two_rows_that_differ_in_one_bit_have_no_smaller_square_than_their_sum(form: str) -> None:
     """What is left of two rows that cancel is no larger than the rounding of their products, which may hide it."""
     chance = torch.Generator().manual_seed(0)
     a, b = torch.rand(256, 1, 40, generator=chance) + 0.5, torch.rand(256, 1, 8, generator=chance) + 0.5
@@ -188,7 +200,7 @@ def test_two_rows_that_differ_in_one_bit_have_no_smaller_square_than_their_sum()
     other[:, 0, 0] = torch.nextafter(a[:, 0, 0], torch.tensor(9.0))
     true = (other - a).double().square().sum((1, 2)) * b.double().square().sum((1, 2))
     rows = [torch.stack(pair, 1).flatten(0, 1) for pair in ((other, a), (b, -b))]
-    found = product_squares_by_person(*rows, People([2] * 256, 512, 2, CPU))[::2]
+    found = product_squares_by_person(*rows, FORMS[form]([2] * 256, 512, 2, CPU))[::2]
     assert (true > 0).all()
     assert (found >= (1 - 2.0**-16) * true).all()
 
@@ -239,8 +251,9 @@ def test_a_person_on_one_of_whose_rows_the_network_fails_is_left_out() -> None:
     assert all(torch.allclose(got[name], g, rtol=1e-9, atol=1e-12) for name, g in wanted.items())
 
 
+@pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("case", ["linear", "conv2d", "embedding", "linear at positions, ghost", "group norm"])
-def test_a_persons_norm_is_her_own_to_the_last_bit(case: str) -> None:
+def test_a_persons_norm_is_her_own_to_the_last_bit(case: str, form: str) -> None:
     """Whoever else is in the chunk, and wherever she is."""
     make, draw = CASES[case]
     torch.manual_seed(0)
@@ -251,7 +264,7 @@ def test_a_persons_norm_is_her_own_to_the_last_bit(case: str) -> None:
         start, sizes = sum(before), (*before, 5, 3, 2, 2)
         rows, given = others.clone(), y.clone()
         rows[start : start + 5], given[start : start + 5] = own, labels
-        squares = BookKeeper(net).squares(rows, given, False, People(sizes, 128, MOST, CPU))
+        squares = BookKeeper(net).squares(rows, given, False, FORMS[form](sizes, 128, MOST, CPU))
         found.append({name: square[start] for name, square in squares.items()})
     assert all(torch.equal(found[0][name], one[name]) for one in found[1:] for name in found[0])
 
