@@ -128,7 +128,7 @@ def _measured(name: str, device: torch.device) -> dict[str, Any]:
     x, y = draw(batch).to(device), torch.randint(0, 10, (batch,), device=device)
     if device.type == "cuda" and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
-    private = {"private": _private(make, x, y), "people": _private(make, x, y, _owners(batch).to(device))}
+    private = {"private": _private(make, x, y), "people": _private(make, x, y, _owners(batch))}
     steps = {"plain": _plain(make, x, y), **private, **_opacus(make, x, y)}
     times = _times(steps, device)
     memory = {key: _memory(step, device) for key, step in steps.items()}

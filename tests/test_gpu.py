@@ -42,9 +42,11 @@ from airlock.training.ensembles.stacked import Dropouts, Looped, Vmapped, choose
 from airlock.training.front_ends.characterise import Effort, Learning, Point, characterise
 from airlock.training.per_sample import clipped_sum, use_of
 from airlock.training.per_sample.bookkeeping import BookKeeper
+from airlock.training.per_sample.engine import Lot, use_for
 from airlock.training.per_sample.graphs import Graphs
 from airlock.training.per_sample.people import FixedPeople, People
 from airlock.training.per_sample.self_check import still
+from airlock.training.per_sample.sums import product_squares_by_person
 from tests.auditing.attacks.toy_features import conv_front, pictures
 from tests.mechanisms.test_gaussian import has_scale
 from tests.training.per_sample.test_copies import by_loop as by_copies
@@ -151,10 +153,11 @@ def test_kernels_add_up_a_persons_rows_as_without_them() -> None:
     fixed, ragged = FixedPeople.of(sizes, 64, 5, GPU), People(sizes, 64, 5, torch.device("cpu"))
     got, wanted = fixed.add_up(rows.to(GPU)).cpu(), ragged.add_up(rows.clone())
     assert torch.equal(got[ragged.first], wanted[ragged.first])
-    a, b = rows[:, :1], torch.randn(64, 1, 19)
-    pairs = ragged.cross_terms((a, b), lambda x, y: (x[0] * y[0]).sum((1, 2)) * (x[1] * y[1]).sum((1, 2)))
-    found = people_kernels.cross_terms(a[:, 0].to(GPU), b[:, 0].to(GPU), fixed.rest).cpu()
-    assert torch.allclose(found, pairs, rtol=1e-12, atol=1e-12)
+    a, b = rows[:, 0], torch.randn(64, 19)
+    for floor in (0.0, 2.0**-16):
+        found = people_kernels.pair_squares(a.to(GPU), b.to(GPU), fixed.rest, fixed.length, 5, floor).cpu()
+        pairs = product_squares_by_person(a[:, None], b[:, None], ragged, exact=floor == 0)
+        assert torch.allclose(found[ragged.first], pairs[ragged.first], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["flat", "by channel"])
@@ -176,6 +179,8 @@ def test_the_engine_equals_a_loop_over_people(case: str, kind: str, exact: None)
         size = torch.stack([g.norm() for g in wanted.values()]).norm()
         for name, g in wanted.items():
             assert (got[name] - g).norm() <= max(nearness(case), 1e-4) * size, name
+    graphs = use_for(net, x, 1, Lot(3.0, 7.0, 5, True)).graphs
+    assert graphs is None or not graphs.broken
 
 
 @pytest.mark.parametrize(("records", "columns"), [(3, 7), (100, 1000), (33, 20_000), (1024, 9216)])

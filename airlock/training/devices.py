@@ -82,7 +82,7 @@ class Resident:
         if self.groups is None:
             return *self.batch(drawn), None
         rows, owners = chosen_rows(self.groups, drawn, self.most, chance)
-        return *self.batch(rows), torch.from_numpy(owners).to(self.y.device)
+        return *self.batch(rows), torch.from_numpy(owners)  # they are counted where they are drawn
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """The records at these positions, ready for a network."""

@@ -34,7 +34,7 @@ from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs
 from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
 from airlock.training.per_sample.operator_rules import Unshown
-from airlock.training.per_sample.people import FixedPeople, People, pack, people_of, sizes_of
+from airlock.training.per_sample.people import FixedPeople, People, fixes, pack, people_of, sizes_of
 from airlock.training.per_sample.sealed import USES, Sealed, Uses
 from airlock.training.per_sample.sums import MULTIPLE, Total, largest_chunk
 
@@ -82,7 +82,8 @@ class Use:
             x: At most one chunk of rows.
             y: Their labels.
             clip: How gradients are bounded.
-            sizes: How many adjacent rows each person has, the largest first; None if each row is a record of its own.
+            sizes: How many adjacent rows each person has; None if each row is a record of its own. The largest come
+                first, unless shapes are fixed.
         """
         if isinstance(self.engine, OneByOne):
             people = self._people(sizes, len(y), y.device)
@@ -248,6 +249,10 @@ def _clipped_sum_of_people(
     """The same for people, in chunks of whole people."""
     copies, starts = copies_in(x, y), np.cumsum(sizes) - sizes
     use = use_for(net, x, copies, lot)
+    if len(y) <= use.size and fixes(lot.most, y.device):  # in any order
+        found = use.chunk_sum(x, y, clip, sizes)
+        use.close()
+        return found
     shares = x.reshape(len(y), copies, *x.shape[1:])
 
     def chunk_sum(chosen: Sizes) -> tuple[Named, int]:

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -62,18 +63,40 @@ class People:
 
     def __init__(self, sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, device: torch.device) -> None:
         counts = _counts(sizes, rows, most)
+        if (np.diff(counts) > 0).any():
+            raise ValueError("the largest first")
         starts = np.cumsum(counts) - counts
         self.rows, self.most = rows, most
         self.longest = int(counts.max(initial=1))
         self._counts, self._starts = counts, starts
-        head, size = np.repeat(starts, counts), np.repeat(counts, counts)
-        self.head = torch.from_numpy(head).to(device)  # where the person of a row begins
-        self.first = torch.from_numpy(head == np.arange(rows)).to(device)
-        self.share = torch.from_numpy(1.0 / size).to(device)  # of a row in its person's mean
-        self.several = torch.from_numpy(size > 1).to(device)
-        self.rest = torch.from_numpy(head + size - 1 - np.arange(rows)).to(device)  # rows of the same person behind it
+        table = torch.from_numpy(_table(counts)).to(device)
+        self.head, self.rest = table[0], table[1]  # where the person of a row begins; rows of the same person behind it
         self._heads = torch.from_numpy(starts).to(device)
         self._classes = list(self._rectangles())
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Whether a row is its person's first."""
+        return self.head == torch.arange(self.rows, device=self.head.device)
+
+    @cached_property
+    def _size(self) -> Tensor:
+        return torch.arange(1, self.rows + 1, device=self.head.device) - self.head + self.rest
+
+    @cached_property
+    def several(self) -> Tensor:
+        """Whether a row's person has others."""
+        return self._size > 1
+
+    @cached_property
+    def share(self) -> Tensor:
+        """Of a row in its person's mean."""
+        return self._size.double().reciprocal()
+
+    @cached_property
+    def length(self) -> Tensor:
+        """How many rows begin here."""
+        return torch.where(self.first, self._size, 0)
 
     def _rectangles(self) -> Iterator[tuple[int, int, int]]:
         """Where the people with equally many rows, and more than one, begin; how many they are; and their size."""
@@ -144,7 +167,7 @@ class People:
 
 
 class FixedPeople(People):
-    """The same in shapes that do not depend on who is in the chunk.
+    """The same in shapes that do not depend on who is in the chunk; people may come in any order.
 
     Args:
         table: For every row where its person begins, and how many rows of the same person are behind it: (2, rows).
@@ -154,23 +177,14 @@ class FixedPeople(People):
     fixed = True
 
     def __init__(self, table: Tensor, most: int) -> None:
-        self.table, self.most = table, most
-        self.head, self.rest = table
-        self.rows = self.head.numel()
+        self.table, self.most, self.rows = table, most, table.shape[1]
+        self.head, self.rest = table[0], table[1]
         self.longest = min(most, self.rows)
-        place = torch.arange(self.rows, device=table.device)
-        size = place - self.head + self.rest + 1
-        self.first, self.several = self.head == place, size > 1
-        self.share = size.double().reciprocal()
-        self.length = torch.where(self.first, size, 0)  # how many rows begin here, for kernels
 
     @classmethod
     def of(cls, sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, device: torch.device) -> FixedPeople:
-        """The same arguments as those of `People`."""
-        counts = _counts(sizes, rows, most)
-        starts = np.cumsum(counts) - counts
-        head, size = np.repeat(starts, counts), np.repeat(counts, counts)
-        table = np.stack([head, head + size - 1 - np.arange(rows)])
+        """The same arguments as those of `People`, in any order."""
+        table = _table(_counts(sizes, rows, most))
         return cls(torch.from_numpy(table).to(device), most)
 
     def add_up(self, rows: Tensor) -> Tensor:
@@ -202,9 +216,14 @@ class FixedPeople(People):
         return found
 
 
+def fixes(most: int, device: torch.device) -> bool:
+    """Whether `people_of` gives fixed shapes, for people in any order."""
+    return device.type == "cuda" and TRITON and most <= _MANY
+
+
 def people_of(sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, device: torch.device) -> People:
     """Who owns the rows of a chunk, in the form that is fastest on this device."""
-    if device.type == "cuda" and TRITON and most <= _MANY:
+    if fixes(most, device):
         return FixedPeople.of(sizes, rows, most, device)
     return People(sizes, rows, most, device)
 
@@ -212,9 +231,16 @@ def people_of(sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int, de
 def _counts(sizes: Sequence[int] | NDArray[np.int64], rows: int, most: int) -> NDArray[np.int64]:
     """How many rows everybody has; what is left of the chunk are rows of their own."""
     own = np.asarray(sizes, np.int64).reshape(-1)
-    if own.size and (own.min() < 1 or own.max() > most or (np.diff(own) > 0).any()):
-        raise ValueError(f"people with 1 to {most} rows, the largest first")
+    if own.size and (own.min() < 1 or own.max() > most):
+        raise ValueError(f"people with 1 to {most} rows")
     return np.concatenate([own, np.ones(rows - int(own.sum()), np.int64)])
+
+
+def _table(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For every row where its person begins, and how many rows of the same person are behind it."""
+    starts = np.cumsum(counts) - counts
+    head, size = np.repeat(starts, counts), np.repeat(counts, counts)
+    return np.stack([head, head + size - 1 - np.arange(len(head))])
 
 
 def _room(side: Tensor, rows: int) -> Tensor:
@@ -235,7 +261,7 @@ def sizes_of(owners: Tensor, labels: int, most: int | None) -> NDArray[np.int64]
     """
     own = owners.cpu().numpy()
     steps = np.diff(own, prepend=-1)
-    if own.shape != (labels,) or (labels and (own[0] != 0 or not np.isin(steps[1:], (0, 1)).all())):
+    if own.shape != (labels,) or (labels and (own[0] != 0 or steps[1:].min(initial=0) < 0 or steps.max() > 1)):
         raise ValueError("one owner per label, numbered from 0 without gaps and in order")
     sizes = np.bincount(own).astype(np.int64) if labels else np.zeros(0, np.int64)
     if most is not None and sizes.max(initial=0) > most:
@@ -249,6 +275,9 @@ def pack(sizes: NDArray[np.int64], room: int) -> Iterator[NDArray[np.int64]]:
     A chunk takes the largest that are left and still fit, so that the small ones remain to fill the gaps of others.
     """
     order = np.argsort(-sizes, kind="stable")
+    if 0 < sizes.sum() <= room:
+        yield order
+        return
     kinds, starts, counts = np.unique(-sizes[order], return_index=True, return_counts=True)
     left = {int(-size): order[start : start + count] for size, start, count in zip(kinds, starts, counts, strict=True)}
     while left:

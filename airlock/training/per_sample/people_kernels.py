@@ -3,7 +3,7 @@
 A person's rows are adjacent. `length` says at the first of them how many there are, and 0 elsewhere. Every program
 works for one person at a time and reads nobody else's rows: what it computes depends on hers alone, bit for bit.
 
-`add_up`: formed rows, added one after the other. `cross_terms`: pairs of rows at one position, in float64.
+`add_up`: formed rows, added one after the other. `pair_squares`: norms from all pairs of her rows, in float64.
 `product_squares` and `product_sum`: a gradient over several positions is formed tile by tile over all positions of all
 of her rows, and never stored: once for its norm and once for the sum, from the same numbers.
 """
@@ -57,25 +57,45 @@ def _dot(value, one, other, WIDTH, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _cross_kernel(a, b, rest, out, INTO, OUTOF, WIDE: tl.constexpr):
+def _pairs_kernel(a, b, rest, gram, size, INTO, OUTOF, WIDE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    total = tl.zeros((), dtype=tl.float64)
+    own = _dot(a, row, row, INTO, WIDE) * _dot(b, row, row, OUTOF, WIDE)
+    total = own
     for lag in range(1, tl.load(rest + row) + 1):
-        total += _dot(a, row, row + lag, INTO, WIDE) * _dot(b, row, row + lag, OUTOF, WIDE)
-    tl.store(out + row, total)
+        total += 2.0 * _dot(a, row, row + lag, INTO, WIDE) * _dot(b, row, row + lag, OUTOF, WIDE)
+    tl.store(gram + row, total)
+    tl.store(size + row, tl.sqrt(own))
 
 
-def cross_terms(a: Tensor, b: Tensor, rest: Tensor) -> Tensor:
-    """Σ_s ⟨a_r, a_s⟩ ⟨b_r, b_s⟩ over the rows s of the same person behind r, for every row r, in float64.
+@triton.jit
+def _of_person_kernel(gram, size, length, out, ROWS, FLOOR: tl.constexpr, MOST: tl.constexpr, WIDE: tl.constexpr):
+    row = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    many = tl.load(length + row, mask=row < ROWS, other=0)
+    total, sizes = tl.zeros((WIDE,), dtype=tl.float64), tl.zeros((WIDE,), dtype=tl.float64)
+    for place in range(0, MOST):
+        total += tl.load(gram + row + place, mask=place < many, other=0.0)
+        sizes += tl.load(size + row + place, mask=place < many, other=0.0)
+    margin = tl.where(many > 1, FLOOR * sizes * sizes, 0.0)
+    tl.store(out + row, tl.where(total < 0.0, 0.0, total) + margin, mask=row < ROWS)  # not a number stays what it is
+
+
+def pair_squares(a: Tensor, b: Tensor, rest: Tensor, length: Tensor, most: int, floor: float) -> Tensor:
+    """‖Σ_r b_r a_rᵀ‖² of every person at her first row, in float64, with the margin where she has several; 0 elsewhere.
 
     Args:
         a: (rows, in).
         b: (rows, out).
         rest: How many rows of the same person are behind each.
+        length: How many rows of a person begin at each.
+        most: The most rows of one person.
+        floor: What is added, times A².
     """
     a, b = a.contiguous(), b.contiguous()
-    out = torch.empty(len(a), dtype=torch.float64, device=a.device)
-    _cross_kernel[(len(a),)](a, b, rest, out, a.shape[1], b.shape[1], WIDE=256, num_warps=4)
+    rows, wide = len(a), min(1024, triton.next_power_of_2(max(a.shape[1], b.shape[1])))
+    gram, size, out = torch.empty((3, rows), dtype=torch.float64, device=a.device)
+    _pairs_kernel[(rows,)](a, b, rest, gram, size, a.shape[1], b.shape[1], WIDE=wide, num_warps=4)
+    own = {"FLOOR": floor, "MOST": most, "WIDE": 128}
+    _of_person_kernel[(triton.cdiv(rows, 128),)](gram, size, length, out, rows, **own, num_warps=4)
     return out
 
 
@@ -93,7 +113,7 @@ def _person_tile(
 ):  # fmt: skip
     """One tile of one person's gradient; it is formed nowhere else."""
     tile = tl.zeros((OUT, IN), dtype=tl.float32)
-    for begin in range(0, many * T, AT):
+    for begin in tl.range(0, many * T, AT, num_stages=1):
         t = begin + tl.arange(0, AT)
         given = _taken(b, row * T, t, o, many * T, OUTOF)
         into = _taken(a, row * T, t, i, many * T, INTO)
@@ -109,8 +129,10 @@ def _norm_kernel(
     o, i = _places(tl.program_id(0), INTO, OUT, IN)
     for number in range(tl.program_id(1), ROWS, SPLITS):
         row = tl.zeros((), tl.int64) + number
-        tile = _person_tile(a, b, row, tl.load(length + row), o, i, T, INTO, OUTOF, OUT, IN, AT, PRECISION)
-        tl.store(out + row * TILES + tl.program_id(0), tl.sum(tl.sum(tile * tile, 1), 0))
+        many = tl.load(length + row)
+        if many > 0:
+            tile = _person_tile(a, b, row, many, o, i, T, INTO, OUTOF, OUT, IN, AT, PRECISION)
+            tl.store(out + row * TILES + tl.program_id(0), tl.sum(tl.sum(tile * tile, 1), 0))
 
 
 @triton.jit
@@ -122,8 +144,10 @@ def _sum_kernel(
     total = tl.zeros((OUT, IN), dtype=tl.float64)
     for number in range(tl.program_id(1), ROWS, SPLITS):
         row = tl.zeros((), tl.int64) + number
-        tile = _person_tile(a, b, row, tl.load(length + row), o, i, T, INTO, OUTOF, OUT, IN, AT, PRECISION)
-        total += tile.to(tl.float64) * tl.load(factors + row)
+        many = tl.load(length + row)
+        if many > 0:
+            tile = _person_tile(a, b, row, many, o, i, T, INTO, OUTOF, OUT, IN, AT, PRECISION)
+            total += tile.to(tl.float64) * tl.load(factors + row)
     where = out + tl.program_id(1).to(tl.int64) * INTO * OUTOF + o[:, None] * INTO + i[None, :]
     tl.store(where, total, mask=(o < OUTOF)[:, None] & (i < INTO)[None, :])
 
@@ -143,7 +167,7 @@ def product_squares(a: Tensor, b: Tensor, length: Tensor) -> Tensor:
     """
     a, b = a.contiguous(), b.contiguous()
     sizes, tiles, shape = _shape(a, b)
-    out = torch.empty((len(a), tiles), dtype=torch.float32, device=a.device)
+    out = torch.zeros((len(a), tiles), dtype=torch.float32, device=a.device)
     splits = _splits(len(a), tiles)
     _norm_kernel[(tiles, splits)](a, b, length, out, len(a), *sizes, tiles, SPLITS=splits, **shape)
     return out.sum(1, dtype=torch.float64)

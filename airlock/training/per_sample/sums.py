@@ -26,7 +26,7 @@ numbers: nothing is assumed about their distribution.
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -95,11 +95,17 @@ def product_squares(a: Tensor, b: Tensor, plain: bool = True, exact: bool = Fals
 def product_squares_by_person(a: Tensor, b: Tensor, people: People, plain: bool = False, exact: bool = False) -> Tensor:
     """The same over all rows of a person, at her first row; a is (rows, T, in), b is (rows, T, out)."""
     several = a.shape[1] > 1
-    if plain and _by_person_in_kernels(people, a):
+    if isinstance(people, FixedPeople) and a.is_cuda and (plain or not several):
         from airlock.training.per_sample import people_kernels
 
-        # Squares below 2^-126 vanish in float32: all of them together are at most this much.
-        found: Tensor = people_kernels.product_squares(a, b, people.length) + a.shape[2] * b.shape[2] * 2.0**-125
+        # Squares below 2^-126 vanish in float32: all of them together are at most `lost`.
+        lost = a.shape[2] * b.shape[2] * 2.0**-125
+        found: Tensor
+        if several:
+            found = people_kernels.product_squares(a, b, people.length) + lost
+        else:
+            pair = (a[:, 0], b[:, 0], people.rest, people.length)
+            found = people_kernels.pair_squares(*pair, people.longest, 0.0 if exact else FLOOR)
         return found
     own, sizes = _squares_and_sizes(a, b)
 
@@ -108,19 +114,8 @@ def product_squares_by_person(a: Tensor, b: Tensor, people: People, plain: bool 
         both = pairs[0].mul_(pairs[1]).flatten(1)
         return both.sum(1) if several else both[:, 0]
 
-    def cross_terms() -> Tensor:
-        if several or not (isinstance(people, FixedPeople) and a.is_cuda):
-            return people.cross_terms((a, b), products)
-        from airlock.training.per_sample import people_kernels
-
-        found: Tensor = people_kernels.cross_terms(a[:, 0], b[:, 0], people.rest)
-        return found
-
+    cross_terms = partial(people.cross_terms, (a, b), products)
     return people.squares(own, sizes.sqrt(), cross_terms, 0.0 if exact else FLOOR, alone=several)
-
-
-def _by_person_in_kernels(people: People, a: Tensor) -> TypeGuard[FixedPeople]:
-    return isinstance(people, FixedPeople) and formed_in_kernels(a.device.type, a.shape[1])
 
 
 def in_range(squares: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -172,7 +167,7 @@ def weighted_product(factors: Tensor, a: Tensor, b: Tensor, plain: bool = True, 
         found: Tensor = sum_kernels.product_sum(factors, a, b)
         return found
     if people is not None:
-        if plain and _by_person_in_kernels(people, a):
+        if plain and isinstance(people, FixedPeople) and formed_in_kernels(a.device.type, a.shape[1]):
             from airlock.training.per_sample import people_kernels
 
             summed: Tensor = people_kernels.product_sum(factors, a, b, people.length)
