@@ -80,7 +80,7 @@ from airlock.training.front_ends.extract import NOBODY
 from airlock.training.gradients import Named
 from airlock.training.per_sample import clipped_sum, engine, layers, sums
 from airlock.training.per_sample.graphs import _Graph
-from airlock.training.per_sample.people import People
+from airlock.training.per_sample.people import FixedPeople, People
 from airlock.training.per_sample.sealed import Sealed
 from tests.faults.fault import Patch, Plant
 
@@ -336,6 +336,19 @@ def rows_of_a_person_without_cross_terms(patch: Patch) -> None:
     patch.setattr(People, "cross_terms", lambda self, sides, products: torch.zeros(self.rows, dtype=torch.float64))
 
 
+def the_last_row_in_fixed_shapes_is_left_out(patch: Patch) -> None:
+    cross_terms = FixedPeople.cross_terms
+
+    def short(self: FixedPeople, sides: Any, products: Any) -> Tensor:
+        self.longest -= 1
+        try:
+            return cross_terms(self, sides, products)
+        finally:
+            self.longest += 1
+
+    patch.setattr(FixedPeople, "cross_terms", short)
+
+
 def squares_vanish_in_float32(patch: Patch) -> None:
     right = sums._squares_and_sizes
 
@@ -351,8 +364,8 @@ def squares_vanish_in_float32(patch: Patch) -> None:
 def no_margin_for_rows_that_cancel(patch: Patch) -> None:
     squares = People.squares
 
-    def bare(self: People, own: Tensor, sizes: Tensor, sides: Any, products: Any, floor: float, alone: bool) -> Tensor:
-        return squares(self, own, sizes, sides, products, 0.0, alone)
+    def bare(self: People, own: Tensor, sizes: Tensor, cross_terms: Any, floor: float, alone: bool) -> Tensor:
+        return squares(self, own, sizes, cross_terms, 0.0, alone)
 
     patch.setattr(People, "squares", bare)
 

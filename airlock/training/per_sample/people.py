@@ -28,7 +28,9 @@ To leave out only that row would be as private, but her mean would be over rows 
 
 On a GPU, launching the work costs more than doing it, unless a CUDA graph repeats it, and a graph has fixed shapes.
 `FixedPeople` therefore computes with the whole chunk, whoever is in it: kernels work person by person and in the same
-order (`people_kernels`), and elsewhere every pair of rows that could be one person's has its place.
+order (`people_kernels`), and elsewhere every pair of rows that could be one person's has its place. Over several
+positions a kernel forms g_p tile by tile, once for its norm and once for the sum: it is then a row of numbers, as in
+the first case, and only their squares are float32; what is added for those that vanish is in `sums`.
 """
 
 from __future__ import annotations

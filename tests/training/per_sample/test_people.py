@@ -104,6 +104,17 @@ def test_equal_to_a_loop_over_people(
 
 
 @pytest.mark.parametrize("case", ["linear", "conv2d", "embedding", "linear at positions, ghost", "tied weights"])
+def test_fixed_shapes_give_what_ragged_ones_give(case: str) -> None:
+    make, draw = CASES[case]
+    torch.manual_seed(0)
+    net, x, y, sizes = make().eval(), draw(14), torch.randint(0, CLASSES, (14,)), (5, 3, 3, 2, 1)
+    wanted, _ = summed(BookKeeper(net), x, y, sizes, Clip(0.1, counting=True))
+    got, fit = summed(BookKeeper(net), x, y, sizes, Clip(0.1, counting=True), "fixed")
+    assert fit.all()
+    assert close(got, wanted, 1e-9)
+
+
+@pytest.mark.parametrize("case", ["linear", "conv2d", "embedding", "linear at positions, ghost", "tied weights"])
 def test_everybody_with_one_row_is_a_lot_of_records(case: str) -> None:
     make, draw = CASES[case]
     torch.manual_seed(0)
