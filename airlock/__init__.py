@@ -17,7 +17,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee
-    from airlock.api import audit, compare, compare_paid, release, tune
+    from airlock.api import audit, compare, compare_paid, load, release, tune
     from airlock.auditing import Audit
     from airlock.bundle import Bundle, Card
     from airlock.bundle.verify import verify as verify_bundle
@@ -45,6 +45,7 @@ _WHERE = {
     "audit_bundle": "airlock.pipeline:audit_bundle",
     "compare": "airlock.api:compare",
     "compare_paid": "airlock.api:compare_paid",
+    "load": "airlock.api:load",
     "load_config": "airlock.config:load",
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
@@ -70,6 +71,7 @@ __all__ = [
     "audit_bundle",
     "compare",
     "compare_paid",
+    "load",
     "load_config",
     "make_config",
     "make_release",

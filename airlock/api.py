@@ -1,4 +1,4 @@
-"""The Python API for scripts and notebooks: `airlock.release`, `airlock.audit`, `airlock.compare`.
+"""The Python API for scripts and notebooks: `airlock.release`, `airlock.audit`, `airlock.load`, `airlock.compare`.
 
 A config may be a file, a mapping or keyword arguments, with the same keys as on the command line. Results display
 themselves: in a notebook as the card or the page, elsewhere as one line.
@@ -22,7 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from airlock import config as configs
 from airlock import pipeline
 from airlock.auditing import AuditSettings
-from airlock.bundle import Bundle
+from airlock.bundle import Bundle, Vault
+from airlock.bundle.receiving.model import ReleasedModel
+from airlock.bundle.receiving.model import load as load_model
 from airlock.bundle.signing.keys import PublicKey, read_public
 from airlock.comparison import Comparison, settings
 from airlock.comparison.paid import as_search
@@ -65,6 +67,13 @@ def release(
     ('proven', True)
     >>> made  # doctest: +ELLIPSIS
     weights/gaussian on digits: Proven, but weak: ... are right. In .../one.
+    >>> model = airlock.load("one")
+    >>> model.schema.kind, model.schema.shape
+    ('image', (1, 8, 8))
+    >>> import numpy as np
+    >>> blank = np.zeros((2, 8, 8), np.uint8)
+    >>> len(model.predict(blank)), model.predict_proba(blank).shape
+    (2, (2, 10))
 
     Args:
         config: A TOML file, a mapping or a config; may be left out if `keys` are complete.
@@ -201,10 +210,39 @@ def audit(
             seed=seed,
             device=device,
             resume=resume,
-            signers=[key if isinstance(key, PublicKey) else read_public(Path(key)) for key in signers],
+            signers=_public(signers),
             vault=_path(vault),
             progress=progress,
         )
+
+
+def load(
+    bundle: Outcome | Audited | Bundle | Place,
+    *,
+    signers: Sequence[PublicKey | Place] = (),
+    approvers: Sequence[PublicKey | Place] = (),
+    vault: Place | None = None,
+) -> ReleasedModel:
+    """Open a bundle with a network and ask it with raw rows. The same as `airlock predict`.
+
+    The bundle is verified first, and what is used is what was verified. Rows of a table are a frame, a list of dicts or
+    an array with the columns in their declared order; they are encoded as `model.schema` says.
+
+    Args:
+        bundle: What was released, or its folder.
+        signers: If given, one of these public keys, or of those in these files (PEM), must have signed the bundle.
+        approvers: If given, a reviewer must have approved it with one of these.
+        vault: The vault whose files must not be in it; your default vault if left out.
+
+    Raises:
+        Refused: The bundle does not verify, lacks a required signature, was rejected, or holds no network.
+    """
+    return load_model(
+        _folder(bundle),
+        None if vault is None else Vault.open(Path(vault)),
+        signers=_public(signers),
+        approvers=_public(approvers),
+    )
 
 
 def compare(
@@ -334,6 +372,10 @@ def _folder(bundle: Outcome | Audited | Bundle | Place) -> Path:
     if isinstance(bundle, (Outcome, Audited)):
         return bundle.bundle.folder
     return bundle.folder if isinstance(bundle, Bundle) else Path(bundle)
+
+
+def _public(keys: Sequence[PublicKey | Place]) -> list[PublicKey]:
+    return [key if isinstance(key, PublicKey) else read_public(Path(key)) for key in keys]
 
 
 def _placed(data: Place) -> str:

@@ -120,6 +120,7 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
         "audit_bundle",
         "compare",
         "compare_paid",
+        "load",
         "load_config",
         "make_config",
         "make_release",

@@ -24,6 +24,7 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     answering       queries to a bundle, answered by its network or from the vault
     policy/         what a house lets out, and the rules that hold a release against it
     receive         a classifier trained on released features
+    receiving/      raw rows in, classes and probabilities out
     signing/        who made a bundle, and who approved it
     rendering/      sentences, pages, figures, SACRO-ML reports
     reports/        a DPIA annex, a NIST SP 800-226 sheet, a registry entry: what others ask for

@@ -108,14 +108,23 @@ def current() -> Frame | Arrays:
 def _as_records(value: object) -> Frame | Arrays:
     if isinstance(value, tuple | list) and len(value) in (2, 3) and not hasattr(value, "columns"):
         return Arrays(*(None if part is None else np.asarray(part) for part in value))  # type: ignore[arg-type]
-    names = getattr(value, "column_names", None) or getattr(value, "columns", None)
-    if names is None:
+    frame = as_frame(value)
+    if frame is None:
         raise DataError(
             "a pandas or polars frame, an Arrow table, or (x, y) or (x, y, person) as arrays",
             type(value).__name__,
             "The label has to be there too.",
             "Pass a frame that holds the label's column, or the arrays as a tuple.",
         )
+    return frame
+
+
+def as_frame(value: object) -> Frame | None:
+    """A pandas or polars frame or an Arrow table by its columns; None for anything else."""
+    names = getattr(value, "column_names", None)
+    names = getattr(value, "columns", None) if names is None else names
+    if names is None:
+        return None
     shown = tuple(str(name) for name in names)
     whole: Any = value
     columns = {text: whole[name] for name, text in zip(names, shown, strict=True) if shown.count(text) == 1}
@@ -161,7 +170,7 @@ def read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     """All records, encoded as those of a file are."""
     kept, faults = current(), Faults()
     if isinstance(kept, Frame):
-        tables.find_columns(kept.names, data, _PLACE)
+        tables.find_columns(kept.names, tables.wanted(data), _PLACE)
         return tables.encode_blocks(_blocks(kept.columns, data), _PLACE, data, classes, faults)
     if data.columns:
         label, person = _free(data, "label"), _free(data, "person")
@@ -193,10 +202,10 @@ def _blocks(columns: dict[str, Any], data: DataConfig) -> Iterator[dict[str, tab
             "Take all from the same records.",
         )
     for first in range(0, max(counts), _BLOCK):
-        yield {name: _cells(cells[first : first + _BLOCK], data.columns.get(name)) for name, cells in values.items()}
+        yield {name: cells_of(cells[first : first + _BLOCK], data.columns.get(name)) for name, cells in values.items()}
 
 
-def _cells(values: Array, column: Column | None) -> tables.Cells:
+def cells_of(values: Array, column: Column | None) -> tables.Cells:
     """Numbers for a declared number, text otherwise; each cell by itself."""
     number = column is not None and column.categories is None
     if number and values.dtype.kind in "fiub":

@@ -42,6 +42,10 @@ class Faults:
         if own:
             self._places.setdefault(fault, []).extend(own)
 
+    def found(self) -> dict[Fault, list[int]]:
+        """The positions of the records with each fault, in order."""
+        return {fault: sorted(set(places)) for fault, places in self._places.items()}
+
     def kept(self, count: int) -> NDArray[np.bool_]:
         """A mask of the records, of `count` in total, that have no fault."""
         kept = np.ones(count, bool)

@@ -23,7 +23,7 @@ import csv
 import difflib
 import functools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -197,6 +197,7 @@ def slots(column: Column) -> tuple[dict[str, int], int | None, int | None]:
 
 _BLOCK_ROWS, _BLOCK_BYTES = 8192, 2**28
 _CLOSING = '"\n'  # ends a quotation, and with it the row
+DECLARED = "The config declares it."  # why a column has to be there
 _LARGEST_CELL = 2**31 - 1  # the file size is bounded by `limits`, and with it every cell
 
 
@@ -250,17 +251,14 @@ def column_names(path: Path) -> tuple[str, ...]:
 
 def read_csv(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     """All records of a CSV file."""
-    faults, before = Faults(), csv.field_size_limit(_LARGEST_CELL)
-    try:
-        return encode_blocks(_csv_blocks(path, data, faults), path, data, classes, faults)
-    finally:
-        csv.field_size_limit(before)
+    faults = Faults()
+    return encode_blocks(csv_blocks(path, wanted(data), faults), path, data, classes, faults)
 
 
 def read_parquet(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
     """All records of a Parquet file."""
     faults = Faults()
-    return encode_blocks(_parquet_blocks(path, data, faults), path, data, classes, faults)
+    return encode_blocks(parquet_blocks(path, wanted(data), faults), path, data, classes, faults)
 
 
 def encode_blocks(
@@ -280,18 +278,37 @@ def encode_blocks(
     return Raw(np.concatenate(xs), np.concatenate(ys), faults, person=None if data.person is None else ids)
 
 
-def _csv_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[str, Cells]]:
-    with reading(path, "a CSV file in UTF-8"):
-        check_bytes(path, path.stat().st_size)
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-            header = _header(stream, path)
-            places = find_columns(header, data, path)
-            misshapen = Fault(f"not {len(header)} cells like the header", "Correct the line and its quotes.")
-            rows, first = csv_rows(stream, len(header)), 0
-            while block := list(islice(rows, _BLOCK_ROWS)):
-                faults.add(misshapen, (first + i for i, row in enumerate(block) if row is None))
-                yield {name: [row[place] if row else None for row in block] for name, place in places.items()}
-                first += len(block)
+def wanted(data: DataConfig) -> dict[str, Column | None]:
+    """What is read of a table: the label, the schema's columns and the people's identifiers."""
+    return {str(data.label): None, **data.columns, **({} if data.person is None else {data.person: None})}
+
+
+def csv_blocks(
+    path: Path, wanted: Mapping[str, Column | None], faults: Faults, why: str = DECLARED
+) -> Iterator[dict[str, Cells]]:
+    """The wanted columns of a CSV file, block by block; a row that does not fit the header is at fault."""
+    before = csv.field_size_limit(_LARGEST_CELL)
+    try:
+        with reading(path, "a CSV file in UTF-8"):
+            check_bytes(path, path.stat().st_size)
+            with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+                yield from stream_blocks(stream, path, wanted, faults, why)
+    finally:
+        csv.field_size_limit(before)
+
+
+def stream_blocks(
+    stream: Iterator[str], path: Path, wanted: Mapping[str, Column | None], faults: Faults, why: str = DECLARED
+) -> Iterator[dict[str, Cells]]:
+    """The same of lines of CSV, from `path` or from what it stands for."""
+    header = _header(stream, path)
+    places = find_columns(header, wanted, path, why)
+    misshapen = Fault(f"not {len(header)} cells like the header", "Correct the line and its quotes.")
+    rows, first = csv_rows(stream, len(header)), 0
+    while block := list(islice(rows, _BLOCK_ROWS)):
+        faults.add(misshapen, (first + i for i, row in enumerate(block) if row is None))
+        yield {name: [row[place] if row else None for row in block] for name, place in places.items()}
+        first += len(block)
 
 
 def _header(stream: Iterator[str], path: Path) -> tuple[str, ...]:
@@ -409,23 +426,26 @@ def _fates(lines: Sequence[str], row: list[str] | None) -> list[int | None]:
     return found[::-1]
 
 
-def _parquet_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[dict[str, Cells]]:
+def parquet_blocks(
+    path: Path, wanted: Mapping[str, Column | None], faults: Faults, why: str = DECLARED
+) -> Iterator[dict[str, Cells]]:
+    """The wanted columns of a Parquet file, block by block."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with reading(path, "a Parquet file"):
         check_bytes(path, path.stat().st_size)
         with pq.ParquetFile(path) as file:
-            names = list(find_columns(file.schema_arrow.names, data, path))
+            names = list(find_columns(file.schema_arrow.names, wanted, path, why))
             for name in names:  # a type that is not read is refused before anything is
                 none = pa.nulls(0, file.schema_arrow.field(name).type)
-                _cells(name, none, data.columns.get(name), Faults(), 0)
-            decoded = 4 * width(data.columns) * file.metadata.num_rows
+                _cells(name, none, wanted[name], Faults(), 0)
+            decoded = 4 * file.metadata.num_rows * sum(column.width for column in wanted.values() if column)
             check_bytes(path, decoded)
             check_ratio(path, path.stat().st_size, decoded)
             rows, first = _rows_at_a_time(largest_page(path, file.metadata, names)), 0
             for batch in file.iter_batches(rows, columns=names, use_threads=False):
-                columns = {name: (batch.column(name), data.columns.get(name)) for name in names}
+                columns = {name: (batch.column(name), wanted[name]) for name in names}
                 yield {name: _cells(name, *column, faults, first) for name, column in columns.items()}
                 first += batch.num_rows
 
@@ -488,17 +508,21 @@ def _is_number(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def find_columns(header: Sequence[str], data: DataConfig, path: Path) -> Mapping[str, int]:
-    """The positions of the label, the schema's columns and the people's identifiers in the file."""
+def find_columns(header: Sequence[str], wanted: Iterable[str], path: Path, why: str = DECLARED) -> Mapping[str, int]:
+    """The positions of the wanted columns in a file.
+
+    Raises:
+        DataError: One is not there, or there are two of its name.
+    """
     places = {}
-    for name in (str(data.label), *data.columns, *([] if data.person is None else [data.person])):
+    for name in wanted:
         if header.count(name) != 1:
             near = difflib.get_close_matches(name, header, n=1)
             raise DataError(
                 f"one column '{name}' in {path}",
                 "two of that name" if name in header else "none",
-                "The config declares it.",
-                f"Did you mean '{near[0]}'?" if near and name not in header else "Correct the config or the file.",
+                why,
+                f"Did you mean '{near[0]}'?" if near and name not in header else "Correct the one or the other.",
             )
         places[name] = list(header).index(name)
     return places

@@ -139,7 +139,7 @@ def test_a_long_cell_that_many_rows_share_is_not_copied_for_all_of_them_at_once(
 
     file = table(tmp_path / "d.parquet", 70, label="x" * 2**22)
     assert file.stat().st_size < 3 * 2**22
-    sizes = [len(block["ill"]) for block in tables._parquet_blocks(file, own(file).data, tables.Faults())]
+    sizes = [len(block["ill"]) for block in tables.parquet_blocks(file, tables.wanted(own(file).data), tables.Faults())]
     assert sum(sizes) == 70
     assert max(sizes) <= 64
 

@@ -1,0 +1,212 @@
+"""A released network, ready to be asked with raw rows: `airlock.load`.
+
+In: a bundle that verifies, signed by whom the user requires. Out: a `ReleasedModel`, which encodes rows by the declared
+schema and answers them by the bundle's own model.onnx in ONNX Runtime: what is used is what was verified, byte by byte.
+Answers cost nothing: the network has already left.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airlock.bundle import export
+from airlock.bundle.bundle import Bundle
+from airlock.bundle.card import Card
+from airlock.bundle.contents import CONFIG, ONNX
+from airlock.bundle.packing import packing_of
+from airlock.bundle.receiving import rows as raw
+from airlock.bundle.receiving.input_schema import InputSchema, input_schema
+from airlock.bundle.receiving.rows import EncodedRows, RowNote
+from airlock.bundle.signing.approval import refuse_rejected
+from airlock.bundle.signing.keys import PublicKey
+from airlock.bundle.vault import Vault
+from airlock.bundle.verify import read_verified
+from airlock.config import DataConfig, parse
+from airlock.data.sources import SOURCES
+from airlock.errors import AirlockWarning, DataError, Refused
+
+_ELSEWHERE = "(not in the bundle)"
+_OVERFLOW = "a number so far from what the network was trained on that its outputs overflow"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says about rows, one entry for each.
+
+    Args:
+        labels: The place of the predicted class; −1 where the row was refused.
+        probabilities: Of each class, one row each; NaN where the row was refused.
+        classes: The class names.
+        refused: Which rows were refused, and why.
+        clamped: Which rows have a value that counts as the nearest end of its declared range.
+    """
+
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    classes: tuple[str, ...]
+    refused: tuple[RowNote, ...] = ()
+    clamped: tuple[RowNote, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def names(self) -> list[str | None]:
+        """The predicted class of each row; None where it was refused."""
+        return [self.classes[label] if label >= 0 else None for label in self.labels.tolist()]
+
+
+@dataclass(frozen=True)
+class ReleasedModel:
+    """A released network that takes raw rows.
+
+    Rows of a table are a pandas or polars frame, a list of dicts, a dict of columns, or an array with the columns in
+    their declared order; other columns are not used. Images are an array of whole numbers from 0 to 255 or of fractions
+    from 0 to 1.
+
+    Args:
+        card: The bundle's card.
+        schema: What a row is, as declared.
+        onnx: The bundle's model.onnx, as it was verified.
+    """
+
+    card: Card
+    schema: InputSchema
+    onnx: bytes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_session", export.open_onnx(self.onnx))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "_session"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()
+
+    def __repr__(self) -> str:
+        return f"ReleasedModel({self.card.channel}/{self.card.method} on {self.card.data.name}: {self.card.headline})"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, in the order of the columns of `predict_proba`."""
+        return self.schema.classes
+
+    def predict(self, rows: object) -> NDArray[np.str_]:
+        """The name of each row's class.
+
+        Raises:
+            DataError: A row does not fit the schema; all that do not are named.
+        """
+        return np.array(self.classes)[self._all(rows).labels]
+
+    def predict_proba(self, rows: object) -> NDArray[np.float64]:
+        """The probability of each class, one row each, in the order of `classes`.
+
+        Raises:
+            DataError: A row does not fit the schema; all that do not are named.
+        """
+        return self._all(rows).probabilities
+
+    def answer(self, rows: object) -> Predictions:
+        """The same and what is to be said of single rows; a row that does not fit the schema gets no answer."""
+        return joined(self.answer_blocks(raw.encode(self.schema, rows)), self.classes)
+
+    def answer_blocks(self, blocks: Iterable[EncodedRows]) -> Iterator[Predictions]:
+        """Answers to rows that are encoded already, block by block (`rows.read` reads a file's)."""
+        first = 0
+        for block in blocks:
+            yield self._answered(block, first)
+            first += len(block.x)
+
+    def _all(self, rows: object) -> Predictions:
+        found = self.answer(rows)
+        if found.refused:
+            raise DataError(
+                "rows that fit the model's schema",
+                "; ".join(map(str, found.refused)),
+                "A row that does not fit has no answer.",
+                "Correct or remove them, or call `answer`, which answers all others.",
+            )
+        for note in found.clamped:
+            warnings.warn(f"{note}: it counts as the nearest end of the range.", AirlockWarning, stacklevel=3)
+        return found
+
+    def _answered(self, block: EncodedRows, first: int) -> Predictions:
+        count = len(block.x)
+        labels, chances = np.full(count, -1, np.int64), np.full((count, len(self.classes)), np.nan)
+        refused = block.refused
+        if block.kept.any():
+            logits = np.asarray(self._session.run(["logits"], {"input": block.x[block.kept]})[0], np.float64)  # type: ignore[attr-defined]
+            whole = np.isfinite(logits).all(axis=1)
+            places = np.flatnonzero(block.kept)
+            labels[places[whole]] = logits[whole].argmax(axis=1)
+            chances[places[whole]] = _softmax(logits[whole])
+            if not whole.all():
+                refused += (RowNote(_OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
+        return Predictions(labels, chances, self.classes, refused, block.clamped)
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+
+
+def joined(parts: Iterable[Predictions], classes: tuple[str, ...]) -> Predictions:
+    """All blocks as one."""
+    found = list(parts)
+    return Predictions(
+        np.concatenate([np.empty(0, np.int64), *(part.labels for part in found)]),
+        np.concatenate([np.empty((0, len(classes))), *(part.probabilities for part in found)]),
+        classes,
+        raw.merged(note for part in found for note in part.refused),
+        raw.merged(note for part in found for note in part.clamped),
+    )
+
+
+def load(
+    folder: Path,
+    vault: Vault | None = None,
+    *,
+    signers: Sequence[PublicKey] = (),
+    approvers: Sequence[PublicKey] = (),
+) -> ReleasedModel:
+    """The network of a bundle that verifies.
+
+    Args:
+        folder: The bundle.
+        vault: The vault whose files must not be in it; the user's default vault if omitted.
+        signers: If given, one of these keys must have signed it.
+        approvers: If given, a reviewer must have approved it with one of these keys.
+
+    Raises:
+        Refused: The bundle does not verify, lacks a required signature, was rejected, or holds no network.
+    """
+    found = read_verified(folder, vault, signers=signers, approvers=approvers)
+    refuse_rejected(found.files)
+    if found.card.network is None:
+        raise Refused(
+            "a bundle with a network",
+            f"one of {packing_of(found.card.artefact).noun}",
+            "There is no model in it that could be asked.",
+            "Ask the holder's service for answers; `airlock features train` trains a classifier on features.",
+        )
+    return ReleasedModel(found.card, schema_of(found), found.files.read(ONNX))
+
+
+def schema_of(bundle: Bundle) -> InputSchema:
+    """What a row of a verified bundle is, by its config."""
+    data = tomllib.loads(bundle.files.read(CONFIG).decode("utf-8"))["data"]
+    declared = parse(DataConfig, {"source": _ELSEWHERE, **data}, "data")
+    known = SOURCES.get(declared.source)
+    columns = tuple(declared.columns.items()) if known is None else known.columns
+    said = bundle.card.data
+    return input_schema(columns, said.shape, said.classes, declared.label)

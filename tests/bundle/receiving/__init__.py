@@ -1,0 +1,1 @@
+"""What whoever receives a bundle does with it."""
