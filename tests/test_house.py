@@ -264,6 +264,7 @@ def test_every_command_and_option_is_documented() -> None:
             "export",
             "gate",
             "plan",
+            "predict",
             "pretrain",
             "release",
             "serve",

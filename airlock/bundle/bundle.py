@@ -1,9 +1,10 @@
 """The bundle: the folder that leaves, written whole or not at all.
 
-In: the config, the release and its card. Out: a folder of seven files for a network, six for answers, six plus the
-shards for features, up to two smaller ONNX files for a student, and a signature over all of them. They can be inspected
-without executing anything. The whole folder, card included, satisfies the stated (ε, δ); everything else is in the
-vault. `docs/bundle.md` describes it; `packing.py` says what it holds for each kind of artefact, `verify.py` checks it.
+In: the config, the release and its card. Out: a folder of eight files for a network, and one more if it takes a table;
+seven for answers, six plus the shards for features, up to two smaller ONNX files for a student, and a signature over
+all of them. They can be inspected without executing anything. The whole folder, card included, satisfies the stated
+(ε, δ); everything else is in the vault. `docs/bundle.md` describes it; `packing.py` says what it holds for each kind of
+artefact, `verify.py` checks it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ from airlock.bundle.contents import (
     PATH_REMOVED,
     README,
     SAFETENSORS,
+    SCHEMA,
     SIGNATURE,
     SMALLER,
     SUMS,
+    TABLE_ONNX,
     Contents,
     without_paths,
 )
 from airlock.bundle.files import digest, folder_aside, output_error, parse_json, read_file, write_file
 from airlock.bundle.packing import packing_of
+from airlock.bundle.receiving import table_onnx
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import Hashes
 from airlock.bundle.signing.envelope import release_statement, seal
@@ -112,9 +116,18 @@ def write(
     net, withheld = packing.config_net(artefact, config.net), packing.withheld(artefact)
     text = config_text(config, release.plan, net, withheld, card.data.records)
     kept = {**packing.files(artefact), CONFIG: text.encode(), **(smaller or {})}
+    kept |= _with_encoding(kept.get(ONNX), card)
     shards = packing.shards(artefact)
     made = card.model_copy(update={"hashes": hashes(kept)})
     return _put(folder, kept, made, force=force, shards=shards, signer=signer, record=record)
+
+
+def _with_encoding(network: bytes | None, card: Card) -> dict[str, bytes]:
+    """The file of a table's network that takes raw columns; none for any other."""
+    if network is None or card.inputs is None or not card.inputs.columns:
+        return {}
+    made = table_onnx.with_encoding(network, card.inputs.columns, card.inputs.classes)
+    return {} if made is None else {TABLE_ONNX: made}
 
 
 def _put(
@@ -191,6 +204,7 @@ def texts(card: Card) -> dict[str, str]:
         HTML: page.render_html(card),
         README: page.render_readme(card),
         **packing_of(card.artefact).texts(table),
+        **({} if card.inputs is None else {SCHEMA: card.inputs.to_json()}),
     }
 
 
@@ -229,6 +243,7 @@ def hashes(models: Mapping[str, bytes]) -> Hashes:
         model_onnx=found.get(ONNX),
         model_int8_onnx=found.get(INT8),
         model_fp16_onnx=found.get(FP16),
+        model_table_onnx=found.get(TABLE_ONNX),
         features_json=found.get(MANIFEST),
         config_toml=found[CONFIG],
     )
@@ -356,8 +371,10 @@ __all__ = [
     "PATH_REMOVED",
     "README",
     "SAFETENSORS",
+    "SCHEMA",
     "SMALLER",
     "SUMS",
+    "TABLE_ONNX",
     "Bundle",
     "check_output",
     "config_text",

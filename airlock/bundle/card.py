@@ -50,6 +50,7 @@ from airlock.auditing import evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
+from airlock.bundle.receiving.input_schema import InputSchema, input_schema
 from airlock.bundle.rendering import text
 from airlock.bundle.rendering.strength import Strength
 from airlock.bundle.rendering.text import CardVerdict
@@ -117,6 +118,8 @@ class Card(Frozen):
         interface: What may be asked, where answers leave; otherwise null.
         features: The features, where those leave; otherwise null.
         data: What is public about the data.
+        inputs: What a row is that the network or the interface is asked with, as declared; null where features leave,
+            and on cards from before there was a schema.json.
         target: The requested ε and δ.
         guarantee: The guarantee, with the events it was computed from.
         secure_noise: Whether the privacy noise was seeded by the operating system.
@@ -149,6 +152,7 @@ class Card(Frozen):
     interface: Interface | None = None
     features: FeatureSummary | None = None
     data: DataSummary
+    inputs: InputSchema | None = None
     target: RequestedBudget
     guarantee: StatedGuarantee
     secure_noise: bool
@@ -260,6 +264,7 @@ def make(
         method=release.plan.method,
         **_leaving(packing.summarise(release.artefact), release.artefact.kind),
         data=data,
+        inputs=_inputs(facts, config) if packing.takes_rows else None,
         target=RequestedBudget(epsilon=config.epsilon, delta=config.delta),
         guarantee=promise,
         secure_noise=release.secure_noise,
@@ -412,6 +417,10 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
         people=facts.people,
         grouped=facts.grouped,
     )
+
+
+def _inputs(facts: Facts, config: ReleaseConfig) -> InputSchema:
+    return input_schema(facts.columns, facts.shape, facts.classes, config.data.label)
 
 
 def _leaving(summary: Any, leaves: ArtefactKind) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from airlock.bundle.card import (
 )
 from airlock.bundle.contents import Contents, Defects, Skip, Test
 from airlock.bundle.packing import PACKINGS, packing_of
+from airlock.bundle.receiving.input_schema import declared_schema
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import LifetimeBudget, OlderGuarantee, OtherRelease, StatedGuarantee
 from airlock.config import TuneConfig, parse, parse_toml
@@ -65,6 +66,11 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
             "readme",
             "The model card README.md is what the card renders to.",
             on(lambda card: _rendered(files, card, bundle.README, page.render_readme)),
+        ),
+        (
+            "schema",
+            "What schema.json says of a row is what the config declares.",
+            on(lambda card: _schema(files, card)),
         ),
         ("utility", "Accuracy and the like follow from the noisy counts.", on(_utility)),
         ("hashes", "The hashes on the card are those of the files.", on(lambda card: _hashes(files, card))),
@@ -262,12 +268,32 @@ def _hashes(files: Contents, card: Card) -> Defects:
         if any(recorded.pop(name) for name in others):
             return [packing.not_there]
     recorded |= bundle.smaller_of(card)
+    if card.hashes.model_table_onnx is not None:
+        recorded[bundle.TABLE_ONNX] = card.hashes.model_table_onnx
     wrong = [name for name, sha in recorded.items() if name not in files.names or files.digest(name) != sha]
-    more = [name for name in bundle.SMALLER if name in files.names and name not in recorded]
+    more = [name for name in (*bundle.SMALLER, bundle.TABLE_ONNX) if name in files.names and name not in recorded]
     return [
         *(f"{name} is not the file that the card names." for name in wrong),
         *(f"{name} is there, and the card does not name it." for name in more),
     ]
+
+
+def _schema(files: Contents, card: Card) -> Defects:
+    """Whether schema.json is the card's, and the card's is what the config declares."""
+    if card.inputs is None:
+        if bundle.SCHEMA in files.names:
+            return ["schema.json is there, and the card does not say what a row is."]
+        raise Skip(
+            "The card does not say what a row is: it is one of features, or from before there was a schema.json."
+        )
+    if bundle.SCHEMA not in files.names:
+        return ["schema.json is missing."]
+    if files.read(bundle.SCHEMA) != card.inputs.to_json().encode():
+        return _with_version(["schema.json is not what the card says of a row."], card)
+    table = parse_toml(files.read(bundle.CONFIG).decode("utf-8"), bundle.CONFIG)
+    if card.inputs != declared_schema(table.get("data"), card.data.shape, card.data.classes):
+        return ["What the card says of a row is not what the config declares."]
+    return []
 
 
 def _config(files: Contents, card: Card) -> Defects:

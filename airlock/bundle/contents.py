@@ -24,6 +24,7 @@ from airlock.errors import FormatError
 CARD, HTML, README = "card.json", "card.html", "README.md"
 SAFETENSORS, ONNX, CONFIG = "model.safetensors", "model.onnx", "config.toml"
 SUMS, INTERFACE = "SHA256SUMS", "interface.json"
+SCHEMA, TABLE_ONNX = "schema.json", "model.table.onnx"
 SIGNATURE, APPROVAL = "model.sig", "approval.sig"
 SIGNATURES = (SIGNATURE, APPROVAL)  # they cover all other files, and are in no list themselves
 PATH_REMOVED = "(a path, removed)"
@@ -38,6 +39,8 @@ LIMITS = {
     ONNX: 2 << 30,
     CONFIG: 4 << 20,
     INTERFACE: 16 << 20,
+    SCHEMA: 16 << 20,
+    TABLE_ONNX: 2 << 30,
     MANIFEST: 16 << 20,
     SUMS: 2 << 20,
     INT8: 2 << 30,
@@ -224,10 +227,12 @@ __all__ = [
     "ONNX",
     "README",
     "SAFETENSORS",
+    "SCHEMA",
     "SIGNATURE",
     "SIGNATURES",
     "SMALLER",
     "SUMS",
+    "TABLE_ONNX",
     "Contents",
     "Defects",
     "Skip",

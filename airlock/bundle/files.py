@@ -279,7 +279,7 @@ def output_error(error: OSError, target: Path) -> OutputError:
     return OutputError(expected, f"a failure ({reason})", "Nothing half-written was kept.", "Choose another folder.")
 
 
-def replace_file(path: Path, content: str) -> None:
+def replace_file(path: Path, content: str | bytes) -> None:
     """Write a temporary file, sync it and rename it: readers see either the old file or the new one, complete.
 
     Raises:
@@ -287,8 +287,8 @@ def replace_file(path: Path, content: str) -> None:
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(content)
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

@@ -26,8 +26,10 @@ from airlock.bundle.contents import (
     ONNX,
     README,
     SAFETENSORS,
+    SCHEMA,
     SMALLER,
     SUMS,
+    TABLE_ONNX,
     Contents,
     Defects,
     Skip,
@@ -62,6 +64,7 @@ class Packing(ABC, Generic[A, S]):
     checked: ClassVar[str]  # what verification does with its files
     tags: ClassVar[tuple[str, ...]] = ()  # for the model card
     states_utility: ClassVar[bool] = True  # whether the card has paid counts of test records
+    takes_rows: ClassVar[bool] = True  # whether what leaves is asked with rows: schema.json says what they are
     not_there: ClassVar[str]  # the defect if a card of another kind names files of this kind
 
     @property
@@ -146,7 +149,7 @@ class Packing(ABC, Generic[A, S]):
 
 class _Networks(Packing[NetworkArtefact, NetworkSummary]):
     own_files = (SAFETENSORS, ONNX)
-    optional_files = SMALLER
+    optional_files = (*SMALLER, TABLE_ONNX, SCHEMA)
     noun = "a network"
     described = "a model trained on"
     checked = "compares the two model files"
@@ -194,6 +197,7 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 
 class _Interfaces(Packing[Interface, Interface]):
     own_files = (INTERFACE,)
+    optional_files = (SCHEMA,)
     noun = "answers"
     described = "answers of a model trained on"
     checked = "compares the interface with the card"
@@ -236,6 +240,7 @@ class _Interfaces(Packing[Interface, Interface]):
 
 class _FeatureSets(Packing[FeatureSet, FeatureSummary]):
     own_files = (MANIFEST,)
+    takes_rows = False  # features.json says what they are
     noun = "features"
     described = "features of"
     origin = "Made from: {data} Whoever receives it can learn to tell {classes} classes apart."

@@ -357,6 +357,7 @@ class Hashes(Frozen):
     model_onnx: Hash | None = None
     model_int8_onnx: Hash | None = None
     model_fp16_onnx: Hash | None = None
+    model_table_onnx: Hash | None = None
     features_json: Hash | None = None
     config_toml: Hash
 

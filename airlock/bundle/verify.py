@@ -26,6 +26,7 @@ from airlock.bundle.contents import SIGNATURES, Contents, Defects, Skip, limit_o
 from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
 from airlock.bundle.policy import RULES, Evidence, Policy, judge
+from airlock.bundle.receiving import table_onnx
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import NetworkSummary
 from airlock.bundle.signing.keys import PublicKey
@@ -269,6 +270,9 @@ def inspect(
     tests += packing.model_tests(files, card.leaving if card else None, None)
     if card is not None and card.compression is not None:
         tests += models.size_tests(files, card.network, bundle.smaller_of(card), card.compression)
+    if card is not None and card.hashes is not None and card.hashes.model_table_onnx is not None:
+        says = "model.table.onnx is model.onnx with the declared encoding before it."
+        tests.append(("table", says, lambda: _table(files, card)))
     tests.append(("counts", "The noisy counts lie around the exact ones in the vault.", lambda: _counts(card, safe)))
     if gated:
         tests += gate.tests(card, lambda made: dossier.find(safe, made.release_id), policy or Policy())
@@ -372,6 +376,18 @@ def _vault(files: Contents, vault: Vault) -> Defects:
         elif files.digest(name) in kept:
             defects.append(f"{name} is {kept[files.digest(name)]} of the vault and must never leave.")
     return defects
+
+
+def _table(files: Contents, card: Card) -> Defects:
+    """Whether the file that takes raw columns is the one that model.onnx and the declared columns lead to."""
+    if card.inputs is None or not card.inputs.columns or bundle.ONNX not in files.names:
+        return ["The card names a file for raw columns, and neither columns nor a network for it."]
+    made = table_onnx.with_encoding(files.read(bundle.ONNX), card.inputs.columns, card.inputs.classes)
+    if made == files.read(bundle.TABLE_ONNX):
+        return []
+    return [
+        "model.table.onnx is not what model.onnx and the declared columns lead to: it was edited, or by another onnx."
+    ]
 
 
 def _record(files: Contents, card: Card | None, vault: Vault) -> Defects:

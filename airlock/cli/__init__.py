@@ -15,7 +15,7 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     approve   a reviewer's decision, signed
     export    a DPIA annex, a NIST SP 800-226 sheet, a registry entry, SACRO-ML's report
     court     whether a method's (ε, δ) can be refuted
-    serve     answers over HTTP
+    serve     answers over HTTP; and `airlock predict`, to raw rows of one's own
     keys      the keys of a service, and those that sign bundles
     ledger    whether a service's log is intact
     features  characterise, extract and train
@@ -46,7 +46,7 @@ from airlock.cli.plan import plan
 from airlock.cli.pretrain import pretrain
 from airlock.cli.register import register
 from airlock.cli.release import release, tune
-from airlock.cli.serve import serve
+from airlock.cli.serve import predict, serve
 from airlock.cli.show import show
 from airlock.cli.terminal import print_text, spell_out, tell
 from airlock.cli.verify import verify
@@ -72,7 +72,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 for _command in (
     demo, datasets, check, advise, compare, plan, tune, release, audit, verify, show, gate, approve, export, court,
-    serve,
+    predict, serve,
     pretrain,
     bench,
 ):  # fmt: skip

@@ -1,17 +1,38 @@
-"""`airlock serve`: answers over HTTP, each paid for before it is computed."""
+"""`airlock serve` and `airlock predict`: what a release answers, over HTTP and to raw rows of one's own.
+
+`serve` pays for every answer before it is computed; `predict` asks the network of a bundle, which costs nothing.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from airlock import isolation
 from airlock.cli.ledger import LedgerOption, MarkOption, check_extra, mark_of
-from airlock.cli.terminal import ApprovalOption, SignerOption, VaultOption, print_text, tell, translate_errors
+from airlock.cli.terminal import (
+    ApprovalOption,
+    SignerOption,
+    VaultOption,
+    check_place,
+    print_text,
+    tell,
+    translate_errors,
+)
+from airlock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from airlock.bundle.receiving.model import Predictions, ReleasedModel
     from airlock.serve.service import Service
+
+_STDIN = "-"
+_PARQUET = (".parquet", ".pq")
 
 
 @translate_errors
@@ -78,7 +99,17 @@ def serve(
             called = name if name is not None else bundle.resolve().name
             method = f"airlock_{card.channel}_{card.method}"
             service = Service(
-                called, card.release_id, method, page, answerer, ledger, keys, limits, card.headline, card.mark
+                called,
+                card.release_id,
+                method,
+                page,
+                answerer,
+                ledger,
+                keys,
+                limits,
+                card.headline,
+                card.mark,
+                card.inputs,
             )
             where_it_is = address(bound, tls=tls)
             run(service, bound, lambda: _announce(service, where_it_is, bundle), lambda: load_tls(tls_cert, tls_key))
@@ -89,3 +120,101 @@ def _announce(service: Service, where: str, bundle: Path) -> None:
     print_text(where)
     if service.keys is not None and not service.keys.all():
         tell("", f"There are no keys yet: airlock keys add CLIENT --bundle {bundle}")
+
+
+# Rows of one's own.
+
+
+@translate_errors
+def predict(
+    bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
+    rows: str = typer.Argument(
+        help="Raw rows: a CSV or Parquet file with the declared columns, - for CSV from stdin; .npy for images.",
+        show_default=False,
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="A CSV or Parquet file for the predictions; stdout if left out.", show_default=False
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace a file that exists."),
+    signer: list[Path] = SignerOption,
+    require_approval: list[Path] = ApprovalOption,
+    vault: Path | None = VaultOption,
+) -> None:
+    """Predict the classes of raw rows with the network of a bundle, which is verified first."""
+    isolation.start()  # while the libraries are imported here
+    from airlock.bundle import Vault
+    from airlock.bundle.receiving.model import load
+    from airlock.bundle.signing.keys import read_all
+
+    check_place(out, force)
+    if out is not None and out.suffix.lower() not in (".csv", *_PARQUET):
+        raise ConfigError("a name that ends in .csv or .parquet after --out", out.name)
+    if rows != _STDIN and not Path(rows).exists():
+        raise ConfigError("a file of rows", f"nothing at {rows}", do="Check the path; - reads CSV from stdin.")
+    model = load(bundle, Vault.open(vault), signers=read_all(signer), approvers=read_all(require_approval))
+    found = _written(model, _answers(model, rows), out)
+    for note in found.clamped:
+        tell("clamped:", f"{note}: it counts as the nearest end.", "bold yellow")
+    for note in found.refused:
+        tell("refused:", f"{note}.", "bold red")
+    refused = int((found.labels < 0).sum())
+    if out is not None:
+        print_text(f"{out}: {len(found):,} {'row' if len(found) == 1 else 'rows'}, {refused:,} refused")
+    raise typer.Exit(1 if refused else 0)
+
+
+def _answers(model: ReleasedModel, rows: str) -> Iterator[Predictions]:
+    from airlock.bundle.receiving.rows import encode, read_stream
+
+    blocks = (
+        encode(model.schema, Path(rows)) if rows != _STDIN else read_stream(model.schema, sys.stdin.buffer, "stdin")
+    )
+    return model.answer_blocks(blocks)
+
+
+def _written(model: ReleasedModel, blocks: Iterator[Predictions], out: Path | None) -> Predictions:
+    """Write the answers, to stdout as they come or whole to a file."""
+    from airlock.bundle.files import replace_file
+    from airlock.bundle.receiving.model import joined
+
+    parts: list[Predictions] = []
+    done = 0
+    header = ["row", "prediction", *(f"probability of {name}" for name in model.classes)]
+    for block in blocks:
+        if out is None:
+            print_text(_lines([*([] if parts else [header]), *_cells(block, done)]))
+        parts.append(block)
+        done += len(block)
+    found = joined(parts, model.classes)
+    if out is None and not parts:
+        print_text(_lines([header]))
+    if out is not None:
+        parquet = out.suffix.lower() in _PARQUET
+        replace_file(out, _as_parquet(header, found) if parquet else f"{_lines([header, *_cells(found, 0)])}\n")
+    return found
+
+
+def _lines(rows: list[list[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().removesuffix("\n")
+
+
+def _cells(found: Predictions, first: int) -> list[list[str]]:
+    """One line per row; empty where it was refused."""
+    lines = []
+    for place, (name, chances) in enumerate(zip(found.names, found.probabilities.tolist(), strict=True)):
+        cells = [f"{chance:.6g}" for chance in chances] if name is not None else [""] * len(chances)
+        lines.append([str(first + place + 1), name or "", *cells])
+    return lines
+
+
+def _as_parquet(header: list[str], found: Predictions) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    chances = [pa.array(column, from_pandas=True) for column in found.probabilities.T]
+    columns = [pa.array(range(1, len(found) + 1), pa.int64()), pa.array(found.names, pa.string()), *chances]
+    text = io.BytesIO()
+    pq.write_table(pa.table(columns, names=header), text)
+    return text.getvalue()

@@ -42,9 +42,11 @@ class Faults:
         if own:
             self._places.setdefault(fault, []).extend(own)
 
-    def found(self) -> dict[Fault, list[int]]:
-        """The positions of the records with each fault, in order."""
-        return {fault: sorted(set(places)) for fault, places in self._places.items()}
+    def taken(self) -> dict[Fault, list[int]]:
+        """The positions of the records with each fault, in order; they are forgotten here."""
+        found = {fault: sorted(set(places)) for fault, places in self._places.items()}
+        self._places.clear()
+        return found
 
     def kept(self, count: int) -> NDArray[np.bool_]:
         """A mask of the records, of `count` in total, that have no fault."""

@@ -522,7 +522,7 @@ def find_columns(header: Sequence[str], wanted: Iterable[str], path: Path, why: 
                 f"one column '{name}' in {path}",
                 "two of that name" if name in header else "none",
                 why,
-                f"Did you mean '{near[0]}'?" if near and name not in header else "Correct the one or the other.",
+                f"Did you mean '{near[0]}'?" if near and name not in header else "Correct the names of the columns.",
             )
         places[name] = list(header).index(name)
     return places

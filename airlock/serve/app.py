@@ -93,7 +93,9 @@ class App:
         """The model's inputs and outputs."""
         self._check_name(name)
         service = self.service
-        return protocol.model_metadata(name, service.release, service.method, service.answerer.interface)
+        return protocol.model_metadata(
+            name, service.release, service.method, service.answerer.interface, service.schema
+        )
 
     async def model_ready(self, name: str) -> dict[str, Any]:
         """Whether the model can answer now."""
@@ -177,7 +179,9 @@ class App:
 
         def read() -> protocol.Query:
             interface = service.answerer.interface
-            return protocol.read_query(parse_json(content), interface, service.limits.rows, service.name)
+            return protocol.read_query(
+                parse_json(content), interface, service.limits.rows, service.name, service.schema
+            )
 
         if len(content) <= _LARGE:
             return read()
@@ -234,7 +238,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
             "/v2/models/{name}": schema.gives(schema.metadata(), "The model.") | schema.problems(404),
             "/v2/models/{name}/ready": schema.gives(schema.table(name=text, ready=yes), "It is ready.")
             | schema.problems(404, 503),
-            "/v2/models/{name}/infer": schema.gives(schema.answer(interface), "The answers.")
+            "/v2/models/{name}/infer": schema.gives(schema.answer(interface, app.service.schema), "The answers.")
             | schema.problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
             "/budget": schema.gives(schema.budget(), "The remaining budget.") | schema.problems(401, 403, 429, 503),
             "/card": page,
@@ -243,7 +247,7 @@ def _add_routes(web: FastAPI, app: App) -> None:
             "/metrics": schema.gives(text, "In Prometheus' format.", "text/plain")
             | schema.problems(401, 403, 429, 503),
             "/openapi.json": schema.gives({"type": "object"}, "This.")}  # fmt: skip
-    extra = {"/v2/models/{name}/infer": schema.infer(interface, app.service.limits)}
+    extra = {"/v2/models/{name}/infer": schema.infer(interface, app.service.limits, app.service.schema)}
     extra |= {"/budget": schema.guarded(), "/metrics": schema.guarded()}
 
     async def openapi() -> Response:

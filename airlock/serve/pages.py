@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse
 
 from airlock.bundle.rendering.page import MARKS, allow_script, room_environment, tight
 from airlock.ledger.ledger import Balance
-from airlock.serve.protocol import INPUT, output_names
+from airlock.serve.protocol import INPUT, column_type, output_names
 from airlock.serve.service import Service
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # noqa: E501
@@ -73,15 +73,28 @@ def budget_page(service: Service, figures: dict[str, Any]) -> HTMLResponse:
 def docs_page(service: Service, routes: list[tuple[str, str, str, str]]) -> str:
     """`GET /docs`: each route as method, path, who may use it, what it does; and a working example."""
     interface = service.answerer.interface
-    example = {"inputs": [{"name": INPUT, "datatype": "FP32", "shape": [1, *interface.input_shape], "data": [0, 0.5]}]}
     return _render(
         "docs.html.j2",
         service,
         routes=routes,
-        example=json.dumps(example).replace("0, 0.5]", "0, 0.5, …]"),
+        example=_example(service),
         numbers=math.prod(interface.input_shape),
-        outputs=output_names(interface),
+        outputs=output_names(interface, service.schema),
     )
+
+
+def _example(service: Service) -> str:
+    """The body of a request."""
+    schema = service.schema
+    if schema is not None and schema.columns:
+        tensors = [
+            {"name": one.name, "datatype": column_type(one), "shape": [1], "data": [one.example]}
+            for one in schema.columns
+        ]
+        return '{"inputs": [\n  ' + ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in tensors) + "\n]}"
+    shape = [1, *service.answerer.interface.input_shape]
+    example = {"inputs": [{"name": INPUT, "datatype": "FP32", "shape": shape, "data": [0, 0.5]}]}
+    return json.dumps(example).replace("0, 0.5]", "0, 0.5, …]")
 
 
 def front_page(service: Service) -> str:

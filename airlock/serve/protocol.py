@@ -4,6 +4,11 @@ One input tensor, `input`, of datatype FP32 (used unchanged) or, for images, UIN
 shape is the number of rows followed by the shape of one; its data are nested by that shape, or flat. Parameters are
 accepted and ignored, except for those of the binary extension, which is not supported.
 
+Of a table, one tensor per declared column instead, of shape (rows,), raw: numbers, or text (BYTES) for categories and
+dates, null where a value is missing. They are encoded as the records were. A row that does not fit the schema refuses
+the batch, and nothing is charged; the output `clamped` says which rows have a value outside its range that counts as
+the nearest end. Rows that the client has encoded itself may still come as `input`.
+
 A request's body is limited in size and time, and must be strict JSON.
 """
 
@@ -13,7 +18,7 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +27,10 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from airlock._version import VERSION
+from airlock.bundle.receiving.input_schema import InputSchema, NamedColumn
+from airlock.bundle.receiving.rows import encode_cells
+from airlock.data.remarks import Faults
+from airlock.data.tables import Cells
 from airlock.ledger.chain import digest
 from airlock.methods.interface import Answers, Interface
 from airlock.serve.admission import BodyRoom
@@ -106,9 +115,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # Queries and answers.
 
 INPUT = "input"
-LABEL, CLASS, VALUES = "label", "class", "values"
+LABEL, CLASS, VALUES, CLAMPED = "label", "class", "values", "clamped"
 _IMAGE_AXES = 3
+_WHOLE = "A batch is answered completely or not at all. Nothing was charged."
 _NUMBERS = {int, float}
+_MISSING = type(None)
+_RAW = ("FP64", "FP32", "INT64", "INT32", "INT16", "INT8", "UINT64", "UINT32", "UINT16", "UINT8")
+_TEXT = "BYTES"
 _REQUEST = {"id", "parameters", "inputs", "outputs"}
 _TENSOR = {"name", "shape", "datatype", "parameters", "data"}
 _OUTPUT = {"name", "parameters"}
@@ -123,17 +136,20 @@ class Query:
         outputs: Names of the requested tensors.
         id: The client's id for it, repeated in the answer.
         digest: A digest of everything that the answer depends on.
+        clamped: Which rows have a value that was moved into its range.
     """
 
     x: NDArray[np.float32]
     outputs: tuple[str, ...]
     id: str | None
     digest: str
+    clamped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
 
-def output_names(interface: Interface) -> tuple[str, ...]:
+def output_names(interface: Interface, schema: InputSchema | None = None) -> tuple[str, ...]:
     """The available tensors."""
-    return (LABEL, CLASS) if interface.gives == "label" else (LABEL, CLASS, VALUES)
+    values = () if interface.gives == "label" else (VALUES,)
+    return (LABEL, CLASS, *values, *((CLAMPED,) if schema is not None and schema.columns else ()))
 
 
 def server_metadata() -> dict[str, Any]:
@@ -141,22 +157,36 @@ def server_metadata() -> dict[str, Any]:
     return {"name": "airlock", "version": VERSION, "extensions": []}
 
 
-def model_metadata(name: str, version: str, platform: str, interface: Interface) -> dict[str, Any]:
+def model_metadata(
+    name: str, version: str, platform: str, interface: Interface, schema: InputSchema | None = None
+) -> dict[str, Any]:
     """`GET /v2/models/{name}`."""
     shapes = {LABEL: ("INT64", [-1]), CLASS: ("BYTES", [-1]), VALUES: ("FP64", [-1, len(interface.classes)])}
+    shapes[CLAMPED] = ("BOOL", [-1])
+    inputs = [{"name": INPUT, "datatype": "FP32", "shape": [-1, *interface.input_shape]}]
+    if schema is not None and schema.columns:
+        inputs = [{"name": one.name, "datatype": column_type(one), "shape": [-1]} for one in schema.columns]
     return {
         "name": name,
         "versions": [version],
         "platform": platform,
-        "inputs": [{"name": INPUT, "datatype": "FP32", "shape": [-1, *interface.input_shape]}],
+        "inputs": inputs,
         "outputs": [
-            {"name": one, "datatype": shapes[one][0], "shape": shapes[one][1]} for one in output_names(interface)
+            {"name": one, "datatype": shapes[one][0], "shape": shapes[one][1]}
+            for one in output_names(interface, schema)
         ],
     }
 
 
-def read_query(body: Any, interface: Interface, most_rows: int, model: str) -> Query:
+def read_query(body: Any, interface: Interface, most_rows: int, model: str, schema: InputSchema | None = None) -> Query:
     """Check a parsed body as a whole.
+
+    Args:
+        body: The request.
+        interface: What may be asked.
+        most_rows: In one request.
+        model: Its name.
+        schema: What a row is, where that is known.
 
     Raises:
         Problem: It is not a request of the protocol, or not one for this interface.
@@ -166,12 +196,22 @@ def read_query(body: Any, interface: Interface, most_rows: int, model: str) -> Q
     if identity is not None and not (isinstance(identity, str) and len(identity) <= 255):
         raise _bad("a text of at most 255 characters as id", "something else")
     inputs = table["inputs"]
-    if not (isinstance(inputs, list) and len(inputs) == 1):
-        raise _bad("one tensor in inputs", "another number of them, or not a list")
-    outputs = _outputs(table.get("outputs"), interface)
-    x = _tensor(_table(inputs[0], "a tensor", _TENSOR, {"name", "shape", "datatype", "data"}), interface, most_rows)
-    content = json.dumps([model, outputs, x.shape]).encode() + b"\0" + x.tobytes()
-    return Query(x, outputs, identity, digest(content))
+    columns = {} if schema is None else schema.by_name
+    if not (isinstance(inputs, list) and 1 <= len(inputs) <= max(1, len(columns))):
+        wanted = "one tensor for each column" if columns else "one tensor"
+        raise _bad(f"{wanted} in inputs", "another number of them, or not a list")
+    outputs = _outputs(table.get("outputs"), output_names(interface, schema))
+    tensors = [_table(one, "a tensor", _TENSOR, {"name", "shape", "datatype", "data"}) for one in inputs]
+    names = [one["name"] for one in tensors]
+    if schema is not None and columns and (len(names) > 1 or names[0] in list(columns)):
+        x, clamped = _columns(tensors, schema, most_rows)
+    else:
+        x = _tensor(tensors[0], interface, most_rows)
+        clamped = np.zeros(len(x), bool)
+    content = (
+        json.dumps([model, outputs, x.shape]).encode() + b"\0" + x.tobytes() + clamped.tobytes() * bool(clamped.any())
+    )
+    return Query(x, outputs, identity, digest(content), clamped)
 
 
 def write_outputs(answers: Answers, query: Query, interface: Interface) -> bytes:
@@ -183,6 +223,8 @@ def write_outputs(answers: Answers, query: Query, interface: Interface) -> bytes
             tensors.append(_output(LABEL, "INT64", [rows], labels))
         elif name == CLASS:
             tensors.append(_output(CLASS, "BYTES", [rows], [_class(label, interface) for label in labels]))
+        elif name == CLAMPED:
+            tensors.append(_output(CLAMPED, "BOOL", [rows], query.clamped.tolist()))
         elif answers.values is not None:
             tensors.append(_output(VALUES, "FP64", list(answers.values.shape), answers.values.ravel().tolist()))
     return json.dumps(tensors, allow_nan=False, separators=(",", ":")).encode()
@@ -203,8 +245,7 @@ def _class(label: int, interface: Interface) -> str:
     return interface.classes[label] if label >= 0 else ""
 
 
-def _outputs(wanted: Any, interface: Interface) -> tuple[str, ...]:
-    there = output_names(interface)
+def _outputs(wanted: Any, there: tuple[str, ...]) -> tuple[str, ...]:
     if wanted is None:
         return there
     if not (isinstance(wanted, list) and 1 <= len(wanted) <= len(there)):
@@ -247,6 +288,65 @@ def _tensor(table: dict[str, Any], interface: Interface, most_rows: int) -> NDAr
         return _pixels(numbers, shape)
     images = " or, for images, UINT8" if len(interface.input_shape) == _IMAGE_AXES else ""
     raise _unfit(f"datatype FP32{images}", "another")
+
+
+def column_type(column: NamedColumn) -> str:
+    """The datatype of a raw column."""
+    return "FP64" if column.sort == "number" else _TEXT
+
+
+def _columns(
+    tensors: list[dict[str, Any]], schema: InputSchema, most_rows: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Raw columns as encoded rows, and which rows have a value that was moved into its range."""
+    given = {tensor["name"]: tensor for tensor in tensors if isinstance(tensor["name"], str)}
+    for name in schema.by_name:
+        if name not in given:
+            raise _unfit(f"a tensor '{name}', as for every declared column", "none of that name")
+    if len(given) < len(tensors) or len(given) > len(schema.columns):
+        raise _unfit("one tensor for each declared column", "others")
+    rows = {_rows(tensor["shape"], most_rows) for tensor in given.values()}
+    if len(rows) > 1:
+        raise _unfit("as many rows in every column", "different numbers of them")
+    cells = {column.name: _cells(given[column.name], column, min(rows)) for column in schema.columns}
+    (block,) = encode_cells(schema, [cells], Faults())
+    if block.refused:
+        raise _unfit("rows that fit the model's schema", "; ".join(map(str, block.refused)), _WHOLE)
+    clamped = np.zeros(len(block.x), bool)
+    for note in block.clamped:
+        clamped[np.array(note.rows) - 1] = True
+    return block.x, clamped
+
+
+def _rows(shape: Any, most_rows: int) -> int:
+    """The number of rows of a column: of shape (rows,) or (rows, 1)."""
+    if not (isinstance(shape, list) and all(type(n) is int for n in shape) and shape[1:] in ([], [1]) and shape):
+        raise _unfit("the shape [rows] of a column", "another")
+    if not 1 <= shape[0] <= most_rows:
+        raise _unfit(f"1 to {most_rows:,} rows", "another number of them", _WHOLE)
+    return int(shape[0])
+
+
+def _cells(table: dict[str, Any], column: NamedColumn, rows: int) -> Cells:
+    """One column's cells: numbers with NaN, or text with None, where a value is missing."""
+    data = table["data"]
+    if isinstance(data, list) and data and all(isinstance(one, list) and len(one) == 1 for one in data):
+        data = [one[0] for one in data]
+    if not isinstance(data, list) or len(data) != rows:
+        raise _unfit(f"{rows:,} values for '{column.name}', according to the shape", "another number of them")
+    kinds = set(map(type, data)) - {_MISSING}
+    number = column.sort == "number"
+    if not (kinds <= (_NUMBERS if number else {str}) and table["datatype"] in (_RAW if number else (_TEXT,))):
+        wanted = f"numbers ({column_type(column)})" if number else f"text ({_TEXT})"
+        raise _unfit(f"{wanted} or null for '{column.name}'", "something else")
+    return np.array([_number(value) for value in data], np.float64) if number else data
+
+
+def _number(value: int | float | None) -> float:
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _flat(nested: Any, shape: Sequence[int]) -> list[Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from airlock.bundle.receiving.input_schema import InputSchema, NamedColumn
 from airlock.methods.interface import Interface
 from airlock.serve.problems import KINDS, MEDIA_TYPE
-from airlock.serve.protocol import INPUT, output_names
+from airlock.serve.protocol import INPUT, column_type, output_names
 from airlock.serve.service import ServiceLimits
 
 BEARER = {"type": "http", "scheme": "bearer", "description": "A token from `airlock keys add`."}
@@ -46,11 +47,57 @@ def guarded() -> dict[str, Any]:
     return {"security": [{"key": []}]}
 
 
-def infer(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
+def infer(interface: Interface, limits: ServiceLimits, rows: InputSchema | None = None) -> dict[str, Any]:
     """The request of `infer`, as precisely as JSON Schema can describe it."""
+    whole, names = _encoded(interface, limits), list(output_names(interface, rows))
+    columns = () if rows is None else rows.columns
+    tensors: dict[str, Any] = {"type": "array", "items": whole, "minItems": 1, "maxItems": 1}
+    if columns:
+        own = {"type": "array", "items": {"anyOf": [_raw(one, limits) for one in columns]}}
+        tensors = {"anyOf": [own | {"minItems": len(columns), "maxItems": len(columns)}, tensors]}
+    output = _object({"name": {"enum": names}, "parameters": _SCALARS}, ["name"])
+    request = _object(
+        {
+            "id": {"type": "string", "maxLength": 255},
+            "parameters": _SCALARS,
+            "inputs": tensors,
+            "outputs": {"type": "array", "items": output, "minItems": 1, "maxItems": len(names)},
+        },
+        ["inputs"],
+    )
+    key = {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": False,
+        "description": "A repeated request with the same key gets the same answer, free of charge, for a day.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    }
+    body = {"required": True, "content": {"application/json": {"schema": request}}}
+    return guarded() | {"requestBody": body, "parameters": [key]}
+
+
+def _raw(column: NamedColumn, limits: ServiceLimits) -> dict[str, Any]:
+    """The tensor of one raw column."""
+    kind = {"type": ["number", "null"]} if column.sort == "number" else {"type": ["string", "null"]}
+    rows = {"type": "integer", "minimum": 1, "maximum": limits.rows}
+    said = f"{column.takes}; missing: {column.when_missing}; any other value: {column.otherwise}."
+    return _object(
+        {
+            "name": {"const": column.name},
+            "datatype": {"const": column_type(column)},
+            "shape": {"type": "array", "prefixItems": [rows, {"const": 1}], "minItems": 1, "maxItems": 2},
+            "data": {"type": "array", "items": kind, "description": said, "minItems": 1, "maxItems": limits.rows},
+            "parameters": _SCALARS,
+        },
+        ["name", "datatype", "shape", "data"],
+    )
+
+
+def _encoded(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
+    """The tensor of rows as the network takes them."""
     count = math.prod(interface.input_shape)
     images = len(interface.input_shape) == 3
-    tensor = _object(
+    return _object(
         {
             "name": {"const": INPUT},
             "datatype": {"enum": ["FP32", "UINT8"] if images else ["FP32"]},
@@ -73,31 +120,15 @@ def infer(interface: Interface, limits: ServiceLimits) -> dict[str, Any]:
         },
         ["name", "datatype", "shape", "data"],
     )
-    output = _object({"name": {"enum": list(output_names(interface))}, "parameters": _SCALARS}, ["name"])
-    request = _object(
-        {
-            "id": {"type": "string", "maxLength": 255},
-            "parameters": _SCALARS,
-            "inputs": {"type": "array", "items": tensor, "minItems": 1, "maxItems": 1},
-            "outputs": {"type": "array", "items": output, "minItems": 1, "maxItems": len(output_names(interface))},
-        },
-        ["inputs"],
-    )
-    key = {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "required": False,
-        "description": "A repeated request with the same key gets the same answer, free of charge, for a day.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-    }
-    body = {"required": True, "content": {"application/json": {"schema": request}}}
-    return guarded() | {"requestBody": body, "parameters": [key]}
 
 
-def answer(interface: Interface) -> dict[str, Any]:
+def answer(interface: Interface, rows: InputSchema | None = None) -> dict[str, Any]:
     """The response of `infer`."""
     tensor = table(
-        name={"enum": list(output_names(interface))}, datatype=_TEXT, shape=_list("integer"), data={"type": "array"}
+        name={"enum": list(output_names(interface, rows))},
+        datatype=_TEXT,
+        shape=_list("integer"),
+        data={"type": "array"},
     )
     return table(model_name=_TEXT, model_version=_TEXT, outputs={"type": "array", "items": tensor})
 

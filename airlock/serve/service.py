@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from airlock.bundle.receiving.input_schema import InputSchema
 from airlock.errors import ConfigError
 from airlock.ledger.keys import KeyStore
 from airlock.ledger.ledger import Ledger
@@ -76,6 +77,7 @@ class Service:
         limits: The limits of one request.
         headline: The card's first line; empty if unknown.
         verdict: The one-word verdict behind it, which determines its colour and shape.
+        schema: What a row is, as the bundle declares it; None if unknown.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Service:
     limits: ServiceLimits = ServiceLimits()
     headline: str = ""
     verdict: str = ""
+    schema: InputSchema | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -178,7 +178,7 @@ def failed(folder: Path) -> dict[str, str]:
 
 def test_no_model_is_in_it_and_it_verifies(bundle: Bundle) -> None:
     names = sorted(path.name for path in bundle.folder.iterdir())
-    assert names == sorted(packing_of("interface").required_files)
+    assert names == sorted([*packing_of("interface").required_files, "schema.json"])
     assert not [name for name in names if name.startswith("model")]
     assert json.loads((bundle.folder / "interface.json").read_text())["units"] == 1000
     found = verify(bundle.folder)

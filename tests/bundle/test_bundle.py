@@ -26,10 +26,10 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-ALL = sorted(packing_of("network").required_files)
+ALL = sorted([*packing_of("network").required_files, "schema.json"])
 
 
-def test_a_bundle_is_its_seven_files(original: Bundle):
+def test_a_bundle_is_its_eight_files(original: Bundle):
     assert entries(original.folder) == ALL
     assert read(original.folder) == original
     assert original.card.hashes is not None
@@ -38,7 +38,7 @@ def test_a_bundle_is_its_seven_files(original: Bundle):
 def test_sha256sum_takes_the_checksums(original: Bundle):
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=original.folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count(": OK") == 6
+    assert done.stdout.count(": OK") == 7
 
 
 def test_existing_folder_is_refused(folder: Path, config: ReleaseConfig, release: Release, card: Card):

@@ -37,9 +37,10 @@ from airlock.pipeline import _record
 from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.conftest import Plug
 
+FILES = sorted([*packing_of("network").required_files, "schema.json"])
 Seal = Callable[[Path], None]
 NAMES = ("signature", "files", "checksums", "vault", "card", "record", "epsilon", "parts", "total", "words", "page",
-         "readme", "utility", "hashes", "config", "plan", "weights", "onnx", "outputs", "counts")  # fmt: skip
+         "readme", "schema", "utility", "hashes", "config", "plan", "weights", "onnx", "outputs", "counts")  # fmt: skip
 
 
 def failed(folder: Path, **options: Any) -> dict[str, str]:
@@ -73,7 +74,7 @@ def test_an_untouched_bundle_passes_every_check(original: Bundle, release: Relea
     assert read_verified(original.folder) == original
 
 
-@pytest.mark.parametrize("name", sorted(packing_of("network").required_files))
+@pytest.mark.parametrize("name", FILES)
 def test_a_flipped_byte_is_found_and_named(folder: Path, name: str):
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -87,10 +88,10 @@ def test_a_flipped_byte_is_found_and_named(folder: Path, name: str):
         read_verified(folder)
 
 
-@pytest.mark.parametrize("name", sorted(packing_of("network").required_files))
+@pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(folder: Path, name: str):
     (folder / name).unlink()
-    assert f"{name} is missing" in failed(folder)["files"]
+    assert f"{name} is missing" in failed(folder)["schema" if name == "schema.json" else "files"]
 
 
 def test_subfolders_and_pipes_are_named_whether_or_not_anything_is_in_them(folder: Path):

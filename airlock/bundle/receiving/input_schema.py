@@ -8,12 +8,17 @@ happens to one outside its range; for images, their shape and scale; and the cla
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from airlock.config import Column, Frozen, Shape
+from airlock.config import INDICATOR, Bound, Column, DataConfig, Frozen, Shape, parse
+from airlock.data.sources import SOURCES
+from airlock.errors import ConfigError
 
 IMAGE_AXES = 3
+_ELSEWHERE = "(not in the bundle)"
+_SHOWN = 12  # categories that a sentence names
+_REST = "counts as “other”"
 PIXELS = "whole numbers from 0 to 255 (uint8), or numbers from 0 to 1"
 
 
@@ -32,6 +37,37 @@ class NamedColumn(Column):
         keys = ("name", "kind", *(("unit",) if self.unit else ()), *own, "missing")
         table = self.model_dump(mode="json")
         return {key: table[key] for key in keys}
+
+    @property
+    def example(self) -> float | str:
+        """A value that fits: the middle of a range, a date's first day, the first category."""
+        if self.categories is not None:
+            return self.categories[0] if self.categories else "anything"
+        return str(self.min) if self.sort == "date" else float(f"{(self.low + self.high) / 2:.6g}")
+
+    @property
+    def takes(self) -> str:
+        """What a cell may be, in words."""
+        if self.categories is not None:
+            more = len(self.categories) - _SHOWN
+            named = ", ".join(self.categories[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+            return f"{named}{', or anything else' if self.other else ''}".removeprefix(", or ")
+        unit = f", in {self.unit}" if self.unit else ""
+        return f"a {self.sort} from {_shown(self.min)} to {_shown(self.max)}{unit}"
+
+    @property
+    def when_missing(self) -> str:
+        """What an empty cell becomes, in words."""
+        if self.missing is None:
+            return _REST if self.other else "refused"
+        return "is told apart from all values" if self.missing == INDICATOR else f"counts as {_shown(self.missing)}"
+
+    @property
+    def otherwise(self) -> str:
+        """What becomes of any other value, in words."""
+        if self.categories is not None:
+            return _REST if self.other else "refused"
+        return "counts as the nearest end" if self.outside == "clamp" else "refused"
 
 
 class InputSchema(Frozen):
@@ -60,10 +96,16 @@ class InputSchema(Frozen):
         """The columns by name, in their order."""
         return {column.name: column for column in self.columns}
 
+    @property
+    def example(self) -> dict[str, float | str]:
+        """A row of a table that fits."""
+        return {column.name: column.example for column in self.columns}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values; what does not apply is left out."""
-        table = self.model_dump(mode="json", exclude={"columns"}, exclude_none=True)
-        return table | ({"columns": [column.to_dict() for column in self.columns]} if self.columns else {})
+        table = self.model_dump(mode="json", exclude_none=True)
+        table["columns"] = [column.to_dict() for column in self.columns]
+        return {key: value for key, value in table.items() if value != []}
 
     def to_json(self) -> str:
         """The content of schema.json."""
@@ -90,6 +132,30 @@ def input_schema(
         label=label,
         classes=classes,
     )
+
+
+def declared_schema(data: object, shape: tuple[int, ...], classes: tuple[str, ...]) -> InputSchema:
+    """The schema that the table [data] of a bundle's config leads to.
+
+    Args:
+        data: The table; where the holder's own records are is not in a bundle.
+        shape: Of a record, encoded.
+        classes: In the order of the outputs.
+
+    Raises:
+        ConfigError: It declares nothing that can be read, or its columns have another width.
+    """
+    declared = parse(DataConfig, {"source": _ELSEWHERE, **(data if isinstance(data, Mapping) else {})}, "data")
+    known = SOURCES.get(declared.source)
+    columns = tuple(declared.columns.items()) if known is None else known.columns
+    width = sum(column.width for _, column in columns)
+    if columns and shape != (width,):
+        raise ConfigError(f"columns that become {shape} numbers", f"columns that become {width}")
+    return input_schema(columns, shape, classes, declared.label)
+
+
+def _shown(value: Bound | str | None) -> str:
+    return f"{value:,.12g}" if isinstance(value, float) else str(value)
 
 
 def _named(name: str, column: Column) -> NamedColumn:

@@ -7,7 +7,6 @@ Answers cost nothing: the network has already left.
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,17 +22,15 @@ from airlock.bundle.card import Card
 from airlock.bundle.contents import CONFIG, ONNX
 from airlock.bundle.packing import packing_of
 from airlock.bundle.receiving import rows as raw
-from airlock.bundle.receiving.input_schema import InputSchema, input_schema
+from airlock.bundle.receiving.input_schema import InputSchema, declared_schema
 from airlock.bundle.receiving.rows import EncodedRows, RowNote
 from airlock.bundle.signing.approval import refuse_rejected
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.vault import Vault
 from airlock.bundle.verify import read_verified
-from airlock.config import DataConfig, parse
-from airlock.data.sources import SOURCES
+from airlock.config import parse_toml
 from airlock.errors import AirlockWarning, DataError, Refused
 
-_ELSEWHERE = "(not in the bundle)"
 _OVERFLOW = "a number so far from what the network was trained on that its outputs overflow"
 
 
@@ -70,7 +67,7 @@ class ReleasedModel:
 
     Rows of a table are a pandas or polars frame, a list of dicts, a dict of columns, or an array with the columns in
     their declared order; other columns are not used. Images are an array of whole numbers from 0 to 255 or of fractions
-    from 0 to 1.
+    from 0 to 1. Either may be the path of a file: CSV or Parquet, or .npy.
 
     Args:
         card: The bundle's card.
@@ -203,10 +200,9 @@ def load(
 
 
 def schema_of(bundle: Bundle) -> InputSchema:
-    """What a row of a verified bundle is, by its config."""
-    data = tomllib.loads(bundle.files.read(CONFIG).decode("utf-8"))["data"]
-    declared = parse(DataConfig, {"source": _ELSEWHERE, **data}, "data")
-    known = SOURCES.get(declared.source)
-    columns = tuple(declared.columns.items()) if known is None else known.columns
-    said = bundle.card.data
-    return input_schema(columns, said.shape, said.classes, declared.label)
+    """What a row of a verified bundle is, by its card or, where that is older, by its config."""
+    card = bundle.card
+    if card.inputs is not None:
+        return card.inputs
+    table = parse_toml(bundle.files.read(CONFIG).decode("utf-8"), CONFIG)
+    return declared_schema(table.get("data"), card.data.shape, card.data.classes)

@@ -10,10 +10,11 @@ A row is judged by itself: an answer for one row never depends on the others.
 from __future__ import annotations
 
 import difflib
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from airlock.bundle.receiving.input_schema import InputSchema
 from airlock.config import Column
 from airlock.data import memory, tables
+from airlock.data.limits import check_bytes, reading
 from airlock.data.remarks import Faults
 from airlock.data.validate import MAX_MAGNITUDE
 from airlock.errors import DataError
@@ -76,12 +78,14 @@ def encode(schema: InputSchema, rows: object) -> Iterator[EncodedRows]:
     Args:
         schema: The model's.
         rows: For a table a frame, a list of dicts, a dict of columns, or a two-dimensional array with the columns in
-            their declared order. For images and vectors, an array with one row each.
+            their declared order. For images and vectors, an array with one row each. Or the path of a file (`read`).
 
     Raises:
         DataError: They are none of these, or a declared column is not there.
     """
-    if schema.kind == "table":
+    if isinstance(rows, str | Path):
+        yield from read(schema, Path(rows))
+    elif schema.kind == "table":
         yield from encode_cells(schema, _cells(schema.by_name, rows), Faults())
     else:
         yield from _encode_array(schema, _array(rows))
@@ -97,31 +101,61 @@ def encode_cells(
         blocks: The cells.
         misshapen: What their reader found wrong with single rows; it is read after each block.
     """
-    first, told = 0, 0
+    first = 0
     for cells in blocks:
-        count, faults, clamped = len(next(iter(cells.values()))), Faults(), Faults()
-        for fault, places in misshapen.found().items():
-            faults.add(fault, [place - first for place in places if place >= told])
+        count, broken, faults, clamped = len(next(iter(cells.values()))), Faults(), Faults(), Faults()
+        for fault, places in misshapen.taken().items():
+            broken.add(fault, [place - first for place in places])
         x = tables.encode(schema.by_name, cells, faults, 0, clamped)
-        kept = faults.kept(count)
-        yield EncodedRows(x, kept, _notes(faults, first, ~kept), _notes(clamped, first, kept))
-        first = told = first + count
+        whole = broken.kept(count)  # of a row that is not, nothing is said of its cells
+        kept = faults.kept(count) & whole
+        yield EncodedRows(
+            x, kept, _notes(broken, first, ~whole) + _notes(faults, first, whole), _notes(clamped, first, kept)
+        )
+        first += count
 
 
 def read(schema: InputSchema, path: Path) -> Iterator[EncodedRows]:
-    """Rows of a CSV or Parquet file with the schema's columns among its own, block by block.
+    """Rows of a file, block by block.
+
+    Args:
+        schema: The model's.
+        path: For a table, CSV or Parquet with the schema's columns among its own; else a numpy array (.npy).
 
     Raises:
-        DataError: It is neither, cannot be read, or a declared column is not there.
+        DataError: It is none of these, cannot be read, or a declared column is not there.
     """
-    faults = Faults()
-    blocks = tables.parquet_blocks if path.suffix.lower() in (".parquet", ".pq") else tables.csv_blocks
+    suffix, faults = path.suffix.lower(), Faults()
+    if schema.kind != "table":
+        if suffix != ".npy":
+            raise DataError("a numpy array as a file (.npy)", path.name, do="Save it with numpy.save.")
+        with reading(path, "a numpy array"):
+            check_bytes(path, path.stat().st_size)
+            array = np.load(path, allow_pickle=False)
+        yield from _encode_array(schema, array)
+        return
+    blocks = tables.parquet_blocks if suffix in (".parquet", ".pq") else tables.csv_blocks
     yield from encode_cells(schema, blocks(path, schema.by_name, faults, SCHEMA_SAYS), faults)
+
+
+def read_stream(schema: InputSchema, stream: IO[bytes], name: str) -> Iterator[EncodedRows]:
+    """Rows of a table as lines of CSV, which `name` stands for in errors.
+
+    Raises:
+        DataError: The model takes no table, this is no CSV, or a declared column is not there.
+    """
+    if schema.kind != "table":
+        raise DataError("the path of a numpy array (.npy)", name, "Only rows of a table are read as lines.")
+    place, faults = Path(name), Faults()
+    lines = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
+    with reading(place, "CSV in UTF-8"):
+        blocks = tables.stream_blocks(lines, place, schema.by_name, faults, SCHEMA_SAYS)
+        yield from encode_cells(schema, blocks, faults)
 
 
 def _notes(faults: Faults, first: int, of: Kept) -> tuple[RowNote, ...]:
     """A note for everything that is said of one of these rows."""
-    found = {fault.what: [place for place in places if of[place]] for fault, places in faults.found().items()}
+    found = {fault.what: [place for place in places if of[place]] for fault, places in faults.taken().items()}
     return tuple(RowNote(what, tuple(first + one + 1 for one in places)) for what, places in found.items() if places)
 
 

@@ -33,6 +33,7 @@ from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import STAYS, Dossier
 from airlock.bundle.packing import packing_of
+from airlock.bundle.receiving.input_schema import NamedColumn
 from airlock.bundle.rendering import formatting, text
 from airlock.bundle.rendering.charts import draw_roc, has_curve
 from airlock.bundle.rendering.strength import STRENGTHS
@@ -189,6 +190,8 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         views=VIEWS,
         gives=GIVES,
         code=_code,
+        python=python,
+        as_tensor=as_tensor,
         figures=formatting,
         about_rows=about_rows,
         size_rows=size_rows,
@@ -360,6 +363,21 @@ def _markdown(value: object) -> Markup:
 def _code(value: object) -> Markup:
     """Text for a code span or a code block: one line, without backticks."""
     return Markup(visible(_WHITE.sub(" ", str(value))).replace("`", "'"))
+
+
+def python(value: float | str) -> Markup:
+    """A value as Python writes it, in signs that neither Markdown nor HTML acts on."""
+    if isinstance(value, float):
+        return Markup(repr(value))
+    plain = (c if c.isprintable() and c not in '\\"&<>`' else f"\\U{ord(c):08x}" for c in value)
+    return Markup('"' + "".join(plain) + '"')
+
+
+def as_tensor(column: NamedColumn) -> Markup:
+    """One row of a column as model.table.onnx takes it."""
+    if column.categories is not None:
+        return Markup("np.array([{}], object)").format(python(column.example))
+    return Markup("np.array([{}])").format(python(column.low if column.sort == "date" else column.example))
 
 
 # The dossier.

@@ -92,7 +92,7 @@ def test_front_matter_and_text_of_a_model_card_cannot_be_broken_out_of(hostile: 
 def test_snippets_in_the_model_card_run(original: Bundle, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(original.folder)
     snippets = re.findall(r"```python\n(.*?)```", render_readme(original.card), flags=re.S)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), {})
 
