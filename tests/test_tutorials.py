@@ -22,8 +22,10 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def many_people(shown: str) -> str:
-    """The table of the page, with as many rows as it speaks of."""
+    """The table of the page, with as many rows as it speaks of; a partner's, which has no labels, as it is shown."""
     header, *rows = shown.splitlines()
+    if "label" not in header:
+        return shown
     assert rows
     chance = np.random.default_rng(0)
     ages, hours = chance.integers(18, 90, ROWS), chance.integers(0, 80, ROWS)
