@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from airlock import plugins
 from airlock.errors import ConfigError
@@ -424,6 +425,21 @@ class About(Frozen):
         return tuple(key for key in type(self).model_fields if not getattr(self, key))
 
 
+def _weights(value: object) -> object:
+    """Positive, finite numbers by class, checked here so that the error names the key as it was written."""
+    numbers = value.values() if isinstance(value, Mapping) else value
+    if value is None:
+        return value
+    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+        raise PydanticCustomError("weights", "Write { dies = 10 }, say, or a list in the order of the classes")
+    if not all(isinstance(one, int | float) and type(one) is not bool and 0 < one < math.inf for one in numbers):
+        raise PydanticCustomError("weights", "Every weight has to be a number above 0")
+    return value
+
+
+ClassWeights = Annotated[dict[ClassName, float] | tuple[float, ...] | None, BeforeValidator(_weights)]
+
+
 class ReleaseConfig(Frozen):
     """One release: channel, method, data and budget; everything else has a working default.
 
@@ -448,6 +464,9 @@ class ReleaseConfig(Frozen):
             `data.person` says whose a record is, else a record.
         tune: A search over settings, which is paid for; none when left out.
         settings: The method's own settings.
+        class_weights: How much a record of each class counts in training, relative to the others: a table such as {
+            dies = 10 }, where classes that it does not name count 1, or a list in the order of the classes. Declared,
+            never read off the records; for methods that learn from labels.
         register: The register of the data set: a SQLite file or postgresql://…; never in a bundle.
         recipient: `about.recipient` by its earlier name: for the register alone, never in a bundle.
         about: Whose data and what for, in plain words; on the card.
@@ -468,6 +487,7 @@ class ReleaseConfig(Frozen):
     unit: Literal["person", "record"] | None = None
     tune: TuneConfig | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    class_weights: ClassWeights = None
     register: str | None = None
     recipient: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")] = ""
     about: About = About()
