@@ -12,6 +12,7 @@ import inspect
 import itertools
 import math
 import re
+import sys
 import tomllib
 import unicodedata
 import warnings
@@ -427,14 +428,17 @@ class About(Frozen):
 
 def _weights(value: object) -> object:
     """Positive, finite numbers by class, checked here so that the error names the key as it was written."""
-    numbers = value.values() if isinstance(value, Mapping) else value
     if value is None:
         return value
-    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+    if not isinstance(value, Mapping | list | tuple):
         raise PydanticCustomError("weights", "Write { dies = 10 }, say, or a list in the order of the classes")
-    if not all(isinstance(one, int | float) and type(one) is not bool and 0 < one < math.inf for one in numbers):
+    if not all(_is_weight(one) for one in (value.values() if isinstance(value, Mapping) else value)):
         raise PydanticCustomError("weights", "Every weight has to be a number above 0")
     return value
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 ClassWeights = Annotated[dict[ClassName, float] | tuple[float, ...] | None, BeforeValidator(_weights)]

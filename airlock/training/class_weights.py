@@ -29,6 +29,7 @@ save nothing but time, so there are only weights.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from airlock.errors import ConfigError
+
+_FEW = 10  # classes that a sentence names
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,15 @@ class ClassWeights:
         return np.asarray(self.relative, np.float64)[labels]
 
     def in_words(self, classes: Sequence[str]) -> str:
-        """For cards and tables."""
-        return ", ".join(f"{name} {weight:.4g}" for name, weight in zip(classes, self.relative, strict=True))
+        """For cards and tables: the classes that differ from most others, and what these count."""
+        usual = Counter(self.relative).most_common(1)[0][0]
+        named = [(name, weight) for name, weight in zip(classes, self.relative, strict=True) if weight != usual]
+        if len(classes) <= _FEW:
+            named = list(zip(classes, self.relative, strict=True))
+        words = [f"{name} {weight:.4g}" for name, weight in named[:_FEW]]
+        words += [f"{len(named) - _FEW:,} more by the config"] if len(named) > _FEW else []
+        words += [f"all others {usual:.4g}"] if len(classes) > _FEW else []
+        return ", ".join(words)
 
 
 def relative_to_the_largest(

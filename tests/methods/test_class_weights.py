@@ -131,7 +131,19 @@ def test_a_free_choice_takes_a_method_that_weighs() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"dies": 0}, {"dies": -1}, {"dies": "ten"}, {"dies": True}, [1, None], "dies", 3, {"dies": float("inf")}]
+    "bad",
+    [
+        {"dies": 10**400},
+        b"12",
+        {"dies": 0},
+        {"dies": -1},
+        {"dies": "ten"},
+        {"dies": True},
+        [1, None],
+        "dies",
+        3,
+        {"dies": float("inf")},
+    ],
 )
 def test_weights_that_are_none(bad: object) -> None:
     with pytest.raises(ConfigError, match="class_weights"):

@@ -124,6 +124,13 @@ def test_declared_weights_are_relative_to_the_largest() -> None:
         assert found is not None
         assert found.relative == pytest.approx((0.1, 1.0))
     assert found.in_words(classes) == "lives 0.1, dies 1"
+    many = [f"class {i}" for i in range(40)]
+    few = relative_to_the_largest({"class 3": 5, "class 9": 2}, many)
+    assert few is not None
+    assert few.in_words(many) == "class 3 1, class 9 0.4, all others 0.2"
+    each = relative_to_the_largest(range(1, 41), many)
+    assert each is not None
+    assert len(each.in_words(many)) < 250
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def push(
 
     Raises:
         ConfigError: `repo` is no such name, or huggingface_hub is not installed.
-        OutputError: The Hub did not take it; then nothing has changed there.
+        OutputError: The Hub did not take it; then none of the files is there.
     """
     check_upload(repo)
     import huggingface_hub
@@ -119,7 +119,7 @@ def push(
         raise OutputError(
             f"the Hub to take an upload to {repo}",
             f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            "Files are sent in one commit, so the repository is as it was.",
+            "Files are sent in one commit, so none of them is there.",
             "Log in with `hf auth login`, and check the name and your rights.",
         ) from error
     return str(getattr(made, "commit_url", None) or f"https://huggingface.co/{repo}")
