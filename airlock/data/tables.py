@@ -43,7 +43,7 @@ from airlock.errors import ConfigError, DataError, FormatError
 
 # Encoding by the schema.
 
-_POINT = re.compile(r"([+-]?\d+)\.0+")
+_POINT = re.compile(r"([+-]?[0-9]+)\.0+")
 
 Cells = Sequence[str | None] | NDArray[np.float64]
 """One column of a block of rows: text, with None for missing cells, or numbers, with NaN for missing cells."""
