@@ -17,7 +17,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee
-    from airlock.api import audit, compare, compare_paid, load, release, tune
+    from airlock.api import audit, compare, compare_paid, load, push_to_hub, release, tune
     from airlock.auditing import Audit
     from airlock.bundle import Bundle, Card
     from airlock.bundle.verify import verify as verify_bundle
@@ -50,6 +50,7 @@ _WHERE = {
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
     "plan_release": "airlock.pipeline:plan_release",
+    "push_to_hub": "airlock.api:push_to_hub",
     "release": "airlock.api:release",
     "tune": "airlock.api:tune",
     "verify_bundle": "airlock.bundle.verify:verify",
@@ -76,6 +77,7 @@ __all__ = [
     "make_config",
     "make_release",
     "plan_release",
+    "push_to_hub",
     "release",
     "tune",
     "verify_bundle",

@@ -37,6 +37,7 @@ from airlock.errors import visible
 from airlock.pipeline import Audited, Outcome
 
 if TYPE_CHECKING:
+    from airlock.bundle.platforms.hub import Hub
     from airlock.config import Frozen
 
 Place = Path | str
@@ -243,6 +244,55 @@ def load(
         signers=_public(signers),
         approvers=_public(approvers),
     )
+
+
+def push_to_hub(
+    bundle: Outcome | Audited | Bundle | Place,
+    repo: str,
+    *,
+    license: str = "other",
+    license_name: str | None = None,
+    license_link: str | None = None,
+    private: bool = True,
+    message: str | None = None,
+    signers: Sequence[PublicKey | Place] = (),
+    approvers: Sequence[PublicKey | Place] = (),
+    vault: Place | None = None,
+    api: Hub | None = None,
+) -> str:
+    """Upload a bundle with a network to the Hugging Face Hub; returns the address of the commit.
+
+    The same as `airlock export --as hub --push`. The bundle is verified first, and what is uploaded is what was
+    verified: a model card, the weights as safetensors, and the bundle, unchanged. Nothing of the vault is.
+
+    Args:
+        bundle: What was released, or its folder.
+        repo: OWNER/NAME; made if it is not there.
+        license: An identifier of the Hub, such as "apache-2.0".
+        license_name: The name of another license, with "other".
+        license_link: Where that one is.
+        private: Whether a new repository is private.
+        message: Of the commit.
+        signers: If given, one of these public keys, or of those in these files (PEM), must have signed the bundle.
+        approvers: If given, a reviewer must have approved it with one of these.
+        vault: The vault whose files must not be in it; your default vault if left out.
+        api: A `huggingface_hub.HfApi` with a token or an address of its own; your login if left out.
+
+    Raises:
+        Refused: The bundle does not verify, lacks a signature, was rejected or refuted, or holds no network.
+        OutputError: The Hub did not take it.
+    """
+    from airlock.bundle.platforms import hub, open_for_others
+
+    said = {"license": license, "license_name": license_name, "license_link": license_link}
+    found = open_for_others(
+        _folder(bundle),
+        None if vault is None else Vault.open(Path(vault)),
+        signers=_public(signers),
+        approvers=_public(approvers),
+    )
+    known = {key: value for key, value in said.items() if value is not None}
+    return hub.push(found, repo, known, private=private, message=message, api=api)
 
 
 def compare(

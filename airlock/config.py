@@ -12,6 +12,7 @@ import inspect
 import itertools
 import math
 import re
+import sys
 import tomllib
 import unicodedata
 import warnings
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from airlock import plugins
 from airlock.errors import ConfigError
@@ -424,6 +426,24 @@ class About(Frozen):
         return tuple(key for key in type(self).model_fields if not getattr(self, key))
 
 
+def _weights(value: object) -> object:
+    """Positive, finite numbers by class, checked here so that the error names the key as it was written."""
+    if value is None:
+        return value
+    if not isinstance(value, Mapping | list | tuple):
+        raise PydanticCustomError("weights", "Write { dies = 10 }, say, or a list in the order of the classes")
+    if not all(_is_weight(one) for one in (value.values() if isinstance(value, Mapping) else value)):
+        raise PydanticCustomError("weights", "Every weight has to be a number above 0")
+    return value
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+
+
+ClassWeights = Annotated[dict[ClassName, float] | tuple[float, ...] | None, BeforeValidator(_weights)]
+
+
 class ReleaseConfig(Frozen):
     """One release: channel, method, data and budget; everything else has a working default.
 
@@ -448,6 +468,9 @@ class ReleaseConfig(Frozen):
             `data.person` says whose a record is, else a record.
         tune: A search over settings, which is paid for; none when left out.
         settings: The method's own settings.
+        class_weights: How much a record of each class counts in training, relative to the others: a table such as {
+            dies = 10 }, where classes that it does not name count 1, or a list in the order of the classes. Declared,
+            never read off the records; for methods that learn from labels.
         register: The register of the data set: a SQLite file or postgresql://…; never in a bundle.
         recipient: `about.recipient` by its earlier name: for the register alone, never in a bundle.
         about: Whose data and what for, in plain words; on the card.
@@ -468,6 +491,7 @@ class ReleaseConfig(Frozen):
     unit: Literal["person", "record"] | None = None
     tune: TuneConfig | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    class_weights: ClassWeights = None
     register: str | None = None
     recipient: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")] = ""
     about: About = About()

@@ -125,6 +125,7 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
         "make_config",
         "make_release",
         "plan_release",
+        "push_to_hub",
         "release",
         "tune",
         "verify_bundle",

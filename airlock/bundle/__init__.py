@@ -27,6 +27,7 @@ reasons for and against releasing it; what must not leave goes to the `Vault`.
     receiving/      raw rows in, classes and probabilities out
     signing/        who made a bundle, and who approved it
     rendering/      sentences, pages, figures, SACRO-ML reports
+    platforms/      a bundle for the Hugging Face Hub, and for MLflow
     reports/        a DPIA annex, a NIST SP 800-226 sheet, a registry entry: what others ask for
 """
 

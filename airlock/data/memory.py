@@ -107,7 +107,7 @@ def current() -> Frame | Arrays:
 
 def _as_records(value: object) -> Frame | Arrays:
     if isinstance(value, tuple | list) and len(value) in (2, 3) and not hasattr(value, "columns"):
-        return Arrays(*(None if part is None else np.asarray(part) for part in value))  # type: ignore[arg-type]
+        return Arrays(*(None if part is None else _as_array(part) for part in value))  # type: ignore[arg-type]
     frame = as_frame(value)
     if frame is None:
         raise DataError(
@@ -131,6 +131,18 @@ def as_frame(value: object) -> Frame | None:
     return Frame(shown, columns)
 
 
+def _as_array(part: object) -> Array:
+    try:
+        return np.asarray(part)
+    except ValueError as error:
+        raise DataError(
+            f"as many numbers in each row of {WORDS}",
+            "rows of different lengths",
+            "An array is a rectangle.",
+            "Pass a frame, or an array with one row for each record.",
+        ) from error
+
+
 # What is public, and the records.
 
 
@@ -140,7 +152,7 @@ def shape(path: Path, data: DataConfig) -> tuple[int, ...]:
     if isinstance(kept, Frame):
         return tables.shape(path, data)
     if not data.columns:
-        return record_shape(kept.x.shape, kept.x.dtype, _PLACE)
+        return record_shape(kept.x.shape, np.dtype(float) if _is_mixed(kept.x) else kept.x.dtype, _PLACE)
     if kept.x.ndim != 2 or kept.x.shape[1] != len(data.columns):
         raise DataError(
             f"an array with {len(data.columns)} columns, one for each in data.columns",
@@ -180,7 +192,25 @@ def read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
         return tables.encode_blocks(_blocks(named, own), _PLACE, own, classes, faults)
     y = tables.labels("y", text(kept.y.reshape(-1)), classes, faults)
     whose = None if data.person is None or kept.person is None else text(kept.person)
-    return Raw(arrange(kept.x, _PLACE), y, faults, person=whose)
+    x = _numbers(kept.x) if _is_mixed(kept.x) else kept.x
+    return Raw(arrange(x, _PLACE), y, faults, person=whose)
+
+
+def _is_mixed(x: Array) -> bool:
+    """Whether rows of numbers have become objects or text, for which one cell is enough."""
+    return x.ndim == 2 and x.dtype.kind in "OUS"
+
+
+def _numbers(x: Array) -> Array:
+    """Each cell by itself as a number; NaN, which leaves its record out, where it is none."""
+    return np.array([_number(cell) for cell in x.reshape(-1).tolist()], np.float64).reshape(x.shape)
+
+
+def _number(cell: Any) -> float:
+    try:
+        return float(cell)
+    except Exception:  # noqa: BLE001 - an object of the user's own may raise anything
+        return math.nan
 
 
 def _free(data: DataConfig, name: str) -> str:
@@ -234,7 +264,7 @@ def _written(cell: object, truth: tuple[str, str]) -> str | None:
         value = float(cell)
         if math.isnan(value):
             return None
-        return str(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
+        return tables.whole(value)
     return None if cell is None or type(cell).__name__ in ("NAType", "NaTType") else _other(cell)
 
 

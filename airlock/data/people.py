@@ -64,7 +64,7 @@ def leave_out_nobody(ids: Ids, faults: Faults) -> None:
 
 
 def as_ids(values: Array, name: str, where: Path) -> list[str | None]:
-    """An array of identifiers: whole numbers, text, or numbers of which NaN stands for none.
+    """An array of identifiers: whole numbers, text, or numbers of which NaN stands for none; 7.0 is 7.
 
     Raises:
         DataError: It has more than one dimension, or holds something else.
@@ -79,7 +79,7 @@ def as_ids(values: Array, name: str, where: Path) -> list[str | None]:
     if values.dtype.kind == "S":
         return [bytes(one).decode("utf-8", "surrogateescape") for one in values.tolist()]
     if values.dtype.kind == "f":
-        return [None if np.isnan(one) else repr(one) for one in values.tolist()]
+        return [None if np.isnan(one) else str(int(one)) if one.is_integer() else repr(one) for one in values.tolist()]
     return [str(one) for one in values.tolist()]
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 import csv
 import difflib
 import functools
+import math
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -40,6 +42,8 @@ from airlock.data.validate import Raw
 from airlock.errors import ConfigError, DataError, FormatError
 
 # Encoding by the schema.
+
+_POINT = re.compile(r"([+-]?[0-9]+)\.0+")
 
 Cells = Sequence[str | None] | NDArray[np.float64]
 """One column of a block of rows: text, with None for missing cells, or numbers, with NaN for missing cells."""
@@ -173,7 +177,9 @@ def _places(
     wrong: list[int] = []
     for i, cell in enumerate(cells):
         text = "" if cell is None else str(cell)
-        place = index.get(text, index.get(text.strip(), rest if text.strip() else none))
+        place = index.get(text, index.get(text.strip()))
+        if place is None:
+            place = index.get(_without_point(text), rest if text.strip() else none)
         if place is not None:
             places[i] = place
         else:
@@ -182,6 +188,17 @@ def _places(
     faults.add(missing(name), empty)
     faults.add(unknown or undeclared, wrong)
     return places
+
+
+def _without_point(cell: str) -> str:
+    """3.0 as 3: programs that write tables give every number a point where one number of the column is missing."""
+    found = _POINT.fullmatch(cell.strip())
+    return found[1] if found else cell
+
+
+def whole(value: float) -> str:
+    """A number as text; a whole one without a decimal point, in whatever type it came."""
+    return str(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
 
 
 def slots(column: Column) -> tuple[dict[str, int], int | None, int | None]:
@@ -465,6 +482,8 @@ def _cells(name: str, values: Any, column: Column | None, faults: Faults, first:
         return _text(name, values, kind)
     if column.sort == "date":
         return _dates(name, values, kind)
+    if not _is_number(kind) and (_is_text(kind) or pa.types.is_null(kind)):  # one word makes text of all numbers
+        return _text(name, values, kind)
     if not _is_number(kind):
         raise DataError(
             f"numbers in column '{name}'", f"type {kind}", do="Convert the column, or declare its categories."
@@ -492,13 +511,21 @@ def _text(name: str, values: Any, kind: Any) -> list[str | None]:
     """Cells as text, one by one: bytes that are not UTF-8 match no declared category and do not stop the load."""
     import pyarrow as pa
 
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if not any(test(kind) for test in tests):
+    if pa.types.is_floating(kind):
+        return [None if cell is None or math.isnan(cell) else whole(cell) for cell in values.to_pylist()]
+    if not _is_text(kind):
         if not (_is_number(kind) or pa.types.is_null(kind)):
             raise DataError(f"text or numbers in column '{name}'", f"type {kind}", do="Convert the column to text.")
         values = values.cast(pa.string())
     found = values.cast(pa.large_binary()).to_pylist()
     return [None if cell is None else cell.decode("utf-8", "surrogateescape") for cell in found]
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
 
 
 def _is_number(kind: Any) -> bool:

@@ -70,6 +70,8 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
         )
     if x.shape[1:] != facts.shape:
         raise DataError(f"records of shape {facts.shape} in {where}", f"{x.shape[1:]}", "All records share one shape.")
+    if y.dtype.kind == "f":
+        y = _positions(y)
     if y.dtype.kind not in "iub":
         raise DataError(
             f"whole numbers as labels in {where}",
@@ -119,6 +121,15 @@ def check_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(classes)) < len(classes):
         raise DataError("every class name once in data.classes", "a duplicate", do="Remove it.")
     return classes
+
+
+def _positions(y: Array) -> NDArray[np.int64]:
+    """Labels with a decimal point as whole numbers; −1 for one that is none.
+
+    numpy has one type for an array: where one label is missing, all others have a point.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.where((y == np.floor(y)) & (np.abs(y) < 2**31), y, -1).astype(np.int64)
 
 
 def _unusable(x: NDArray[np.float32]) -> NDArray[np.int64]:

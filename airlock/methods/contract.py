@@ -26,7 +26,8 @@ from airlock.mechanisms import Place, Randomness
 from airlock.methods.artefact import KINDS, Artefact, ArtefactKind, KeptFrontEnd, NetworkArtefact, weights_of
 from airlock.methods.case import Arrays, Canaries, Case, Disclosed, Disclosing, Secrets
 from airlock.methods.interface import Answerer, Interface
-from airlock.training import Run
+from airlock.training import ClassWeights, Run
+from airlock.training.class_weights import relative_to_the_largest
 from airlock.training.outcomes import Outcomes
 
 # A method's own figures: a frozen dataclass, such as `DpSgdFigures`. Code that does not use them writes plain `Plan` or
@@ -174,12 +175,23 @@ class Channel(ABC, Generic[F]):
     withheld: ClassVar[tuple[str, ...]] = ()  # settings that stay in the vault
     # Whose presence it can protect: "record", "person". A subclass that computes something else says so again.
     units: ClassVar[frozenset[str]] = frozenset({"record"})
+    weighs_classes: ClassVar[bool] = False  # whether it learns from labels in a way that `class_weights` can change
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts
+        if config.class_weights is not None and not self.weighs_classes:
+            raise ConfigError(
+                "no class_weights for a method that does not weigh records by their class",
+                f"{self.channel}/{self.method}",
+                "They would be ignored, and the card would say otherwise.",
+                "Leave them out, or take weights/gaussian, weights/head or answers/head.",
+            )
+        self.class_weights = relative_to_the_largest(config.class_weights, facts.classes)
         if self.settings_model is not None:
             vars(self)["settings"] = parse(self.settings_model, config.settings, where="settings")
+
+    class_weights: ClassWeights | None  # what `config.class_weights` declares, over the largest
 
     @abstractmethod
     def plan(self) -> Plan[F]:
@@ -217,6 +229,13 @@ class Channel(ABC, Generic[F]):
     def interface(self) -> Interface | None:
         """What may be asked, for methods that release an `Interface`: it follows from config and facts alone."""
         return None
+
+    @property
+    def weighing(self) -> Details:
+        """For the card: how much a record of each class counts, where they do not count alike."""
+        if self.class_weights is None:
+            return {}
+        return {"class_weights": self.class_weights.in_words(self.facts.classes)}
 
     @cached_property
     def planned(self) -> Plan[F]:

@@ -9,6 +9,9 @@ With `clip = "adaptive"` C follows a quantile of the norms through a noisy count
 count together are one Gaussian mechanism with z (`mechanisms.quantile` has the proof). With `augment_multiplicity` the
 gradient that is clipped is the mean over a record's copies: the bound, and so the event, is the same.
 
+Class weights (`training.class_weights`) multiply a clipped gradient by a number of at most 1 that follows from the
+record's own label: the bound, and so the event, is the same.
+
 People. Where the data say whose a record is (`facts.people`), read "person" for "record" throughout: every person
 enters a lot with probability q, whether she has one record or fifty. What is clipped, once, is the mean gradient of at
 most `records_per_person` of her records in the lot, chosen afresh from the secret stream if she has more
@@ -262,6 +265,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
             "net": self.net_name,
             "trainable_parameters": sum(p.numel() for p in net.parameters() if p.requires_grad),
             **figures.details,
+            **self.weighing,
             **self.extras(),
         }
         schedule = self.schedule(self.step_event(figures.noise_multiplier), figures.steps)
@@ -378,6 +382,7 @@ class DpSgd(NoisyTraining):
     """DP-SGD; status proven, unit record or person, relation add-remove."""
 
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
+    weighs_classes: ClassVar[bool] = True
     settings: DpSgdSettings
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
@@ -427,6 +432,7 @@ class DpSgd(NoisyTraining):
             sampled=figures.sampling_probability < 1,
             records_per_person=figures.records_per_person,
             expected_rows=figures.expected_rows,
+            class_weights=self.class_weights,
         )
 
     def clip(self, net: nn.Module, split: Split, data: Resident) -> Clip:

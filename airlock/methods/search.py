@@ -129,6 +129,7 @@ class Search(Channel[SearchFigures]):
     leaves: ClassVar[str] = "The best of a secret number of runs."
     status: ClassVar[Status] = "proven"
     title: ClassVar[str] = "the best of a secret number of runs"
+    weighs_classes: ClassVar[bool] = True  # if its candidates do: each of them is asked
 
     def __init__(self, config: ReleaseConfig, facts: Facts, make: Make) -> None:
         super().__init__(config, facts)

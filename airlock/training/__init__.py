@@ -5,6 +5,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
     loop            the one training loop, and the learning-rate schedules
     sampling        which records enter a step; a private run's event comes from its sampler
     gradients       where a step's gradient comes from, and what is minimised
+    class_weights   how much a record of each class counts: declared weights, and why no bound changes
     private         private gradients: clip every record's, sum, add noise, divide by a public constant
     noise_aware_lr  the largest learning rate at which noise does little harm
     augment         augmentations that change each record independently
@@ -20,6 +21,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
     distillation/   a student and its teachers
 """
 
+from airlock.training.class_weights import ClassWeights
 from airlock.training.devices import Resident
 from airlock.training.ensembles.align import Aligned, align
 from airlock.training.ensembles.ensemble import Ensemble, train_together
@@ -31,6 +33,7 @@ from airlock.training.sampling import Poisson, Shuffled
 
 __all__ = [
     "Aligned",
+    "ClassWeights",
     "Ensemble",
     "PlainGradients",
     "Poisson",

@@ -22,6 +22,11 @@ adding or removing one person with all her records, with n and n0 numbers of peo
 weights are those in float64: they differ from 1/k by a factor of at most 1 + 2^-53, so her gradient may be longer by
 that factor, which is part of the 1 + 2^-40 in `LogisticHead.sensitivity`.
 
+Classes. Where classes have weights (`class_weights`), w_i is v_c for a record of class c, divided by k where a person
+is protected. They are relative to the largest, v_c ≤ 1, so a record's gradient, and a person's, is no longer than
+before: the largest weight is 1, and stands as that in √2 R/n0. With weights up to some M > 1 every bound here would be
+M times as large, so `solve` refuses weights above 1.
+
 The gap. Strong convexity also gives ‖Ŵ − W‖ ≤ ‖∇F(Ŵ)‖/λ for any Ŵ. What `solve` returns has a *certified* ‖∇F(Ŵ)‖ ≤ τ:
 two neighbouring solutions are at most 2τ/λ further apart than their minimisers. A head that cannot be certified is
 refused. A refusal would be visible and depend on the records, so it must not happen, whatever they are. The solver
@@ -51,6 +56,7 @@ _MOST = 3000  # iterations
 _WIDEST = 4096  # features up to which curvature is factorised
 _INSIDE = 1.0 - 2.0**-30  # of R: above every error of a norm in float64
 _BLOCK = 1 << 14  # records whose gradients are summed at once
+LARGEST_WEIGHT = 1.0  # of a record or a person: the sensitivity is that of one that counts once
 MOST_ROWS = 1 << 30  # records of people: features of more do not fit into memory
 
 Shard = tuple[Tensor, Tensor]  # features (records, width) and labels
@@ -237,13 +243,15 @@ def solve(
     Args:
         shards: Features and labels of each.
         objective: What is minimised.
-        weights: Of the records of each shard; one each if left out.
+        weights: Of the records of each shard, at most 1; one each if left out.
         certify: Whether a guarantee depends on the distance. If none does (with votes, one record changes one vote,
             whatever its head becomes), the best head found is returned.
 
     Raises:
         TrainingError: Some head could not be certified.
     """
+    if weights is not None and any(bool((own > LARGEST_WEIGHT * (1 + 2**-50)).any()) for own in weights):
+        raise ValueError("weights of at most 1: the sensitivity is that of a record that counts once")
     heads = _Heads(shards, objective, weights)
     found = _minimise(heads)
     if certify:

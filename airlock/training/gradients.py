@@ -25,6 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from airlock.training.class_weights import ClassWeights
+
 Named = dict[str, Tensor]  # by the name of a parameter
 
 
@@ -111,17 +113,22 @@ class MeanLoss:
     Args:
         l2: The factor on the squared weights; twice as strong as torch's `weight_decay` of the same size, without
             biases.
+        class_weights: How much a record of each class counts; all alike if left out.
     """
 
     l2: float = 0.0
+    class_weights: ClassWeights | None = None
 
     @property
     def mark(self) -> dict[str, object]:
         """Its kind and figures."""
-        return {"objective": "mean", "l2": self.l2}
+        more = {} if self.class_weights is None else {"class_weights": list(self.class_weights.relative)}
+        return {"objective": "mean", "l2": self.l2, **more}
 
     def __call__(self, logits: Tensor, y: Tensor, weights: Tensor, parameters: Named) -> Tensor:
         """The sum over networks of mean loss and L2 term."""
+        if self.class_weights is not None:
+            weights = weights * self.class_weights.of(y).to(weights.dtype)
         return (_each(logits, y) * weights).sum() + _penalty(self.l2, parameters)
 
 

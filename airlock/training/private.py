@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from airlock.errors import TrainingError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Stream
 from airlock.mechanisms.clipping import SMALLEST
+from airlock.training.class_weights import ClassWeights
 from airlock.training.distributed import ALONE, Group
 from airlock.training.per_sample import clipped_sum
 
@@ -32,6 +33,9 @@ class PrivateGradients:
     With `records_per_person` all of this holds for people: lots are drawn among people, and one person's clipped mean
     gradient has norm at most `clip.norm`, whatever her records are.
 
+    With `class_weights` a record's clipped gradient enters the sum times a number in (0, 1] that follows from its own
+    label, so its norm stays at most `clip.norm` and the event is the same (`class_weights` has the proof).
+
     The random treatment of a record (dropout, augmentation) must be drawn from a generator that stays secret, or in a
     way that does not change for the others when a record is added.
 
@@ -45,6 +49,7 @@ class PrivateGradients:
         sampled: Whether lots are sampled; otherwise every record is in every lot.
         records_per_person: The bound on a person's records in a lot; None if records are protected.
         expected_rows: The public expected number of records in a lot of people.
+        class_weights: How much a record of each class counts; all alike if left out.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class PrivateGradients:
         sampled: bool = True,
         records_per_person: int | None = None,
         expected_rows: float | None = None,
+        class_weights: ClassWeights | None = None,
     ) -> None:
         clip = clip if isinstance(clip, Clip) else Clip(clip)
         if moving and clip.by_layer:
@@ -70,6 +76,7 @@ class PrivateGradients:
         self.start, self.moving = clip.norm, moving
         self.expected_lot, self._stream, self.sampled = expected_lot, stream, sampled
         self.records_per_person, self.expected_rows = records_per_person, expected_rows
+        self.class_weights = class_weights
         self.noise_multiplier = noise_multiplier
         self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
         self.group: Group = ALONE  # set by the loop: the processes whose batches are parts of one lot
@@ -95,6 +102,8 @@ class PrivateGradients:
         more: dict[str, object] = {"moving": asdict(self.moving)} if self.moving else {}
         if self.records_per_person is not None:
             more["records_per_person"] = self.records_per_person
+        if self.class_weights is not None:
+            more["class_weights"] = list(self.class_weights.relative)
         return {
             "gradients": "private",
             "clip_norm": self.start,
@@ -120,9 +129,10 @@ class PrivateGradients:
         if (owners is None) != (self.records_per_person is None):
             raise RuntimeError("lots of people need gradients of people")
         rows = None if self.expected_rows is None else self.expected_rows / self.group.world
+        weights = None if self.class_weights is None else self.class_weights.of(y)
         total, dropped = clipped_sum(
             net, x, y, self.clip, self.expected_lot / self.group.world, self.sampled, owners, self.records_per_person,
-            rows,
+            rows, weights,
         )  # fmt: skip
         scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
         noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))

@@ -75,6 +75,22 @@ def test_arrays_are_read_by_position_or_unchanged() -> None:
     assert sorted(map(tuple, unchanged[:, :3])) == sorted(map(tuple, x.astype(np.float32)))
 
 
+@pytest.mark.parametrize("cell", [None, "what?", "", b"\xff", object(), 10**400, 1j])
+def test_a_strange_cell_in_an_array_costs_its_own_record_alone(cell: object) -> None:
+    """It makes objects, or text, of all other numbers."""
+    x, y = np.arange(120.0).reshape(60, 2), np.array(["no", "yes"] * 30)
+    whole, _ = read((x[:-1], y[:-1]), columns={}, label=None)
+    rows = [*x[:-1].tolist(), [1.0, cell]]
+    found, _ = read((np.array(rows, dtype=object), y), columns={}, label=None)
+    assert np.array_equal(found, whole)
+
+
+def test_rows_of_different_lengths_are_no_array() -> None:
+    ragged = ([[1.0, 2.0], [3.0]], ["no", "yes"])
+    with pytest.raises(DataError, match="as many numbers in each row"), memory.held(ragged):
+        pass
+
+
 def test_people_come_with_the_frame_or_the_arrays() -> None:
     more = {"person": "who", "people": 30}
     named, sizes = read(FRAME, **more)

@@ -174,8 +174,18 @@ def test_lengths_differ(tmp_path):
     refused(DataError, "more inputs", tmp_path, y=Y[:59])
 
 
-def test_labels_are_not_integers(tmp_path):
-    refused(DataError, "whole numbers as labels", tmp_path, y=Y.astype(float))
+def test_labels_are_not_numbers(tmp_path):
+    refused(DataError, "whole numbers as labels", tmp_path, y=Y.astype(str))
+
+
+@pytest.mark.parametrize("bad", [np.nan, 1.5, -np.inf, 1e300])
+def test_one_label_with_a_point_gives_all_others_one_and_costs_itself_alone(tmp_path, bad):
+    """Numpy has one type for an array: where a label is missing, 2 is 2.0 everywhere."""
+    y = Y.astype(float)
+    y[41] = bad
+    left, remarks = told(tmp_path, y=y)
+    assert left == 59
+    assert "a label outside 0 to 2, of 3 declared classes (row 42)" in remarks
 
 
 @pytest.mark.parametrize("bad", [-17, 3333, 2**40])
@@ -386,7 +396,7 @@ def test_the_declared_shape_decides_on_colour(tmp_path, channels):
 def test_one_colour_file_among_grey_ones_changes_itself_alone(tmp_path, name):
     write_images(tmp_path / "d", "L")
     before = load(image_config(tmp_path / "d", shape=[1, 7, 9]))
-    Image.new("RGB", (9, 7), (10, 200, 90)).save(tmp_path / "d" / "cat" / name)
+    Image.new("RGB", (9, 7), (10, 200, 90)).save(tmp_path / "d" / "cat" / name)  # the first, or the last, that is read
     after = load(image_config(tmp_path / "d", shape=[1, 7, 9]))
     assert after.facts == before.facts
     kept = {x.tobytes() for part in ("private", "test", "holdout") for x in getattr(before, part).x}

@@ -365,3 +365,10 @@ def test_a_named_source_has_no_people() -> None:
         describe(from_table({**plain, "data": {"source": "digits", "person": "who", "people": 5}}))
     with pytest.raises(ConfigError, match=r'data.person for unit = "person"'):
         describe(from_table({**plain, "data": "digits", "unit": "person"}))
+
+
+def test_an_identifier_that_is_missing_changes_no_other(tmp_path):
+    """It gives every other number in the array a decimal point."""
+    assert people.as_ids(np.array([7, 12, 2**40]), "who", tmp_path) == ["7", "12", str(2**40)]
+    with_a_gap = np.array([7, 12, 2**40, np.nan, 1.5])
+    assert people.as_ids(with_a_gap, "who", tmp_path) == ["7", "12", str(2**40), None, "1.5"]

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -152,10 +153,53 @@ def test_text_for_a_number_is_never_shown(tmp_path, cell):
     assert cell not in remarks.replace(str(tmp_path), "")
 
 
-def test_a_text_column_in_parquet_is_no_number(tmp_path):
-    path = write_parquet(tmp_path / "d.parquet", age=pa.string())
-    with pytest.raises(DataError, match="numbers in column 'age'"):
-        load(own(path))
+@pytest.mark.parametrize("other", ["unknown", None, "", "1e999"])
+def test_one_word_in_a_column_of_numbers_costs_its_own_row(tmp_path, other):
+    """A word makes text of a whole Parquet column; the numbers in it stay what they are."""
+    numbers = pa.table({"age": pa.array([float(n) for n in range(40)]), "ill": pa.array(["no", "yes"] * 20)})
+    words = [*(str(float(n)) for n in range(39)), other]
+    found = []
+    for place, table in enumerate((numbers, numbers.set_column(0, "age", pa.array(words, pa.string())))):
+        pq.write_table(table, tmp_path / f"{place}.parquet")
+        split = load(own(tmp_path / f"{place}.parquet", columns={"age": {"min": 0, "max": 100}}))
+        parts = (split.private, split.test, split.holdout)
+        found.append({(float(x[0]), int(y)) for part in parts for x, y in zip(part.x, part.y, strict=True)})
+    assert found[1] == found[0] - {(np.float32(0.39), 1)} == {one for one in found[0] if one[0] < 0.385}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_missing_cell_puts_a_point_into_every_other_and_changes_none(tmp_path, kind):
+    """Pandas writes whole numbers with a point where one of a column is missing: 3 becomes 3.0."""
+    rows = [(n % 4, n % 2, 100_000_000_000_000_000 // 8 * (n // 2)) for n in range(40)]
+    whole = pd.DataFrame(rows, columns=["ward", "ill", "who"])
+    with_a_gap = whole.astype(float)
+    with_a_gap.loc[40] = (np.nan, np.nan, np.nan)
+    found = []
+    for place, frame in enumerate((whole, with_a_gap)):
+        path = tmp_path / f"{place}.{kind}"
+        frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
+        more = {"person": "who", "people": 20} if kind == "parquet" else {}
+        columns = {"ward": {"categories": ["0", "1", "2", "3"]}}
+        split = load(own(path, columns=columns, classes=["0", "1"], **more))
+        assert "row 41" in " ".join(split.remarks) or not place
+        found.append({part: _rows(getattr(split, part)) for part in ("private", "test", "holdout")})
+    same = (
+        (lambda one: one) if kind == "parquet" else (lambda one: sorted(row for part in one.values() for row in part))
+    )
+    assert same(found[0]) == same(found[1])
+
+
+def _rows(records):
+    return sorted((*x.tolist(), int(y)) for x, y in zip(records.x, records.y, strict=True))
+
+
+def test_a_column_without_any_value_is_read(tmp_path):
+    table = pa.table({"age": pa.nulls(40), "ward": pa.nulls(40), "ill": pa.array(["no", "yes"] * 20)})
+    pq.write_table(table, tmp_path / "d.parquet")
+    columns = {"age": {"min": 0, "max": 100}, "ward": ["a"]}
+    assert told(tmp_path / "d.parquet", columns=columns)[0] == 0
+    filled = {"age": {"min": 0, "max": 100, "missing": 50}, "ward": {"categories": ["a"], "missing": "a"}}
+    assert told(tmp_path / "d.parquet", columns=filled)[0] == 40
 
 
 @both

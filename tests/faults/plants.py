@@ -73,7 +73,7 @@ from airlock.methods.weights import head as weights_head
 from airlock.methods.weights.head import Head, HeadFigures
 from airlock.serve import answer_handler
 from airlock.serve.answer_handler import Batcher
-from airlock.training import Poisson, PrivateGradients, Resident, convex, devices, loop, private
+from airlock.training import ClassWeights, Poisson, PrivateGradients, Resident, convex, devices, loop, private
 from airlock.training.convex import LogisticHead
 from airlock.training.distributed import Group
 from airlock.training.front_ends.extract import NOBODY
@@ -742,6 +742,14 @@ def people_numbered_by_position(patch: Patch) -> None:
         return np.array([known[one] for one in ids], np.int64)
 
     patch.setattr(data_people, "number", number)
+
+
+def class_weights_above_one(patch: Patch) -> None:
+    """Relative to the smallest: after clipping, or in a sensitivity that forgets the largest, that is too much."""
+    least = lambda self: np.asarray(self.relative) / min(self.relative)  # noqa: E731
+    patch.setattr(convex, "LARGEST_WEIGHT", math.inf)
+    patch.setattr(ClassWeights, "of_array", lambda self, labels: least(self)[labels])
+    patch.setattr(ClassWeights, "of", lambda self, labels: torch.from_numpy(least(self))[labels])
 
 
 def records_weigh_one_each(patch: Patch) -> None:

@@ -40,6 +40,7 @@ from tests.ledger import test_register
 from tests.mechanisms import test_aggregate, test_counts, test_discrete, test_exponential, test_local, test_randomness
 from tests.mechanisms import test_gaussian as of_gaussian
 from tests.methods import test_charging as charging
+from tests.methods import test_class_weights as weighted
 from tests.methods import test_rows as feature_rows
 from tests.methods import test_search as of_search
 from tests.methods import test_secret_noise as secret_noise
@@ -48,6 +49,7 @@ from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
 from tests.training import test_adaptive_clip, test_loop, test_private, test_sampling
+from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
 from tests.training.per_sample import test_copies, test_graphs, test_leave_one_out, test_people, test_sealed
 
@@ -182,6 +184,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("shards by content though people are declared", "data.split", plants.people_are_sharded_by_content, called(people_apart.test_a_person_less_changes_one_shard_by_her_alone)),
     Fault("a person's test records all counted", "data.split", plants.every_record_of_a_test_person_counts, called(people_apart.test_nobody_is_in_two_parts_and_a_test_person_has_one_record)),
     Fault("people are numbered by position", "data.people", plants.people_numbered_by_position, called(people_apart.test_a_number_and_a_place_follow_from_the_own_identifier)),
+    Fault("class weights above 1, after clipping", "class_weights", plants.class_weights_above_one, called(of_weights.one_record_counts_by_its_weight_and_at_most_once)),
+    Fault("a head whose sensitivity forgets the largest class weight", "class_weights", plants.class_weights_above_one, called(weighted.a_heavy_record_moves_the_head_by_no_more_than_its_sensitivity)),
     Fault("head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/head", 500)),
     Fault("weights/head: every record's features count", "Records", plants.records_weigh_one_each, court_of_people("weights/head", 300)),
     Fault("per-query: head weights ignored", "Records", plants.records_weigh_one_each, court_of_people("answers/per-query", 500)),

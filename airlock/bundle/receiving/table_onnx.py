@@ -10,7 +10,8 @@ output, the output's ends in an underscore.
 
 Agreement. A number is clamped and scaled in float64 and rounded to float32 once, by the same operations as in
 `data.tables`, so linear columns agree bit for bit; a logarithm is off by a few units in the last place of float64
-before it is rounded. A category is compared as it is and then without the white space around it, as there.
+before it is rounded. A category is compared as it is, then without the white space around it, then without a point
+and zeros behind a whole number, as there.
 """
 
 from __future__ import annotations
@@ -173,10 +174,10 @@ def _encode_category(graph: _Graph, text: str, column: NamedColumn) -> tuple[str
     for test, slot in ((graph.add("Not", blank), rest), (blank, none)):
         if slot is not None:
             place = graph.add("Where", test, graph.number(slot, np.int64), place)
-    for value, slot in index.items():
-        if value == value.strip():
-            found = graph.add("RegexFullMatch", text, pattern=f"{_WHITE}{_quoted(value)}{_WHITE}")
-            place = graph.add("Where", found, graph.number(slot, np.int64), place)
+    whole = [(value, r"\.0+") for value in index if re.fullmatch("[+-]?[0-9]+", value)]  # 3.0 is 3
+    for value, more in (*whole, *((value, "") for value in index if value == value.strip())):
+        found = graph.add("RegexFullMatch", text, pattern=f"{_WHITE}{_quoted(value)}{more}{_WHITE}")
+        place = graph.add("Where", found, graph.number(index[value], np.int64), place)
     if index:
         exact = graph.add(
             "LabelEncoder", text, domain=_ML, keys_strings=list(index), values_int64s=list(index.values()),

@@ -132,6 +132,7 @@ class Head(CertifiedHead):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_on_a_weight": noise,
                 "noise_on_a_logit": noise * objective.bound,
+                **self.weighing,
             },
         )
 

@@ -82,6 +82,7 @@ class PublicFeatures(Channel):
     settings_model: ClassVar[type[Frozen] | None] = FrontEndSettings
     settings: FrontEndSettings
     assumptions: ClassVar[tuple[str, ...]] = ASSUMPTIONS
+    weighs_classes: ClassVar[bool] = True
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         super().__init__(config, facts)
@@ -103,6 +104,13 @@ class PublicFeatures(Channel):
         if self.features == "scattering":
             pretrain(net, self.facts.shape, self.config.seed)
         return net
+
+    def weights_of(self, records: Records) -> Tensor:
+        """With which weight each record's loss counts: its share of its person, times the weight of its class."""
+        shares = records.weights
+        if self.class_weights is not None:
+            shares = shares * self.class_weights.of_array(records.y)
+        return torch.from_numpy(shares)
 
     def check(self, objective: LogisticHead, width: int, records: int | None = None) -> None:
         """Refuse figures at which rounding alone could keep a head from being certified, whatever the records are.
@@ -146,8 +154,8 @@ class CertifiedHead(PublicFeatures):
     def solve(self, net: Framed, records: Records, noise_multiplier: float, run: Run) -> Tensor:
         """The certified head of these records, without noise; it must not leave."""
         labels = torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
-        weights = torch.from_numpy(records.weights).to(run.device)
-        own = None if records.person is None else [weights]
+        even = records.person is None and self.class_weights is None
+        own = None if even else [self.weights_of(records).to(run.device)]
         return solve([(embed(net, records, run), labels)], self.objective(noise_multiplier), weights=own)[0]
 
 

@@ -230,6 +230,7 @@ class PerQuery(CertifiedHead):
                 "noise_on_a_logit": figures.noise_on_a_logit,
                 "noise_of_one_head_at_most": advice.head_noise,
                 "advice": advice.says,
+                **self.weighing,
             },
             schedule,
         )

@@ -193,6 +193,7 @@ class Votes(PublicFeatures):
                 "regularisation": objective.regularisation,
                 "noise_multiplier": noise.multiplier,
                 "noise_on_a_count": MOVED * noise.multiplier,
+                **self.weighing,
             },
             schedule,
         )
@@ -214,7 +215,7 @@ class Votes(PublicFeatures):
     def kept(self, net: Framed, records: Records, heads: int, run: Run) -> Secrets:
         """What stays in the vault: one head per shard, each from its own records alone, and the front end."""
         features, labels = embed(net, records, run), torch.from_numpy(np.ascontiguousarray(records.y)).to(run.device)
-        weights = torch.from_numpy(records.weights).to(run.device)
+        weights = self.weights_of(records).to(run.device)
         objective, found = self.objective(heads), []
         for i, own in enumerate(shard(records, heads, self.config.seed)):
             place = torch.from_numpy(own).to(run.device)

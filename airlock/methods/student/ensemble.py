@@ -189,6 +189,7 @@ class Ensemble(Channel[Answering]):
     compact: ClassVar[bool] = True
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
+    weighs_classes: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = {
         "teachers": 4, "queries": 4, "select": "random", "hint_epochs": 0, "teacher_epochs": 2, "shard_epochs": 2,
     }  # fmt: skip
@@ -293,6 +294,7 @@ class Ensemble(Channel[Answering]):
             "self_epochs": s.self_epochs,
             "distil_epochs": s.distil_epochs,
             "temperature": s.temperature,
+            **self.weighing,
             **lacking(self.facts, self.config),
         }
         schedule = None
@@ -316,7 +318,7 @@ class Ensemble(Channel[Answering]):
         """Query the teachers once, teach the student with their answers, and release only the student."""
         check_split(split, len(self.facts.classes), self.queries)
         seed = randomness.seed
-        stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": seed})
+        stages = Stages(run, {"settings": self.settings.model_dump(mode="json"), "seed": seed, **self.weighing})
         questions = self.questions(split.public, seed, stages)
         noisy, event = self._answers(split, questions, randomness.privacy.child(_ANSWERS), seed, run)
         executed = repeat(event, self.config.tuning_runs)
@@ -345,7 +347,7 @@ class Ensemble(Channel[Answering]):
 
     def questions(self, public: Records, seed: int, stages: Stages) -> Questions:
         """The public teacher, the queries that it chooses, and the bound."""
-        auxiliary = taught(_AUXILIARY, self._teacher(seed), public, self.settings, seed, stages)
+        auxiliary = taught(_AUXILIARY, self._teacher(seed), public, self.settings, seed, stages, self.class_weights)
         inputs = at_places(public.x, stages.run.device)
         logits = outputs(auxiliary, inputs).cpu()
         places = select(self.settings.select, logits, self.queries, mix(seed, 9))
@@ -359,7 +361,7 @@ class Ensemble(Channel[Answering]):
         mixed = np.random.default_rng(mix(seed, 10)).permutation(len(public))
         middle = max(1, len(public) // 2)
         first, rest = public.take(mixed[:middle]), public.take(mixed[middle:] if len(public) > 1 else mixed)
-        start = taught(_REHEARSAL, self._teacher(seed), first, self.settings, seed, stages)
+        start = taught(_REHEARSAL, self._teacher(seed), first, self.settings, seed, stages, self.class_weights)
         rng = np.random.default_rng(mix(seed, 11))
         shards = [rng.integers(0, len(rest), self.each) for _ in range(_REHEARSED)]
         run = Run(device=stages.run.device, progress=stages.run.progress)
@@ -400,6 +402,7 @@ class Ensemble(Channel[Answering]):
         parts = (split.private.x, split.private.y, *whose, split.public.x, split.public.y, questions.places)
         own = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
         known = [repr(self.answering), self.settings.model_dump(mode="json"), questions.bound, seed, secure]
+        known += self.weighing.values()
         weights = questions.auxiliary.state_dict().values()
         return hashlib.sha256(digest([*own, *weights]) + json.dumps(known, sort_keys=True).encode()).hexdigest()
 
@@ -419,8 +422,9 @@ class Ensemble(Channel[Answering]):
         steps = s.shard_epochs * -(-size // batch)
         recipe = Recipe(steps=steps, learning_rate=s.shard_learning_rate, precision=s.precision)
         return ask_shards(
-            start, records, shards, self.each, public, s.shard_public, queries, recipe, batch, seed, run, label
-        )
+            start, records, shards, self.each, public, s.shard_public, queries, recipe, batch, seed, run, label,
+            self.class_weights,
+        )  # fmt: skip
 
     def _teacher(self, seed: int) -> nn.Module:
         return make_pair((self.teacher_name, self.net_name), self.layers, self.facts, seed)[0]

@@ -254,7 +254,8 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
     def execute(self, plan: Plan[DpSgdFigures], split: Split, randomness: Randomness, run: Run) -> Executed:
         """Train the teacher under noise, let it teach the student, and release only the student."""
         check_split(split, len(self.facts.classes), self.learning.queries)
-        stages = Stages(run, {"settings": self.learning.model_dump(mode="json"), "seed": randomness.seed})
+        settings = {"settings": self.learning.model_dump(mode="json"), "seed": randomness.seed}
+        stages = Stages(run, {**settings, **self.weighing})
         auxiliary = self._auxiliary(split.public, randomness.seed, stages)
         recipe = self._rehearsed(auxiliary, split.public, plan.figures)
         teacher, gradients, executed = self._privately(auxiliary, recipe, split, plan.figures, randomness, run)
@@ -289,7 +290,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
 
     def _auxiliary(self, public: Records, seed: int, stages: Stages) -> nn.Module:
         """The public teacher, without an opinion about classes that it never saw."""
-        net = taught(_AUXILIARY, self._pair()[0], public, self.learning, seed, stages)
+        net = taught(_AUXILIARY, self._pair()[0], public, self.learning, seed, stages, self.class_weights)
         _forget_classes(net, self.unseen, len(self.facts.classes))
         return net
 
@@ -356,7 +357,7 @@ class PrivateTeacher(DpSgd, dp_sgd_case.TriedTraining):
         whose = [] if own.person is None else [own.person]
         parts = [torch.from_numpy(np.ascontiguousarray(part)) for part in (own.x, own.y, *whose)]
         noise, seed, secure = figures.noise_multiplier, randomness.seed, randomness.privacy.secure
-        known = [self.learning.model_dump(mode="json"), noise, seed, secure]
+        known = [self.learning.model_dump(mode="json"), noise, seed, secure, *self.weighing.values()]
         whole = digest([*parts, *net.state_dict().values()]) + json.dumps(known, sort_keys=True).encode()
         return hashlib.sha256(whole).hexdigest()
 

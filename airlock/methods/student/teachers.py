@@ -26,11 +26,12 @@ from airlock.errors import ConfigError
 from airlock.methods.student.learning import Count, LearningSettings, check_public
 from airlock.nets import check, create
 from airlock.nets.hints import guided
-from airlock.training import PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
+from airlock.training import ClassWeights, PlainGradients, Recipe, Resident, Run, Shuffled, fit, train_together
 from airlock.training.augment import Name as AugmentName
 from airlock.training.augment import named
 from airlock.training.distillation.distil import at_places
 from airlock.training.distillation.rounds import outputs
+from airlock.training.gradients import MeanLoss, ObjectiveGradients
 from airlock.training.loop import Schedule, mix
 from airlock.training.stages import Stages
 
@@ -141,10 +142,17 @@ def make_pair(
 
 
 def taught(
-    name: str, net: nn.Module, records: Records, settings: TeacherSettings, seed: int, stages: Stages
+    name: str,
+    net: nn.Module,
+    records: Records,
+    settings: TeacherSettings,
+    seed: int,
+    stages: Stages,
+    class_weights: ClassWeights | None = None,
 ) -> nn.Module:
     """This network, trained on these records as one stage of the run."""
     s, data = settings, Resident(records, stages.run.device)
+    gradients = PlainGradients() if class_weights is None else ObjectiveGradients(MeanLoss(0.0, class_weights))
     recipe = Recipe(
         steps=s.teacher_epochs * -(-len(records) // s.teacher_batch),
         optimiser="adam",
@@ -155,7 +163,7 @@ def taught(
     )
 
     def train(run: Run) -> None:
-        fit(net, data, Shuffled(s.teacher_batch, mix(seed, 1)), PlainGradients(), recipe, mix(seed, 2), run,
+        fit(net, data, Shuffled(s.teacher_batch, mix(seed, 1)), gradients, recipe, mix(seed, 2), run,
             named(s.teacher_augment), f"training the {name}")  # fmt: skip
 
     stages.train(name, net, [data.x, data.y], train)
@@ -180,6 +188,7 @@ def ask_shards(
     seed: int,
     run: Run,
     label: str,
+    class_weights: ClassWeights | None = None,
 ) -> Tensor:
     """How far every shard's teacher moved the logits it started with: (shards, queries, classes), on the CPU.
 
@@ -200,6 +209,7 @@ def ask_shards(
         seed: Public.
         run: Device, progress, checkpoints.
         label: For the progress bar.
+        class_weights: How much a record of each class counts; all alike if left out.
     """
     blank = np.zeros((1, *records.x.shape[1:]), records.x.dtype)
     whole = Records(np.concatenate([records.x, blank, public.x]), np.concatenate([records.y, [0], public.y]))
@@ -211,7 +221,7 @@ def ask_shards(
     first = copy.deepcopy(start).cpu()
     made = train_together(
         lambda _: copy.deepcopy(first), len(shards), Resident(whole, run.device), members, recipe, seed, run,
-        label=label, batch_size=batch,
+        label=label, batch_size=batch, objective=MeanLoss(0.0, class_weights),
     )  # fmt: skip
     asked = at_places(queries.cpu().numpy(), run.device)
     moved = made.logits(asked) - outputs(start, asked).cpu()

@@ -3,7 +3,8 @@
 A shard's head is the ridge regression of its centred one-hot labels on its features. A few records are enough for it,
 the penalty is its only parameter, and a thousand heads take less time than their features. Everything about a shard is
 computed from its own records, in tensors of its own shape: a record in another shard does not change even a rounding.
-Where records say whose they are, those of a person have weights that add up to one.
+Where records say whose they are, those of a person have weights that add up to one; where classes have weights, a
+record counts with its own (`training.class_weights`).
 
 With `dimensions`, the features are first projected onto that many random orthogonal directions, which are public.
 """
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from airlock.data import Public, Records
 from airlock.errors import ConfigError
 from airlock.nets.frontend import Framed
-from airlock.training import Run
+from airlock.training import ClassWeights, Run
 from airlock.training.front_ends.features import compute
 from airlock.training.front_ends.front import FrontEnd
 
@@ -36,11 +37,19 @@ class Heads:
         dimensions: How many directions the features are projected onto; None keeps them as they are.
         ridge: The penalty; features have norm at most 1.
         seed: Of the directions; public.
+        class_weights: How much a record of each class counts; all alike if left out.
     """
 
-    def __init__(self, front: FrontEnd, dimensions: int | None, ridge: float, seed: int) -> None:
+    def __init__(
+        self,
+        front: FrontEnd,
+        dimensions: int | None,
+        ridge: float,
+        seed: int,
+        class_weights: ClassWeights | None = None,
+    ) -> None:
         net = front.sized()
-        self.front, self.ridge = front, ridge
+        self.front, self.ridge, self.class_weights = front, ridge, class_weights
         self.name, self.features, self.classes = front.name, net.centre.mean.numel(), front.classes
         if dimensions is not None and dimensions > self.features:
             raise ConfigError(
@@ -85,8 +94,12 @@ class Heads:
             x = torch.cat([x[:, :-1] @ self._basis.to(x.device), x[:, -1:]], 1)
         labels = torch.from_numpy(np.ascontiguousarray(own.y)).to(x.device)
         y = nn.functional.one_hot(labels, self.classes).double() - 1.0 / self.classes
-        if own.person is not None:  # everybody weighs one: squares are multiplied by the weights
-            root = torch.from_numpy(own.weights).to(x.device).sqrt()[:, None]
+        weights = None if own.person is None else torch.from_numpy(own.weights).to(x.device)  # everybody weighs one
+        if self.class_weights is not None:
+            of_classes = self.class_weights.of(labels)
+            weights = of_classes if weights is None else weights * of_classes
+        if weights is not None:  # squares are multiplied by the weights
+            root = weights.sqrt()[:, None]
             x, y = root * x, root * y
         return ridge_regression(x, y, self.ridge)
 

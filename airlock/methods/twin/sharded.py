@@ -178,6 +178,7 @@ class SampleAndAggregate(Channel):
     channel: ClassVar[str] = "twin"
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
+    weighs_classes: ClassVar[bool] = True
     small: ClassVar[Mapping[str, object] | None] = {"shards": 6, "noise_limit": 1e9}
     settings_model: ClassVar[type[Frozen] | None] = ShardSettings
     settings: ShardSettings
@@ -220,7 +221,7 @@ class SampleAndAggregate(Channel):
         check_public(settings, settings.features, facts, config.split.public)
         front = front_end(settings.features, facts, config.seed, settings)
         wanted = self.wanted_dimensions(front.sized().centre.mean.numel())
-        return Heads(front, wanted, settings.ridge, config.seed)
+        return Heads(front, wanted, settings.ridge, config.seed, self.class_weights)
 
     def wanted_dimensions(self, features: int) -> int | None:
         """How many directions of so many features a head uses; None for all."""
@@ -271,6 +272,7 @@ class SampleAndAggregate(Channel):
             "noise_multiplier": figures.noise_multiplier,
             "noise_norm_over_radius": figures.noise_norm_over_radius,
             "shards_for_noise_of_0.3": figures.shards_for_faint_noise,
+            **self.weighing,
             **self.more_details(),
         }
         events = repeat(self.event(figures.noise_multiplier), self.config.tuning_runs)

@@ -197,6 +197,7 @@ class Head(Channel[HeadFigures]):
     title: ClassVar[str] = "a private head on public features, by DP-SGD"
     rank: ClassVar[int] = 10
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
+    weighs_classes: ClassVar[bool] = True
     status: ClassVar[Status] = "proven"
     small: ClassVar[Mapping[str, object] | None] = {
         "steps": 1,
@@ -280,6 +281,7 @@ class Head(Channel[HeadFigures]):
             "features": net.centre.mean.numel(),
             "trainable_parameters": net.head.weight.numel(),
             **figures.details,
+            **self.weighing,
         }
         schedule = self._schedule(figures.noise_multiplier)
         promise = self.promise(schedule.events(), self._assumptions())
@@ -335,6 +337,7 @@ class Head(Channel[HeadFigures]):
             sampled=figures.sampling_probability < 1,
             records_per_person=figures.records_per_person,
             expected_rows=figures.expected_rows,
+            class_weights=self.class_weights,
         )
         steps = fit(
             data.trained, data, sampler, gradients, figures.recipe, randomness.seed, run,

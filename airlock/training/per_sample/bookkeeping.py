@@ -102,14 +102,14 @@ class BookKeeper:
         norm: Tensor | None = None,
         people: People | None = None,
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are usable; does not synchronise.
+        """The sum over the records with a mask above 0 in float64, and which are usable; does not synchronise.
 
-        If a record with mask 1 is not usable, the sum may be NaN and has to be computed again without it.
+        If one of these records is not usable, the sum may be NaN and has to be computed again without it.
 
         Args:
             x: The rows; a label is a record, and if there are more rows than labels, each label has equally many.
             y: The labels.
-            mask: 1 for a record that counts, 0 for padding.
+            mask: 1 for a record that counts, a fraction for one that counts less, 0 for padding.
             clip: How gradients are bounded.
             norm: The clip's norm as a tensor, for a CUDA graph.
             people: Who owns the records; all of a person's records have one mask, and are usable or not together.

@@ -10,6 +10,9 @@ record alone, bit for bit (`self_check`); its summand has norm at most (1 − 2^
 float64 is bounded in `sums`. A record whose gradient is not finite, or on which the network fails, contributes zero. A
 counting clip's sum has one more entry, BALANCE, which one record moves by 1/2.
 
+With `weights` a record counts as a fraction of itself: its clipped gradient times a number in [0, 1] that follows from
+the record alone. That is never longer than the clipped gradient, so all of the above holds; BALANCE counts it whole.
+
 With `owners` all of this holds for people instead of records: adding or removing one person, with all of her rows,
 moves the sum by at most `clip.norm`, and BALANCE by 1/2. Her gradient is the mean over her rows, clipped once
 (`people` has the proof). She is never divided between chunks, which have at least as many rows as a person may have.
@@ -75,7 +78,9 @@ class Use:
         labels[: len(y)] = y
         return whole, labels
 
-    def chunk_sum(self, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes | None = None) -> tuple[Named, int]:
+    def chunk_sum(
+        self, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes | None = None, weights: Tensor | None = None
+    ) -> tuple[Named, int]:
         """The clipped sum of one chunk, and how many records (or people) were dropped from it.
 
         Args:
@@ -84,18 +89,20 @@ class Use:
             clip: How gradients are bounded.
             sizes: How many adjacent rows each person has; None if each row is a record of its own. The largest come
                 first, unless shapes are fixed.
+            weights: By how much each row's record or person counts, in [0, 1]; all rows of a person have the same.
         """
         if isinstance(self.engine, OneByOne):
             people = self._people(sizes, len(y), y.device)
-            part, _ = self.engine.masked_sum(x, y, torch.ones(len(y)), clip, people=people)
+            mask = torch.ones(len(y)) if weights is None else weights
+            part, _ = self.engine.masked_sum(x, y, mask, clip, people=people)
             return part, self.engine.dropped
-        mask, people = self._mask(len(y)), self._people(sizes, self.size, y.device)
+        mask, people = self._mask(len(y), weights), self._people(sizes, self.size, y.device)
         rows, labels = self.filled(x, y)
         try:
             part, finite = self._sum(rows, labels, mask, clip, people)
         except Unshown as reason:  # it behaves differently than on made-up records
             self._settle_for_slow(str(reason))
-            return self.chunk_sum(x, y, clip, sizes)
+            return self.chunk_sum(x, y, clip, sizes, weights)
         except FAILURES:  # one of the records caused it: it is found and left out
             finite = self._works(rows, labels, mask, people)
         if bool(finite.all()):  # checked last: on a GPU this synchronises
@@ -105,8 +112,12 @@ class Use:
     def _people(self, sizes: Sizes | None, rows: int, device: torch.device) -> People | None:
         return None if sizes is None else people_of(sizes, rows, self.lot.most, device)
 
-    def _mask(self, count: int) -> Tensor:
-        """1 for the first `count` records, 0 for the rest; cached, because the same sizes recur."""
+    def _mask(self, count: int, weights: Tensor | None = None) -> Tensor:
+        """1 or their weight for the first `count` records, 0 for the rest; cached, because the same sizes recur."""
+        if weights is not None:
+            mask = torch.zeros(self.size, device=self.filling.device)
+            mask[:count] = weights
+            return mask
         if self._masked is None or self._masked[0] != count:
             mask = torch.zeros(self.size, device=self.filling.device)
             mask[:count] = 1
@@ -158,7 +169,7 @@ class Use:
             places = torch.where(fit, torch.arange(len(y), device=x.device), int(fit.nonzero()[0]))
             shares = x.reshape(-1, self.copies, *x.shape[1:])
             rows = torch.empty_like(x).copy_(shares[places].flatten(0, 1))  # in the same memory format
-            part, _ = self._sum(rows, y[places], fit.to(mask.dtype), clip, people)
+            part, _ = self._sum(rows, y[places], mask * fit, clip, people)
         else:
             part = self._zeros(clip)
         if clip.counting:
@@ -199,6 +210,7 @@ def clipped_sum(
     owners: Tensor | None = None,
     records_per_person: int | None = None,
     expected_rows: float | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Named, int]:
     """The sum of the clipped per-record gradients by parameter name in float64, and how many records were dropped.
 
@@ -216,6 +228,8 @@ def clipped_sum(
         records_per_person: The public bound on a person's labels; a chunk has room for as many. Defaults to the largest
             number given, which is for experiments only.
         expected_rows: The public expected number of labels in a lot; as many as people if it is left out.
+        weights: By how much each label's clipped gradient counts, in [0, 1] and by the label alone (`class_weights`); a
+            person's counts with the mean of hers.
     """
     if owners is not None:
         sizes = sizes_of(owners, len(y), records_per_person)
@@ -225,18 +239,19 @@ def clipped_sum(
                 lot = Lot(max(1, len(sizes)), max(1, len(y)), most, sampled=False)
             else:
                 lot = Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled)
-            return _clipped_sum_of_people(net, x, y, clip, sizes, lot)
+            return _clipped_sum_of_people(net, x, y, clip, sizes, lot, weights)
     copies = copies_in(x, y)
     varies = sampled and expected_lot is not None
     use = use_of(net, x, copies, max(1, len(y)) if expected_lot is None else expected_lot, varies)
     if len(y) <= use.size:
-        found = use.chunk_sum(x, y, clip)
+        found = use.chunk_sum(x, y, clip, weights=weights)
         use.close()
         return found
     total, dropped = Total(), 0
     for start in range(0, len(y), use.size):
         rows, labels = x[start * copies : (start + use.size) * copies], y[start : start + use.size]
-        part, lost = use.chunk_sum(rows, labels, clip)
+        own = None if weights is None else weights[start : start + use.size]
+        part, lost = use.chunk_sum(rows, labels, clip, weights=own)
         total.add(part)
         dropped += lost
     use.close()
@@ -244,13 +259,14 @@ def clipped_sum(
 
 
 def _clipped_sum_of_people(
-    net: nn.Module, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes, lot: Lot
+    net: nn.Module, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes, lot: Lot, weights: Tensor | None = None
 ) -> tuple[Named, int]:
     """The same for people, in chunks of whole people."""
+    whole = None if weights is None else _mean_of_each(weights, sizes)
     copies, starts = copies_in(x, y), np.cumsum(sizes) - sizes
     use = use_for(net, x, copies, lot)
     if len(y) <= use.size and fixes(lot.most, y.device):  # in any order
-        found = use.chunk_sum(x, y, clip, sizes)
+        found = use.chunk_sum(x, y, clip, sizes, whole)
         use.close()
         return found
     shares = x.reshape(len(y), copies, *x.shape[1:])
@@ -259,7 +275,8 @@ def _clipped_sum_of_people(
         own = sizes[chosen]
         places = np.repeat(starts[chosen] - (np.cumsum(own) - own), own) + np.arange(int(own.sum()))
         where = torch.from_numpy(places).to(y.device)
-        return use.chunk_sum(shares.index_select(0, where).flatten(0, 1), y[where], clip, own)
+        counts = None if whole is None else whole[where]
+        return use.chunk_sum(shares.index_select(0, where).flatten(0, 1), y[where], clip, own, counts)
 
     chunks = list(pack(sizes, use.size)) or [np.zeros(0, np.int64)]
     if len(chunks) == 1:
@@ -273,6 +290,14 @@ def _clipped_sum_of_people(
         dropped += lost
     use.close()
     return total.settle(), dropped
+
+
+def _mean_of_each(weights: Tensor, sizes: Sizes) -> Tensor:
+    """At each row the mean weight of its person's rows; added up in her own order, so that nobody else is in it."""
+    each = weights.double().cpu().numpy()
+    ends = np.cumsum(sizes)
+    means = [sum(each[end - size : end].tolist()) / size for end, size in zip(ends, sizes, strict=True)]
+    return torch.from_numpy(np.repeat(np.minimum(means, 1.0), sizes)).to(weights.device)
 
 
 @dataclass(frozen=True)

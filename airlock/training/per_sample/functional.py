@@ -38,7 +38,7 @@ class FunctionalGradients:
         norm: Tensor | None = None,
         people: People | None = None,
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are usable; by person with `people`."""
+        """The sum over the records, each by its mask, in float64, and which are usable; by person with `people`."""
         rows = self._by_person(x, y, people)
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             squares = {name: clip.squares(name, g) for name, g in rows.items()}

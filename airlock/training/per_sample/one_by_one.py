@@ -52,7 +52,7 @@ class OneByOne:
         norm: Tensor | None = None,
         people: People | None = None,
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64; all are usable, because others are left out.
+        """The sum over the records with a mask above 0 in float64, each by its mask; others are left out.
 
         With `people`, a person's gradient is the mean over her records, added up in float64; she is left out if one of
         them is.
@@ -76,7 +76,7 @@ class OneByOne:
                     continue
                 factors = clip.factors(squares, norm)
                 for name, g in found.items():
-                    total[name] += g.double() * factors[name]
+                    total[name] += g.double() * factors[name] * counted[own[0]]
                 balance += clip.balance(squares, norm).sum()
         return total | ({BALANCE: balance} if clip.counting else {}), torch.ones(len(y), dtype=torch.bool)
 

@@ -65,7 +65,7 @@ class Engine(Protocol):
         norm: Tensor | None = None,
         people: People | None = None,
     ) -> tuple[Named, Tensor]:
-        """The sum over the records with mask 1 in float64, and which records are usable; by person with `people`."""
+        """The sum over the records, each by its mask, in float64, and which are usable; by person with `people`."""
         ...
 
     def squares(self, x: Tensor, y: Tensor, exact: bool = True) -> Named:

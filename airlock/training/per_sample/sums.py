@@ -193,7 +193,8 @@ def settle(
     """From squared norms by parameter: the factors of all records, which are usable, and a counting clip's balance.
 
     With `people`, squares are those of sums over a person's records, at the first of them, and so are the factors; the
-    others get the factor 0.
+    others get the factor 0. A record whose mask is a fraction enters the sum with that fraction of its clipped
+    gradient, and the balance as a whole.
     """
     counts = mask
     if people is not None:
@@ -203,7 +204,7 @@ def settle(
     finite = torch.isfinite(whole) | (counts == 0)
     share = counts if people is None else counts * people.share
     factors = {name: factor * share for name, factor in clip.factors(squares, norm).items()}
-    balance = {BALANCE: (clip.balance(squares, norm) * counts).sum()} if clip.counting else {}
+    balance = {BALANCE: (clip.balance(squares, norm) * (counts > 0)).sum()} if clip.counting else {}
     return factors, finite if people is None else people.spread(finite), balance
 
 

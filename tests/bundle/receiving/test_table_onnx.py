@@ -101,6 +101,16 @@ def test_white_space_is_what_python_strips() -> None:
     assert kept.sum() == 2 * len(WHITE) + 1
 
 
+@pytest.mark.parametrize("categories", [("3", "-4"), ("3.0", "3"), ("3", "3.0", " 5"), ("+3", "3.", "3.00")])
+@pytest.mark.parametrize("other", [True, False])
+def test_a_whole_number_may_have_a_point(categories: tuple[str, ...], other: bool) -> None:
+    cells = ["3", "3.0", " 3.00 ", "-4.0", "+3.0", "3.", "3.01", "03.0", "5.0", " 5", " 5.0", ".0", "٣.0", "3.0.0"]
+    columns = {"code": Column(categories=categories, other=other)}
+    theirs, ours, kept, _ = encodings(columns, {"code": cells})
+    np.testing.assert_allclose(theirs[kept], ours[kept], rtol=2e-6)
+    assert kept.any()
+
+
 @pytest.mark.parametrize(
     "name", ["label", "probabilities", "refused", "input", "logits", "encoding/value/0", "", "é😀\n"]
 )

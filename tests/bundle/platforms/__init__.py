@@ -1,0 +1,1 @@
+"""A bundle in the layout of other platforms."""
