@@ -315,7 +315,8 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
         return data.describe(config)
     said, unit = card.data, unit_of(config)
     columns = tuple(config.data.columns.items())
-    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns)
+    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns,
+                  read_off=config.data.read_off)  # fmt: skip
     if config.data.person is None or unit == "record":
         return replace(known, grouped=config.data.person is not None)
     if said.test_records is not None:
@@ -325,7 +326,7 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
 
 
 def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
-    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped")
+    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped", "read_off")
     named = {key: getattr(facts, key) for key in keys}
     if config.data.source not in SOURCES:
         named |= _declared(config.data)
