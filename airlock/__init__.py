@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airlock.config import load as load_config
     from airlock.data import Split
     from airlock.errors import AirlockError
+    from airlock.estimator import PrivateClassifier
     from airlock.methods import Plan, Release
     from airlock.pipeline import audit_bundle, make_release, plan_release
 
@@ -38,6 +39,7 @@ _WHERE = {
     "Comparison": "airlock.comparison:Comparison",
     "Guarantee": "airlock.accounting:Guarantee",
     "Plan": "airlock.methods:Plan",
+    "PrivateClassifier": "airlock.estimator:PrivateClassifier",
     "Release": "airlock.methods:Release",
     "ReleaseConfig": "airlock.config:ReleaseConfig",
     "Split": "airlock.data:Split",
@@ -63,6 +65,7 @@ __all__ = [
     "Comparison",
     "Guarantee",
     "Plan",
+    "PrivateClassifier",
     "Release",
     "ReleaseConfig",
     "Split",

@@ -26,6 +26,7 @@ FLOORS = [
     ["pipeline", "serve"],
     ["comparison"],
     ["api"],
+    ["estimator"],
     ["cli", "testing"],
     ["__main__"],
 ]
@@ -112,6 +113,7 @@ def test_the_front_door_opens_every_name_it_lists() -> None:
         "Comparison",
         "Guarantee",
         "Plan",
+        "PrivateClassifier",
         "Release",
         "ReleaseConfig",
         "Split",
