@@ -12,7 +12,6 @@ the declarations, from the form of the arrays and, with `public_schema=True`, fr
 from __future__ import annotations
 
 import datetime
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -266,17 +265,15 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             raise DeclarationError("a channel of which a network leaves", f"'{self.channel}'", "It has to predict.")
         key = repr((self.classes, self.records, self.ranges, self.person, self.people, sorted(data["columns"])))
         _warn_of_fits(key, config)
-        with tempfile.TemporaryDirectory() as place:
-            try:
-                table = {**asked, "data": {**data, "source": frame}}
-                made = api.release(table, Path(place) / "bundle", resume=resume, again=again, vault=self.vault)
-            except Interrupted:
-                _FITS.append((key, config.epsilon, config.delta))
-                raise
+        table = {**asked, "data": {**data, "source": frame}}
+        try:
+            with api.made_aside(table, resume=resume, again=again, vault=self.vault) as (made, files):
+                model = ReleasedModel(made.bundle.card, schema_of(made.bundle), files[ONNX])
+        except Interrupted:
             _FITS.append((key, config.epsilon, config.delta))
-            kept = made.bundle
-            files = {file.name: file.read_bytes() for file in sorted(kept.folder.iterdir())}
-            return ReleasedModel(kept.card, schema_of(kept), files[ONNX]), files
+            raise
+        _FITS.append((key, config.epsilon, config.delta))
+        return model, files
 
 
 # How often the same records were fitted.

@@ -207,6 +207,11 @@ def _unseen(table: Mapping[str, Any], strangers: Mapping[str, str]) -> str | Non
 
 
 def _not_imported(key: str, name: str) -> str:
+    if (key, name) == ("net", nets.MEMORY):
+        return (
+            f"Its network was in memory where the release was made, and no name leads to it. {_NOT_COMPARED} "
+            "Whoever has it compares them in Python: airlock.verify(BUNDLE, net=MODULE)."
+        )
     option = f"--net {name}" if key == "net" else f"--set {key}={name}"
     return (
         f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare them, name it "
