@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 import airlock
-from airlock import api, estimator
+from airlock import api, estimator, private_training
 from airlock.bundle.rendering.page import in_notebook
 from airlock.cli import app
 from airlock.errors import ConfigError
@@ -42,10 +42,32 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         assert "&lt;!doctype html&gt;" in shown
 
 
-@pytest.mark.parametrize(("module", "examples"), [(api, 18), (estimator, 6)])
+def test_the_page_for_who_comes_from_opacus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Airlock's half runs; the other half is at least Python, and both train what was made above."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(airlock.train_private.__kwdefaults__, "court_seconds", 1.0)  # type: ignore[arg-type]
+    names: dict[str, object] = {}
+    page = (Path(__file__).resolve().parents[1] / "docs/migrate-from-opacus.md").read_text(encoding="utf-8")
+    theirs = 0
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        code = compile(block, "docs/migrate-from-opacus.md", "exec")
+        if block.startswith("# Opacus\n"):
+            theirs += 1
+        else:
+            exec(code, names)
+    assert theirs == 1
+    said = capsys.readouterr().out
+    assert said.rstrip().endswith("['plan', 'outputs']\nTrue"), said
+    assert names["trained"].card.utility.figures.accuracy.value > 0.5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("module", "examples"), [(api, 18), (estimator, 6), (private_training, 6)])
 def test_the_docstrings(module: ModuleType, examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom, as they are read: a bundle that one makes is what the next ones look at."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(airlock.train_private.__kwdefaults__, "court_seconds", 1.0)  # type: ignore[arg-type]
     runner = doctest.DocTestRunner()
     for one in sorted(doctest.DocTestFinder().find(module), key=lambda found: found.lineno or 0):
         runner.run(one)
