@@ -280,6 +280,31 @@ def release(
         )
 
 
+_ARGUMENTS = frozenset({"channel", "method", "epsilon", "delta", "net", "settings"})
+_OF_DATA_BESIDE = frozenset({"name", "records_per_person"})
+
+
+def further(config: Mapping[str, object] | None) -> tuple[dict[str, object], dict[str, object]]:
+    """Keys of a config beside those that a front door has arguments for, and such keys of [data].
+
+    Raises:
+        ConfigError: One of them is an argument, so that there would be two answers.
+    """
+    table = dict(config or {})
+    beside = table.pop("data", {})
+    if not isinstance(beside, Mapping):
+        raise ConfigError("a table as config['data']", type(beside).__name__, do="The records are an argument.")
+    twice = [*sorted(_ARGUMENTS & table.keys()), *(f"data.{key}" for key in beside if key not in _OF_DATA_BESIDE)]
+    if twice:
+        raise ConfigError(
+            "no key in `config` that has an argument of its own",
+            f"'{twice[0]}'",
+            "There would be two answers.",
+            "Pass the argument instead.",
+        )
+    return table, dict(beside)
+
+
 @contextlib.contextmanager
 def made_aside(table: Mapping[str, object], out: Place | None = None, **how: Any) -> Iterator[tuple[Outcome, Files]]:
     """Make a release whose bundle stays in memory until somebody puts it at its place (`bundle.write_files`).

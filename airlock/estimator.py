@@ -159,7 +159,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         Raises:
             DataError: A row does not fit what was declared.
         """
-        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        likely = self.predict_proba(X).argmax(axis=1)
+        found: NDArray[Any] = self.classes_[likely]
         return found
 
     def release(self, path: Path | str, *, force: bool = False) -> Bundle:
@@ -226,12 +227,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self, columns: Mapping[str, Any], labels: NDArray[Any], whose: NDArray[Any] | None, label: object
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """The classes in their order, and the keys of [data]; what is left out is read off only where it is public."""
-        beside = dict((self.config or {}).get("data", {}))  # type: ignore[call-overload]
+        more, beside = api.further(self.config)
         ranges = _by_name(self.ranges, tuple(columns))
         left_out: dict[ReadOff, bool] = {
             "classes": self.classes is None,
             "columns": bool(columns.keys() - ranges.keys()),
-            "people": whose is not None and self.people is None and (self.config or {}).get("unit") != "record",
+            "people": whose is not None and self.people is None and more.get("unit") != "record",
             "records": self.records is None,
         }
         read_off = tuple(name for name, left in left_out.items() if left)
@@ -242,24 +243,25 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         table = {
             "label": name,
             "classes": memory.text(classes),
-            "records": _counted(len(labels)) if self.records is None else self.records,
+            "records": _counted(len(labels)) if self.records is None else _plain(self.records),
             "columns": {one: ranges[one] if one in ranges else _read_column(cells) for one, cells in columns.items()},
             "read_off": read_off,
         }
         if whose is not None:
             table["person"] = _free(self.person or PERSON, (*columns, name))
             table |= {"people": len(set(memory.text(whose)))} if left_out["people"] else {}
-            table |= {} if self.people is None else {"people": self.people}
+            table |= {} if self.people is None else {"people": _plain(self.people)}
         return classes, {**beside, **table}
 
     def _released(
         self, data: dict[str, Any], frame: memory.Frame, resume: bool, again: bool
     ) -> tuple[ReleasedModel, dict[str, bytes]]:
         """Make the release; the model, and the files of its bundle."""
-        asked: dict[str, Any] = {"channel": self.channel, "epsilon": self.epsilon, "delta": self.delta, "net": self.net}
+        asked: dict[str, Any] = {"channel": self.channel, "net": self.net}
+        asked |= {"epsilon": _plain(self.epsilon), "delta": _plain(self.delta)}
         asked |= {} if self.method is None else {"method": self.method}
         asked |= {} if self.settings is None else {"settings": dict(self.settings)}
-        asked |= {key: value for key, value in (self.config or {}).items() if key != "data"}
+        asked |= api.further(self.config)[0]
         config = from_table({**asked, "data": {**data, "source": memory.SOURCE}})
         if methods.find(config).artefact != "network":
             raise DeclarationError("a channel of which a network leaves", f"'{self.channel}'", "It has to predict.")
@@ -322,6 +324,11 @@ def _check_form(X: NDArray[Any]) -> None:
         raise ValueError(f"0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
 
 
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python, which a config can hold."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _free(name: str, taken: Sequence[str] | Mapping[str, object]) -> str:
     """A name that no column has."""
     while name in taken:
@@ -331,8 +338,8 @@ def _free(name: str, taken: Sequence[str] | Mapping[str, object]) -> str:
 
 def _classes(declared: object) -> NDArray[Any]:
     """The class names in order, in the type of the labels."""
-    if isinstance(declared, int) and not isinstance(declared, bool):
-        return np.arange(declared)
+    if isinstance(declared, int | np.integer) and not isinstance(declared, bool):
+        return np.arange(max(0, int(declared)))
     names = np.asarray(declared)
     if names.ndim != 1 or None in memory.text(names):
         raise DeclarationError("`classes` as a list of class names or their number", "something else")
@@ -344,9 +351,7 @@ def _by_name(ranges: Any, names: Sequence[str]) -> dict[str, object]:
     if ranges is None:
         return {}
     if isinstance(ranges, Mapping):
-        named = {
-            names[key] if isinstance(key, int) and 0 <= key < len(names) else str(key): ranges[key] for key in ranges
-        }
+        named = {f"x{key}" if f"x{key}" in names else str(key): value for key, value in ranges.items()}
         if unknown := [name for name in named if name not in names]:
             raise DeclarationError(
                 f"`ranges` of columns of X: {', '.join(names)}", f"'{unknown[0]}'", do="Correct the name."

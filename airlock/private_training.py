@@ -22,7 +22,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn, optim
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 from airlock import api, data, methods, nets
 from airlock.bundle import Bundle, Card, bundle
@@ -35,6 +45,7 @@ from airlock.pipeline import COURT_SECONDS
 
 Shape = tuple[int, ...]
 IMAGE_AXES = 3
+_PLAIN = (RandomSampler, SequentialSampler, BatchSampler, type(None))  # samplers that take all items alike
 PERSON = "person"  # what the identifiers are called
 _UNREAD = Fault("an item that cannot be read as a pair of an input and a label", "Correct it.")
 _SHAPELESS = Fault("an item of another shape", "Correct it, or `shape`.")
@@ -174,13 +185,13 @@ def train_private(
         ConfigError: A declaration is missing, or loader or optimiser do what cannot be accounted for.
         NetError: The module cannot be trained per item, such as one with BatchNorm.
     """
-    dataset, batch = _opened(items)
+    (more, beside), (dataset, batch) = api.further(config), _opened(items)
     kept, form = _read(dataset, None if shape is None else tuple(shape), groups)
     with _named(module), memory.held(kept):
         told = _declared(module, form, kept, records, classes, people, public_schema)
         table: dict[str, Any] = {"channel": "weights", "method": method, "epsilon": epsilon, "delta": delta}
-        table |= {"net": module if isinstance(module, str) else nets.MEMORY, **(config or {})}
-        table["data"] = {**table.get("data", {}), **told, "source": memory.SOURCE}
+        table |= {"net": module if isinstance(module, str) else nets.MEMORY, **more}
+        table["data"] = {**beside, **told, "source": memory.SOURCE}
         table["settings"] = _of_optimizer(optimizer) | _known(lot_size=lot_size or batch, clip_norm=clip_norm)
         table["settings"] |= dict(settings or {})
         if epochs is not None and "steps" not in table["settings"]:
@@ -194,6 +205,10 @@ def train_private(
 
 def _named(module: object) -> contextlib.AbstractContextManager[None]:
     """A block within which the module is found."""
+    if type(module).__name__ == "GradSampleModule":  # its hooks would be copied, and keep every gradient
+        raise ConfigError(
+            "the module itself", "one that Opacus has wrapped", do="Pass module._module, or make it anew."
+        )
     if isinstance(module, nn.Module):
         return nets.held(module)
     if isinstance(module, str) and nets.is_foreign(module):
@@ -294,12 +309,14 @@ def _opened(items: object) -> tuple[Any, int | None]:
         ConfigError: The loader chooses items in its own way, or the dataset has no length.
     """
     if isinstance(items, DataLoader):
-        if type(items.sampler) not in (RandomSampler, SequentialSampler):
+        own = [one for one in (items.sampler, items.batch_sampler, items.collate_fn) if type(one) not in _PLAIN]
+        own = [one for one in own if one not in (default_collate, default_convert)]
+        if own:
             raise ConfigError(
-                "a DataLoader that takes all items alike",
-                f"one with a {type(items.sampler).__name__}",
-                "Lots are Poisson samples, in which every item takes part with the same probability.",
-                "Pass the dataset itself.",
+                "a DataLoader that takes all items alike, each as it is",
+                f"one with a {getattr(own[0], '__name__', type(own[0]).__name__)}",
+                "Lots are Poisson samples, in which every item takes part by itself with the same probability.",
+                "Pass the dataset itself, with items as they should enter the module.",
             )
         return _opened(items.dataset)[0], items.batch_size
     if isinstance(items, IterableDataset) or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):

@@ -21,7 +21,16 @@ from sklearn.utils.estimator_checks import check_estimator
 import airlock
 from airlock import estimator
 from airlock.bundle import Vault
-from airlock.errors import AirlockWarning, ConfigError, DataError, OutputError, Refused
+from airlock.errors import (
+    AirlockError,
+    AirlockWarning,
+    ConfigError,
+    DataError,
+    Exhausted,
+    LedgerUnavailable,
+    OutputError,
+    Refused,
+)
 from airlock.estimator import EXPECTED_FAILED_CHECKS, DeclarationError
 
 QUICK: dict[str, Any] = {"method": "gaussian", "net": "linear", "settings": {"steps": 2}}
@@ -154,13 +163,16 @@ def test_what_is_left_out_is_asked_for_before_a_record_is_read(vault: Path) -> N
         ("min < max", {"ranges": (1, 0)}),
         ("at least two classes", {"classes": ["no"]}),
         ("a list of class names", {"classes": "no"}),
-        ("a valid 'epsilon'", {"config": {"epsilon": -1}}),
+        ("an argument of its own, found 'epsilon'", {"config": {"epsilon": 9}}),
+        ("an argument of its own, found 'data.read_off'", {"config": {"data": {"read_off": []}}}),
         ("'person' column|a column 'who', or groups", {"person": "who"}),
         ("a channel of which a network leaves", {"channel": "features", "method": None, "net": "auto"}),
     ]
     for words, changes in cases:
         with pytest.raises((ConfigError, DataError), match=words):
             classifier(vault, **changes).fit(X, Y)
+    with pytest.raises(ConfigError, match="a valid 'epsilon'"):
+        airlock.PrivateClassifier(-1, vault=vault, **DECLARED).fit(X, Y)
     with pytest.raises(DeclarationError, match="about how many people"):
         classifier(vault).fit(X, Y, groups=np.arange(120))
     with pytest.raises(Refused, match="proven guarantee"):
@@ -217,3 +229,19 @@ def test_every_fold_of_a_cross_validation_says_what_is_spent(vault: Path) -> Non
         with pytest.raises(AirlockWarning, match="fit number 2 .* ε = 6 "):  # before anything is spent
             other.fit(X, Y)
     assert len(estimator._FITS) == 4
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeclarationError("a", "b", "c.", "d."),
+        Refused("a", "b"),
+        Exhausted(3, 2, "the budget"),
+        LedgerUnavailable("a", "b", uncertain=True),
+    ],
+)
+def test_an_error_comes_back_from_a_pool_of_processes(error: AirlockError) -> None:
+    found = pickle.loads(pickle.dumps(error))
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert vars(found) == vars(error)

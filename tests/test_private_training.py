@@ -168,6 +168,7 @@ def test_what_cannot_be_trained_per_item_is_refused_before_one_is_read(vault: Pa
         ("their own record alone", MixesRecords()),
         ("a forward pass writes", Remembers()),
         ("an error from it", nn.Linear(3, 2)),
+        ("the module itself", type("GradSampleModule", (nn.Module,), {})()),
         ("as package.module:Class", "linear"),
         ("as package.module:Class", lambda x: x),
     ]
@@ -181,10 +182,15 @@ def test_what_cannot_be_accounted_for_is_refused(module: nn.Module, vault: Path)
         def __iter__(self) -> Any:
             return iter(())
 
+    def backwards(items: list[Any]) -> Any:
+        return items[::-1]
+
     weighted = DataLoader(TensorDataset(X, Y), sampler=WeightedRandomSampler([1.0] * 300, 300))
     groups = [{"params": module.layers[0].parameters()}, {"params": module.layers[3].parameters(), "lr": 2.0}]  # type: ignore[index,union-attr]
     cases: list[tuple[str, Any, dict[str, Any]]] = [
-        ("takes all items alike, found one with a WeightedRandomSampler", weighted, {}),
+        ("each as it is, found one with a WeightedRandomSampler", weighted, {}),
+        ("found one with a backwards", DataLoader(Items(), collate_fn=backwards), {}),
+        ("found one with a list", DataLoader(Items(), batch_sampler=[[0, 1]]), {}),
         ("a dataset with a length", Stream(), {}),
         ("the shape of an input", Items(), {}),
         ("1 or 3 channels", (X.expand(-1, 5, -1, -1), Y), {}),
