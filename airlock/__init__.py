@@ -17,7 +17,21 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from airlock.accounting import Guarantee
-    from airlock.api import audit, compare, compare_paid, load, push_to_hub, release, tune
+    from airlock.api import (
+        advise,
+        audit,
+        compare,
+        compare_paid,
+        court,
+        gate,
+        load,
+        plan,
+        push_to_hub,
+        release,
+        show,
+        tune,
+        verify,
+    )
     from airlock.auditing import Audit
     from airlock.bundle import Bundle, Card
     from airlock.bundle.verify import verify as verify_bundle
@@ -27,8 +41,10 @@ if TYPE_CHECKING:
     from airlock.config import load as load_config
     from airlock.data import Split
     from airlock.errors import AirlockError
+    from airlock.estimator import PrivateClassifier
     from airlock.methods import Plan, Release
     from airlock.pipeline import audit_bundle, make_release, plan_release
+    from airlock.private_training import train_private
 
 _WHERE = {
     "AirlockError": "airlock.errors:AirlockError",
@@ -38,21 +54,29 @@ _WHERE = {
     "Comparison": "airlock.comparison:Comparison",
     "Guarantee": "airlock.accounting:Guarantee",
     "Plan": "airlock.methods:Plan",
+    "PrivateClassifier": "airlock.estimator:PrivateClassifier",
     "Release": "airlock.methods:Release",
     "ReleaseConfig": "airlock.config:ReleaseConfig",
     "Split": "airlock.data:Split",
+    "advise": "airlock.api:advise",
     "audit": "airlock.api:audit",
     "audit_bundle": "airlock.pipeline:audit_bundle",
     "compare": "airlock.api:compare",
     "compare_paid": "airlock.api:compare_paid",
+    "court": "airlock.api:court",
+    "gate": "airlock.api:gate",
     "load": "airlock.api:load",
     "load_config": "airlock.config:load",
     "make_config": "airlock.config:from_table",
     "make_release": "airlock.pipeline:make_release",
+    "plan": "airlock.api:plan",
     "plan_release": "airlock.pipeline:plan_release",
     "push_to_hub": "airlock.api:push_to_hub",
     "release": "airlock.api:release",
+    "show": "airlock.api:show",
+    "train_private": "airlock.private_training:train_private",
     "tune": "airlock.api:tune",
+    "verify": "airlock.api:verify",
     "verify_bundle": "airlock.bundle.verify:verify",
 }
 
@@ -64,22 +88,30 @@ __all__ = [
     "Comparison",
     "Guarantee",
     "Plan",
+    "PrivateClassifier",
     "Release",
     "ReleaseConfig",
     "Split",
     "__version__",
+    "advise",
     "audit",
     "audit_bundle",
     "compare",
     "compare_paid",
+    "court",
+    "gate",
     "load",
     "load_config",
     "make_config",
     "make_release",
+    "plan",
     "plan_release",
     "push_to_hub",
     "release",
+    "show",
+    "train_private",
     "tune",
+    "verify",
     "verify_bundle",
 ]
 

@@ -173,6 +173,7 @@ def _column(value: object) -> object:
 
 
 Side = Annotated[int, Field(ge=1, le=65_536)]
+ReadOff = Literal["classes", "columns", "people", "records"]
 
 
 class DataConfig(Frozen):
@@ -194,6 +195,8 @@ class DataConfig(Frozen):
             column of `people.csv` in a folder of images. It is never a feature and never leaves.
         people: The number of people, as a public figure; it need not be exact. Never counted.
         records_per_person: A bound K on the records of one person that a step or a release uses; 8 if left out.
+        read_off: Which of these declarations were read off the records, not known beforehand: "classes", "columns",
+            "people", "records". Nothing pays for that: the card says that the guarantee does not cover them.
     """
 
     source: str
@@ -208,6 +211,7 @@ class DataConfig(Frozen):
     person: Annotated[str, Field(min_length=1)] | None = None
     people: Annotated[int, Field(ge=1)] | None = None
     records_per_person: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    read_off: Annotated[tuple[ReadOff, ...], AfterValidator(lambda names: tuple(sorted(set(names))))] = ()
 
 
 def _no_count(value: object) -> object:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # control, direction, surrogates, separators of lines
 
@@ -70,6 +71,16 @@ class AirlockError(Exception):
     def __init__(self, expected: str, found: str, why: str = "", do: str = "") -> None:
         self.expected, self.found, self.why, self.do = expected, found, why, do
         super().__init__(visible(" ".join(part for part in (f"Expected {expected}, found {found}.", why, do) if part)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a pool of processes, which sends an error to whoever waits for it."""
+        return _again, (type(self), self.args, dict(vars(self)))
+
+
+def _again(kind: type[AirlockError], args: tuple[str, ...], state: dict[str, Any]) -> AirlockError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(state)
+    return error
 
 
 class ConfigError(AirlockError):

@@ -830,6 +830,8 @@ def _require_one_process(channel: Channel, group: Group) -> None:
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     """Identifies a run for its checkpoint: the same config finds it again, whoever receives it."""
     table = config.model_dump(mode="json", exclude={*bundle.NEVER_IN_A_BUNDLE, "about"})
+    if config.net == nets.MEMORY:
+        table["net"] = nets.held_mark()
     if methods.is_free(config):
         table["method"] = "chosen"  # a run from before there was a choice is another one
     asked = json.dumps([table, insecure_seed], sort_keys=True)

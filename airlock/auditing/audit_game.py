@@ -147,6 +147,19 @@ class Verdict:
         }
 
 
+def check_claim(epsilon: float, delta: float) -> None:
+    """Refuse a claim that no trial here could refute, or that is none.
+
+    Raises:
+        ConfigError: ε is above 10 or not above 0, or δ is not between 0 and 1.
+    """
+    if not 0 < epsilon <= 10:
+        why = "Refuting a larger ε takes more runs than is practical."
+        raise ConfigError("an ε above 0 and at most 10", f"{epsilon:g}", why)
+    if not 0 < delta < 1:
+        raise ConfigError("a δ between 0 and 1", f"{delta:g}", "At δ ≥ 1 every mechanism is private.")
+
+
 def judge(
     case: Case,
     stream: Stream,

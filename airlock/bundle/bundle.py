@@ -42,7 +42,7 @@ from airlock.bundle.contents import (
     Contents,
     without_paths,
 )
-from airlock.bundle.files import digest, folder_aside, output_error, parse_json, read_file, write_file
+from airlock.bundle.files import digest, folder_aside, output_error, parse_json, read_file, sweep, write_file
 from airlock.bundle.packing import packing_of
 from airlock.bundle.receiving import table_onnx
 from airlock.bundle.rendering import page
@@ -157,6 +157,27 @@ def _put(
         if record is not None:
             record(sums)
     return Bundle(folder, card)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> Bundle:
+    """Write a bundle that was made already, byte for byte, to another place: whole or not at all.
+
+    Args:
+        folder: The output folder; must not exist yet.
+        files: Every file of the bundle by its name.
+        force: Replace `folder` if it is empty or a bundle.
+
+    Raises:
+        OutputError: The folder cannot be used, or writing failed; no partial output is left behind.
+    """
+    folder = Path(folder).absolute()
+    sweep(folder)
+    check_output(folder, force=force)
+    with folder_aside(folder, replace=force) as aside:
+        for name in sorted(files):
+            write_file(aside / name, files[name])
+        check_output(folder, force=force)
+    return read(folder)
 
 
 def _lay(shard: Path, place: Path) -> None:
@@ -293,8 +314,9 @@ def _data_table(config: ReleaseConfig) -> dict[str, Any]:
         table["source"] = source
     elif config.data.source == memory.SOURCE:
         table["source"] = memory.SOURCE
-    if not table.get("columns"):
-        table.pop("columns", None)
+    for key in ("columns", "read_off"):
+        if not table.get(key):
+            table.pop(key, None)
     if "name" in table:
         table["name"] = without_paths(table["name"])
     if "person" in table:  # that there is such a column is public, and has to be; what it is called need not leave
@@ -385,4 +407,5 @@ __all__ = [
     "texts",
     "without_paths",
     "write",
+    "write_files",
 ]

@@ -416,6 +416,7 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
         public_share=config.split.public,
         people=facts.people,
         grouped=facts.grouped,
+        read_off=facts.read_off,
     )
 
 

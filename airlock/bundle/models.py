@@ -196,9 +196,10 @@ class Pair:
 
 def _not_at_hand(name: str, turns: list[str]) -> str:
     can = f": it uses {', '.join(turns)}, with which a network can react to a chosen input" if turns else ""
+    how = "in Python: airlock.verify(BUNDLE, net=MODULE)" if name == nets.MEMORY else "with --net to compare them"
     return (
         f"{_stranger(name)}; its weights were compared by value, and nothing else is in its files. Whether its layers "
-        f"are those that were trained was not checked{can}. Give the network with --net to compare them."
+        f"are those that were trained was not checked{can}. Give the network {how}."
     )
 
 

@@ -207,6 +207,11 @@ def _unseen(table: Mapping[str, Any], strangers: Mapping[str, str]) -> str | Non
 
 
 def _not_imported(key: str, name: str) -> str:
+    if (key, name) == ("net", nets.MEMORY):
+        return (
+            f"Its network was in memory where the release was made, and no name leads to it. {_NOT_COMPARED} "
+            "Whoever has it compares them in Python: airlock.verify(BUNDLE, net=MODULE)."
+        )
     option = f"--net {name}" if key == "net" else f"--set {key}={name}"
     return (
         f"'{name}', its {key}, is not imported because a bundle names it. {_NOT_COMPARED} To compare them, name it "
@@ -315,7 +320,8 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
         return data.describe(config)
     said, unit = card.data, unit_of(config)
     columns = tuple(config.data.columns.items())
-    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns)
+    known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns,
+                  read_off=config.data.read_off)  # fmt: skip
     if config.data.person is None or unit == "record":
         return replace(known, grouped=config.data.person is not None)
     if said.test_records is not None:
@@ -325,7 +331,7 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
 
 
 def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
-    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped")
+    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped", "read_off")
     named = {key: getattr(facts, key) for key in keys}
     if config.data.source not in SOURCES:
         named |= _declared(config.data)

@@ -16,7 +16,7 @@ from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
 from airlock.auditing.evaluation import Evaluation, Figures
 from airlock.auditing.paid_attacks import PaidAttack
-from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, Shape
+from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, ReadOff, Shape
 from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
 from airlock.mechanisms.reconstruction import Recovery
@@ -89,6 +89,8 @@ class DataSummary(Frozen):
         people: The public number of people; null where the protected unit is a record. Need not be exact.
         grouped: Whether the data say whose a record is although the protected unit is a record: a person with several
             records is protected less.
+        read_off: Which of these, or of the columns, the holder read off the records, so that the guarantee does not
+            cover them.
     """
 
     name: str
@@ -100,6 +102,7 @@ class DataSummary(Frozen):
     public_share: Proportion
     people: Count | None = None
     grouped: bool = False
+    read_off: tuple[ReadOff, ...] = ()
 
     @property
     def units(self) -> int:

@@ -27,6 +27,7 @@ from airlock.bundle.files import parse_json
 from airlock.bundle.packing import packing_in, packing_of
 from airlock.bundle.policy import RULES, Evidence, Policy, judge
 from airlock.bundle.receiving import table_onnx
+from airlock.bundle.register import counting
 from airlock.bundle.rendering import page
 from airlock.bundle.schema import NetworkSummary
 from airlock.bundle.signing.keys import PublicKey
@@ -316,6 +317,46 @@ def read_verified(
                 do="`airlock verify` lists all of them.",
             )
     return bundle.read(found.folder, found.digests)
+
+
+def weigh_folder(
+    folder: Path,
+    vault: Vault | None = None,
+    *,
+    signers: Sequence[PublicKey] = (),
+    approvers: Sequence[PublicKey] = (),
+    policy: Policy | None = None,
+) -> tuple[gate.Weighing, Verification, Card | None]:
+    """Verify a bundle and weigh it, with what the vault and the register of its data know of it.
+
+    Args:
+        folder: The bundle.
+        vault: Where its dossier is; the user's default vault if omitted.
+        signers: If given, one of these keys must have signed the release.
+        approvers: If given, a reviewer must have approved it with one of these keys.
+        policy: What the house lets out; the default policy if omitted.
+
+    Returns:
+        The reasons, what was verified, and the card, if it can be read and the bundle is of this format.
+    """
+    safe = vault or Vault.open()
+    found = verify(folder, safe, signers=signers, approvers=approvers)
+    outcomes = {check.name: check for check in found.checks}
+    readable = found.note is None and ("card" not in outcomes or outcomes["card"].outcome != "failed")
+    card = bundle.read(found.folder, found.digests).card if readable else None
+    weighing = gate.weigh(
+        card,
+        [check.says for check in found.checks if check.outcome == "failed"],
+        dossier.find(safe, card.release_id) if card else None,
+        found.signatures,
+        covers_newest_dossier(safe, card.release_id) if card else None,
+        outcomes["plan"].says if "plan" in outcomes and outcomes["plan"].outcome == "skipped" else None,
+        "record" in outcomes and outcomes["record"].outcome == "ok",
+        policy,
+        counting(card.data.name, card.release_id, safe) if card else None,
+        found.note,
+    )
+    return weighing, found, card
 
 
 def _run(name: str, says: str, test: Callable[[], Defects]) -> Check:

@@ -78,6 +78,7 @@ def court(
     if name is None and config is None:
         _list(as_json)
         return
+    from airlock.auditing.audit_game import check_claim
     from airlock.mechanisms import Randomness
     from airlock.methods import current_name
 
@@ -97,7 +98,7 @@ def court(
     assert name is not None
     name = current_name(name)
     epsilon, delta = 1.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
-    _check(epsilon, delta)
+    check_claim(epsilon, delta)
     if settings or data_dir:
         raise ConfigError(
             "--set and --data-dir only with --config", "no --config", "A method's own case has no settings."
@@ -203,11 +204,3 @@ def _list(as_json: bool) -> None:
         print_json(names)
     else:
         print_table("What can be tested", ["airlock court"], [[name] for name in names])
-
-
-def _check(epsilon: float, delta: float) -> None:
-    if not 0 < epsilon <= 10:
-        why = "Refuting a larger ε takes more runs than is practical."
-        raise ConfigError("an ε above 0 and at most 10", f"{epsilon:g}", why)
-    if not 0 < delta < 1:
-        raise ConfigError("a δ between 0 and 1", f"{delta:g}", "At δ ≥ 1 every mechanism is private.")

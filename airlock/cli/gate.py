@@ -43,28 +43,15 @@ def gate(
     Attack results are read from the dossier in the vault; without it, the list says that it was not seen.
     """
     isolation.start()  # while the libraries are imported here
-    from airlock.bundle import Vault, dossier, read, verify
-    from airlock.bundle.gate import weigh
+    from airlock.bundle import Vault, dossier
     from airlock.bundle.policy import load
-    from airlock.bundle.register import counting
     from airlock.bundle.rendering.sacro import write_report
     from airlock.bundle.signing.keys import read_all
-    from airlock.bundle.signing.signatures import covers_newest_dossier
+    from airlock.bundle.verify import weigh_folder
 
-    limits = None if policy is None else load(policy)
-    safe = Vault.open(vault)
-    verdict = verify(bundle, vault=safe, signers=read_all(signer), approvers=read_all(require_approval))
-    checks = verdict.checks
-    defects = [check.says for check in checks if check.outcome == "failed"]
-    readable = all(check.outcome != "failed" for check in checks if check.name == "card")
-    card = read(bundle, verdict.digests).card if readable and verdict.note is None else None
-    inside = dossier.find(safe, card.release_id) if card else None
-    current = covers_newest_dossier(safe, card.release_id) if card else None
-    unplanned = next((check.says for check in checks if (check.name, check.outcome) == ("plan", "skipped")), None)
-    recorded = any((check.name, check.outcome) == ("record", "ok") for check in checks)
-    known = counting(card.data.name, card.release_id, safe) if card else None
-    weighing = weigh(
-        card, defects, inside, verdict.signatures, current, unplanned, recorded, limits, known, verdict.note
+    limits, safe = None if policy is None else load(policy), Vault.open(vault)
+    weighing, found, card = weigh_folder(
+        bundle, safe, signers=read_all(signer), approvers=read_all(require_approval), policy=limits
     )
     if as_json:
         print_json(weighing.to_dict())
@@ -72,9 +59,9 @@ def gate(
         lists = {title: getattr(weighing, name) for name, title in TITLES.items()}
         print_lines(lambda width, plain: in_words(lists, weighing.open))
     if sacro is not None:
-        if defects or card is None:
-            found = "a defect" if defects else "one of an earlier format"
-            raise Refused("a bundle that verifies, to export its audit", found, "Its figures may be wrong.")
+        if not found.ok or card is None:
+            what = "one of an earlier format" if found.ok else "a defect"
+            raise Refused("a bundle that verifies, to export its audit", what, "Its figures may be wrong.")
         write_report(sacro, card, dossier.read(safe, card.release_id))
     raise typer.Exit(0 if weighing.open else 1)
 

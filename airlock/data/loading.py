@@ -96,8 +96,8 @@ def _stated(facts: Facts, fractions: SplitConfig) -> Facts:
 
 def _facts(config: ReleaseConfig, source: Source) -> Facts:
     """The facts of a named source: as published, unless the config declares a subset."""
-    data, keys = config.data, ("label", "classes", "columns", "shape", "test", "person")
-    given = [key for key in keys if getattr(data, key) not in (None, {})]
+    data, keys = config.data, ("label", "classes", "columns", "shape", "test", "person", "read_off")
+    given = [key for key in keys if getattr(data, key) not in (None, {}, ())]
     if given:
         raise ConfigError(
             f"only name, records and test_records alongside the named source '{source.name}'",

@@ -18,7 +18,7 @@ import math
 import numbers
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,13 @@ class Arrays:
         x: (N, F) numbers, or images as in an npz file.
         y: One label per record.
         person: One identifier per record, if it is known whose they are.
+        faults: What was found wrong with single records before; they are left out.
     """
 
     x: Array
     y: Array
     person: Array | None = None
+    faults: Faults = field(default_factory=Faults)
 
 
 _HELD: ContextVar[Frame | Arrays | None] = ContextVar("airlock_held", default=None)
@@ -190,6 +192,7 @@ def read(path: Path, data: DataConfig, classes: tuple[str, ...]) -> Raw:
         named |= {label: kept.y} | ({} if kept.person is None else {person: kept.person})
         own = data.model_copy(update={"label": label, "person": person if data.person is not None else None})
         return tables.encode_blocks(_blocks(named, own), _PLACE, own, classes, faults)
+    faults = kept.faults.copy()
     y = tables.labels("y", text(kept.y.reshape(-1)), classes, faults)
     whose = None if data.person is None or kept.person is None else text(kept.person)
     x = _numbers(kept.x) if _is_mixed(kept.x) else kept.x

@@ -198,6 +198,7 @@ def facts(config: ReleaseConfig) -> Facts:
             "Add a line such as records = 10000.",
         )
     classes, named_by = _classes(data)
+    sized_by = "read off the records" if "records" in data.read_off else "declared, not counted"
     has_test = data.test is not None or _holds_test(path, kind)
     if data.test_records is not None and not has_test:
         raise ConfigError(
@@ -212,8 +213,9 @@ def facts(config: ReleaseConfig) -> Facts:
         classes=check_classes(classes),
         records=data.records,
         test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
-        origin=f"The owner's {kind.title}; the number of records is declared, not counted; classes are {named_by}.",
+        origin=f"The owner's {kind.title}; the number of records is {sized_by}; classes are {named_by}.",
         columns=tuple(data.columns.items()),
+        read_off=data.read_off,
     )
     return _of_people(known, config, path, kind)
 
@@ -305,7 +307,7 @@ def _classes(data: DataConfig) -> tuple[tuple[str, ...], str]:
     if isinstance(data.classes, int):
         _check_number(data.classes)
         return tuple(str(i) for i in range(data.classes)), "numbered, as declared"
-    return data.classes, "declared"
+    return data.classes, "read off the records" if "classes" in data.read_off else "declared"
 
 
 def _check_number(classes: int) -> None:

@@ -48,6 +48,12 @@ class Faults:
         self._places.clear()
         return found
 
+    def copy(self) -> Faults:
+        """The same, to be added to."""
+        other = Faults()
+        other._places = {fault: list(places) for fault, places in self._places.items()}
+        return other
+
     def kept(self, count: int) -> NDArray[np.bool_]:
         """A mask of the records, of `count` in total, that have no fault."""
         kept = np.ones(count, bool)

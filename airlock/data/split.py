@@ -33,7 +33,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.config import Column, SplitConfig
+from airlock.config import Column, ReadOff, SplitConfig
 from airlock.errors import ConfigError
 
 Part = Literal["private", "public", "test", "holdout"]
@@ -62,6 +62,7 @@ class Facts:
         grouped: Whether the data say whose a record is although the unit is a record: people stay together in the
             split, and a person with several records is protected less.
         columns: Of a table: its columns by name, in the order in which they are encoded; empty for other data.
+        read_off: Which of these declarations the owner read off the records; the guarantee does not cover them.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Facts:
     records_per_person: int = 1
     grouped: bool = False
     columns: tuple[tuple[str, Column], ...] = ()
+    read_off: tuple[ReadOff, ...] = ()
 
     @property
     def unit(self) -> Literal["person", "record"]:

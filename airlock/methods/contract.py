@@ -8,7 +8,7 @@ else.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic
@@ -19,7 +19,7 @@ from typing_extensions import TypeVar
 from airlock.accounting import BudgetSchedule, Curve, Guarantee, to_json, trace
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
-from airlock.config import DataConfig, Frozen, ReleaseConfig, parse
+from airlock.config import DataConfig, Frozen, ReadOff, ReleaseConfig, parse
 from airlock.data import Facts, Split
 from airlock.errors import ConfigError, Refused
 from airlock.mechanisms import Place, Randomness
@@ -52,6 +52,16 @@ ONLY_RECORDS = (
     "NOT COVERED: a person as a whole. The data say which records are the same person's, but the guarantee is for one "
     "record: whoever has several is protected less."
 )
+READ_OFF = (
+    "NOT COVERED: {what}, read off the records before the release. A single record may have decided part of it, and no "
+    "ε pays for that: the guarantee holds where these are public anyway."
+)
+_READ_OFF = {
+    "classes": "the class names",
+    "columns": "the ranges and categories of the columns",
+    "people": "the number of people",
+    "records": "the number of records",
+}
 NOTHING_ELSE_LEAVES = "Nothing but the bundle leaves: figures of the dossier are exact, and no ε covers them."
 TEACHER = "teacher"  # among the secrets: a network that stays inside and may be attacked along with the release
 
@@ -349,12 +359,38 @@ def assumed_of(facts: Facts, assumptions: tuple[str, ...]) -> tuple[str, ...]:
 
     Where the unit is a record all the same, the first sentence says who is not covered.
     """
+    if facts.read_off:
+        assumptions = (_not_covered(facts.read_off), *_without_read_off(facts.read_off, assumptions))
     if facts.unit == "person":
         of_people = {ONE_RECORD: ONE_IDENTIFIER, SIZE: SIZES}
         return tuple(of_people.get(line, line) for line in assumptions)
     if facts.grouped:
         return (ONLY_RECORDS, *(line for line in assumptions if line not in (ONE_RECORD, ONLY_RECORDS)))
     return assumptions
+
+
+def in_words(read_off: Sequence[ReadOff]) -> str:
+    """What was read off the records, as the object of a sentence."""
+    named = [_READ_OFF[name] for name in read_off]
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def _not_covered(read_off: Sequence[ReadOff]) -> str:
+    return READ_OFF.format(what=in_words(read_off))
+
+
+def _without_read_off(read_off: Sequence[ReadOff], assumptions: tuple[str, ...]) -> Iterator[str]:
+    """The other sentences, without saying of what was read off the records that it was not; the first is there once."""
+    untrue = {_not_covered(read_off)} | ({SIZE, SIZES} if {"people", "records"} & set(read_off) else set())
+    for line in assumptions:
+        if line not in untrue:
+            yield _but_class_names(line) if "classes" in read_off else line
+
+
+def _but_class_names(line: str) -> str:
+    """The sentence that says what was chosen without looking at the records, without the class names."""
+    line = line.replace(", settings and class names were chosen", " and settings were chosen")
+    return line.replace("Settings and class names were chosen", "Settings were chosen")
 
 
 def refuse_net(config: ReleaseConfig) -> None:

@@ -58,7 +58,7 @@ from airlock.methods.contract import (
     Secrets,
     weights_of,
 )
-from airlock.nets import check, create, default_name
+from airlock.nets import MEMORY, check, create, default_name
 from airlock.nets.registry import seed_torch
 from airlock.training import Poisson, PrivateGradients, Resident, Run, fit, outcomes_of
 from airlock.training.augment import Name as AugmentName
@@ -74,6 +74,7 @@ ASSUMPTIONS = (
     "The random choices of lots, augmentation, dropout and noise stay secret and are not used again.",
     NOTHING_ELSE_LEAVES,
 )
+BROUGHT = "The network came with its initial weights, which were made without the private records."
 # One step of plain gradient descent on every record: the weights change by the noisy gradient. For the court.
 ONE_STEP: dict[str, object] = {
     "steps": 1,
@@ -366,7 +367,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def assumptions(self) -> tuple[str, ...]:
         """The sentences that a reviewer ticks."""
-        return ASSUMPTIONS
+        return (*ASSUMPTIONS, *([BROUGHT] if self.net_name == MEMORY else []))
 
 
 def training_schedule(

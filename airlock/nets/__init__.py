@@ -2,7 +2,7 @@
 
 In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Module` that maps a batch to logits.
 
-    registry     networks by name, those of other packages, the user's own, and the seeds they start from
+    registry     networks by name, those of other packages, the user's own, also in memory, and their seeds
     classifiers  small networks that are trained from scratch
     compact      the all-convolutional family of RONA: large teachers, small students
     check        whether a network can be trained per sample
@@ -19,10 +19,14 @@ In: a name, the shape of a record and the number of classes. Out: a `torch.nn.Mo
 
 from airlock.nets.check import check
 from airlock.nets.registry import (
+    MEMORY,
     build,
     build_front,
     create,
     default_name,
+    held,
+    held_mark,
+    held_net,
     is_foreign,
     is_front,
     names,
@@ -31,11 +35,15 @@ from airlock.nets.registry import (
 )
 
 __all__ = [
+    "MEMORY",
     "build",
     "build_front",
     "check",
     "create",
     "default_name",
+    "held",
+    "held_mark",
+    "held_net",
     "is_foreign",
     "is_front",
     "names",

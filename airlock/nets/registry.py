@@ -1,4 +1,4 @@
-"""The table of built-in networks, those of other packages, the user's own, and the seeds they start from.
+"""The table of built-in networks, those of other packages, the user's own by name or in memory, and their seeds.
 
 A network of another package (entry points `airlock.nets`) is a function of `shape` and `classes`, as the user's own by
 `package.module:function` is. Both are strangers to the engine, and the same is asked of both: `nets.check`, the
@@ -8,12 +8,15 @@ bundle names it: `build` knows the built-in ones alone.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
+import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -99,6 +102,57 @@ def others() -> tuple[str, ...]:
     return OTHERS.names()
 
 
+# A network in memory.
+
+MEMORY = ":memory:"  # what a config says in place of a name
+_HELD: ContextVar[nn.Module | None] = ContextVar("airlock_net", default=None)
+
+
+@contextlib.contextmanager
+def held(net: nn.Module) -> Iterator[None]:
+    """Make a network in memory that of `MEMORY` until the block ends; it is copied, and never changed."""
+    token = _HELD.set(net)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
+def held_net() -> nn.Module:
+    """A copy of the network that is held, on the CPU, with its parameters as they are.
+
+    Raises:
+        NetError: There is none, as when a config file names `MEMORY`, or it cannot be copied.
+    """
+    found = _HELD.get()
+    if found is None:
+        raise NetError(
+            f"a network in memory, as net = '{MEMORY}' says",
+            "none",
+            "It was there in the Python session that made the release, and no name leads to it.",
+            "Pass it in Python: airlock.train_private(MODULE, ...), airlock.verify(BUNDLE, net=MODULE).",
+        )
+    try:
+        return copy.deepcopy(found).cpu()
+    except (RuntimeError, TypeError) as error:
+        raise NetError(
+            "a network that can be copied",
+            f"{type(found).__name__}, which cannot ({str(error).splitlines()[0]})",
+            "Training starts from a copy, and so does the trial in court.",
+            "Detach its parameters, and keep no locks, files or generators in it.",
+        ) from error
+
+
+def held_mark() -> str:
+    """A digest of the network that is held: its modules and its parameters."""
+    net = held_net()
+    total = hashlib.sha256(repr(net).encode())
+    for name, tensor in net.state_dict().items():
+        total.update(name.encode() + repr((tensor.shape, tensor.dtype)).encode())
+        total.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
 def is_foreign(name: object) -> bool:
     """Whether this names a network that is not Airlock's own: another package's, or `package.module:function`."""
     return isinstance(name, str) and (":" in name or name in OTHERS)
@@ -171,6 +225,8 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
 
 def create(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     """A built-in network, one of another package, or the user's own (`package.module:function`), from `seed`."""
+    if name == MEMORY:
+        return held_net()
     make = open_user_net if ":" in name else _open_foreign if name in OTHERS else build
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed)

@@ -35,6 +35,7 @@ from airlock.bundle.schema import (
     Words,
 )
 from airlock.mechanisms import Place
+from airlock.methods.contract import in_words
 from airlock.methods.interface import ONE_ANSWER, Interface
 
 CardVerdict = Literal["proven", "unproven", "doubt", "insecure"]
@@ -143,6 +144,9 @@ LABELS = {
     "randomised": "their labels, some of them changed at random",
 }
 CLEAR_LABELS = "The labels leave as they are: nothing protects them."
+READ_OFF = (
+    "Not covered: {what}, read off the records before the release. No ε pays for that: they must be public anyway."
+)
 SEVERAL_RECORDS = "People in these data have several records, and one record is protected: a person is protected less."
 LABELS_SCOPE = "It is about {all but}: labels leave as they are."
 RECOVERY = "Against everyone who tries to give back {from}, for pictures like those of {prior}: {rows}."
@@ -290,6 +294,7 @@ def strength_of(promise: StatedGuarantee, secure_noise: bool) -> Strength | None
 def uncovered(data: DataSummary, features: FeatureSummary | None) -> tuple[str, ...]:
     """What leaves beside the guarantee, or is covered less than it sounds; such a release is never marked as good."""
     lines = [CLEAR_LABELS] if features is not None and features.labels == "clear" else []
+    lines += [READ_OFF.format(what=in_words(data.read_off))] if data.read_off else []
     return (*lines, *([SEVERAL_RECORDS] if data.grouped else []))
 
 
@@ -355,7 +360,8 @@ def headline(promise: StatedGuarantee, secure_noise: bool, data: DataSummary, ow
     own_words = _unit(promise)
     public = PUBLIC_PART.format(share=f"{100 * data.public_share:.3g}%", **own_words) if about else ""
     only = ONLY_RECORDS if data.grouped and verdict(promise, secure_noise) == "proven" else ""
-    return _promised(promise, secure_noise) + only + public + own.headline
+    said = f" {READ_OFF.format(what=in_words(data.read_off))}" if data.read_off else ""
+    return _promised(promise, secure_noise) + said + only + public + own.headline
 
 
 def _unit(promise: StatedGuarantee) -> dict[str, str]:

@@ -102,6 +102,7 @@ TABLE_FRONT = (
     "What is known of a column before training was declared without looking at the private records; where its numbers "
     "are cut follows from counts with noise, which ε covers."
 )
+TABLE_FRONT_READ_OFF = "Where the numbers of a column are cut follows from counts with noise, which ε covers."
 TABLE_LEAVES = (
     "A model that adds up what each column says, and what pairs of columns say if there are enough records. The "
     "training saw the private records only through bounded contributions with random noise on top."
@@ -404,7 +405,8 @@ class Head(Channel[HeadFigures]):
 
     def _assumptions(self, public: Public | None = None) -> tuple[str, ...]:
         more = sentence(public) if public else planned_sentence(self.settings)
-        return (*ASSUMPTIONS, TABLE_FRONT if self.tabular else PUBLIC_FRONT, *more)
+        table = TABLE_FRONT_READ_OFF if "columns" in self.facts.read_off else TABLE_FRONT
+        return (*ASSUMPTIONS, table if self.tabular else PUBLIC_FRONT, *more)
 
 
 def _measured(net: Framed, public: Public | None) -> Details:
