@@ -92,7 +92,7 @@ CASES: tuple[tuple[str, Any, Any, str, str], ...] = (
         "none",
         "membership inference by someone who sees the predicted classes alone (labels)",
     ),
-    ("trust_models.unacceptable_assumptions", ["no such words"], ["LOT"], "'LOT'", "no such assumption"),
+    ("trust_models.unacceptable_assumptions", ["no such words"], ["EACH STEP DREW"], "'EACH STEP DREW'", "no such assumption"),
     ("side_channels.noise_made_on", ["cpu"], ["gpu"], "cpu", "gpu"),
     ("access_control.signers", [HOLDER, STRANGER], [REVIEWER], f"the holder ({HOLDER})", REVIEWER),
     ("access_control.approvers", [REVIEWER], [HOLDER], f"Ada ({REVIEWER})", HOLDER),
