@@ -21,7 +21,7 @@ ABOUT = {
 }
 KINDS: dict[str, dict[str, Any]] = {
     "weights": {"channel": "weights", "method": "gaussian", "epsilon": 8.0, "net": "linear", "settings": {"steps": 2}},
-    "strong": {"channel": "answers", "method": "head", "epsilon": 1.0, "about": ABOUT},
+    "strong": {"channel": "answers", "method": "head", "epsilon": 1.0, "about": ABOUT, "attack_share": 0.2},
     "twin": {"channel": "twin", "method": "sharded", "epsilon": 8.0},
     "student": {
         "channel": "student", "method": "private-teacher", "epsilon": 3.0, "split": {"public": 0.3},
@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "channel": "features", "method": "noised", "epsilon": 8.0, "split": {"public": 0.3}, "settings": {"layers": 1},
     },
     "answers": {
-        "channel": "answers", "method": "per-query", "epsilon": 1.0, "attack_share": 0.2, "settings": {"queries": 100},
+        "channel": "answers", "method": "per-query", "epsilon": 1.0, "settings": {"queries": 100},
     },
     "unproven": {
         "channel": "weights", "method": "published", "epsilon": 1.0, "net": "linear", "settings": {"steps": 1},
