@@ -118,8 +118,10 @@ def test_nothing_overlaps_is_cut_off_or_fades(browser: Any, tmp_path: Path, kind
     place.write_text(page_of(kind, which), encoding="utf-8")
     page = browser.new_page()
     page.goto(place.as_uri())
-    assert faults(page) == {}
     assert faults(page, folded=True) == {}
+    if kind == "features":  # what is folded takes no room
+        page.goto(place.as_uri())
+        assert faults(page) == {}
     page.close()
 
 
