@@ -26,7 +26,7 @@ from airlock.bundle.register import Counting
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, left_down, percent_up, size
 from airlock.bundle.rendering.page import ABOUT
 from airlock.bundle.rendering.strength import strength
-from airlock.bundle.rendering.text import CLEAR_LABELS, UNITS, measured
+from airlock.bundle.rendering.text import CLEAR_LABELS, UNITS, measured, scored
 from airlock.bundle.signing.signatures import Signatures
 
 UNVOUCHED = (
@@ -266,8 +266,7 @@ def _found(audit: Audit) -> Iterator[str]:
     """What attacks achieve, where chance is ruled out for all of their tries together."""
     of = f"; {audit.tries} tries were made, and this holds for all of them together" if audit.tries > 1 else ""
     for attack in audit.beating:
-        interval = f"{attack.score} {attack.value:.3f}, {attack.low:.3f} to {attack.high:.3f}"
-        yield f"The attack '{attack.name}' does better than chance: {interval}{of}."
+        yield f"The attack '{attack.name}' does better than chance: {scored(attack).sentence}{of}."
     for attack, rate in audit.rare_finds:
         yield (
             f"The attack '{attack.name}' finds {rate.value:.2%} of the members (at least {rate.low:.2%}) while it "
@@ -344,8 +343,8 @@ def _for(card: Card, dossier: Dossier | None) -> Iterator[str]:
     for attack in attacks:
         if attack not in better:
             yield (
-                f"The attack '{attack.name}' does no better than chance: {attack.score} {attack.value:.3f}, "
-                f"{attack.low:.3f} to {attack.high:.3f}; from {attack.smallest_effect:.3f} on it would have shown."
+                f"The attack '{attack.name}' does no better than chance: {scored(attack).sentence}; from "
+                f"{scored(attack).smallest} on it would have shown."
             )
     could = max((attack.could_refute for attack in attacks), default=0.0)
     if dossier and said is not None and measured(dossier.audit) <= said < could:

@@ -41,6 +41,7 @@ class Trained:
         tested: How many records it was tested on.
         accuracy: Its accuracy on these, as they were released.
         net: The name of its network.
+        noisy: Whether the features that it was tested on have noise.
     """
 
     release_id: str
@@ -48,6 +49,7 @@ class Trained:
     tested: int
     accuracy: float
     net: str
+    noisy: bool
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `--json` and report.json."""
@@ -98,7 +100,7 @@ def train_on(
     model = learn(learnt, len(classes), made.noise, epochs, seed, run, net)
     name = net or ("nearest-mean" if len(made.shape) == 1 else "icn")
     right = count_correct(model, tested)
-    report = Trained(card.release_id, len(learnt), len(tested), right / len(tested), name)
+    report = Trained(card.release_id, len(learnt), len(tested), right / len(tested), name, made.noise is not None)
     if out is not None:
         artefact = NetworkArtefact(model, name, made.shape, classes)
         text = json.dumps(report.to_dict() | {"classes": list(classes)}, indent=2, ensure_ascii=False) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,6 +23,9 @@ from airlock.cli.terminal import (
 )
 from airlock.errors import Refused
 
+if TYPE_CHECKING:
+    from airlock.bundle.gate import Weighing
+
 TITLES = {"reject": "Reasons to reject", "caution": "Reasons for caution", "release": "Reasons to release"}
 
 
@@ -30,6 +34,10 @@ def gate(
     bundle: Path = typer.Argument(help="The bundle's folder.", show_default=False),
     sacro: Path | None = typer.Option(
         None, "--sacro", metavar="DIR", help="Also write the audit as a SACRO-ML report into this new folder.",
+        show_default=False,
+    ),
+    html: Path | None = typer.Option(
+        None, "--html", help="Also write it as a page to this file: what to know, what to ask, where to sign.",
         show_default=False,
     ),
     signer: list[Path] = SignerOption,
@@ -44,7 +52,9 @@ def gate(
     """
     isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault, dossier
+    from airlock.bundle.files import replace_file
     from airlock.bundle.policy import load
+    from airlock.bundle.rendering.gate_page import first_line, render_gate
     from airlock.bundle.rendering.sacro import write_report
     from airlock.bundle.signing.keys import read_all
     from airlock.bundle.verify import weigh_folder
@@ -56,8 +66,11 @@ def gate(
     if as_json:
         print_json(weighing.to_dict())
     else:
-        lists = {title: getattr(weighing, name) for name, title in TITLES.items()}
-        print_lines(lambda width, plain: in_words(lists, weighing.open))
+        print_lines(lambda width, plain: in_words(weighing, first_line(weighing)))
+    if html is not None:
+        replace_file(html, render_gate(weighing, card, str(bundle)))
+        if not as_json:
+            print_text(f"Page, which stays inside: {shown(html)}")
     if sacro is not None:
         if not found.ok or card is None:
             what = "one of an earlier format" if found.ok else "a defect"
@@ -66,19 +79,11 @@ def gate(
     raise typer.Exit(0 if weighing.open else 1)
 
 
-def in_words(lists: dict[str, tuple[str, ...]], is_open: bool) -> str:
+def in_words(weighing: Weighing, first: str) -> str:
     """The verdict, then each list under its title."""
-    careful = len(lists.get(TITLES["caution"], ()))
-    if not is_open:
-        first = "Closed: there is a reason to reject."
-    elif careful:
-        first = (
-            f"Open: there is no reason to reject, and there {'is 1' if careful == 1 else f'are {careful}'} for caution."
-        )
-    else:
-        first = "Open: nothing here is a reason against the release."
     parts = [first]
-    for title, reasons in lists.items():
+    for name, title in TITLES.items():
+        reasons = getattr(weighing, name)
         parts += ["", f"{title} ({len(reasons)})", *(f"  - {reason}" for reason in reasons or ("none",))]
     return "\n".join(parts)
 

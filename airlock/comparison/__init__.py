@@ -12,7 +12,9 @@ In: a `CompareConfig`. Out: a `Comparison`, as JSON, as CSV and as a page. It is
     values    the values that make up a comparison
     results   its files on disk, and every finished cell
     advise    the chooser: which method for a stated need
+    choices   three choices from them: the best, the smallest, the fastest to serve
     page      the results of a comparison, and the page that shows them
+    bars      a row of a chart for every method
     charts    its charts
 """
 

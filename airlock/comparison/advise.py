@@ -185,7 +185,7 @@ def _smallest_first(fits: list[_Option]) -> list[_Option]:
 
 def _unfit_interface(need: Need) -> str:
     if need.receives == "white-box":
-        return "Its model stays inside and only answers leave, and the receiver needs the thing itself."
+        return "Its model stays inside and only answers leave, and the receiver needs the model."
     if need.runs_on == "phone":
         return "Its model stays inside and answers over the network, and it must run on a phone."
     return ""
@@ -298,7 +298,7 @@ def _sentence(fits: Sequence[_Option], need: Need, epsilon: float, beside: _Besi
 def _in_words(need: Need) -> str:
     """The need as the object of "for"."""
     what = {
-        "white-box": "a receiver who gets the thing itself",
+        "white-box": "a receiver who gets the model",
         "black-box": "a receiver who may only ask",
         None: "any receiver",
     }[need.receives]

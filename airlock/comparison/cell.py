@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import shutil
+import statistics
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from airlock import data, methods
 from airlock.accounting.guarantee import PROTECTED
@@ -22,12 +25,15 @@ from airlock.comparison.settings import BaselineSettings
 from airlock.comparison.values import CONFIDENCE, PUBLIC, AttackSummary, Cell, MethodVerdict
 from airlock.errors import AirlockError, Interrupted
 from airlock.mechanisms import Randomness
-from airlock.methods import Plan, open_case
+from airlock.methods import NetworkArtefact, Plan, open_case
+from airlock.methods.artefact import Artefact
 from airlock.pipeline import Preview, preview, train_openly
+from airlock.threads import one_thread
 from airlock.training import Recipe
 from airlock.training.loop import Progress
 
 _NO_START = ("CUBLAS_STATUS", "CUSOLVER_STATUS", "CUDNN_STATUS")  # usually because there is no memory left
+ANSWERS = 21  # that are timed
 CLAIMS = 10  # times as long: a trial ends once it refutes, and a slow machine should not change the verdict
 
 
@@ -156,8 +162,22 @@ def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
         seconds=seconds,
         bytes=packing_of(release.artefact.kind).size(release.artefact),
         parameters=release.artefact.parameters,
+        answer_milliseconds=_answer_milliseconds(release.artefact),
         queries=queries,
     )
+
+
+def _answer_milliseconds(artefact: Artefact) -> float | None:
+    """The processor time of one answer on one thread, the median of many; None where no network leaves."""
+    if not isinstance(artefact, NetworkArtefact):
+        return None
+    like, taken = torch.zeros(1, *artefact.input_shape), []
+    with one_thread(), torch.no_grad():
+        for _ in range(ANSWERS):
+            begin = time.thread_time()
+            artefact.net(like)
+            taken.append(1000 * (time.thread_time() - begin))
+    return statistics.median(taken[1:])  # the first is a warm-up
 
 
 def planned_questions(plan: Plan) -> int | None:

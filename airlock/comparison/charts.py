@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from airlock.bundle.rendering import svg
 from airlock.bundle.rendering.svg import Range
@@ -29,7 +30,8 @@ _SHAPES: dict[Standing, str] = {
     "empirical": '<path d="M0-6.2L6.2 0 0 6.2-6.2 0z"/>',
     "none": '<rect x="-4.7" y="-4.7" width="9.4" height="9.4"/>',
 }
-_WIDTH, _HEIGHT, _TALL = 360, 262, 340
+_WIDTH, _HEIGHT = 360, 262
+_MIDDLE = 13.0  # of a bar
 _LEFT, _TOP, _BOTTOM = 42, 32, 46
 _ROW = 14.0  # between two lines of text
 
@@ -39,15 +41,12 @@ class DataPoint:
     """One method at one ε.
 
     Args:
-        x: The requested ε, or the score of the strongest attack.
-        y: Accuracy.
-        low: Lower end of the accuracy's interval.
+        x: The requested ε.
+        y: Accuracy, or in a bar any other figure.
+        low: Lower end of its interval.
         high: Upper end.
         standing: Determines colour and shape.
-        label: A short label, shown next to a point that is not part of a line.
         says: The text for screen readers and tooltips.
-        x_low: Lower end of the interval on the x-axis; the point itself if there is none.
-        x_high: Upper end.
     """
 
     x: float
@@ -55,10 +54,7 @@ class DataPoint:
     low: float
     high: float
     standing: Standing
-    label: str
     says: str
-    x_low: float | None = None
-    x_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,43 +124,28 @@ def draw_accuracy(
     return _panel(name, title, f"Accuracy over ε. {' '.join(says)}", parts)
 
 
-def draw_attacks(name: str, title: str, points: Sequence[DataPoint], across: Range, score: Range) -> str:
-    """Accuracy over the score of the strongest attack; a number at each point. Left and up is better.
+def draw_bar(point: DataPoint, across: Range, level: float | None = None) -> str:
+    """One result on a scale as wide as its cell: interval, mark, and the level it has to beat; read out as `says`.
 
     Args:
-        name: Makes the identifiers of this figure unique within a page.
-        title: The title above it.
-        points: One point per method.
-        across: The range of accuracy.
-        score: The range of scores, the same for every panel.
+        point: Its `y`, `low` and `high` are drawn.
+        across: The range of the scale.
+        level: Where the dashed line is; None for no line.
     """
-    frame = _Frame(18, across, _TALL)
 
-    def x_of(value: float) -> float:
-        share = (min(max(value, score.low), score.high) - score.low) / (score.high - score.low)
-        return round(_LEFT + 8 + (frame.wide - 16) * share, 1)
+    def at(value: float) -> str:
+        share = (value - across.low) / (across.high - across.low)
+        return f"{100 * min(1.0, max(0.0, share)):.2f}%"
 
-    parts = frame.grid()
-    for value in score.ticks:
-        parts += frame.tick(x_of(value), f"{value:g}")
-    if score.low <= 0.5 <= score.high:
-        parts.append(svg.element("path", class_="chance", d=f"M{x_of(0.5)} {_TOP}V{frame.bottom}"))
-        parts.append(_text(x_of(0.5) - 4, frame.bottom - 5, "chance", "end", "soft"))
-    parts.append(_text(_LEFT + frame.wide / 2, _TALL - 8, "AUC of the strongest attack", "middle", "soft"))
-    taken = [(x_of(point.x), frame.y(point.y)) for point in points]
-    for point, (x, y) in zip(points, list(taken), strict=True):
-        low, high = x_of(point.x if point.x_low is None else point.x_low), x_of(point.x_high or point.x)
-        whisker = svg.element("path", class_="whisker faint", d=f"M{low} {y}H{high}")
-        parts.append(_said(point, whisker + _dot(point.standing, x, y)))
-    for point, (x, y) in zip(points, list(taken), strict=True):
-        place = _free(x, y, taken, frame)
-        taken.append(place)
-        if math.dist(place, (x, y)) > 15:
-            way = f"M{x:g} {y:g}L{place[0]:g} {place[1]:g}"
-            parts.append(svg.element("path", class_=f"whisker s-{point.standing}", d=way))
-        parts.append(_text(place[0], place[1] + 4, point.label, "middle", f"number s-{point.standing}"))
-    says = " ".join(f"{point.label}: {point.says}" for point in points)
-    return _panel(name, title, f"Accuracy over the score of the strongest attack. {says}", parts, _TALL)
+    parts = [svg.element("line", class_="axis", x1="0%", x2="100%", y1=_MIDDLE, y2=_MIDDLE)]
+    if level is not None and across.low <= level <= across.high:
+        parts.append(svg.element("line", class_="chance", x1=at(level), x2=at(level), y1=0, y2=2 * _MIDDLE))
+    parts.append(svg.element("line", class_="reach", x1=at(point.low), x2=at(point.high), y1=_MIDDLE, y2=_MIDDLE))
+    dot = svg.element("g", _SHAPES[point.standing], class_="dot")
+    parts.append(svg.element("svg", dot, x=at(point.y), y=_MIDDLE, overflow="visible"))
+    content = f"<title>{escape(point.says)}</title>{''.join(parts)}"
+    kind = f"bar s-{point.standing}"
+    return svg.element("svg", content, class_=kind, width="100%", height=2 * _MIDDLE, role="img", aria_label=point.says)
 
 
 @dataclass(frozen=True)
@@ -250,18 +231,6 @@ def _names(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
     return [
         _text(x, y - over + 4, _short(name), "start", kind) for y, (_, name, kind) in zip(places, rows, strict=True)
     ]
-
-
-def _free(x: float, y: float, taken: Sequence[tuple[float, float]], frame: _Frame) -> tuple[float, float]:
-    """The nearest free position for a number next to its point; to the right of it if none is free."""
-    for radius in (13.0, 19.0, 26.0, 34.0, 44.0, 56.0, 70.0):
-        for turn in (0, 7, 1, 4, 3, 5, 6, 2):
-            angle = turn * math.pi / 4
-            across, down = round(x + radius * math.cos(angle), 1), round(y + radius * math.sin(angle), 1)
-            inside = _LEFT + 6 < across < _WIDTH - 8 and _TOP - 4 < down < frame.bottom - 4
-            if inside and all(abs(across - a) > 14 or abs(down - b) > 11 for a, b in taken):
-                return across, down
-    return x + 13.0, y
 
 
 def _dot(standing: Standing, x: float, y: float) -> str:

@@ -27,11 +27,14 @@ from markupsafe import Markup
 
 from airlock.bundle.files import replace_file
 from airlock.bundle.rendering import formatting, page, svg
-from airlock.bundle.rendering.page import BADGES, day, file_size, percent, tight
+from airlock.bundle.rendering.page import day, file_size, percent, tight
+from airlock.bundle.rendering.strength import strength
+from airlock.bundle.rendering.text import Mark, mark
 from airlock.comparison import charts
+from airlock.comparison.bars import Shown, accuracy_bars, attack_bars, is_aside
+from airlock.comparison.choices import choices
 from airlock.comparison.values import (
     PUBLIC,
-    WORDS,
     Advice,
     AttackSummary,
     Cell,
@@ -64,6 +67,10 @@ NO_BETTER = (
     "No better than blind guessing, which is right {blind} of the time: {names}. Their accuracy says nothing, however "
     "high it is; `airlock gate` rejects such a release."
 )
+SAYS_STRENGTH = (
+    "Proven, {joined}, at this ε: whoever guesses whether {one} was used, right half the time without the release, is "
+    "right at most {guess} of the time with it: {means}."
+)
 NAME = "report.html"
 PLAIN = "weights/gaussian"  # plain DP-SGD, the reference for every channel
 CHANNELS = {
@@ -79,8 +86,8 @@ MAY_BE_SHOWN = (
     "would be computed from private records and covered by no ε."
 )
 RECEIVES = {
-    "white-box": "the receiver gets the thing itself (white-box)",
-    "black-box": "the receiver may only ask (black-box)",
+    "white-box": "the receiver gets the model",
+    "black-box": "the receiver may only ask",
     None: "nothing was said about who receives it",
 }
 
@@ -190,7 +197,7 @@ class Comparison(Frozen):
 _COLUMNS = (
     "method", "channel", "status", "epsilon_asked", "epsilon", "claim_epsilon", "seed", "accuracy", "low", "high",
     "correct", "records", "majority", "balanced_accuracy", "scores_auc", "use",
-    "epsilon_measured", "seconds", "bytes", "parameters", "queries", "error",
+    "epsilon_measured", "seconds", "bytes", "parameters", "answer_milliseconds", "queries", "error",
 )  # fmt: skip
 
 
@@ -201,29 +208,6 @@ def _seeds(seeds: tuple[int | None, ...]) -> str:
 
 
 # The page.
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One line of the table: a row, the standing of its guarantee, and the strongest attack on it over the seeds."""
-
-    number: int
-    row: Row
-    standing: Standing
-    auc_low: float | None
-    auc_high: float | None
-    verdict: MethodVerdict | None
-
-    @property
-    def says(self) -> str:
-        """The line as a sentence, for screen readers."""
-        row = self.row
-        at = "" if row.epsilon_asked is None else f" at ε = {row.epsilon_asked:g}"
-        score = "" if row.auc is None else f", AUC of the strongest attack {row.auc:.2f}"
-        return (
-            f"{words_for(row.method)}{at}: accuracy {percent(row.accuracy)} ({percent(row.low)} to {percent(row.high)})"
-            f"{score}, {charts.WORDS[self.standing]}."
-        )
 
 
 @dataclass(frozen=True)
@@ -264,7 +248,8 @@ def render(found: Comparison) -> str:
         importlib.resources.files("airlock.comparison").joinpath("templates/compare.js").read_text(encoding="utf-8")
     )
     shown = lines(found)
-    chosen = found.advice.method
+    epsilon = chart_epsilon(found)
+    blind = max([1.0 / max(1, len(found.data.classes)), *(line.row.majority or 0.0 for line in shown)])
     return (
         _environment()
         .get_template("compare.html.j2")
@@ -273,20 +258,48 @@ def render(found: Comparison) -> str:
             themed=True,
             script=Markup(script),
             allowed=Markup(page.allow_script(script)),
-            badge=BADGES["proven" if chosen else "unproven"],
+            state=state(found),
+            strength=strength_words(found),
             first_lines=first_lines(found),
             inside=INSIDE if not found.data.named else "Public data",
             need=need_words(found.need),
             no_better=found.no_better(),
+            choices=choices(found.advice, found.rows(), len(found.data.classes)),
+            epsilon=epsilon,
+            bars=accuracy_bars(shown, epsilon, blind) if shown else None,
+            attack_bars=attack_bars(shown, epsilon) if any(line.row.auc is not None for line in shown) else None,
             lines=shown,
             standings=[one for one in charts.WORDS if any(line.standing == one for line in shown)],
             accuracy=accuracy_figures(found, shown),
-            attacks=attack_figures(found, shown),
             ways=ways(found, shown),
             gaps=gaps(found),
             untried=untried(found.cells),
         )
     )
+
+
+def chart_epsilon(found: Comparison) -> float:
+    """The ε that is drawn: that of the choice, else the middle one of those compared."""
+    if found.advice.epsilon is not None:
+        return found.advice.epsilon
+    return sorted(found.epsilons)[(len(found.epsilons) - 1) // 2] if found.epsilons else 1.0
+
+
+def state(found: Comparison) -> Mark:
+    """Colour and shape of the page: green only for a proof that is strong at the ε of the choice."""
+    if found.advice.method is None or found.advice.epsilon is None:
+        return "unproven"
+    return mark("proven", strength(found.advice.epsilon, found.delta), ())
+
+
+def strength_words(found: Comparison) -> str:
+    """How much the ε of the choice promises; empty if nothing is chosen."""
+    advice = found.advice
+    if advice.method is None or advice.epsilon is None:
+        return ""
+    level = strength(advice.epsilon, found.delta)
+    guess = formatting.percent_up(formatting.best_guess(advice.epsilon, found.delta))
+    return SAYS_STRENGTH.format(joined=level.joined, one="one record", guess=guess, means=level.means)
 
 
 def first_lines(found: Comparison) -> tuple[str, ...]:
@@ -340,13 +353,13 @@ def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
         return []
     epsilons = found.epsilons or (1.0,)
     open_levels = [
-        charts.ReferenceLevel(words_for(line.row.method), _point(line)) for line in shown if _is_aside(line.row)
+        charts.ReferenceLevel(words_for(line.row.method), _point(line)) for line in shown if is_aside(line.row)
     ]
     plain = charts.Series("DP-SGD", _points(shown, PLAIN), aside=True)
     drawn: list[Markup] = []
     for channel in _channels(shown):
         own = _methods(shown, channel)
-        seen = [line.row for line in shown if _is_aside(line.row) or line.row.method in (PLAIN, *own)]
+        seen = [line.row for line in shown if is_aside(line.row) or line.row.method in (PLAIN, *own)]
         across = svg.span(value for row in seen for value in (row.low, row.high))
         methods = [charts.Series(_short(method), _points(shown, method)) for method in own]
         levels = [
@@ -366,26 +379,9 @@ def accuracy_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
     return drawn
 
 
-def attack_figures(found: Comparison, shown: Sequence[Shown]) -> list[Markup]:
-    """One panel per ε with all methods; rows without an ε are in every panel."""
-    known = [line for line in shown if line.row.auc is not None]
-    if not known:
-        return []
-    score = svg.span([0.5, *(value for line in known for value in (line.auc_low, line.auc_high) if value is not None)])
-    drawn: list[Markup] = []
-    for epsilon in found.epsilons:
-        here = [line for line in known if line.row.epsilon_asked in (None, epsilon)]
-        if any(line.row.epsilon_asked is not None for line in here):
-            points = [_attacked(line) for line in here]
-            across = svg.span(line.row.accuracy for line in here)
-            name, title = f"attacks-{len(drawn)}", f"At ε = {epsilon:g}"
-            drawn.append(Markup(charts.draw_attacks(name, title, points, across, score)))
-    return drawn
-
-
 def _channels(shown: Sequence[Shown]) -> list[str]:
     """The channels that have a row: Airlock's own in their usual order, then any others."""
-    found = {line.row.channel for line in shown if not _is_aside(line.row)}
+    found = {line.row.channel for line in shown if not is_aside(line.row)}
     return [*(name for name in CHANNELS if name in found), *sorted(found - set(CHANNELS))]
 
 
@@ -405,17 +401,7 @@ def _points(shown: Sequence[Shown], method: str) -> list[charts.DataPoint]:
 
 def _point(line: Shown) -> charts.DataPoint:
     row = line.row
-    return charts.DataPoint(
-        row.epsilon_asked or 1.0, row.accuracy, row.low, row.high, line.standing, _short(row.method), line.says
-    )
-
-
-def _attacked(line: Shown) -> charts.DataPoint:
-    row = line.row
-    return charts.DataPoint(
-        row.auc or 0.5, row.accuracy, row.low, row.high, line.standing, str(line.number), line.says, line.auc_low,
-        line.auc_high,
-    )  # fmt: skip
+    return charts.DataPoint(row.epsilon_asked or 1.0, row.accuracy, row.low, row.high, line.standing, line.says)
 
 
 def ways(found: Comparison, shown: Sequence[Shown]) -> list[tuple[str, list[Way]]]:
@@ -453,7 +439,7 @@ def gaps(found: Comparison) -> list[Gap]:
     listed += [Gap(what, reason) for what, reason in found.left_out()]
     listed += [Gap(f"{one.method}, trial before the court", one.error) for one in found.court if one.error is not None]
     tried = {one.method for one in found.court} | {one.method for one in found.dropped if one.seed is None}
-    methods = dict.fromkeys(cell.method for cell in found.cells if not _is_aside(cell))
+    methods = dict.fromkeys(cell.method for cell in found.cells if not is_aside(cell))
     listed += [Gap(f"{one}, trial before the court", "No trial was made.") for one in methods if one not in tried]
     return listed
 
@@ -474,11 +460,6 @@ def untried(cells: Iterable[Cell]) -> list[Gap]:
 def _cell(one: Cell) -> str:
     asked = () if one.epsilon_asked is None else (one.epsilon_asked,)
     return f"{words_for(one.method, asked)}, seed {one.seed}"
-
-
-def _is_aside(one: Cell | Row) -> bool:
-    """Whether it is only a reference and cannot be released."""
-    return one.method in WORDS
 
 
 def _short(method: str) -> str:

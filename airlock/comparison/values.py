@@ -126,6 +126,8 @@ class Cell(Frozen):
         seconds: Total time, attacks included.
         bytes: The size of what leaves, without card and pages; null for the baseline.
         parameters: The number of parameters of the network that leaves; null if none leaves.
+        answer_milliseconds: The processor time of one answer by the network that leaves, on one thread where it was
+            run; null if none leaves, and in results of earlier versions.
         leaves: What leaves, in one sentence.
         protects: Whom the guarantee protects, in one sentence.
         queries: How many questions the guarantee covers; null if unlimited.
@@ -155,6 +157,7 @@ class Cell(Frozen):
     seconds: Seconds
     bytes: Count | None = None
     parameters: Count | None = None
+    answer_milliseconds: Seconds | None = None
     leaves: str = ""
     protects: str = ""
     queries: Count | None = None
@@ -188,6 +191,7 @@ class Row(Frozen):
         seconds: The mean over the seeds.
         bytes: The largest over the seeds.
         parameters: The largest over the seeds.
+        answer_milliseconds: The mean over the seeds.
         queries: The smallest over the seeds.
     """
 
@@ -213,6 +217,7 @@ class Row(Frozen):
     seconds: Seconds
     bytes: Count | None
     parameters: Count | None
+    answer_milliseconds: Seconds | None = None
     queries: Count | None
 
 
@@ -359,6 +364,7 @@ def _row(cells: list[Cell]) -> Row:
         seconds=fmean(cell.seconds for cell in cells),
         bytes=max((cell.bytes for cell in cells if cell.bytes is not None), default=None),
         parameters=max((cell.parameters for cell in cells if cell.parameters is not None), default=None),
+        answer_milliseconds=_mean(_there(cell.answer_milliseconds for cell in cells)),
         queries=min((cell.queries for cell in cells if cell.queries is not None), default=None),
     )
 

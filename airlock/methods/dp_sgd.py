@@ -71,7 +71,7 @@ ASSUMPTIONS = (
     ONE_RECORD,
     SIZE,
     "Network, settings and class names were chosen without looking at the private records.",
-    "The random choices of lots, augmentation, dropout and noise stay secret and are not used again.",
+    "Which records each step drew, how they were changed at random, and the noise stay secret and are not used again.",
     NOTHING_ELSE_LEAVES,
 )
 BROUGHT = "The network came with its initial weights, which were made without the private records."

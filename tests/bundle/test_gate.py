@@ -47,7 +47,7 @@ def test_a_proven_release_with_fitting_attacks_passes(config: ReleaseConfig):
     assert found.open
     assert found.reject == ()
     assert says(found.release, "Proven: ε = 2.37")
-    assert says(found.release, "'gradient norm' does no better than chance: AUC 0.512, 0.456 to 0.569")
+    assert says(found.release, "it names the used one 51.2% of the time (45.6% to 56.9%; AUC); from 56.0% on it would")
     assert says(found.release, "could have refuted ε = 2.37 and did not")
     assert says(found.release, "The noise is secret")
     assert says(found.release, "The bundle verifies")
@@ -101,7 +101,7 @@ def test_a_defect_and_a_card_that_cannot_be_read_close_the_gate(config: ReleaseC
         ({"assumptions": ("The front end is public.",)}, "Check that this is true: The front end is public."),
         (
             {"audit": attacks(value=0.55, low=0.52)},
-            "'loss threshold' does better than chance: AUC 0.550, 0.520 to 0.569; 6 tries",
+            "names the used one 55.0% of the time (52.0% to 56.9%; AUC); 6 tries",
         ),
         ({"audit": attacks(non_members=400)}, "400 non-members took part"),
         ({"audit": attacks(could_refute=1.9)}, "could not have refuted ε = 2.37: they show 1.90 at most"),
@@ -125,7 +125,7 @@ def test_several_attacks_are_several_tries(config: ReleaseConfig):
     assert luck.attacks[0].beats_chance()
     found = judged(config, luck)
     assert not says(found.caution, "better than chance")
-    assert says(found.release, "'loss threshold' does no better than chance: AUC 0.540")
+    assert says(found.release, "no better than chance: of two records, one used and one not, it names the used one 54")
     sure = judged(config, attacks(value=0.6, low=0.57, high=0.63))
     assert says(sure.caution, "does better than chance")
     assert not says(sure.release, "no better than chance")

@@ -14,6 +14,8 @@ from airlock.accounting import to_json
 from airlock.bundle import Vault
 from airlock.bundle.register import RegisterPlace, filter_of, open_at
 from airlock.cli import app
+from tests.bundle.test_browser import browser as browser
+from tests.reading import faults
 
 runner = CliRunner()
 NOISE = dpa.GaussianDpEvent(4.0)
@@ -107,6 +109,17 @@ def test_the_page_loads_and_runs_nothing(here: Path) -> None:
         assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert '<polyline points="' in page
+
+
+@pytest.mark.browser
+def test_the_page_is_readable_at_every_width_in_both_colours_and_on_paper(browser: Any, here: Path) -> None:
+    created()
+    some_years()
+    run("show", "people.db", "--html", "page.html")
+    page = browser.new_page()
+    page.goto((here / "page.html").as_uri())
+    assert faults(page, folded=True) == {}
+    page.close()
 
 
 def test_verify_says_whether_it_is_intact(here: Path) -> None:

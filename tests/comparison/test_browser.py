@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from airlock.comparison.page import write_page
 from tests.bundle.test_browser import browser as browser
 from tests.bundle.test_browser import contrast
 from tests.comparison.example import comparison
+from tests.reading import faults
 
 pytestmark = pytest.mark.browser
 
@@ -43,6 +45,7 @@ def column(page: Any, number: int) -> list[str]:
 
 
 def test_the_table_is_sorted_by_mouse_and_by_keyboard(page: Any) -> None:
+    page.get_by_role("heading", name="All results").click()
     heads = page.locator(".sortable thead th")
     assert heads.nth(1).get_attribute("aria-sort") == "ascending"
     button = heads.nth(2).locator("button")
@@ -84,10 +87,22 @@ def test_colours_change_by_the_button_and_follow_the_reader_before(page: Any) ->
     assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 
+@pytest.mark.parametrize("folded", [False, True])
+def test_nothing_overlaps_or_is_cut_off_and_all_text_stands_out(page: Any, folded: bool) -> None:
+    assert faults(page, folded=folded) == {}
+
+
+MARKS = """all => all.map(one => { const box = one.getBoundingClientRect(); return [box.top, box.bottom]; })"""
+
+
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_wider_than_the_window(page: Any, width: int) -> None:
+def test_no_mark_covers_another_and_the_page_is_short(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    marks = sorted(page.locator(".bars").first.locator(".bar .dot").evaluate_all(MARKS))
+    assert len(marks) == len({row.method for row in comparison().rows() if row.epsilon_asked in (None, 3.0)})
+    assert all(above[1] <= below[0] for above, below in itertools.pairwise(marks))
+    assert page.evaluate("document.documentElement.scrollHeight") < 4 * 900
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     if width == 1280:
         assert page.locator(".scroll").evaluate("node => node.scrollWidth <= node.clientWidth")
     sizes = page.eval_on_selector_all(".chart text", "all => all.map(one => one.getBoundingClientRect().height)")
@@ -100,6 +115,7 @@ def test_without_script_everything_can_be_read(browser: Any, url: str) -> None:
     page.goto(url)
     said = page.inner_text("body")
     assert "What was not tested" in said
+    page.get_by_role("heading", name="All results").click()
     assert page.locator(".sortable tbody tr").count() == len(comparison().rows())
     assert page.locator("button.theme").is_hidden()
     context.close()

@@ -10,16 +10,14 @@ import pytest
 
 from airlock.bundle.rendering.svg import Range
 from airlock.comparison import charts
-from airlock.comparison.charts import DataPoint, ReferenceLevel, Series, draw_accuracy, draw_attacks, glyph
+from airlock.comparison.charts import DataPoint, ReferenceLevel, Series, draw_accuracy, draw_bar, glyph
 
 ACROSS = Range(0.0, 1.0, (0.0, 0.5, 1.0))
 HOSTILE = '"><script>alert(1)</script>'
 
 
 def point(x: float, y: float, standing: charts.Standing = "proven", label: str = "1") -> DataPoint:
-    return DataPoint(
-        x, y, max(0.0, y - 0.05), min(1.0, y + 0.05), standing, label, f"{label} at {x:g}.", x - 0.02, x + 0.02
-    )
+    return DataPoint(x, y, max(0.0, y - 0.05), min(1.0, y + 0.05), standing, f"{label} at {x:g}.")
 
 
 def tree(svg: str) -> ET.Element:
@@ -60,24 +58,25 @@ def test_names_of_lines_that_end_together_do_not_cover_each_other() -> None:
     assert rows[-1] <= 262
 
 
-def test_numbers_of_points_stay_apart_and_inside() -> None:
-    points = [point(0.5 + n / 1000, 0.9 + n / 500, "claimed", str(n)) for n in range(15)]
-    found = tree(draw_attacks("b", "At ε = 1", points, ACROSS, Range(0.45, 0.7, (0.5, 0.6))))
-    labels = [one for one in found.iter("text") if "number" in one.get("class", "")]
-    places = [(float(one.get("x", "")), float(one.get("y", ""))) for one in labels]
-    assert len(places) == 15
-    for n, (x, y) in enumerate(places):
-        assert 0 < x < 360
-        assert 0 < y < 340
-        assert all(abs(x - a) > 13 or abs(y - b) > 10 for a, b in places[:n])
+def test_a_bar_shows_its_interval_its_mark_and_what_it_has_to_beat() -> None:
+    found = tree(draw_bar(point(1.0, 0.75, "refuted"), Range(0.5, 1.0, (0.5, 1.0)), 0.6))
+    (mark,) = [one for one in found.iter("svg") if one is not found]
+    (reach,) = [one for one in found.iter("line") if one.get("class") == "reach"]
+    (level,) = [one for one in found.iter("line") if one.get("class") == "chance"]
+    assert (mark.get("x"), level.get("x1")) == ("50.00%", "20.00%")
+    assert float((reach.get("x1") or "")[:-1]) < 50 < float((reach.get("x2") or "")[:-1])
+    assert found.findtext("title") == found.get("aria-label") != ""
+    for one in (0.1, 2.0):
+        assert 'class="chance"' not in draw_bar(point(1.0, 0.75), Range(0.5, 1.0, (0.5, 1.0)), one)
+    assert 'class="chance"' not in draw_bar(point(1.0, 0.75), Range(0.5, 1.0, (0.5, 1.0)))
 
 
 def test_figures_can_be_read_aloud() -> None:
-    svg = draw_attacks("b", "At ε = 1", [point(0.6, 0.9, "refuted", "4")], ACROSS, Range(0.5, 0.7, (0.5,)))
-    found = tree(svg)
+    lines = [Series("m4", [point(0.6, 0.9, "refuted", "4")])]
+    found = tree(draw_accuracy("b", "weights", lines, [], (0.6,), ACROSS))
     assert found.get("role") == "img"
     named = (found.get("aria-labelledby") or "").split()
-    assert found.findtext(f"*[@id='{named[0]}']") == "At ε = 1"
+    assert found.findtext(f"*[@id='{named[0]}']") == "weights"
     assert "4 at 0.6." in (found.findtext("desc") or "")
 
 
@@ -85,7 +84,7 @@ def test_names_are_text_and_never_markup() -> None:
     lines = [Series(HOSTILE, [point(1.0, 0.5, label=HOSTILE)])]
     for svg in (
         draw_accuracy(HOSTILE, HOSTILE, lines, [ReferenceLevel(HOSTILE, lines[0].points[0])], (1.0,), ACROSS),
-        draw_attacks(HOSTILE, HOSTILE, lines[0].points, ACROSS, ACROSS),
+        draw_bar(lines[0].points[0], ACROSS),
     ):
         tags = {one.tag for one in tree(svg).iter()}
         assert "script" not in tags

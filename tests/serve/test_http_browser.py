@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from airlock.serve.service import Service
 from tests.bundle.conftest import FACTS, guarantee, make_release, noise
 from tests.bundle.test_browser import browser as browser
 from tests.bundle.test_browser import contrast
+from tests.reading import faults
 from tests.serve.selling import Priced, make, running
 
 pytestmark = pytest.mark.browser
@@ -38,9 +38,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, S
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", ["/", "/budget", "/docs", "/card"])
-def test_pages_are_readable(
-    browser: Any, shop: tuple[str, str, Service], path: str, scheme: str, width: int, tmp_path: Path
-) -> None:
+def test_pages_are_readable(browser: Any, shop: tuple[str, str, Service], path: str, scheme: str, width: int) -> None:
     where, token, _ = shop
     context = browser.new_context(
         viewport={"width": width, "height": 900},
@@ -59,7 +57,8 @@ def test_pages_are_readable(
     assert complaints == []
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert contrast(page) >= 7
-    page.screenshot(path=tmp_path / f"{path[1:]}-{scheme}-{width}.png", full_page=True)
+    if (scheme, width) == ("light", 390):
+        assert faults(page, folded=True) == {}, "at every width, in both colours, and on paper"
     context.close()
 
 

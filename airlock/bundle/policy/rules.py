@@ -277,7 +277,10 @@ def _auc(given: Evidence, most: float) -> Found:
     for attack in attacks:
         found = max(attack.high, 1 - attack.low)
         if attack.score == "AUC" and found > most:
-            why = f"The AUC of the attack '{attack.name}' lies between {attack.low:.3f} and {attack.high:.3f}."
+            why = (
+                f"The AUC of the attack '{attack.name}' (how often it tells a used record from another) lies between "
+                f"{attack.low:.3f} and {attack.high:.3f}."
+            )
             yield Finding(f"up to {found:.3f}", f"at most {most:g}", why)
     if given.dossier is None:
         yield Finding("no dossier", f"at most {most:g}", UNSEEN, checked=False)

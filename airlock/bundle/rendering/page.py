@@ -107,6 +107,14 @@ VIEWS = {
     "features": "The attacker holds the released features, and knows some records with theirs.",
     "front": "The attacker holds the released features and the front end that made them.",
 }
+HAS = {
+    "white-box": "the model with its weights",
+    "black-box": "how sure it is of each class",
+    "labels": "the class that it names",
+    "interface": "answers, with their noise",
+    "features": "the features, and some records with theirs",
+    "front": "the features and the front end",
+}
 GIVES = {
     "logits": "one noisy number a class (logits)",
     "probabilities": "one noisy probability a class",
@@ -194,6 +202,8 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         as_tensor=as_tensor,
         figures=formatting,
         about_rows=about_rows,
+        undeclared=undeclared,
+        scored=text.scored,
         size_rows=size_rows,
         beside_blind=compare_with_blind,
         useful_rows=useful_rows,
@@ -233,10 +243,15 @@ def about_rows(about: About) -> list[tuple[str, str]]:
     return [(says, getattr(about, key) or UNDECLARED) for key, says in ABOUT.items()]
 
 
+def undeclared(about: About) -> list[str]:
+    """What was not declared, as it follows "ask for"."""
+    return [says[0].lower() + says[1:] for says, said in about_rows(about) if said == UNDECLARED]
+
+
 MAJORITY = "share of the largest class: always naming it is right this often"
-BALANCED = "mean recall of the classes (balanced accuracy), in which rare classes count as much as frequent ones"
-AREA = "AUC: how often a record of the second class scores higher than one of the first; 50% by chance"
-CALIBRATION = "expected calibration error: how far its probabilities are off, on average"
+BALANCED = "mean over the classes of how many it finds (balanced accuracy): rare classes count as much as frequent ones"
+AREA = "how often a record of the second class scores higher than one of the first (AUC); 50% by chance"
+CALIBRATION = "how far its probabilities are off, on average (expected calibration error)"
 
 
 def useful_rows(card: Card) -> list[tuple[str, Figure]]:
@@ -256,7 +271,7 @@ def rows_of(found: Figures, classes: Sequence[str]) -> list[tuple[str, Figure]]:
     if found.calibration_error is not None:
         rows.append((CALIBRATION, found.calibration_error))
     names = list(classes) or [str(number) for number in range(len(found.recalls))]
-    recalls = [(f"recall of {name}", one) for name, one in zip(names, found.recalls, strict=True)]
+    recalls = [(f"how many of {name} it finds (recall)", one) for name, one in zip(names, found.recalls, strict=True)]
     told = [(name, one) for name, one in recalls if one.high - one.low < WIDE]
     return rows + (told if len(recalls) <= FEW_CLASSES else [])
 
@@ -395,6 +410,9 @@ def render_dossier(dossier: Dossier) -> str:
         strengths=STRENGTHS,
         words=text.UNITS.get(dossier.guarantee.unit, text.UNITS["record"]),
         about_rows=about_rows,
+        undeclared=undeclared,
+        scored=text.scored,
+        has=HAS,
         stays=STAYS,
         scale=scale,
         views=VIEWS,

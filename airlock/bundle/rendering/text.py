@@ -19,7 +19,15 @@ from typing import Literal
 from airlock.accounting import PrivacyFilter
 from airlock.accounting.guarantee import PROTECTED
 from airlock.auditing.evaluation import CONFIDENCE
-from airlock.auditing.result import AttributeResult, Audit, Findings, IdentificationResult, ReconstructionResult
+from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.result import (
+    AttackResult,
+    AttributeResult,
+    Audit,
+    Findings,
+    IdentificationResult,
+    ReconstructionResult,
+)
 from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.rendering.formatting import best_guess, cost_up, epsilon_up, one_in, percent_up, size, times
 from airlock.bundle.rendering.strength import Strength, strength
@@ -536,6 +544,44 @@ def _counted(register: LifetimeBudget) -> str:
         cost=cost_up(budget.share(register.cost)),
         spent=cost_up(budget.share(register.spent)),
         whole=f"{register.epsilon:g}",
+    )
+
+
+PAIR = "of two records, one used and one not, how often the attack names the used one (AUC)"
+PICKS = "of two records, one used and one not, it names the used one {value} of the time ({interval}; AUC)"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An attack's score as a reader takes it: its figures as text, what they mean, and both in a sentence."""
+
+    value: str
+    interval: str
+    chance: str
+    smallest: str
+    start: str
+    end: str
+    means: str
+    sentence: str
+
+
+def scored(attack: AttackResult | PaidAttack) -> Scored:
+    """An AUC is how often a pair is told apart, in percent; any other score keeps its name."""
+    pairs = attack.score == "AUC"
+
+    def said(value: float) -> str:
+        return f"{100 * value:.1f}%" if pairs else f"{value:.3f}"
+
+    value, interval, chance = said(attack.value), f"{said(attack.low)} to {said(attack.high)}", said(attack.chance)
+    return Scored(
+        value,
+        interval,
+        chance,
+        smallest=said(attack.smallest_effect) if isinstance(attack, AttackResult) else "",
+        start="0%" if pairs else "0",
+        end="100%" if pairs else "1",
+        means=f"{PAIR if pairs else attack.score}; {chance} by chance",
+        sentence=PICKS.format(value=value, interval=interval) if pairs else f"{attack.score} {value}, {interval}",
     )
 
 
