@@ -581,8 +581,8 @@ def _config_of(made: Bundle, overrides: Mapping[str, object], *, named: str | No
 def _require_same_data(made: card.Card, split: Split) -> None:
     facts = split.facts
     said = made.data
-    same = (said.shape, said.classes, said.records, said.people) == (
-        facts.shape, facts.classes, facts.records, facts.people,
+    same = (said.shape, said.classes, said.records, said.people, said.target) == (
+        facts.shape, facts.classes, facts.records, facts.people, facts.target,
     )  # fmt: skip
     if (said.people is None, said.grouped) != (facts.people is None, facts.grouped):
         raise ConfigError(
@@ -830,6 +830,8 @@ def _require_one_process(channel: Channel, group: Group) -> None:
 def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     """Identifies a run for its checkpoint: the same config finds it again, whoever receives it."""
     table = config.model_dump(mode="json", exclude={*bundle.NEVER_IN_A_BUNDLE, "about"})
+    if config.data.target is None:
+        del table["task"], table["data"]["target"]  # an unfinished run from before there were targets is found again
     if methods.is_free(config):
         table["method"] = "chosen"  # a run from before there was a choice is another one
     asked = json.dumps([table, insecure_seed], sort_keys=True)

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.config import Column, DataConfig, as_number
+from airlock.config import STEPS, Column, DataConfig, TargetRange, as_number
 from airlock.data.limits import check_bytes, check_ratio, reading
 from airlock.data.parquet_pages import largest_page
 from airlock.data.remarks import Fault, Faults
@@ -87,6 +87,14 @@ def labels(name: str, cells: Cells, classes: tuple[str, ...], faults: Faults, fi
     """Class names as positions."""
     known = Fault(f"not a declared class in column '{name}'", "Correct the cells or data.classes.")
     return _places(name, cells, Column(categories=classes), faults, first, known)
+
+
+def targets(name: str, cells: Cells, target: TargetRange, faults: Faults, first: int = 0) -> NDArray[np.int64]:
+    """Numbers to predict, as whole steps of their declared range: clamped to it, or their records left out."""
+    column = Column(min=target.min, max=target.max, outside=target.outside)
+    found, _ = _filled(name, cells, column, faults, first)
+    _outside(name, found, column, faults if target.outside == "refuse" else None, first)
+    return np.rint(STEPS * _scale(found, column)).astype(np.int64)
 
 
 def _filled(
@@ -193,6 +201,13 @@ def slots(column: Column) -> tuple[dict[str, int], int | None, int | None]:
     return index, rest, column.width - 1 if column.flagged else index[str(column.missing)]
 
 
+def declared(data: DataConfig, name: str) -> Column | None:
+    """What is declared of a column of the file: as a feature, or as the number to predict; None for text."""
+    if data.target is not None and name == data.label:
+        return Column(min=data.target.min, max=data.target.max)
+    return data.columns.get(name)
+
+
 # Files.
 
 _BLOCK_ROWS, _BLOCK_BYTES = 8192, 2**28
@@ -273,7 +288,11 @@ def encode_blocks(
     for cells in blocks:
         if data.person is not None:
             ids += [None if cell is None else str(cell) for cell in cells[data.person]]
-        ys.append(labels(label, cells[label], classes, faults, first))
+        ys.append(
+            labels(label, cells[label], classes, faults, first)
+            if data.target is None
+            else targets(label, cells[label], data.target, faults, first)
+        )
         check_bytes(path, 4 * features * (first + len(ys[-1])))
         xs.append(encode(data.columns, cells, faults, first))
         first += len(ys[-1])
@@ -419,13 +438,13 @@ def _parquet_blocks(path: Path, data: DataConfig, faults: Faults) -> Iterator[di
             names = list(find_columns(file.schema_arrow.names, data, path))
             for name in names:  # a type that is not read is refused before anything is
                 none = pa.nulls(0, file.schema_arrow.field(name).type)
-                _cells(name, none, data.columns.get(name), Faults(), 0)
+                _cells(name, none, declared(data, name), Faults(), 0)
             decoded = 4 * width(data.columns) * file.metadata.num_rows
             check_bytes(path, decoded)
             check_ratio(path, path.stat().st_size, decoded)
             rows, first = _rows_at_a_time(largest_page(path, file.metadata, names)), 0
             for batch in file.iter_batches(rows, columns=names, use_threads=False):
-                columns = {name: (batch.column(name), data.columns.get(name)) for name in names}
+                columns = {name: (batch.column(name), declared(data, name)) for name in names}
                 yield {name: _cells(name, *column, faults, first) for name, column in columns.items()}
                 first += batch.num_rows
 

@@ -174,6 +174,7 @@ class Channel(ABC, Generic[F]):
     withheld: ClassVar[tuple[str, ...]] = ()  # settings that stay in the vault
     # Whose presence it can protect: "record", "person". A subclass that computes something else says so again.
     units: ClassVar[frozenset[str]] = frozenset({"record"})
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification"})  # what it learns: "classification", "regression"
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:

@@ -17,6 +17,7 @@ from airlock.errors import TrainingError
 from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Stream
 from airlock.mechanisms.clipping import SMALLEST
 from airlock.training.distributed import ALONE, Group
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample import clipped_sum
 
 
@@ -45,6 +46,7 @@ class PrivateGradients:
         sampled: Whether lots are sampled; otherwise every record is in every lot.
         records_per_person: The bound on a person's records in a lot; None if records are protected.
         expected_rows: The public expected number of records in a lot of people.
+        loss: Of one record.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class PrivateGradients:
         sampled: bool = True,
         records_per_person: int | None = None,
         expected_rows: float | None = None,
+        loss: Loss = CROSS_ENTROPY,
     ) -> None:
         clip = clip if isinstance(clip, Clip) else Clip(clip)
         if moving and clip.by_layer:
@@ -69,7 +72,7 @@ class PrivateGradients:
         self.clip = replace(clip, counting=True) if moving else clip
         self.start, self.moving = clip.norm, moving
         self.expected_lot, self._stream, self.sampled = expected_lot, stream, sampled
-        self.records_per_person, self.expected_rows = records_per_person, expected_rows
+        self.records_per_person, self.expected_rows, self.loss = records_per_person, expected_rows, loss
         self.noise_multiplier = noise_multiplier
         self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
         self.group: Group = ALONE  # set by the loop: the processes whose batches are parts of one lot
@@ -95,6 +98,8 @@ class PrivateGradients:
         more: dict[str, object] = {"moving": asdict(self.moving)} if self.moving else {}
         if self.records_per_person is not None:
             more["records_per_person"] = self.records_per_person
+        if self.loss != CROSS_ENTROPY:
+            more["loss"] = self.loss.name
         return {
             "gradients": "private",
             "clip_norm": self.start,
@@ -122,7 +127,7 @@ class PrivateGradients:
         rows = None if self.expected_rows is None else self.expected_rows / self.group.world
         total, dropped = clipped_sum(
             net, x, y, self.clip, self.expected_lot / self.group.world, self.sampled, owners, self.records_per_person,
-            rows,
+            rows, self.loss,
         )  # fmt: skip
         scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
         noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))

@@ -73,6 +73,7 @@ class Gaussian(DpSgd, TrainedWeights):
     method: ClassVar[str] = "gaussian"
     title: ClassVar[str] = "a network by plain DP-SGD"
     rank: ClassVar[int] = 30
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
     small: ClassVar[Mapping[str, object] | None] = ONE_STEP
 
     def parse_settings(self) -> DpSgdSettings:
