@@ -278,9 +278,7 @@ def _distance(one: _Estimate, told: bool, span: float) -> Distance:
 
 
 def _root(one: _Estimate, told: bool, span: float) -> Distance:
-    value, low, high = (
-        math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -_Z, _Z)
-    )
+    value, low, high = (math.sqrt(max(0.0, one.value + z * one.deviation)) for z in (0.0, -_Z, _Z))
     return _ordered(value, low, high, span) if told else _ordered(0.0, 0.0, 1.0, span)
 
 

@@ -370,7 +370,9 @@ def _utility(
     return Utility(counts=counts, figures=evaluation.figures(counts)), None
 
 
-def _promise(release: Release, utility: Utility | ErrorUtility | None, attacks: PaidAttacks, tuning: Tuning) -> StatedGuarantee:
+def _promise(
+    release: Release, utility: Utility | ErrorUtility | None, attacks: PaidAttacks, tuning: Tuning
+) -> StatedGuarantee:
     """The guarantee, with the cost to each part."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}

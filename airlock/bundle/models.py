@@ -76,7 +76,9 @@ def size(name: str, shape: tuple[int, ...], classes: int) -> int:
         return sum(each.nbytes for each in _empty(name, shape, classes).state_dict().values())
 
 
-ask_for_graph: Callable[[str, tuple[int, ...], int, TargetRange | None], bytes] = graph  # a child process asks its parent instead
+ask_for_graph: Callable[[str, tuple[int, ...], int, TargetRange | None], bytes] = (
+    graph  # a child process asks its parent instead
+)
 
 
 def _empty(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -369,9 +369,7 @@ def _of_artefact(channel: Channel, card: Card) -> Iterator[str]:
     facts, net = channel.facts, card.network
     if card.artefact != channel.artefact:
         yield f"A bundle of {channel.channel}/{channel.method} holds something else."
-    elif net is not None and (net.input_shape, net.classes, net.target) != (
-        facts.shape, facts.classes, facts.target
-    ):
+    elif net is not None and (net.input_shape, net.classes, net.target) != (facts.shape, facts.classes, facts.target):
         yield "The network does not take the records of the config."
     wanted = channel.interface()
     if wanted is not None and card.interface is not None and not _same(vars(card.interface), vars(wanted)):

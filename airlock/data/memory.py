@@ -193,7 +193,9 @@ def _blocks(columns: dict[str, Any], data: DataConfig) -> Iterator[dict[str, tab
             "Take all from the same records.",
         )
     for first in range(0, max(counts), _BLOCK):
-        yield {name: _cells(cells[first : first + _BLOCK], tables.declared(data, name)) for name, cells in values.items()}
+        yield {
+            name: _cells(cells[first : first + _BLOCK], tables.declared(data, name)) for name, cells in values.items()
+        }
 
 
 def _cells(values: Array, column: Column | None) -> tables.Cells:

@@ -18,9 +18,7 @@ from airlock.training.per_sample.engine import use_of
 _BLOCK = 256  # records
 
 
-def gradient_squares(
-    net: nn.Module, records: Records, loss: Loss = CROSS_ENTROPY
-) -> dict[str, NDArray[np.float64]]:
+def gradient_squares(net: nn.Module, records: Records, loss: Loss = CROSS_ENTROPY) -> dict[str, NDArray[np.float64]]:
     """‖∂ℓ/∂p‖² of every record for every trainable parameter p, in evaluation mode; infinite where it is not finite.
 
     Args:

@@ -159,9 +159,7 @@ def plainly(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def measure(
-    net: nn.Module, like: Tensor, copies: int, most: int = 1, loss: Loss = CROSS_ENTROPY
-) -> tuple[int, int]:
+def measure(net: nn.Module, like: Tensor, copies: int, most: int = 1, loss: Loss = CROSS_ENTROPY) -> tuple[int, int]:
     """Roughly how many bytes and positions a record needs; measured on two made-up records, by an engine that works."""
     sealed = Sealed(net)
     x, y = made_up(like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
