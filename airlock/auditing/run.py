@@ -60,8 +60,8 @@ from airlock.training import Ensemble, Recipe, Resident, Run, checkpoint
 from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import read
 from airlock.training.ensembles.ensemble import EngineName
-from airlock.training.losses import loss_for
 from airlock.training.loop import mix
+from airlock.training.losses import loss_for
 
 _MOST = 10_000
 _LESSONS = 5000  # the most answers that the attack network of a class learns from

@@ -1,8 +1,9 @@
 """The network as files that can be inspected without executing them: safetensors for the weights, ONNX for the whole.
 
-The ONNX file is self-contained, without external data, with input `input` (float32, a batch of records; images in
-[0, 1]) and output `logits`, for any batch size. Where a number is predicted, its output is `prediction`, in the unit of
-the target and within its declared range: what the network says of the range is converted in the file. ONNX and its runtime are imported only when a file is made or read.
+The ONNX file is self-contained, without external data, with input `input` (float32, a batch of records; images in [0,
+1]) and output `logits`, for any batch size. Where a number is predicted, its output is `prediction`, in the unit of the
+target and within its declared range: what the network says of the range is converted in the file. ONNX and its runtime
+are imported only when a file is made or read.
 
 Both files hold the network and nothing else, in one form each: the same network and the same weights always give the
 same bytes (`to_safetensors`, `canonical`), whatever the exporter calls its nodes and whatever it records about the

@@ -61,8 +61,8 @@ from airlock.training import Poisson, PrivateGradients, Resident, Run, fit, outc
 from airlock.training.augment import Name as AugmentName
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients
-from airlock.training.losses import loss_for
 from airlock.training.loop import Augment, Recipe
+from airlock.training.losses import loss_for
 from airlock.training.sampling import sampled
 
 ASSUMPTIONS = (

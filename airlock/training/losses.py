@@ -5,7 +5,8 @@ declared range (`config.TargetRange`), so that everything that moves records abo
 and a network's single output says how far from the middle of that range it lies, in units of the range.
 
 Clipping bounds one record's gradient whatever the loss is, so no proof depends on which one is taken. The gradient
-itself depends on it: the engine shows for each network *and* loss that records are kept apart (`per_sample.self_check`).
+itself depends on it: the engine shows for each network *and* loss that records are kept apart
+(`per_sample.self_check`).
 """
 
 from __future__ import annotations
