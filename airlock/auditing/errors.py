@@ -104,16 +104,14 @@ class ErrorFigures(Frozen):
         mean_absolute: The mean of the absolute errors.
         root_mean_square: The root of the mean of the squared errors.
         explained: R²: how far the squared errors come on the way from the best constant guess to none at all.
-        blind_absolute: The mean absolute error of the best constant guess, which is the median of the targets.
-        blind_square: The same for squared errors: the standard deviation of the targets.
+        blind: The root mean square error of the best constant guess: the standard deviation of the targets.
     """
 
     records: Annotated[int, Field(ge=0)]
     mean_absolute: Distance
     root_mean_square: Distance
     explained: Explained
-    blind_absolute: Distance
-    blind_square: Distance
+    blind: Distance
 
 
 def _noises(epsilon: float) -> tuple[NoisyCounts, NoisyCounts]:
@@ -199,7 +197,6 @@ class _Moments:
         absolute: The mean of its absolute value.
         square: The mean of its square.
         variance: Its variance.
-        around_median: Its mean distance from its median.
     """
 
     records: float
@@ -207,7 +204,6 @@ class _Moments:
     absolute: _Estimate
     square: _Estimate
     variance: _Estimate
-    around_median: _Estimate
 
     @classmethod
     def of_counts(cls, counts: Floats, noise: float) -> _Moments:
@@ -238,13 +234,7 @@ class _Moments:
             return _Estimate(value, math.sqrt(variance), 0.0 if gap is None else float(positive @ gap))
 
         centre = float(weights @ x)
-        order = np.argsort(x, kind="stable")
-        reached = np.cumsum(positive[order])
-        median = float(x[order][min(len(x) - 1, int(np.searchsorted(reached, reached[-1] / 2.0)))])
-        return cls(
-            records, told, mean(np.abs(x), gaps), mean(x**2), mean((x - centre) ** 2),
-            mean(np.abs(x - median), gaps),
-        )  # fmt: skip
+        return cls(records, told, mean(np.abs(x), gaps), mean(x**2), mean((x - centre) ** 2))
 
 
 def _gaps() -> Floats:
@@ -266,8 +256,7 @@ def _figures(errors: _Moments, targets: _Moments, target: TargetRange) -> ErrorF
         mean_absolute=_distance(errors.absolute, errors.told, span),
         root_mean_square=_root(errors.square, errors.told, span),
         explained=_explained(errors.square, targets.variance, errors.told and targets.told),
-        blind_absolute=_distance(targets.around_median, targets.told, span),
-        blind_square=_root(targets.variance, targets.told, span),
+        blind=_root(targets.variance, targets.told, span),
     )
 
 
@@ -361,7 +350,7 @@ def compare_with_constant(found: ErrorFigures, target: TargetRange, least_gain: 
         error=in_unit(error.value, target),
         low=in_unit(error.low, target),
         high=in_unit(error.high, target),
-        blind=in_unit(found.blind_square.value, target),
+        blind=in_unit(found.blind.value, target),
         explained=own.value,
         least=own.low,
         most=own.high,
@@ -372,9 +361,8 @@ def compare_with_constant(found: ErrorFigures, target: TargetRange, least_gain: 
 ROWS = (
     ("mean_absolute", "mean absolute error"),
     ("root_mean_square", "root mean square error"),
-    ("explained", "R²: the share of the variance that it explains; 0 for the best constant guess, 1 without error"),
-    ("blind_absolute", "mean absolute error of the best constant guess, the median"),
-    ("blind_square", "root mean square error of the best constant guess: the spread of the target"),
+    ("explained", "R², the share of the variance explained: 0 for the best constant guess, 1 without error"),
+    ("blind", "root mean square error of the best constant guess, the mean"),
 )
 
 

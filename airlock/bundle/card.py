@@ -293,8 +293,8 @@ def headline(card: Card) -> str:
 def sentences(card: Card) -> Words:
     """All other sentences, also derived from the other fields."""
     return text.write(
-        card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility or card.errors, card.audit, card.total,
-        card.tuning, _particulars(card), card.lifetime,
+        card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility or card.errors, card.audit,
+        card.total, card.tuning, _particulars(card), card.lifetime,
     )  # fmt: skip
 
 

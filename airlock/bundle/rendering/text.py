@@ -219,8 +219,8 @@ UTILITY = (
 )
 ERRORS = (
     "{use} About {records} {tested}. An error of more than half of the declared range ({low} to {high}) counts as half "
-    "of it. The counts behind this have noise, which the intervals contain; they cost {test one} ε = {epsilon}{covered}. "
-    "Exact figures are in the dossier, which stays with whoever made this release."
+    "of it. The counts behind this have noise, which the intervals contain; they cost {test one} "
+    "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
 )
 COVERED = ", so that the guarantee is about {too}"
 MEASURED_INSIDE = (
