@@ -745,6 +745,12 @@ def train_openly(
     network learns from the public records alone, and is not attacked: it has seen no private record.
     """
     facts = data.describe(config, data_dir)
+    if facts.target is not None:
+        raise ConfigError(
+            "classes, for a model without privacy",
+            "a number to predict",
+            "It is there to be compared with, and comparisons are of classes.",
+        )
     split = data.load(config, data_dir)
     name = nets.default_name(facts.shape) if config.net == "auto" else config.net
     net = nets.create(name, facts.shape, len(facts.classes), config.seed)

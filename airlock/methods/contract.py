@@ -149,6 +149,9 @@ class Executed:
     inside: Details = field(default_factory=dict, repr=False)
 
 
+CLASSES = frozenset({"classification"})
+
+
 class Channel(ABC, Generic[F]):
     """One method of one channel, built from a config and the public facts about the data.
 
@@ -174,8 +177,14 @@ class Channel(ABC, Generic[F]):
     withheld: ClassVar[tuple[str, ...]] = ()  # settings that stay in the vault
     # Whose presence it can protect: "record", "person". A subclass that computes something else says so again.
     units: ClassVar[frozenset[str]] = frozenset({"record"})
-    tasks: ClassVar[frozenset[str]] = frozenset({"classification"})  # what it learns: "classification", "regression"
+    # What it learns: "classification", "regression". Not inherited: a subclass has to say itself that it may.
+    tasks: ClassVar[frozenset[str]] = CLASSES
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "tasks" not in vars(cls):
+            cls.tasks = CLASSES
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts
