@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import tomllib
@@ -22,6 +23,7 @@ from airlock.auditing import AuditSettings
 from airlock.bundle import Vault, dossier
 from airlock.bundle.gate import weigh
 from airlock.bundle.rendering import page
+from airlock.bundle.reports import dpia, nist
 from airlock.bundle.verify import verify
 from airlock.cli import app
 from airlock.comparison.settings import CompareConfig
@@ -179,6 +181,28 @@ def test_the_command_line_speaks_of_errors(released: airlock.Outcome, show: tupl
     said = CliRunner().invoke(app, asked, catch_exceptions=False).output
     assert "constant" in said
     assert "days" in said
+
+
+@pytest.mark.parametrize("report", [dpia.make, nist.make])
+@pytest.mark.parametrize("inside", [False, True])
+def test_reports_speak_of_a_number(released: airlock.Outcome, report: Callable[..., Any], inside: bool) -> None:
+    made = json.dumps(
+        dataclasses.asdict(report(released.bundle.card, released.dossier if inside else None)), default=str
+    )
+    assert "predicts a number" in made
+    assert "classifier" not in made
+
+
+def test_people_are_protected_as_a_whole(table: Path, tmp_path: Path) -> None:
+    header, *rows = table.read_text().splitlines()
+    file = tmp_path / "visits.csv"
+    file.write_text("\n".join([f"{header},who", *(f"{row},p{i // 3}" for i, row in enumerate(rows))]) + "\n")
+    chosen = with_data(file, person="who", people=500, records_per_person=3)
+    made = make_release(chosen, tmp_path / "bundle", insecure_seed=1, vault=tmp_path / "vault")
+    card = made.bundle.card
+    assert card.guarantee.unit == "person"
+    assert card.errors is not None
+    assert 50 < card.errors.figures.records < 150  # one record of each of 100 test people
 
 
 def test_the_python_verb_takes_a_task(table: Path, tmp_path: Path) -> None:
