@@ -520,15 +520,17 @@ class ReleaseConfig(Frozen):
             return self
         if self.data.target is None:
             raise ValueError(
-                'task = "regression" needs the range of the number to predict: '
+                'a number to predict (task = "regression") needs the range that it is in: '
                 'target = { min = 0, max = 100, unit = "days" } in [data]'
             )
         if self.data.classes is not None or self.split.public_without:
-            raise ValueError('task = "regression" has no classes: leave out data.classes and split.public_without')
+            raise ValueError("a number to predict has no classes: leave out data.classes and split.public_without")
         if self.tune is not None:
-            raise ValueError('task = "regression" cannot be searched yet: [tune] compares candidates by their accuracy')
+            raise ValueError(
+                "a search compares candidates by their accuracy, and a number to predict has none: leave out [tune]"
+            )
         if self.attack_share:
-            raise ValueError('task = "regression" has no paid attack figures yet: leave out attack_share')
+            raise ValueError("paid attack figures are about classes: leave out attack_share")
         return self
 
     @property

@@ -238,13 +238,13 @@ def test_a_target_outside_its_range_is_clamped_or_left_out(table: Path, tmp_path
     ("changes", "says"),
     [
         ({"task": "classification"}, 'add task = "regression"'),
-        ({"data": {"source": "a.csv"}}, "needs the range"),
+        ({"data": {"source": "a.csv"}}, "needs the range that it is in"),
         ({"data": {"source": "a.csv", "target": {"min": 3, "max": 3}}}, "min < max"),
         ({"data": {"source": "a.csv", "target": {"min": 0}}}, "max"),
         ({"data": {"source": "a.csv", "target": DAYS, "classes": 2}}, "has no classes"),
         ({"split": {"public": 0.1, "public_without": ["a"]}}, "has no classes"),
-        ({"tune": {"search": {"settings.steps": [1, 2]}}}, "cannot be searched yet"),
-        ({"attack_share": 0.1}, "no paid attack figures"),
+        ({"tune": {"search": {"settings.steps": [1, 2]}}}, "compares candidates by their accuracy"),
+        ({"attack_share": 0.1}, "are about classes"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(table: Path, changes: dict[str, Any], says: str) -> None:

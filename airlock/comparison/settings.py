@@ -121,7 +121,7 @@ class CompareConfig(Frozen):
     @model_validator(mode="after")
     def _of_classes(self) -> Self:
         if self.data.target is not None:
-            raise ValueError("a comparison is of models that predict classes: leave out data.target")
+            raise ValueError("comparisons and advice are about models that predict classes: leave out data.target")
         return self
 
     @property

@@ -126,7 +126,7 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
         raise ConfigError(
             f"a method for {facts.task}",
             f"{method.channel}/{method.method}, which predicts classes",
-            "It has no proof for a number as the target.",
+            "Its loss and its noise are made for classes, not for a number.",
             f"Take one of these: {', '.join(learning(facts.task))}.",
         )
     return method(config, facts)
