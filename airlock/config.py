@@ -172,6 +172,36 @@ def _column(value: object) -> object:
     return {"categories": value} if isinstance(value, list | tuple) else value
 
 
+STEPS = 1 << 20  # a target is stored as a whole number of this many steps of its declared range
+
+
+class TargetRange(Frozen):
+    """The declared range of the number that a regression predicts; nothing about it is read off the records.
+
+    Args:
+        min: The lower end.
+        max: The upper end.
+        unit: What it is measured in, such as "days"; errors on the card are in this unit.
+        outside: What becomes of a target outside the range: "clamp", or "refuse", which leaves the record out.
+    """
+
+    min: Annotated[float, Field(ge=-1e30, le=1e30)]
+    max: Annotated[float, Field(ge=-1e30, le=1e30)]
+    unit: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\x00-\x1f]*$")] | None = None
+    outside: Literal["clamp", "refuse"] = "clamp"
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not self.min < self.max:
+            raise ValueError("needs min < max")
+        return self
+
+    @property
+    def span(self) -> float:
+        """The length of the range."""
+        return self.max - self.min
+
+
 Side = Annotated[int, Field(ge=1, le=65_536)]
 ReadOff = Literal["classes", "columns", "people", "records"]
 
@@ -187,6 +217,7 @@ class DataConfig(Frozen):
         classes: The class names, or their number when labels are 0, 1, 2 ...; public.
         columns: The public schema of a CSV or Parquet file, in order.
         shape: The shape of one image in a folder, [channels, height, width]; public.
+        target: The range of the label column where it holds a number to predict (`task = "regression"`); public.
         records: The number of records the source holds for training, as a public figure; it need not be exact. Defaults
             to the published number for a named source. Never counted.
         test: A file of the same format with the test records; when left out, they are split off from the source.
@@ -205,6 +236,7 @@ class DataConfig(Frozen):
     classes: int | tuple[str, ...] | None = None
     columns: dict[str, Annotated[Column, BeforeValidator(_column)]] = Field(default_factory=dict)
     shape: tuple[Literal[1, 3], Side, Side] | None = None
+    target: TargetRange | None = None
     records: Annotated[int, Field(ge=1)] | None = None
     test: str | None = None
     test_records: Annotated[int, Field(ge=1)] | None = None
@@ -456,6 +488,7 @@ class ReleaseConfig(Frozen):
         method: How it is made. When left out, what usually does best by public facts (`methods.choice`); the channel's
             first method where `net`, `settings` or `tune` is given.
         data: A named source, a path, or a table (`DataConfig`).
+        task: Whether the label is one of several classes, or a number ("regression") with a range in `data.target`.
         epsilon: The target ε of the whole release.
         delta: The δ at which ε is stated.
         seed: Seeds initialisation and splits. Never seeds the privacy noise, the sampling of lots, or the random
@@ -483,6 +516,7 @@ class ReleaseConfig(Frozen):
     channel: str
     method: str | None = None
     data: AnyData
+    task: Literal["classification", "regression"] = "classification"
     epsilon: Annotated[Positive, Field(le=1000)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -504,6 +538,27 @@ class ReleaseConfig(Frozen):
     def _one_recipient(self) -> Self:
         if self.recipient and self.about.recipient and self.recipient != self.about.recipient:
             raise ValueError("recipient and about.recipient name two recipients; about.recipient alone is enough")
+        return self
+
+    @model_validator(mode="after")
+    def _task_fits(self) -> Self:
+        if self.task == "classification":
+            if self.data.target is not None:
+                raise ValueError('data.target is the range of a number to predict; add task = "regression"')
+            return self
+        if self.data.target is None:
+            raise ValueError(
+                'a number to predict (task = "regression") needs the range that it is in: '
+                'target = { min = 0, max = 100, unit = "days" } in [data]'
+            )
+        if self.data.classes is not None or self.split.public_without:
+            raise ValueError("a number to predict has no classes: leave out data.classes and split.public_without")
+        if self.tune is not None:
+            raise ValueError(
+                "a search compares candidates by their accuracy, and a number to predict has none: leave out [tune]"
+            )
+        if self.attack_share:
+            raise ValueError("paid attack figures are about classes: leave out attack_share")
         return self
 
     @property

@@ -581,8 +581,8 @@ def _config_of(made: Bundle, overrides: Mapping[str, object], *, named: str | No
 def _require_same_data(made: card.Card, split: Split) -> None:
     facts = split.facts
     said = made.data
-    same = (said.shape, said.classes, said.records, said.people) == (
-        facts.shape, facts.classes, facts.records, facts.people,
+    same = (said.shape, said.classes, said.records, said.people, said.target) == (
+        facts.shape, facts.classes, facts.records, facts.people, facts.target,
     )  # fmt: skip
     if (said.people is None, said.grouped) != (facts.people is None, facts.grouped):
         raise ConfigError(
@@ -745,6 +745,12 @@ def train_openly(
     network learns from the public records alone, and is not attacked: it has seen no private record.
     """
     facts = data.describe(config, data_dir)
+    if facts.target is not None:
+        raise ConfigError(
+            "classes, for a model without privacy",
+            "a number to predict",
+            "It is there to be compared with, and comparisons are of classes.",
+        )
     split = data.load(config, data_dir)
     name = nets.default_name(facts.shape) if config.net == "auto" else config.net
     net = nets.create(name, facts.shape, len(facts.classes), config.seed)
@@ -832,6 +838,8 @@ def _run_key(config: ReleaseConfig, insecure_seed: int | None) -> str:
     table = config.model_dump(mode="json", exclude={*bundle.NEVER_IN_A_BUNDLE, "about"})
     if config.net == nets.MEMORY:
         table["net"] = nets.held_mark()
+    if config.data.target is None:
+        del table["task"], table["data"]["target"]  # an unfinished run from before there were targets is found again
     if methods.is_free(config):
         table["method"] = "chosen"  # a run from before there was a choice is another one
     asked = json.dumps([table, insecure_seed], sort_keys=True)

@@ -59,4 +59,4 @@ def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path, monkeypatch: pyt
 def test_there_is_one_for_every_channel() -> None:
     from airlock.methods import METHODS
 
-    assert {page.stem for page in PAGES} == {*METHODS, "own-data", "people", "year"}
+    assert {page.stem for page in PAGES} == {*METHODS, "own-data", "people", "regression", "year"}

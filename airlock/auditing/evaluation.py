@@ -24,7 +24,7 @@ Where a search chose by noisy scores (`methods.search`), these are paid first, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Self
 
 import dp_accounting as dpa
@@ -295,9 +295,14 @@ def far(evaluation: Evaluation, outcomes: Outcomes) -> float:
     if (evaluation.bins is None) != (len(known) == 2):
         return 0.0
     seen = (evaluation.right, evaluation.by_class, evaluation.bins)
-    away = [np.abs(np.array(table, np.int64) - known[place]) for place, table in enumerate(seen[: len(known)])]
-    sizes = [(noise.epsilon, table.size) for noise, table in zip(evaluation.noises, known, strict=True)]
-    scaled = [noise.epsilon * table for noise, table in zip(evaluation.noises, away, strict=True)]
+    return far_from(seen[: len(known)], known, evaluation.noises)
+
+
+def far_from(seen: Sequence[object], known: Sequence[Whole], noises: Sequence[NoisyCounts]) -> float:
+    """The same for any noisy tables beside the exact ones, by the noise on the cells of each."""
+    away = [np.abs(np.array(table, np.int64) - exactly) for table, exactly in zip(seen, known, strict=True)]
+    sizes = [(noise.epsilon, table.size) for noise, table in zip(noises, known, strict=True)]
+    scaled = [noise.epsilon * table for noise, table in zip(noises, away, strict=True)]
     total, largest = sum(float(table.sum()) for table in scaled), max(float(table.max()) for table in scaled)
     bounds = [_chernoff(total, sizes, tilts) for tilts in (np.linspace(0, 1, 200)[:-1], -np.geomspace(1e-3, 200, 200))]
     single = sum(cells * 2.0 * math.exp(-largest) / (1.0 + math.exp(-epsilon)) for epsilon, cells in sizes)

@@ -24,6 +24,7 @@ from airlock.methods import Artefact, Channel, FeatureSet, Interface, NetworkArt
 from airlock.methods.contract import ArtefactKind, Secrets
 from airlock.methods.search import SearchFigures
 from airlock.training import Run
+from airlock.training.losses import loss_for
 
 Kind = tuple[Aim, View]
 Found = tuple[Audit, Secrets]  # the audit, and the scores of single records, which belong in the vault
@@ -91,7 +92,8 @@ def _network_attacks(network: NetworkArtefact, given: Situation) -> Found:
         return attack_quickly(network.net, network.classes, given.delta, given.split, given.fractions, given.seed)
     name, shape, classes, run = network.net_name, network.input_shape, network.classes, given.run or Run()
     opened = network.net.to(run.device)
-    target = Target(opened, lambda model: nets.create(name, shape, len(classes), model), classes, given.delta)
+    loss = loss_for(given.split.facts)
+    target = Target(opened, lambda model: nets.create(name, shape, network.outputs, model), classes, given.delta, loss)
     return attack(target, given.split, given.fractions, given.seed, given.settings, run, given.channel)
 
 

@@ -44,7 +44,7 @@ from airlock.auditing.attacks import (
 )
 from airlock.auditing.attacks.label_only import Kind, labels_of
 from airlock.auditing.attacks.shadows import Logits, release_shadows
-from airlock.auditing.attacks.signals import Mask, loss
+from airlock.auditing.attacks.signals import Mask
 from airlock.auditing.bounds import Floats
 from airlock.auditing.members import FEWEST, AttackSet, draw, left_out, too_few, units_of
 from airlock.auditing.metrics import measure_all
@@ -52,7 +52,7 @@ from airlock.auditing.result import Audit, Scores
 from airlock.auditing.target import Target
 from airlock.config import Frozen, SplitConfig
 from airlock.data import Records, Split, joined
-from airlock.errors import AirlockError, Interrupted
+from airlock.errors import AirlockError, ConfigError, Interrupted
 from airlock.mechanisms import Stream
 from airlock.methods import Answerer, Channel
 from airlock.methods.contract import Secrets
@@ -61,12 +61,17 @@ from airlock.training.distributed import digest
 from airlock.training.ensembles.chunks import read
 from airlock.training.ensembles.ensemble import EngineName
 from airlock.training.loop import mix
+from airlock.training.losses import loss_for
 
 _MOST = 10_000
 _LESSONS = 5000  # the most answers that the attack network of a class learns from
 
 FEWER = "Membership inference: the holdout or the private part is too small, as there are fewer records than declared."
 NO_SHADOWS = "Attacks with shadow models (LiRA, RMIA), which find more than these: `airlock audit` makes them."
+CLASSES_ALONE = (
+    "Attacks with shadow models (LiRA, RMIA, shadow-model attack) and those that see labels alone: they are for models "
+    "that predict classes, and this one predicts a number."
+)
 UNLIKE = "Shadow models trained under the same noise as what leaves; those that were used know none (--like release)."
 NOT_TESTED = (
     "Attacks on what the model says about groups or attributes rather than about one person's presence.",
@@ -123,9 +128,10 @@ def attack_quickly(
     """
     attack_set = draw(split, fractions, seed, _MOST)
     if attack_set is None:
-        return Audit((), (_why_none(split, fractions), NO_SHADOWS, *NOT_TESTED)), {}
-    target = Target(net, lambda model: net, classes, delta)
-    return _measured(target, _quick(target, attack_set), (*left_out(split), NO_SHADOWS, *NOT_TESTED), attack_set)
+        return Audit((), (_why_none(split, fractions), *_no_shadows(split), *NOT_TESTED)), {}
+    target = Target(net, lambda model: net, classes, delta, loss_for(split.facts))
+    untested = (*left_out(split), *_no_shadows(split), *NOT_TESTED)
+    return _measured(target, _quick(target, attack_set), untested, attack_set)
 
 
 def attack(
@@ -154,6 +160,16 @@ def attack(
     attack_set = draw(split, fractions, seed, settings.most)
     if attack_set is None:
         return Audit((), (_why_none(split, fractions), *NOT_TESTED)), {}
+    if split.facts.target is not None:
+        if settings.attacks:
+            raise ConfigError(
+                "no attacks of other packages on a regression",
+                f"'{settings.attacks[0]}'",
+                "They score classes.",
+                "Leave --attack out.",
+            )
+        untold = (*_no_shadows(split), *left_out(split), *NOT_TESTED)
+        return _measured(target, _quick(target, attack_set), untold, attack_set)
     found, untested = list(_quick(target, attack_set)), [UNLIKE] if settings.like == "plain" else []
     works: list[Callable[[], list[Scores]]] = [
         lambda: _labels(target, attack_set, settings, seed, run),
@@ -205,6 +221,10 @@ def attack_answers(
     return _scored(found, delta, answerer.interface.classes, (*untested, *left_out(split)), attack_set)
 
 
+def _no_shadows(split: Split) -> tuple[str, ...]:
+    return (NO_SHADOWS,) if split.facts.target is None else (CLASSES_ALONE,)
+
+
 def _why_none(split: Split, fractions: SplitConfig) -> str:
     """Why no attack was made; for the dossier, as it may be that there are fewer records than declared."""
     return too_few(split.facts, fractions) or FEWER
@@ -240,10 +260,10 @@ def _try(work: Callable[[], list[Scores]], found: list[Scores], untested: list[s
 
 
 def _quick(target: Target, attack_set: AttackSet) -> list[Scores]:
-    losses = [loss(target.answers(side), side.y) for side in (attack_set.members, attack_set.others)]
+    losses = [target.losses(side) for side in (attack_set.members, attack_set.others)]
     return [
         loss_threshold(losses[0], losses[1], attack_set.members.y, attack_set.others.y),
-        gradient_norm(target.trained, attack_set.members, attack_set.others),
+        gradient_norm(target.trained, attack_set.members, attack_set.others, loss=target.loss),
     ]
 
 

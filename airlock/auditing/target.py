@@ -15,10 +15,12 @@ import torch
 from torch import nn
 
 from airlock.auditing.attacks.signals import ask
+from airlock.auditing.attacks.signals import loss as cross_entropy
 from airlock.auditing.bounds import Floats
 from airlock.data import Records
 from airlock.nets.frontend import Framed
 from airlock.training.ensembles.ensemble import Make
+from airlock.training.losses import CROSS_ENTROPY, Loss
 
 _RATE, _HEAD_RATE = 1e-3, 2e-2  # of Adam, for a network and for a linear head on features of norm 1
 
@@ -32,12 +34,22 @@ class Target:
         fresh: Gives an untrained network of the same kind from a seed.
         classes: The public names.
         delta: At which its ε is stated.
+        loss: What it was trained to minimise.
     """
 
     net: nn.Module
     fresh: Callable[[int], nn.Module]
     classes: tuple[str, ...]
     delta: float
+    loss: Loss = CROSS_ENTROPY
+
+    def losses(self, records: Records) -> Floats:
+        """Its loss on each record."""
+        found = self.answers(records)
+        if self.loss == CROSS_ENTROPY:
+            return cross_entropy(found, records.y)
+        given = torch.from_numpy(np.array(found, np.float32)), torch.from_numpy(records.y)
+        return np.asarray(self.loss(*given).double().numpy())
 
     def answers(self, records: Records) -> Floats:
         """Its logits."""

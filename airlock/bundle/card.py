@@ -46,7 +46,7 @@ from airlock.accounting import (
 )
 from airlock.accounting.guarantee import PROTECTED
 from airlock.accounting.privacy_filter import divergence
-from airlock.auditing import evaluation, paid_attacks
+from airlock.auditing import errors, evaluation, paid_attacks
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
@@ -59,6 +59,7 @@ from airlock.bundle.schema import (
     Compression,
     DataSummary,
     Decision,
+    ErrorUtility,
     FeatureSummary,
     Hashes,
     LifetimeBudget,
@@ -125,7 +126,8 @@ class Card(Frozen):
         secure_noise: Whether the privacy noise was seeded by the operating system.
         noise_made_on: Where the noise was computed, as observed: one place or both; empty if there was none.
         details: Public figures of the plan.
-        utility: How useful the release is; null where utility was only measured inside.
+        utility: How useful the release is; null where utility was only measured inside, or a number is predicted.
+        errors: How far predictions are off, where a number is predicted; otherwise null.
         compression: How much smaller and faster the student is; null where no student leaves.
         audit: Attack figures that are paid for; all others are in the dossier.
         total: Other releases from the same data, and what they cost together with this one; with a register, what
@@ -159,6 +161,7 @@ class Card(Frozen):
     noise_made_on: Places
     details: dict[str, Scalar]
     utility: Utility | None
+    errors: ErrorUtility | None = None
     compression: Compression | None = None
     audit: PaidAttacks
     total: Composition
@@ -184,6 +187,8 @@ class Card(Frozen):
     def _figures_of_its_classes(self) -> Self:
         if self.utility is not None and len(self.utility.figures.recalls) != len(self.data.classes):
             raise ValueError("a card must have one recall for each of its classes")
+        if (self.utility is not None and self.data.target) or (self.errors is not None and not self.data.target):
+            raise ValueError("a card has errors where a number is predicted, and accuracy where records have classes")
         return self
 
     @property
@@ -248,9 +253,9 @@ def make(
     """
     tuning = tuning_of(config, release.plan)
     order = None if register is None else register.order
-    utility = _utility(config, release, len(facts.classes), tuning, stream, order)
+    utility, off = _utility(config, release, facts, tuning, stream, order)
     found = PaidAttacks(share=config.attack_share, attacks=tuple(attacks))
-    promise = _promise(release, utility, found, tuning)
+    promise = _promise(release, utility or off, found, tuning)
     data = _data(facts, config)
     packing = packing_of(release.artefact.kind)
     made = Card(
@@ -271,6 +276,7 @@ def make(
         noise_made_on=release.noise_made_on,
         details=dict(release.plan.details),
         utility=utility,
+        errors=off,
         compression=compression,
         audit=found,
         total=_total(promise, others) if register is None else lifetime_total(register),
@@ -292,8 +298,8 @@ def headline(card: Card) -> str:
 def sentences(card: Card) -> Words:
     """All other sentences, also derived from the other fields."""
     return text.write(
-        card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility, card.audit, card.total,
-        card.tuning, _particulars(card), card.lifetime,
+        card.guarantee, card.secure_noise, card.noise_made_on, card.data, card.utility or card.errors, card.audit,
+        card.total, card.tuning, _particulars(card), card.lifetime,
     )  # fmt: skip
 
 
@@ -355,18 +361,23 @@ def tuning_of(config: ReleaseConfig, plan: Plan) -> Tuning:
 
 
 def _utility(
-    config: ReleaseConfig, release: Release, classes: int, tuning: Tuning, stream: Stream, order: int | None = None
-) -> Utility | None:
-    """The noisy counts; None where answers leave: their utility was measured with queries beyond the budget."""
+    config: ReleaseConfig, release: Release, facts: Facts, tuning: Tuning, stream: Stream, order: int | None = None
+) -> tuple[Utility | None, ErrorUtility | None]:
+    """The noisy counts; none where answers leave: their utility was measured with queries beyond the budget."""
     if not packing_of(release.artefact.kind).states_utility:
-        return None
+        return None, None
     found = release.utility
     epsilon = evaluation_epsilon(config, release.guarantee, tuning, found.scores is not None, order)
-    counts = evaluation.evaluate(found, classes, epsilon, stream)
-    return Utility(counts=counts, figures=evaluation.figures(counts))
+    if facts.target is not None:
+        off = errors.evaluate(found, epsilon, stream)
+        return None, ErrorUtility(counts=off, figures=errors.figures(off, facts.target))
+    counts = evaluation.evaluate(found, len(facts.classes), epsilon, stream)
+    return Utility(counts=counts, figures=evaluation.figures(counts)), None
 
 
-def _promise(release: Release, utility: Utility | None, attacks: PaidAttacks, tuning: Tuning) -> StatedGuarantee:
+def _promise(
+    release: Release, utility: Utility | ErrorUtility | None, attacks: PaidAttacks, tuning: Tuning
+) -> StatedGuarantee:
     """The guarantee, with the cost to each part."""
     plain = release.guarantee.to_dict()
     private = {key: plain[key] for key in ("epsilon", "accountant", "events")}
@@ -379,12 +390,13 @@ def _promise(release: Release, utility: Utility | None, attacks: PaidAttacks, tu
     return StatedGuarantee.model_validate(plain | {"parts": parts})
 
 
-def paid_by_test(utility: Utility | None, tuning: Tuning) -> dpa.DpEvent:
+def paid_by_test(utility: Utility | ErrorUtility | None, tuning: Tuning) -> dpa.DpEvent:
     """The events of the test part: the scores of a search, and the counts of every declared run."""
     scores = paid_by_scores(tuning)
     if utility is None:
         return compose([] if scores is None else [scores])
-    return evaluation.event(utility.counts.epsilon, utility.counts.bins is not None, tuning.runs, scores)
+    binned = isinstance(utility, Utility) and utility.counts.bins is not None
+    return evaluation.event(utility.counts.epsilon, binned, tuning.runs, scores)
 
 
 def paid_by_scores(tuning: Tuning) -> dpa.DpEvent | None:
@@ -417,6 +429,7 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
         people=facts.people,
         grouped=facts.grouped,
         read_off=facts.read_off,
+        target=facts.target,
     )
 
 

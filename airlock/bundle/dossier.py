@@ -19,8 +19,9 @@ from pydantic import Field
 
 from airlock._version import VERSION
 from airlock.accounting import Guarantee
-from airlock.auditing import evaluation
+from airlock.auditing import errors, evaluation
 from airlock.auditing.audit_game import Verdict
+from airlock.auditing.errors import ErrorFigures
 from airlock.auditing.evaluation import Figures
 from airlock.auditing.result import Audit, ContactSheet
 from airlock.bundle.card import Card
@@ -30,7 +31,7 @@ from airlock.bundle.rendering.strength import Strength
 from airlock.bundle.rendering.text import CardVerdict
 from airlock.bundle.schema import Decision, OnTest, ReleaseId, StatedGuarantee
 from airlock.bundle.vault import Vault
-from airlock.config import About, Count, Delta, Epsilon, Frozen
+from airlock.config import About, Count, Delta, Epsilon, Frozen, TargetRange
 from airlock.errors import FormatError
 from airlock.methods.contract import Release
 from airlock.training.outcomes import Outcomes
@@ -58,6 +59,18 @@ class ExactUtility(Frozen):
     records: Count
     figures: Figures
     confusion: tuple[_Row, ...]
+
+
+class ExactErrors(Frozen):
+    """How far predictions of test records are off, where a number is predicted; without noise.
+
+    Args:
+        target: The declared range.
+        figures: Errors in its unit, each with its interval.
+    """
+
+    target: TargetRange
+    figures: ErrorFigures
 
 
 class CourtFinding(Frozen):
@@ -102,7 +115,8 @@ class Dossier(Frozen):
         says: The card's headline, which leaves.
         guarantee: The guarantee on the card.
         secure_noise: Whether the privacy noise was seeded by the operating system.
-        utility: How the test records were classified.
+        utility: How the test records were classified; null where a number is predicted.
+        errors: How far predictions of test records are off, where a number is predicted; otherwise null.
         audit: All attacks, with all their figures.
         smaller: Results of a student's files on test records; empty where no student leaves.
         sheet: Pictures next to attackers' reconstructions from their features; null where there are none.
@@ -126,7 +140,8 @@ class Dossier(Frozen):
     says: str
     guarantee: StatedGuarantee
     secure_noise: bool
-    utility: ExactUtility
+    utility: ExactUtility | None
+    errors: ExactErrors | None = None
     audit: Audit
     smaller: Annotated[tuple[OnTest, ...], Field(max_length=3)] = ()
     sheet: ContactSheet | None = None
@@ -204,6 +219,7 @@ def make(
 
 def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), followed: str = "") -> Dossier:
     """The dossier of a release that has not been attacked yet."""
+    target = card.data.target
     return Dossier(
         dossier_version=DOSSIER_VERSION,
         release_id=card.release_id,
@@ -215,7 +231,8 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
         says=card.headline,
         guarantee=card.guarantee,
         secure_noise=card.secure_noise,
-        utility=exact(outcomes, len(card.data.classes)),
+        utility=exact(outcomes, len(card.data.classes)) if target is None else None,
+        errors=None if target is None else ExactErrors(target=target, figures=errors.exact(outcomes, target)),
         audit=Audit((), ()),
         remarks=tuple(remarks),
         followed=followed,

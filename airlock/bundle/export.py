@@ -1,7 +1,9 @@
 """The network as files that can be inspected without executing them: safetensors for the weights, ONNX for the whole.
 
-The ONNX file is self-contained, without external data, with input `input` (float32, a batch of records; images in
-[0, 1]) and output `logits`, for any batch size. ONNX and its runtime are imported only when a file is made or read.
+The ONNX file is self-contained, without external data, with input `input` (float32, a batch of records; images in [0,
+1]) and output `logits`, for any batch size. Where a number is predicted, its output is `prediction`, in the unit of the
+target and within its declared range: what the network says of the range is converted in the file. ONNX and its runtime
+are imported only when a file is made or read.
 
 Both files hold the network and nothing else, in one form each: the same network and the same weights always give the
 same bytes (`to_safetensors`, `canonical`), whatever the exporter calls its nodes and whatever it records about the
@@ -26,9 +28,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from airlock.config import TargetRange
 from airlock.errors import NetError
 from airlock.methods.contract import NetworkArtefact
+from airlock.training.losses import MIDDLE
 
+PREDICTION = "prediction"
+OUTPUTS = ("logits", PREDICTION)
 BATCHES = (1, 7)
 TOLERANCE = 1e-4
 FEW = 64  # most numbers in a constant added by the exporter
@@ -87,7 +93,7 @@ def traced(artefact: NetworkArtefact) -> bytes:
                 (example,),
                 dynamo=True,
                 input_names=["input"],
-                output_names=["logits"],
+                output_names=[output_of(artefact.target)],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 external_data=False,
                 optimize=False,  # keeps every weight under its own name and value; ONNX Runtime optimises on loading
@@ -98,9 +104,48 @@ def traced(artefact: NetworkArtefact) -> bytes:
     if program is None:
         raise _not_exported(artefact, "no program")
     try:
-        return canonical(with_plain_shapes(stripped(program.model_proto)), artefact.net.state_dict())
+        model = with_plain_shapes(stripped(program.model_proto))
+        if artefact.target is not None:
+            in_unit(model, artefact.target)
+        return canonical(model, artefact.net.state_dict())
     except NotCanonical as error:
         raise _not_exported(artefact, str(error)) from error
+
+
+def output_of(target: TargetRange | None) -> str:
+    """The name of the output: of classes, or of a number."""
+    return "logits" if target is None else PREDICTION
+
+
+def in_unit(model: Any, target: TargetRange) -> None:
+    """Let a network's file give the number itself: its place in the declared range, clamped, times span plus min."""
+    from onnx import helper, numpy_helper
+
+    graph, last = model.graph, "place"
+    for node in graph.node:
+        for side in (node.input, node.output):
+            for place, name in enumerate(side):
+                if name == PREDICTION:
+                    side[place] = last
+    steps = (("Add", MIDDLE), ("Max", 0.0), ("Min", 1.0), ("Mul", target.span), ("Add", target.min))
+    for turn, (kind, number) in enumerate(steps):
+        name, after = f"range_{turn}", PREDICTION if turn == len(steps) - 1 else f"place_{turn}"
+        graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), name))
+        graph.node.append(helper.make_node(kind, [last, name], [after]))
+        last = after
+
+
+class _InUnit(nn.Module):
+    """The same in torch."""
+
+    def __init__(self, net: nn.Module, target: TargetRange) -> None:
+        super().__init__()
+        self.net, self.target = net, target
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The number, in the unit of the target."""
+        found: torch.Tensor = (self.net(x) + MIDDLE).clamp(0.0, 1.0) * self.target.span + self.target.min
+        return found
 
 
 def stripped(model: Any) -> Any:
@@ -168,7 +213,7 @@ def canonical(model: Any, tensors: Collection[str]) -> bytes:
     numbered. Notes, names, the producer, unused numbers and fields that ONNX does not know are not among these parts.
 
     Args:
-        model: An ONNX model with the input `input` and the output `logits`.
+        model: An ONNX model with the input `input` and the output `logits` or `prediction`.
         tensors: The names of the weights.
 
     Raises:
@@ -177,16 +222,17 @@ def canonical(model: Any, tensors: Collection[str]) -> bytes:
     import onnx
 
     graph = model.graph
-    if [each.name for each in graph.input] != ["input"] or [each.name for each in graph.output] != ["logits"]:
-        raise NotCanonical("other inputs or outputs than `input` and `logits`")
+    output = graph.output[0].name if len(graph.output) == 1 else ""
+    if [each.name for each in graph.input] != ["input"] or output not in OUTPUTS:
+        raise NotCanonical("other inputs or outputs than `input` and `logits` or `prediction`")
     clean = onnx.ModelProto(ir_version=model.ir_version)
     versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
     clean.opset_import.add(version=versions[0] if versions else 0)
     clean.graph.name = "network"
     clean.graph.input.append(_value("input", graph.input[0]))
-    clean.graph.output.append(_value("logits", graph.output[0]))
-    names = {"": "", "input": "input", "logits": "logits"}
-    for node in _needed(graph):
+    clean.graph.output.append(_value(output, graph.output[0]))
+    names = {"": "", "input": "input", output: output}
+    for node in _needed(graph, output):
         if node.op_type != "Constant":
             _add_node(clean.graph, node, names)
         else:
@@ -204,7 +250,7 @@ def _value(name: str, given: Any) -> Any:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *sizes[1:]])
 
 
-def _needed(graph: Any) -> Iterator[Any]:
+def _needed(graph: Any, output: str) -> Iterator[Any]:
     """The nodes and numbers that the output depends on, each after what it depends on itself; numbers as nodes."""
     from onnx import helper
 
@@ -212,7 +258,7 @@ def _needed(graph: Any) -> Iterator[Any]:
     for tensor in graph.initializer:
         made.setdefault(tensor.name, helper.make_node("Constant", [], [tensor.name], value=tensor))
     done: set[str] = {"", "input"}
-    waiting = [("logits", False)]
+    waiting = [(output, False)]
     while waiting:
         name, follows = waiting.pop()
         if name in done:
@@ -316,14 +362,16 @@ def open_onnx(content: bytes) -> Any:
     return ort.InferenceSession(content, sess_options=options, providers=["CPUExecutionProvider"])
 
 
-def largest_difference(session: Any, net: nn.Module, shape: tuple[int, ...]) -> float:
-    """The largest difference of logits between ONNX Runtime and torch on random batches, relative to their size."""
-    worst = 0.0
+def largest_difference(
+    session: Any, net: nn.Module, shape: tuple[int, ...], target: TargetRange | None = None
+) -> float:
+    """The largest difference of outputs between ONNX Runtime and torch on random batches, relative to their size."""
+    worst, net = 0.0, net if target is None else _InUnit(net, target)
     for batch in BATCHES:
         x = probe(batch, shape)
         with torch.no_grad():
             wanted = net(torch.from_numpy(x)).numpy()
-        given = session.run(["logits"], {"input": x})[0]
+        given = session.run([output_of(target)], {"input": x})[0]
         if given.shape != wanted.shape or not (np.isfinite(given).all() and np.isfinite(wanted).all()):
             return float("inf")
         worst = max(worst, float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max())))
@@ -338,7 +386,7 @@ def probe(batch: int, shape: tuple[int, ...]) -> Floats:
 def _check_agreement(artefact: NetworkArtefact, content: bytes) -> None:
     import onnx
 
-    difference = largest_difference(open_onnx(content), artefact.net, artefact.input_shape)
+    difference = largest_difference(open_onnx(content), artefact.net, artefact.input_shape, artefact.target)
     if difference > TOLERANCE:
         raise _not_exported(artefact, f"an export whose outputs differ by {difference:.1e}")
     for defect in differing_weights(artefact.net.state_dict(), onnx.load_model_from_string(content)):

@@ -239,10 +239,10 @@ def _careful(card: Card, dossier: Dossier | None, policy: Policy) -> Iterator[st
 def _doubtful_use(given: Evidence, policy: Policy) -> Iterator[str]:
     """What is not clearly better than a blind guess, and classes that are hardly ever named."""
     found, figures = usefulness(given, policy.utility.gain), useful_figures(given)
+    if found is not None and found.state in ("finds", "unclear", "unknown"):
+        yield found.sentence
     if found is None or figures is None:
         return
-    if found.state in ("finds", "unclear", "unknown"):
-        yield found.sentence
     if missed := missed_classes(figures, given.card.data.classes):
         more = f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
         names = ", ".join(f"'{name}'" for name in missed[:_NAMED])

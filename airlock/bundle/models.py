@@ -33,6 +33,7 @@ from airlock import nets
 from airlock.bundle import compression, export
 from airlock.bundle.contents import ONNX, SAFETENSORS, Contents, Defects, Skip, Test
 from airlock.bundle.schema import Compression, NetworkSummary
+from airlock.config import TargetRange
 from airlock.errors import ConfigError
 from airlock.methods.contract import NetworkArtefact
 
@@ -48,15 +49,22 @@ _SHAPE = "The card's input shape is too large to be true."
 
 
 @lru_cache(maxsize=32)
-def graph(name: str, shape: tuple[int, ...], classes: int) -> bytes:
+def graph(name: str, shape: tuple[int, ...], classes: int, target: TargetRange | None = None) -> bytes:
     """The ONNX file of a built-in network without its weights; the exporter takes seconds, so it is cached.
+
+    Args:
+        name: Of the network.
+        shape: Of a record.
+        classes: How many outputs it has.
+        target: The range of the number that it predicts; None where it tells classes apart.
 
     Raises:
         NetError: There is no such network for records of this shape.
     """
     with torch.random.fork_rng(devices=[]):
         net = _empty(name, shape, classes)
-    made = NetworkArtefact(net.eval().requires_grad_(False), name, shape, tuple(map(str, range(classes))))
+    names = tuple(map(str, range(classes))) if target is None else ()
+    made = NetworkArtefact(net.eval().requires_grad_(False), name, shape, names, target)
     return export.without_weights(export.traced(made), net.state_dict())
 
 
@@ -68,7 +76,9 @@ def size(name: str, shape: tuple[int, ...], classes: int) -> int:
         return sum(each.nbytes for each in _empty(name, shape, classes).state_dict().values())
 
 
-ask_for_graph: Callable[[str, tuple[int, ...], int], bytes] = graph  # a child process asks its parent instead
+ask_for_graph: Callable[[str, tuple[int, ...], int, TargetRange | None], bytes] = (
+    graph  # a child process asks its parent instead
+)
 
 
 def _empty(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -119,10 +129,11 @@ class Pair:
         if math.prod(network.input_shape) > MAX_INPUT or not _fits(network, self.net, self.tensors):
             return b""
         if self.net is None:
-            known = ask_for_graph(network.name, network.input_shape, len(network.classes))
+            known = ask_for_graph(network.name, network.input_shape, network.outputs, network.target)
             return export.with_weights(known, self.tensors) if known else b""
         own = export.load_weights(copy.deepcopy(self.net), self.tensors)
-        return export.traced(NetworkArtefact(own, network.name, network.input_shape, network.classes))
+        named = NetworkArtefact(own, network.name, network.input_shape, network.classes, network.target)
+        return export.traced(named)
 
     @cached_property
     def may_be_run(self) -> bool:
@@ -177,7 +188,7 @@ class Pair:
             return self._own(network)
         session = export.open_onnx(self.content)
         own = _rebuilt(self.tensors, network, self.net)
-        difference = export.largest_difference(session, own, network.input_shape)
+        difference = export.largest_difference(session, own, network.input_shape, network.target)
         if difference <= export.TOLERANCE:
             return []
         return [f"The two model files disagree: their outputs differ by {difference:.1e} of the largest."]
@@ -187,9 +198,10 @@ class Pair:
         import onnx
 
         model = onnx.load_model_from_string(self.content)
-        given = export.open_onnx(self.content).run(["logits"], {"input": export.probe(1, network.input_shape)})[0]
-        if given.shape != (1, len(network.classes)):
-            return [f"model.onnx does not give one output for each of the {len(network.classes)} classes on the card."]
+        session, x = export.open_onnx(self.content), export.probe(1, network.input_shape)
+        given = session.run([export.output_of(network.target)], {"input": x})[0]
+        if given.shape != (1, network.outputs):
+            return [f"model.onnx does not give the {network.outputs} outputs that the card leads to."]
         turns = sorted({node.op_type for node in model.graph.node} & set(TURNS))
         raise Skip(_not_at_hand(network.name, turns))
 
@@ -215,7 +227,7 @@ def _fits(network: NetworkSummary, net: nn.Module | None, tensors: dict[str, tor
     """Whether these are tensors of this network; a built-in one is made on the meta device, to bound memory."""
     if net is None:
         with torch.device("meta"):
-            net = _empty(network.name, network.input_shape, len(network.classes))
+            net = _empty(network.name, network.input_shape, network.outputs)
     own = net.state_dict()
     same = [tensors[name].shape == each.shape and tensors[name].dtype == each.dtype for name, each in own.items()
             if name in tensors]  # fmt: skip
@@ -280,7 +292,7 @@ def _rebuilt(tensors: dict[str, torch.Tensor], network: NetworkSummary, net: nn.
     if not _is_built_in(network.name):
         raise Skip(f"{_stranger(network.name)}.")
     with torch.device("meta"):
-        empty = _empty(network.name, network.input_shape, len(network.classes))
+        empty = _empty(network.name, network.input_shape, network.outputs)
     return export.load_weights(empty, tensors)
 
 

@@ -158,7 +158,12 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 
     def summarise(self, artefact: NetworkArtefact) -> NetworkSummary:
         """Its name, input shape and classes."""
-        return NetworkSummary(name=artefact.net_name, input_shape=artefact.input_shape, classes=artefact.classes)
+        return NetworkSummary(
+            name=artefact.net_name,
+            input_shape=artefact.input_shape,
+            classes=artefact.classes,
+            target=artefact.target,
+        )
 
     def particulars(self, promise: StatedGuarantee, summary: NetworkSummary) -> Particulars:
         """Nothing specific."""
@@ -166,9 +171,9 @@ class _Networks(Packing[NetworkArtefact, NetworkSummary]):
 
     def reopen(self, files: Contents, summary: NetworkSummary, details: Mapping[str, Any], net: str | None) -> Any:
         """A built-in network by its name, or the user's own if one is given."""
-        shape, classes = summary.input_shape, summary.classes
-        own = nets.create(net, shape, len(classes), seed=0) if net is not None else None
-        return NetworkArtefact(models.open_net(files, summary, own), net or summary.name, shape, classes)
+        shape, name = summary.input_shape, net or summary.name
+        own = nets.create(net, shape, summary.outputs, seed=0) if net is not None else None
+        return NetworkArtefact(models.open_net(files, summary, own), name, shape, summary.classes, summary.target)
 
     def size(self, artefact: NetworkArtefact) -> int:
         """The size of its weights."""

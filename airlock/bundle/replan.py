@@ -321,7 +321,7 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
     said, unit = card.data, unit_of(config)
     columns = tuple(config.data.columns.items())
     known = Facts(said.name, said.shape, said.classes, said.records, said.test_records, said.origin, columns=columns,
-                  read_off=config.data.read_off)  # fmt: skip
+                  read_off=config.data.read_off, target=config.data.target)  # fmt: skip
     if config.data.person is None or unit == "record":
         return replace(known, grouped=config.data.person is not None)
     if said.test_records is not None:
@@ -331,7 +331,7 @@ def _facts(config: ReleaseConfig, card: Card) -> Facts:
 
 
 def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
-    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped", "read_off")
+    keys = ("name", "origin", "shape", "classes", "records", "test_records", "people", "grouped", "read_off", "target")
     named = {key: getattr(facts, key) for key in keys}
     if config.data.source not in SOURCES:
         named |= _declared(config.data)
@@ -345,7 +345,7 @@ def _of_data(facts: Facts, config: ReleaseConfig, card: Card) -> Iterator[str]:
 
 def _declared(declared: DataConfig) -> dict[str, object]:
     """What a config says of the owner's own data; it always says how many records there are."""
-    classes = declared.classes
+    classes = declared.classes if declared.target is None else ()
     table = (sum(column.width for column in declared.columns.values()),)
     named: dict[str, object] = {"shape": table if declared.columns else declared.shape}
     named["classes"] = tuple(map(str, range(classes))) if isinstance(classes, int) else classes
@@ -374,7 +374,7 @@ def _of_artefact(channel: Channel, card: Card) -> Iterator[str]:
     facts, net = channel.facts, card.network
     if card.artefact != channel.artefact:
         yield f"A bundle of {channel.channel}/{channel.method} holds something else."
-    elif net is not None and (net.input_shape, net.classes) != (facts.shape, facts.classes):
+    elif net is not None and (net.input_shape, net.classes, net.target) != (facts.shape, facts.classes, facts.target):
         yield "The network does not take the records of the config."
     wanted = channel.interface()
     if wanted is not None and card.interface is not None and not _same(vars(card.interface), vars(wanted)):

@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
+from airlock.auditing.errors import ErrorCounts, ErrorFigures
 from airlock.auditing.evaluation import Evaluation, Figures
 from airlock.auditing.paid_attacks import PaidAttack
-from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, ReadOff, Shape
+from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, ReadOff, Shape, TargetRange
 from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place
 from airlock.mechanisms.reconstruction import Recovery
@@ -34,12 +35,19 @@ class NetworkSummary(Frozen):
     Args:
         name: A built-in name, or the `package.module:function` that created it.
         input_shape: The shape of one record; a batch has a leading axis in addition.
-        classes: The class names, in the order of the outputs.
+        classes: The class names, in the order of the outputs; none where a number is predicted.
+        target: The range of that number; null where there are classes.
     """
 
     name: str
     input_shape: Shape
     classes: tuple[str, ...]
+    target: TargetRange | None = None
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs it has."""
+        return len(self.classes) if self.target is None else 1
 
 
 class FeatureSummary(Frozen):
@@ -91,6 +99,7 @@ class DataSummary(Frozen):
             records is protected less.
         read_off: Which of these, or of the columns, the holder read off the records, so that the guarantee does not
             cover them.
+        target: The declared range of the number that is predicted; null where records have classes.
     """
 
     name: str
@@ -103,6 +112,7 @@ class DataSummary(Frozen):
     people: Count | None = None
     grouped: bool = False
     read_off: tuple[ReadOff, ...] = ()
+    target: TargetRange | None = None
 
     @property
     def units(self) -> int:
@@ -174,6 +184,18 @@ class Utility(Frozen):
 
     counts: Evaluation
     figures: Figures
+
+
+class ErrorUtility(Frozen):
+    """How useful a regression is: noisy counts of test records, which are paid for, and the figures that follow.
+
+    Args:
+        counts: The noisy tables, and what they cost a test record, or a test person: one record of each is counted.
+        figures: How far predictions are off, in the unit of the target, with intervals that account for the noise.
+    """
+
+    counts: ErrorCounts
+    figures: ErrorFigures
 
 
 class PaidAttacks(Frozen):

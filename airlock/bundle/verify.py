@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock import isolation
+from airlock.auditing import errors as error_counts
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older, replan
 from airlock.bundle.card import OLDEST, Card, older_note, schema
@@ -33,6 +34,7 @@ from airlock.bundle.schema import NetworkSummary
 from airlock.bundle.signing.keys import PublicKey
 from airlock.bundle.signing.signatures import Signatures, covers_newest_dossier, examine
 from airlock.bundle.vault import MARKER, Vault
+from airlock.config import TargetRange
 from airlock.errors import AirlockError, FormatError, Refused
 from airlock.training.outcomes import Outcomes
 
@@ -214,7 +216,9 @@ def _graph(folder: Path, asked: Mapping[str, Any]) -> bytes:
     try:
         if models.size(name, shape, classes) > (folder / bundle.SAFETENSORS).lstat().st_size:
             return b""
-        return models.graph(name, shape, classes)
+        declared = asked.get("target")
+        target = None if declared is None else TargetRange.model_validate(declared)
+        return models.graph(name, shape, classes, target)
     except Exception:  # noqa: BLE001  a card may name anything; without a graph the check fails
         return b""
 
@@ -224,7 +228,14 @@ def in_child(parent: isolation.Parent, request: Mapping[str, Any]) -> None:
     global _watch
     before = _watch, models.ask_for_graph
     _watch = parent.say
-    models.ask_for_graph = lambda name, shape, classes: parent.ask({"name": name, "shape": shape, "classes": classes})
+    models.ask_for_graph = lambda name, shape, classes, target: parent.ask(
+        {
+            "name": name,
+            "shape": shape,
+            "classes": classes,
+            "target": None if target is None else target.model_dump(),
+        }
+    )
     try:
         files, policy = Contents(Path(request["folder"]), request["digests"]), Policy.model_validate(request["policy"])
         _, note = inspect(files, Vault(Path(request["vault"])), gated=request["gated"], policy=policy)
@@ -442,7 +453,7 @@ def _record(files: Contents, card: Card | None, vault: Vault) -> Defects:
 
 def _counts(card: Card | None, vault: Vault) -> Defects:
     """Whether the card's counts are those of the release in the vault plus noise of the stated size."""
-    if card is None or card.utility is None:
+    if card is None or (card.utility is None and card.errors is None):
         raise Skip("The card has no counts of test records.")
     try:
         kept = vault.load(card.release_id).get(OUTCOMES)
@@ -450,7 +461,12 @@ def _counts(card: Card | None, vault: Vault) -> Defects:
         raise Skip("This vault does not hold this release, or not as it was: its counts cannot be compared.") from error
     if kept is None:
         raise Skip("The vault does not hold what became of the test records.")
-    probability = far(card.utility.counts, Outcomes.of_arrays(kept))
+    outcomes = Outcomes.of_arrays(kept)
+    if card.errors is not None:
+        probability = error_counts.far(card.errors.counts, outcomes)
+    else:
+        assert card.utility is not None
+        probability = far(card.utility.counts, outcomes)
     if probability >= IMPROBABLE:
         return []
     return ["The counts on the card are not those of the vault with noise of the stated size."]

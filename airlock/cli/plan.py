@@ -229,6 +229,7 @@ CHOSEN = "chosen from public facts, since the config names none; to fix it, writ
 
 def _parts(config: ReleaseConfig, data_dir: Path | None) -> dict[str, Any]:
     """The expected sizes of the parts, and why no attack could be made, if so; from public figures alone."""
+    from airlock.auditing.errors import in_unit
     from airlock.auditing.members import too_few
     from airlock.data import describe
     from airlock.data.split import Part
@@ -236,7 +237,9 @@ def _parts(config: ReleaseConfig, data_dir: Path | None) -> dict[str, Any]:
     facts = describe(config, data_dir)
     names: tuple[Part, ...] = ("private", "public", "test", "holdout")
     sizes = {name: facts.expected(name, config.split) for name in names}
-    return {"counted": facts.counted, "sizes": sizes, "no_attacks": too_few(facts, config.split)}
+    target = facts.target
+    predicts = {} if target is None else {"predicts": f"{in_unit(target.min, target)} to {in_unit(target.max, target)}"}
+    return {"counted": facts.counted, "sizes": sizes, "no_attacks": too_few(facts, config.split), **predicts}
 
 
 def _print_table(made: Plan, parts: dict[str, Any], chosen: bool) -> None:
@@ -254,6 +257,7 @@ def _print_table(made: Plan, parts: dict[str, Any], chosen: bool) -> None:
         ("sampling", promise.sampling),
         ("parts, about", ", ".join(f"{size:,} {name}" for name, size in parts["sizes"].items() if size)),
         *([("no attacks", parts["no_attacks"])] if parts["no_attacks"] else []),
+        *([("predicts a number, from", parts["predicts"])] if "predicts" in parts else []),
         *((key.replace("_", " "), _number(value)) for key, value in made.details.items()),
     ]
     print_table(f"Plan: {made.channel}/{made.method}", ["", ""], [[key, str(value)] for key, value in rows])

@@ -35,6 +35,7 @@ from airlock.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from airlock.bundle.dossier import Dossier
     from airlock.config import ReleaseConfig
     from airlock.pipeline import Outcome
 
@@ -162,20 +163,29 @@ def summary(outcome: Outcome, out: Path) -> dict[str, Any]:
         "signed_by": outcome.fingerprint,
         "lifetime": None if card.lifetime is None else card.lifetime.model_dump(),
         "utility": None if card.utility is None else card.utility.figures.accuracy.model_dump(),
+        **({} if card.errors is None else {"errors": card.errors.figures.model_dump()}),
         "guarantee": outcome.release.guarantee.to_dict(),
         "inside": {
-            "accuracy": outcome.dossier.utility.figures.accuracy.model_dump(),
+            **_exact(outcome.dossier),
             "audit": [asdict(attack) for attack in outcome.dossier.audit.attacks],
         },
     }
 
 
+def _exact(inside: Dossier) -> dict[str, Any]:
+    """Accuracy as counted, or how far predictions of a number are off."""
+    if inside.utility is not None:
+        return {"accuracy": inside.utility.figures.accuracy.model_dump()}
+    assert inside.errors is not None
+    return {"errors": inside.errors.figures.model_dump()}
+
+
 def print_summary(outcome: Outcome, out: Path) -> None:
     """A summary of the card."""
+    from airlock.auditing.errors import rows as error_rows
     from airlock.bundle.rendering.text import CHOSEN
 
     card, inside = outcome.bundle.card, outcome.dossier
-    exact = inside.utility.figures.accuracy
     rows = [["guarantee", card.headline]]
     if card.tuning.search is not None:
         rows.append(["search", card.words.tuning])
@@ -184,7 +194,15 @@ def print_summary(outcome: Outcome, out: Path) -> None:
     if card.utility is not None:
         one = card.utility.figures.accuracy
         rows.append(["accuracy, on the card", _interval(one.value, one.low, one.high)])
-    rows.append(["accuracy, exact, stays inside", _interval(exact.value, exact.low, exact.high)])
+    if inside.utility is not None:
+        exact = inside.utility.figures.accuracy
+        rows.append(["accuracy, exact, stays inside", _interval(exact.value, exact.low, exact.high)])
+    if card.errors is not None and card.data.target is not None:
+        named = error_rows(card.errors.figures, card.data.target)
+        rows += [[f"{name}, on the card", f"{value} ({interval})"] for name, value, interval in named]
+    if inside.errors is not None:
+        named = error_rows(inside.errors.figures, inside.errors.target)
+        rows += [[f"{name}, exact, stays inside", f"{value} ({interval})"] for name, value, interval in named[:3]]
     rows += [
         [f"attack, stays inside: {a.name}", f"{a.score} {_interval(a.value, a.low, a.high)}"]
         for a in inside.audit.attacks

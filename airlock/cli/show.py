@@ -19,11 +19,13 @@ from airlock.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from airlock.auditing.errors import ErrorFigures
     from airlock.auditing.evaluation import Figure
     from airlock.auditing.result import AttackResult
     from airlock.bundle.dossier import Dossier
     from airlock.bundle.older import OlderCard
     from airlock.bundle.schema import Compression
+    from airlock.config import TargetRange
 
 
 @translate_errors
@@ -39,6 +41,7 @@ def show(
 
     Run `airlock verify` to find out whether a card can be believed.
     """
+    from airlock.auditing.errors import compare_with_constant
     from airlock.auditing.usefulness import compare_with_blind
     from airlock.bundle import Vault, older, read
     from airlock.bundle import dossier as dossiers
@@ -73,7 +76,11 @@ def show(
     ]
     if card.utility is not None:
         rows.append(["beside guessing", compare_with_blind(card.utility.figures).sentence])
-    rows += [[name, _figure(one)] for name, one in useful_rows(card)] or [["accuracy", card.words.utility]]
+    if card.errors is not None and card.data.target is not None:
+        rows.append(["beside a constant", compare_with_constant(card.errors.figures, card.data.target).sentence])
+        rows += _errors(card.errors.figures, card.data.target)
+    else:
+        rows += [[name, _figure(one)] for name, one in useful_rows(card)] or [["accuracy", card.words.utility]]
     if card.compression is not None:
         rows.append(["smaller, faster", smaller_words(card.compression)])
     rows += [
@@ -110,6 +117,7 @@ def _print_older(card: OlderCard, as_json: bool) -> None:
 
 def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     """Everything that stays inside."""
+    from airlock.auditing.errors import compare_with_constant
     from airlock.auditing.usefulness import compare_with_blind
     from airlock.bundle.dossier import STAYS
     from airlock.bundle.rendering.page import rows_of
@@ -117,14 +125,17 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     if as_json:
         print_json(made.model_dump(mode="json"))
         return
-    use = made.utility
-    rows = [
-        ["STAYS INSIDE", STAYS],
-        ["summary", made.headline],
-        ["exact count", f"{use.correct:,} of {use.records:,} test records were classified correctly"],
-        ["beside guessing", compare_with_blind(use.figures).sentence],
-    ]
-    rows += [[name, _figure(one)] for name, one in rows_of(use.figures, ())]
+    use, off = made.utility, made.errors
+    rows = [["STAYS INSIDE", STAYS], ["summary", made.headline]]
+    if use is not None:
+        rows += [
+            ["exact count", f"{use.correct:,} of {use.records:,} test records were classified correctly"],
+            ["beside guessing", compare_with_blind(use.figures).sentence],
+        ]
+        rows += [[name, _figure(one)] for name, one in rows_of(use.figures, ())]
+    if off is not None:
+        rows.append(["beside a constant", compare_with_constant(off.figures, off.target).sentence])
+        rows += _errors(off.figures, off.target)
     rows += [[f"attack: {attack.name}", _attack(attack)] for attack in made.audit.attacks]
     rows += [["attacks on features", sentence] for sentence in made.on_features]
     rows += [["not tested", sentence] for sentence in made.audit.not_tested]
@@ -135,6 +146,12 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     rows += [["followed", made.followed]] if made.followed else []
     title = f"Dossier of {made.channel}/{made.method}, {made.created}: it stays inside"
     print_table(title, ["", ""], rows, f"To read and sign: {shown(page)}")
+
+
+def _errors(found: ErrorFigures, target: TargetRange) -> list[list[str]]:
+    from airlock.auditing.errors import rows as error_rows
+
+    return [[name, f"{value} ({interval})"] for name, value, interval in error_rows(found, target)]
 
 
 def _print_sizes(found: Compression) -> None:

@@ -152,6 +152,7 @@ def from_preview(task: Task, seen: Preview, seconds: float) -> Cell:
     """The figures of a finished release; ε comes from the executed events, and is given only if it is proven."""
     inside, release = seen.dossier, seen.release
     promise = release.guarantee
+    assert inside.utility is not None  # no comparison is of a regression (`settings`)
     proven = promise.status == "proven" and promise.unit in PROTECTED and math.isfinite(promise.epsilon)
     queries = release.artefact.questions
     return Cell(

@@ -118,6 +118,12 @@ class CompareConfig(Frozen):
             raise ValueError("need.epsilon must be one of epsilons: the choice is made among methods that were run")
         return self
 
+    @model_validator(mode="after")
+    def _of_classes(self) -> Self:
+        if self.data.target is not None:
+            raise ValueError("comparisons and advice are about models that predict classes: leave out data.target")
+        return self
+
     @property
     def baseline(self) -> BaselineSettings:
         """How the model without privacy is trained."""

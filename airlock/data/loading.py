@@ -96,7 +96,8 @@ def _stated(facts: Facts, fractions: SplitConfig) -> Facts:
 
 def _facts(config: ReleaseConfig, source: Source) -> Facts:
     """The facts of a named source: as published, unless the config declares a subset."""
-    data, keys = config.data, ("label", "classes", "columns", "shape", "test", "person", "read_off")
+    data = config.data
+    keys = ("label", "classes", "columns", "shape", "target", "test", "person", "read_off")
     given = [key for key in keys if getattr(data, key) not in (None, {}, ())]
     if given:
         raise ConfigError(
@@ -148,7 +149,10 @@ def _remarks(split: Split, pool: Records, test: Records | None, fractions: Split
         wanted = share(part, fractions, test is not None) > 0 or part in ("private", "test")
         if wanted and not len(getattr(split, part)):
             found.append(about_empty(part, "Give more records, or change the fractions in [split]."))
-    found += about_classes(split.private.y, facts.classes)
-    if len(np.unique(pool.y)) == 1:
+    if facts.target is None:
+        found += about_classes(split.private.y, facts.classes)
+    if len(np.unique(pool.y)) == 1 and facts.target is not None:
+        found.append("All records have the same target: there is nothing to learn. Check the cells and data.target.")
+    elif len(np.unique(pool.y)) == 1:
         found.append("All records are of one class: there is nothing to learn. Check the labels and data.classes.")
     return tuple(found)

@@ -235,7 +235,9 @@ def _blocks(columns: dict[str, Any], data: DataConfig) -> Iterator[dict[str, tab
             "Take all from the same records.",
         )
     for first in range(0, max(counts), _BLOCK):
-        yield {name: cells_of(cells[first : first + _BLOCK], data.columns.get(name)) for name, cells in values.items()}
+        yield {
+            name: cells_of(cells[first : first + _BLOCK], tables.declared(data, name)) for name, cells in values.items()
+        }
 
 
 def cells_of(values: Array, column: Column | None) -> tables.Cells:

@@ -197,7 +197,7 @@ def facts(config: ReleaseConfig) -> Facts:
             "need not be exact; it sets the sampling rate and the size of a step, and the guarantee holds regardless.",
             "Add a line such as records = 10000.",
         )
-    classes, named_by = _classes(data)
+    classes, named_by = _classes(data) if data.target is None else ((), "")
     sized_by = "read off the records" if "records" in data.read_off else "declared, not counted"
     has_test = data.test is not None or _holds_test(path, kind)
     if data.test_records is not None and not has_test:
@@ -210,12 +210,14 @@ def facts(config: ReleaseConfig) -> Facts:
     known = Facts(
         name=data.name or "private data",
         shape=kind.shape(path, data),
-        classes=check_classes(classes),
+        classes=check_classes(classes) if data.target is None else (),
         records=data.records,
         test_records=(data.test_records or max(1, round(data.records * config.split.test))) if has_test else None,
-        origin=f"The owner's {kind.title}; the number of records is {sized_by}; classes are {named_by}.",
+        origin=f"The owner's {kind.title}; the number of records is {sized_by}; "
+        + (f"classes are {named_by}." if data.target is None else "the target's range is declared."),
         columns=tuple(data.columns.items()),
         read_off=data.read_off,
+        target=data.target,
     )
     return _of_people(known, config, path, kind)
 
@@ -274,6 +276,13 @@ def _check_keys(data: DataConfig, kind: FileKind) -> None:
     given = [key for key in ("label", "columns") if getattr(data, key)]
     if kind in (NPZ, IMAGES) and given:
         raise ConfigError(f"data.label and data.columns only for a table, not for a {kind.title}", f"data.{given[0]}")
+    if data.target is not None and not (data.columns and kind in (CSV, PARQUET, FRAME, ARRAYS)):
+        raise ConfigError(
+            'a table with data.columns for task = "regression"',
+            f"a {kind.title}" + ("" if data.columns else " without data.columns"),
+            "A number can be predicted from the columns of a table.",
+            "Declare the columns, or take classes.",
+        )
     if kind is not IMAGES and data.shape is not None:
         raise ConfigError(f"data.shape only for a folder of images, not for a {kind.title}", "one", do="Remove it.")
     if data.test is None:

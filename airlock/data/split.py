@@ -33,7 +33,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.config import Column, ReadOff, SplitConfig
+from airlock.config import Column, ReadOff, SplitConfig, TargetRange
 from airlock.errors import ConfigError
 
 Part = Literal["private", "public", "test", "holdout"]
@@ -53,7 +53,7 @@ class Facts:
     Args:
         name: What the card calls it.
         shape: The shape of one record: (features,) or (channels, height, width).
-        classes: The class names, in the order of the labels.
+        classes: The class names, in the order of the labels; none where a number is predicted.
         records: The public number of records from which the private part is taken; it need not be exact.
         test_records: The size of the official test set; None if the test records are split off from `records`.
         origin: One sentence for the card: where the data and its sizes come from.
@@ -63,6 +63,7 @@ class Facts:
             split, and a person with several records is protected less.
         columns: Of a table: its columns by name, in the order in which they are encoded; empty for other data.
         read_off: Which of these declarations the owner read off the records; the guarantee does not cover them.
+        target: The range of the number that is predicted; None where records have classes.
     """
 
     name: str
@@ -76,6 +77,17 @@ class Facts:
     grouped: bool = False
     columns: tuple[tuple[str, Column], ...] = ()
     read_off: tuple[ReadOff, ...] = ()
+    target: TargetRange | None = None
+
+    @property
+    def task(self) -> Literal["classification", "regression"]:
+        """What is learnt: which class a record has, or a number."""
+        return "classification" if self.target is None else "regression"
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a network for it has."""
+        return len(self.classes) if self.target is None else 1
 
     @property
     def unit(self) -> Literal["person", "record"]:
@@ -100,7 +112,7 @@ class Facts:
         if part == "test" and self.test_records is not None:
             return self.test_records
         own = share(part, fractions, self.test_records is not None)
-        moved = fractions.public * len(fractions.public_without) / len(self.classes)
+        moved = fractions.public * len(fractions.public_without) / max(1, len(self.classes))
         own += {"private": moved, "public": -moved}.get(part, 0.0)
         return max(round((self.records if self.people is None else self.people) * own), part == "private")
 
@@ -126,6 +138,8 @@ class Facts:
         Raises:
             ConfigError: It names a class that does not exist, or all of them.
         """
+        if not fractions.public_without:
+            return ()
         unknown = next((name for name in fractions.public_without if name not in self.classes), None)
         if unknown is not None:
             near = difflib.get_close_matches(unknown, self.classes, n=1)
@@ -168,7 +182,7 @@ class Records:
 
     Args:
         x: Inputs.
-        y: Labels.
+        y: Labels: places of classes, or targets in steps of their declared range (`config.STEPS`).
         person: Whose each record is: equal numbers are the same person. None: every record is a person of its own.
     """
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airlock.config import Column, DataConfig, as_number
+from airlock.config import STEPS, Column, DataConfig, TargetRange, as_number
 from airlock.data.limits import check_bytes, check_ratio, reading
 from airlock.data.parquet_pages import largest_page
 from airlock.data.remarks import Fault, Faults
@@ -91,6 +91,14 @@ def labels(name: str, cells: Cells, classes: tuple[str, ...], faults: Faults, fi
     """Class names as positions."""
     known = Fault(f"not a declared class in column '{name}'", "Correct the cells or data.classes.")
     return _places(name, cells, Column(categories=classes), faults, first, known)
+
+
+def targets(name: str, cells: Cells, target: TargetRange, faults: Faults, first: int = 0) -> NDArray[np.int64]:
+    """Numbers to predict, as whole steps of their declared range: clamped to it, or their records left out."""
+    column = Column(min=target.min, max=target.max, outside=target.outside)
+    found, _ = _filled(name, cells, column, faults, first)
+    _outside(name, found, column, faults if target.outside == "refuse" else None, first)
+    return np.rint(STEPS * _scale(found, column)).astype(np.int64)
 
 
 def _filled(
@@ -210,6 +218,13 @@ def slots(column: Column) -> tuple[dict[str, int], int | None, int | None]:
     return index, rest, column.width - 1 if column.flagged else index[str(column.missing)]
 
 
+def declared(data: DataConfig, name: str) -> Column | None:
+    """What is declared of a column of the file: as a feature, or as the number to predict; None for text."""
+    if data.target is not None and name == data.label:
+        return Column(min=data.target.min, max=data.target.max)
+    return data.columns.get(name)
+
+
 # Files.
 
 _BLOCK_ROWS, _BLOCK_BYTES = 8192, 2**28
@@ -288,7 +303,11 @@ def encode_blocks(
     for cells in blocks:
         if data.person is not None:
             ids += [None if cell is None else str(cell) for cell in cells[data.person]]
-        ys.append(labels(label, cells[label], classes, faults, first))
+        ys.append(
+            labels(label, cells[label], classes, faults, first)
+            if data.target is None
+            else targets(label, cells[label], data.target, faults, first)
+        )
         check_bytes(path, 4 * features * (first + len(ys[-1])))
         xs.append(encode(data.columns, cells, faults, first))
         first += len(ys[-1])
@@ -297,7 +316,8 @@ def encode_blocks(
 
 def wanted(data: DataConfig) -> dict[str, Column | None]:
     """What is read of a table: the label, the schema's columns and the people's identifiers."""
-    return {str(data.label): None, **data.columns, **({} if data.person is None else {data.person: None})}
+    label = str(data.label)
+    return {label: declared(data, label), **data.columns, **({} if data.person is None else {data.person: None})}
 
 
 def csv_blocks(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from airlock.config import STEPS
 from airlock.data.people import Ids, about_people, leave_out_nobody, number
 from airlock.data.remarks import Fault, Faults
 from airlock.data.split import Array, Facts, Records
@@ -83,9 +84,7 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
         numbers = x.astype(np.float32, copy=False)
         raw.faults.add(_NUMBER, _unusable(numbers))
         x = numbers
-    classes = len(facts.classes)
-    unknown = Fault(f"a label outside 0 to {classes - 1}, of {classes} declared classes", _DO)
-    raw.faults.add(unknown, np.flatnonzero(~np.isin(y, np.arange(classes))))
+    _check_labels(facts, raw, y.astype(np.int64))
     if raw.person is not None:
         _check_people(raw.person, len(x), where)
         leave_out_nobody(raw.person, raw.faults)
@@ -97,6 +96,16 @@ def check_records(facts: Facts, raw: Raw, where: str) -> tuple[Records, tuple[st
         told += about_people(own, facts.records_per_person if facts.unit == "person" else None)
     found = Records(x, y.astype(np.int64), person)
     return found if kept.all() else found.take(np.flatnonzero(kept)), told
+
+
+def _check_labels(facts: Facts, raw: Raw, y: NDArray[np.integer]) -> None:
+    """Find the records whose label is no declared class, or whose target is no step of its range."""
+    classes = len(facts.classes)
+    if facts.target is None:
+        unknown, known = Fault(f"a label outside 0 to {classes - 1}, of {classes} declared classes", _DO), classes
+    else:
+        unknown, known = Fault("a target outside its declared range", "Correct the cells or data.target."), STEPS + 1
+    raw.faults.add(unknown, np.flatnonzero((y < 0) | (y >= known)))
 
 
 def _check_people(person: Ids, count: int, where: str) -> None:

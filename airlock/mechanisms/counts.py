@@ -23,7 +23,7 @@ from airlock.mechanisms.randomness import Stream
 Whole = NDArray[np.int64]
 
 _PARTS = 1 << 32  # ε is a whole number of these parts, rounded down
-_LEAST, _MOST = 1e-5, 1e4
+_LEAST, _MOST = 1e-7, 1e4
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class NoisyCounts:
     If a record may be replaced by another, two cells move, and the same call is 2ε-DP.
 
     Args:
-        epsilon: ε of one call, from 1e-5 to 1e4.
+        epsilon: ε of one call, from 1e-7 to 1e4.
     """
 
     epsilon: float
 
     def __post_init__(self) -> None:
         if not _LEAST <= self.epsilon <= _MOST:
-            raise ValueError("the ε of a table of counts must lie between 1e-5 and 1e4")
+            raise ValueError("the ε of a table of counts must lie between 1e-7 and 1e4")
 
     @property
     def event(self) -> dpa.DpEvent:

@@ -122,6 +122,13 @@ def build(config: ReleaseConfig, facts: Facts) -> Channel:
             "Its noise hides one record; somebody with several would be protected less than the card says.",
             f'Take one of these: {", ".join(protecting(facts.unit))}. Or set unit = "record", and the card says so.',
         )
+    if facts.task not in method.tasks:
+        raise ConfigError(
+            f"a method for {facts.task}",
+            f"{method.channel}/{method.method}, which predicts classes",
+            "Its loss and its noise are made for classes, not for a number.",
+            f"Take one of these: {', '.join(learning(facts.task))}.",
+        )
     return method(config, facts)
 
 
@@ -135,6 +142,12 @@ def protecting(unit: str) -> tuple[str, ...]:
     """The built-in methods that protect a unit, as CHANNEL/METHOD."""
     names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
     return tuple(name for name in names if is_built_in(name) and unit in named(name).units)
+
+
+def learning(task: str) -> tuple[str, ...]:
+    """The built-in methods for a task, as CHANNEL/METHOD."""
+    names = [f"{channel}/{method}" for channel, methods in METHODS.items() for method in methods]
+    return tuple(name for name in names if is_built_in(name) and task in named(name).tasks)
 
 
 def open_case(name: str, epsilon: float, delta: float, people: bool = False) -> Case:

@@ -20,6 +20,7 @@ import dp_accounting as dpa
 import numpy as np
 from torch import nn
 
+from airlock.config import TargetRange
 from airlock.data import Facts, Split
 from airlock.data.feature_files import Manifest, load
 from airlock.mechanisms.reconstruction import Recovery
@@ -82,7 +83,8 @@ class NetworkArtefact:
         net: The module.
         net_name: A built-in name, or the user's `package.module:function`.
         input_shape: Of one record.
-        classes: The class names, in the order of the outputs.
+        classes: The class names, in the order of the outputs; none where a number is predicted.
+        target: The range of that number; its one output says where in the range it lies (`training.losses`).
     """
 
     kind: ClassVar[ArtefactKind] = "network"
@@ -92,11 +94,17 @@ class NetworkArtefact:
     net_name: str
     input_shape: tuple[int, ...]
     classes: tuple[str, ...]
+    target: TargetRange | None = None
 
     @classmethod
     def leaving(cls, net: nn.Module, name: str, facts: Facts) -> NetworkArtefact:
         """A trained network as it leaves, for records of these facts."""
-        return cls(net.cpu().eval().requires_grad_(False), name, facts.shape, facts.classes)
+        return cls(net.cpu().eval().requires_grad_(False), name, facts.shape, facts.classes, facts.target)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs it has."""
+        return len(self.classes) if self.target is None else 1
 
     @property
     def parameters(self) -> int:

@@ -37,7 +37,11 @@ def is_drowned(plan: Plan) -> bool:
 
 def eligible(methods: Iterable[type[Channel]], facts: Facts) -> tuple[type[Channel], ...]:
     """The methods that may be chosen for these data without being named, those that usually do best first."""
-    fit = [one for one in methods if one.status == "proven" and one.listed and facts.unit in one.units]
+    fit = [
+        one
+        for one in methods
+        if one.status == "proven" and one.listed and facts.unit in one.units and facts.task in one.tasks
+    ]
     return tuple(sorted(fit, key=lambda one: one.rank))
 
 

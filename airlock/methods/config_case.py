@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airlock.accounting import Claim, to_json
-from airlock.config import ReleaseConfig
+from airlock.config import STEPS, ReleaseConfig
 from airlock.data import Facts, Records, Split
 from airlock.data.split import share
 from airlock.errors import Refused
@@ -216,7 +216,8 @@ def neighbours(facts: Facts, seed: int) -> tuple[Split, Split]:
     chance = np.random.default_rng(seed)
 
     def some(count: int) -> Records:
-        numbers, y = chance.random((count, *facts.shape), np.float32), np.arange(count) % len(facts.classes)
+        numbers = chance.random((count, *facts.shape), np.float32)
+        y = np.arange(count) % len(facts.classes) if facts.target is None else chance.integers(0, STEPS + 1, count)
         return Records((255 * numbers).astype(np.uint8) if len(facts.shape) == 3 else numbers, y)
 
     private, public = some(PRIVATE), some(PUBLIC)

@@ -160,6 +160,9 @@ class Executed:
     inside: Details = field(default_factory=dict, repr=False)
 
 
+CLASSES = frozenset({"classification"})
+
+
 class Channel(ABC, Generic[F]):
     """One method of one channel, built from a config and the public facts about the data.
 
@@ -186,7 +189,14 @@ class Channel(ABC, Generic[F]):
     # Whose presence it can protect: "record", "person". A subclass that computes something else says so again.
     units: ClassVar[frozenset[str]] = frozenset({"record"})
     weighs_classes: ClassVar[bool] = False  # whether it learns from labels in a way that `class_weights` can change
+    # What it learns: "classification", "regression". Not inherited: a subclass has to say itself that it may.
+    tasks: ClassVar[frozenset[str]] = CLASSES
     public: DataConfig | None = None  # a further public data set that `release` uses in the clear (`Split.beside`)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "tasks" not in vars(cls):
+            cls.tasks = CLASSES
 
     def __init__(self, config: ReleaseConfig, facts: Facts) -> None:
         self.config, self.facts = config, facts

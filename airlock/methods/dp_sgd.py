@@ -65,6 +65,7 @@ from airlock.training.augment import Name as AugmentName
 from airlock.training.augment import named
 from airlock.training.gradients import Gradients
 from airlock.training.loop import Augment, Recipe
+from airlock.training.losses import loss_for
 from airlock.training.sampling import sampled
 
 ASSUMPTIONS = (
@@ -280,7 +281,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
         return Executed(
             artefact=NetworkArtefact.leaving(net, self.net_name, self.facts),
             events=executed,
-            utility=outcomes_of(net, split.test),
+            utility=outcomes_of(net, split.test, self.facts.task),
             details={**plan.details, **self.measured(gradients)},
             secrets=self.kept(gradients),
             inside=self.unpaid(gradients),
@@ -329,7 +330,7 @@ class NoisyTraining(Channel[DpSgdFigures]):
 
     def net(self) -> nn.Module:
         """A freshly initialised network; the seed is public and the check touches no record."""
-        shape, classes = self.facts.shape, len(self.facts.classes)
+        shape, classes = self.facts.shape, self.facts.outputs
         net = create(self.net_name, shape, classes, self.config.seed)
         check(copy.deepcopy(net), self.net_name, shape, classes)
         return net
@@ -434,6 +435,7 @@ class DpSgd(NoisyTraining):
             records_per_person=figures.records_per_person,
             expected_rows=figures.expected_rows,
             class_weights=self.class_weights,
+            loss=loss_for(self.facts),
         )
 
     def clip(self, net: nn.Module, split: Split, data: Resident) -> Clip:

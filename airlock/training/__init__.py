@@ -4,6 +4,7 @@ In: a network, records, a sampler and a source of gradients. Out: the trained ne
 
     loop            the one training loop, and the learning-rate schedules
     sampling        which records enter a step; a private run's event comes from its sampler
+    losses          what a record's outputs cost: cross-entropy, or squared error
     gradients       where a step's gradient comes from, and what is minimised
     class_weights   how much a record of each class counts: declared weights, and why no bound changes
     private         private gradients: clip every record's, sum, add noise, divide by a public constant

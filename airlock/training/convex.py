@@ -1,23 +1,31 @@
-"""Multinomial logistic heads, solved to within a certified distance of their exact minimiser.
+"""Logistic heads and Huber regressions, solved to within a certified distance of their exact minimiser.
 
 For output perturbation (Chaudhuri, Monteleoni and Sarwate 2011) the sensitivity is that of an exact minimiser, which no
 solver reaches. Here the solver has to prove how close it is, and the remaining distance is part of the sensitivity.
 
-The objective of a head W (classes × features) on records with features φ_i and labels y_i is
+The objective of a head W (outputs × features) on records with features φ_i and labels y_i is
 
-    F(W) = (1/n0) Σ_i ℓ(W; φ_i, y_i) + (λ/2) ‖W‖²,    ℓ = cross-entropy of softmax(W φ_i) against y_i,
+    F(W) = (1/n0) Σ_i ℓ(W φ_i, y_i) + (λ/2) ‖W‖²,
 
-with a *public* n0: the true number of records is private, and dividing by it would make the mean depend on it. ‖φ_i‖ ≤
-R is enforced here (`bounded`).
+where ℓ is convex and its gradient in W φ has norm at most s; with a *public* n0: the true number of records is private,
+and dividing by it would make the mean depend on it. ‖φ_i‖ ≤ R is enforced here (`bounded`).
 
-Sensitivity. One record's gradient is (p − e_y) φᵀ, and ‖p − e_y‖² = (1 − p_y)² + Σ_{j≠y} p_j² ≤ 2(1 − p_y)² ≤ 2, so its
-norm is at most √2 R. Let W, W' minimise F on a data set and F' on the same data set with one record added. ∇F'(W) is
-that record's gradient over n0, because ∇F(W) = 0; F' is λ-strongly convex and ∇F'(W') = 0, so λ‖W − W'‖ ≤ ‖∇F'(W)‖ ≤ √2
+`LogisticHead`: ℓ is the cross-entropy of p = softmax(W φ) against y. Its gradient is p − e_y, and ‖p − e_y‖² = (1 −
+p_y)² + Σ_{j≠y} p_j² ≤ 2(1 − p_y)² ≤ 2, so s = √2. Its Hessian has eigenvalues of at most c = 1/2 (Böhning 1992), and at
+W = 0 ℓ is l = ln C.
+
+`HuberHead`: ℓ is Huber's loss of r = W φ − t, the distance from a target t in [−1/2, 1/2]: r²/2 up to |r| = κ, and from
+there on κ|r| − κ²/2. Its gradient is r clamped to [−κ, κ], so s = κ; its second derivative is at most c = 1, and at W =
+0 it is at most l = κ/2 − κ²/2 if κ ≤ 1/2. A target that is not clamped changes the head, but never by more than this.
+
+Sensitivity. One record's gradient in W is an outer product of a vector of norm at most s with φ, so its norm is at most
+s R. Let W, W' minimise F on a data set and F' on the same data set with one record added. ∇F'(W) is
+that record's gradient over n0, because ∇F(W) = 0; F' is λ-strongly convex and ∇F'(W') = 0, so λ‖W − W'‖ ≤ ‖∇F'(W)‖ ≤ s
 R/n0. Replacing one record is removing and adding one: twice that.
 
 People. Records may have weights w_i ≥ 0, with which their losses enter the sum. With weights 1/k for each of the k
 records of a person (`Records.weights`), the loss of a person is the mean over her records, and her gradient is a mean
-of vectors of norm at most √2 R: no longer than that of one record, however many she has. So all of the above holds for
+of vectors of norm at most s R: no longer than that of one record, however many she has. So all of the above holds for
 adding or removing one person with all her records, with n and n0 numbers of people; no bound on k is needed. The
 weights are those in float64: they differ from 1/k by a factor of at most 1 + 2^-53, so her gradient may be longer by
 that factor, which is part of the 1 + 2^-40 in `LogisticHead.sensitivity`.
@@ -40,6 +48,7 @@ rounding grows with the number of blocks only.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +57,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from airlock.accounting.epsilon import Relation
+from airlock.config import STEPS
 from airlock.errors import TrainingError
+from airlock.training.losses import MIDDLE
 
 _UNIT = 2.0**-53  # float64's unit roundoff
 _MEMORY = 12  # pairs kept by L-BFGS
@@ -63,27 +74,50 @@ Shard = tuple[Tensor, Tensor]  # features (records, width) and labels
 
 
 @dataclass(frozen=True)
-class LogisticHead:
+class ConvexHead(ABC):
     """The objective, defined by public figures alone, and the resulting sensitivity.
 
     Args:
-        classes: The number of classes.
+        outputs: The number of outputs: the classes, or 1.
         regularisation: λ.
         records: n0, the public number of records; of people where records have weights.
-        tolerance: τ over √2 R/(2 n0): the gap's part of the sensitivity, as a fraction of the exact minimiser's.
+        tolerance: τ over s R/(2 n0): the gap's part of the sensitivity, as a fraction of the exact minimiser's.
         bound: R; features with a larger norm are scaled down to it.
     """
 
-    classes: int
+    outputs: int
     regularisation: float
     records: int
     tolerance: float = 1e-3
     bound: float = 1.0
 
     @property
+    @abstractmethod
+    def slope(self) -> float:
+        """s: the bound on the gradient of a record's loss in its outputs; at most √2."""
+
+    @property
+    @abstractmethod
+    def curvature(self) -> float:
+        """c: the bound on the eigenvalues of its Hessian in its outputs."""
+
+    @property
+    @abstractmethod
+    def at_zero(self) -> float:
+        """l: the bound on a record's loss at a head of zeros."""
+
+    @abstractmethod
+    def targets(self, labels: Tensor) -> Tensor:
+        """What outputs are compared with, (records, outputs) in float64."""
+
+    @abstractmethod
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The gradient of every record's loss in its outputs."""
+
+    @property
     def exact_sensitivity(self) -> float:
-        """The exact minimiser's sensitivity to adding or removing one record: √2 R/(λ n0)."""
-        return math.sqrt(2) * self.bound / (self.regularisation * self.records)
+        """The exact minimiser's sensitivity to adding or removing one record: s R/(λ n0)."""
+        return self.slope * self.bound / (self.regularisation * self.records)
 
     @property
     def largest_gradient(self) -> float:
@@ -112,11 +146,11 @@ class LogisticHead:
     def largest_norm(self, records: int) -> float:
         """An upper bound on the norm of any head trained on this many records.
 
-        The minimiser has λ‖W‖ ≤ √2 R n/n0, because its gradient is zero, and (λ/2)‖W‖² ≤ (n/n0) ln C, because F is no
+        The minimiser has λ‖W‖ ≤ s R n/n0, because its gradient is zero, and (λ/2)‖W‖² ≤ (n/n0) l, because F is no
         larger there than at zero.
         """
         share = records / self.records / self.regularisation
-        return 1.1 * min(math.sqrt(2) * self.bound * share, math.sqrt(2 * math.log(self.classes) * share))
+        return 1.1 * min(self.slope * self.bound * share, math.sqrt(2 * self.at_zero * share))
 
     def projected(self, head: Tensor, radius: float) -> Tensor:
         """The head, or the nearest one of this norm: a projection, which moves no two further apart."""
@@ -134,9 +168,10 @@ class LogisticHead:
         """How far a computed gradient is from the true one at a head of this norm, in L2.
 
         By the standard model of rounding (Higham 2002), in any order of summation: a logit is off by γ(width)·R·‖w‖,
-        which moves probabilities by as much in L1; exponentials, their sum and the quotient add a relative error; the
-        product with the weight, the sum within a block and the sum of all blocks add γ(1 + records of a block + blocks)
-        of the sum of all norms, which is at most √2 R times the sum of the weights.
+        which moves probabilities by as much in L1, or a distance from a target; exponentials, their sum and the
+        quotient add a relative error, which is more than that of a difference; the product with the weight, the sum
+        within a block and the sum of all blocks add γ(1 + records of a block + blocks) of the sum of all norms, which
+        is at most s R ≤ √2 R times the sum of the weights.
 
         Args:
             width: The number of features.
@@ -148,7 +183,7 @@ class LogisticHead:
         rows = math.ceil(count) if rows is None else rows
         depth = 1 + min(rows, _BLOCK) + rows // _BLOCK
         logits = _gamma(width) * self.bound * largest_row
-        softmax = 2 * (8 * self.bound * largest_row + 2 * self.classes + 32) * _UNIT
+        softmax = 2 * (8 * self.bound * largest_row + 2 * self.outputs + 32) * _UNIT
         summed = count * self.bound * (1.5 * _gamma(depth) + 1.01 * (logits + softmax)) / self.records
         last = 4 * _UNIT * (1.5 * count * self.bound / self.records + self.regularisation * norm)
         return 1.01 * (summed + last)
@@ -163,6 +198,59 @@ class LogisticHead:
         return shorter
 
 
+class LogisticHead(ConvexHead):
+    """Multinomial logistic regression."""
+
+    slope, curvature = math.sqrt(2), 0.5
+
+    @property
+    def at_zero(self) -> float:
+        """All classes are equally likely there."""
+        return math.log(self.outputs)
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """One-hot labels."""
+        return F.one_hot(labels.long(), self.outputs).double()
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The probabilities minus the label's."""
+        return torch.softmax(outputs, 2) - targets
+
+
+@dataclass(frozen=True)
+class HuberHead(ConvexHead):
+    """Regression with Huber's loss on targets in [−1/2, 1/2].
+
+    Args:
+        threshold: κ, at most 1/2: a record that is further off pulls no harder.
+    """
+
+    threshold: float = 0.5
+    curvature = 1.0
+
+    def __post_init__(self) -> None:
+        if self.outputs != 1 or not 0 < self.threshold <= 0.5:
+            raise ValueError("a regression has one output, and a threshold in (0, 1/2]")
+
+    @property
+    def slope(self) -> float:
+        """κ."""
+        return self.threshold
+
+    @property
+    def at_zero(self) -> float:
+        """Of a target at an end of its range."""
+        return self.threshold / 2 - self.threshold**2 / 2
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """Steps of the declared range as distances from its middle."""
+        return (labels.double() / STEPS - MIDDLE).clamp(-0.5, 0.5)[:, None]
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """By how much outputs are off, at most κ."""
+        return (outputs - targets).clamp_(-self.threshold, self.threshold)
+
+
 def _gamma(count: int) -> float:
     return count * _UNIT / (1 - count * _UNIT)
 
@@ -170,24 +258,22 @@ def _gamma(count: int) -> float:
 class _Heads:
     """Several heads at once, each on its own records: shards padded to one length with records of weight zero."""
 
-    def __init__(
-        self, shards: Sequence[Shard], objective: LogisticHead, weights: Sequence[Tensor] | None = None
-    ) -> None:
+    def __init__(self, shards: Sequence[Shard], objective: ConvexHead, weights: Sequence[Tensor] | None = None) -> None:
         self.objective, (first, _) = objective, shards[0]
         self.counts = [len(y) for _, y in shards]
         self.longest, self.width = max(self.counts), first.shape[1]
         self.x = first.new_zeros(len(shards), self.longest, self.width, dtype=torch.float64)
-        self.target = self.x.new_zeros(len(shards), self.longest, objective.classes)
+        self.target = self.x.new_zeros(len(shards), self.longest, objective.outputs)
         self.weight, self.even = self.x.new_zeros(len(shards), self.longest, 1), weights is None
         for i, (features, labels) in enumerate(shards):
             self.x[i, : len(labels)] = objective.bounded(features)
-            self.target[i, : len(labels)] = F.one_hot(labels.long(), objective.classes).double()
+            self.target[i, : len(labels)] = objective.targets(labels)
             self.weight[i, : len(labels), 0] = 1.0 if weights is None else weights[i].double()
         self.total = float(self.weight.sum((1, 2)).max()) * (1 + 2**-20)  # of the weights, whatever its own rounding
 
     def gradient(self, heads: Tensor) -> Tensor:
         """∇F of every head at once."""
-        residual = (torch.softmax(self.x @ heads.mT, 2) - self.target).mul_(self.weight)
+        residual = self.objective.residual(self.x @ heads.mT, self.target).mul_(self.weight)
         total = residual[:, :_BLOCK].mT @ self.x[:, :_BLOCK]
         for start in range(_BLOCK, self.longest, _BLOCK):
             total += residual[:, start : start + _BLOCK].mT @ self.x[:, start : start + _BLOCK]
@@ -208,14 +294,14 @@ class _Heads:
         return ~(self.certified(heads, self.gradient(heads)) <= self.objective.largest_gradient)
 
     def curvature(self) -> Tensor | None:
-        """Cholesky factors of ΦᵀWΦ/(2 n0) + λ, which bounds every Hessian of F (Böhning 1992); None if too wide.
+        """Cholesky factors of c ΦᵀWΦ/n0 + λ, which bounds every Hessian of F; None if too wide.
 
         W holds the weights on its diagonal.
         """
         if self.width > _WIDEST:
             return None
         weighed = self.x if self.even else self.x * self.weight
-        product = weighed.mT @ self.x / (2 * self.objective.records)
+        product = weighed.mT @ self.x * (self.objective.curvature / self.objective.records)
         product.diagonal(dim1=1, dim2=2).add_(self.objective.regularisation)
         factors: Tensor = torch.linalg.cholesky(product)
         return factors
@@ -225,12 +311,13 @@ class _Heads:
         if factors is not None:
             return torch.cholesky_solve(vector.mT, factors).mT
         objective = self.objective
-        return vector / (self.total * objective.bound**2 / (2 * objective.records) + objective.regularisation)
+        steepest = objective.curvature * self.total * objective.bound**2 / objective.records
+        return vector / (steepest + objective.regularisation)
 
 
 def solve(
     shards: Sequence[Shard],
-    objective: LogisticHead,
+    objective: ConvexHead,
     *,
     weights: Sequence[Tensor] | None = None,
     certify: bool = True,
@@ -269,10 +356,10 @@ def solve(
 def _descend(heads: _Heads, w: Tensor) -> Tensor:
     """Solve uncertified heads again from zero, with a number of steps that is sufficient whatever the records are.
 
-    B = ΦᵀWΦ/(2 n0) + λ is an upper bound on every Hessian of F (Böhning 1992) and λ a lower one. With g = ∇F(w), the
+    B = c ΦᵀWΦ/n0 + λ is an upper bound on every Hessian of F and λ a lower one. With g = ∇F(w), the
     step w − B⁻¹g gives F(w − B⁻¹g) ≤ F(w) − gᵀB⁻¹g/2, and strong convexity F(w) − F* ≤ ‖g‖²/(2λ). So a step reduces F −
-    F* by a factor of 1 − λ/β, where β = R²n/(2 n0) + λ exceeds B's eigenvalues. It is at most (n/n0) ln C at zero, and
-    ‖g‖² ≤ 2β(F − F*) at the end: after (β/λ) ln(2β (n/n0) ln C/(τ/2)²) steps ‖g‖ ≤ τ/2, which is certified if rounding
+    F* by a factor of 1 − λ/β, where β = c R²n/n0 + λ exceeds B's eigenvalues. It is at most (n/n0) l at zero, and
+    ‖g‖² ≤ 2β(F − F*) at the end: after (β/λ) ln(2β (n/n0) l/(τ/2)²) steps ‖g‖ ≤ τ/2, which is certified if rounding
     takes no more than the other half.
     """
     going = heads.uncertified(w)[:, None, None]
@@ -280,8 +367,8 @@ def _descend(heads: _Heads, w: Tensor) -> Tensor:
         return w
     objective, factors = heads.objective, heads.curvature()
     share = heads.total / objective.records  # n is the sum of the weights
-    largest = objective.bound**2 * share / 2 + objective.regularisation
-    start = 2 * largest * share * math.log(objective.classes) / (objective.largest_gradient / 2) ** 2
+    largest = objective.curvature * objective.bound**2 * share + objective.regularisation
+    start = 2 * largest * share * objective.at_zero / (objective.largest_gradient / 2) ** 2
     w = torch.where(going, torch.zeros_like(w), w)
     for _ in range(math.ceil(largest / objective.regularisation * math.log(max(start, math.e)))):
         gradient = heads.gradient(w)
@@ -295,7 +382,7 @@ def _descend(heads: _Heads, w: Tensor) -> Tensor:
 def _minimise(heads: _Heads) -> Tensor:
     """Iterate until every head is certified or the iterations are used up."""
     factors, goal = heads.curvature(), heads.objective.largest_gradient
-    w = heads.x.new_zeros(len(heads.counts), heads.objective.classes, heads.width)
+    w = heads.x.new_zeros(len(heads.counts), heads.objective.outputs, heads.width)
     gradient, pairs = heads.gradient(w), _Pairs()
     for _ in range(_MOST):
         going = (heads.certified(w, gradient) > goal)[:, None, None]

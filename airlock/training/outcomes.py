@@ -18,8 +18,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from airlock.config import STEPS
 from airlock.data import Records
 from airlock.training.devices import to_input
+from airlock.training.losses import placed
 from airlock.training.per_sample import outputs
 
 Whole = NDArray[np.int64]
@@ -30,8 +32,8 @@ class Outcomes:
     """The outcomes of the test records, in their order; secret.
 
     Args:
-        labels: The true classes.
-        predicted: The predicted classes.
+        labels: The true classes; where a number is predicted, the targets in steps of their range (`config.STEPS`).
+        predicted: The predicted classes, or numbers.
         scores: With two classes the probability of class 1, with more that of the predicted class; None if only labels
             are returned. Whether there are scores is a property of the method, never of the records.
     """
@@ -57,6 +59,11 @@ class Outcomes:
                 np.exp(one, out=one)
                 scores[place] = one[1 if len(one) == 2 else predicted[place]] / one.sum()
         return cls(labels, predicted, np.nan_to_num(scores, nan=0.0))
+
+    @classmethod
+    def of_targets(cls, found: Tensor, targets: Whole) -> Outcomes:
+        """From a network's single output per record; each is clamped to the declared range."""
+        return cls(targets, torch.round(STEPS * placed(found)).to(torch.int64).numpy())
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Outcomes:
@@ -121,6 +128,9 @@ def count_correct(net: nn.Module, records: Records) -> int:
     return int((predict(net, records).argmax(1).numpy() == records.y).sum())
 
 
-def outcomes_of(net: nn.Module, records: Records) -> Outcomes:
+def outcomes_of(net: nn.Module, records: Records, task: str = "classification") -> Outcomes:
     """The outcome of every record; it stays inside."""
-    return Outcomes.of_logits(predict(net, records).numpy(), records.y)
+    found = predict(net, records)
+    if task == "regression":
+        return Outcomes.of_targets(found, records.y)
+    return Outcomes.of_logits(found.numpy(), records.y)

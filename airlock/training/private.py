@@ -18,6 +18,7 @@ from airlock.mechanisms import Clip, GaussianNoise, QuantileBound, Stream
 from airlock.mechanisms.clipping import SMALLEST
 from airlock.training.class_weights import ClassWeights
 from airlock.training.distributed import ALONE, Group
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample import clipped_sum
 
 
@@ -50,6 +51,7 @@ class PrivateGradients:
         records_per_person: The bound on a person's records in a lot; None if records are protected.
         expected_rows: The public expected number of records in a lot of people.
         class_weights: How much a record of each class counts; all alike if left out.
+        loss: Of one record.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class PrivateGradients:
         records_per_person: int | None = None,
         expected_rows: float | None = None,
         class_weights: ClassWeights | None = None,
+        loss: Loss = CROSS_ENTROPY,
     ) -> None:
         clip = clip if isinstance(clip, Clip) else Clip(clip)
         if moving and clip.by_layer:
@@ -76,7 +79,7 @@ class PrivateGradients:
         self.start, self.moving = clip.norm, moving
         self.expected_lot, self._stream, self.sampled = expected_lot, stream, sampled
         self.records_per_person, self.expected_rows = records_per_person, expected_rows
-        self.class_weights = class_weights
+        self.class_weights, self.loss = class_weights, loss
         self.noise_multiplier = noise_multiplier
         self.noise = GaussianNoise(clip.norm, moving.gradient_noise(noise_multiplier) if moving else noise_multiplier)
         self.group: Group = ALONE  # set by the loop: the processes whose batches are parts of one lot
@@ -104,6 +107,8 @@ class PrivateGradients:
             more["records_per_person"] = self.records_per_person
         if self.class_weights is not None:
             more["class_weights"] = list(self.class_weights.relative)
+        if self.loss != CROSS_ENTROPY:
+            more["loss"] = self.loss.name
         return {
             "gradients": "private",
             "clip_norm": self.start,
@@ -132,7 +137,7 @@ class PrivateGradients:
         weights = None if self.class_weights is None else self.class_weights.of(y)
         total, dropped = clipped_sum(
             net, x, y, self.clip, self.expected_lot / self.group.world, self.sampled, owners, self.records_per_person,
-            rows, weights,
+            rows, weights, self.loss,
         )  # fmt: skip
         scaled = torch.cat([_divided(g, self.clip.scale_of(name)).flatten() for name, g in total.items()])
         noisy, dropped = self.group.once(scaled, dropped, lambda whole: self._noisy(whole, step))

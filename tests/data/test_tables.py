@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airlock.config import Column
-from airlock.data import describe, load
+from airlock.config import STEPS, Column, TargetRange
+from airlock.data import describe, load, tables
 from airlock.data.remarks import Faults
 from airlock.data.tables import csv_rows, encode, width
 from airlock.errors import ConfigError, DataError, FormatError
@@ -501,3 +501,16 @@ def test_dates_and_missing_values_of_a_parquet_file(tmp_path):
     for other in found[1:]:
         assert np.array_equal(found[0], other)
     assert found[0][:, 1].sum() == 30
+
+
+def test_targets_are_steps_of_their_declared_range() -> None:
+    declared, faults = TargetRange(min=-10, max=30, unit="days"), Faults()
+    cells = ["-10", "30", "10", "1e9", "-1e9", " 0 ", "", "x", "nan", "inf"]
+    found = tables.targets("days", cells, declared, faults, first=5)
+    assert found[:6].tolist() == [0, STEPS, STEPS // 2, STEPS, 0, STEPS // 4]
+    assert found.min() >= 0
+    assert found.max() <= STEPS
+    assert faults.kept(15)[5:].tolist() == [True] * 6 + [False] * 4
+    strict = Faults()
+    tables.targets("days", cells, declared.model_copy(update={"outside": "refuse"}), strict)
+    assert strict.kept(10).tolist() == [True, True, True, False, False, True] + [False] * 4

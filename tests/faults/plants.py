@@ -25,7 +25,7 @@ from airlock import plugins
 from airlock.accounting import BudgetSchedule, PrivacyFilter, events
 from airlock.accounting.privacy_filter import UNIT, divergence
 from airlock.accounting.renyi import RenyiAccountant
-from airlock.auditing import evaluation
+from airlock.auditing import errors, evaluation
 from airlock.bundle import Vault, answering, bundle, card, models, replan, vault
 from airlock.bundle.booking import Booking
 from airlock.bundle.contents import Contents
@@ -33,9 +33,11 @@ from airlock.bundle.policy import RULES, Evidence, Finding, rules
 from airlock.bundle.signing import signatures
 from airlock.bundle.signing.envelope import Envelope
 from airlock.bundle.signing.keys import Keyring, PublicKey
+from airlock.config import STEPS, Column
 from airlock.data import Records, Split
 from airlock.data import people as data_people
 from airlock.data import split as data_split
+from airlock.data import tables as tables_of_files
 from airlock.ledger import Key, Ledger, tables
 from airlock.ledger.chain import RETURNED, Seal
 from airlock.ledger.mark import HighWaterMark
@@ -1224,3 +1226,38 @@ def a_fingerprint_is_taken_at_its_word(patch: Patch) -> None:
     """A signature counts by the key that it names, whoever made it."""
     patch.setattr(rules, "_by_one_of", lambda found, accepted: found is not None and found.fingerprint in accepted)
     patch.setattr(rules, "_approves", lambda found: found is not None and found.approval is not None)
+
+
+# Regression.
+
+
+def a_target_is_not_clamped(patch: Patch) -> None:
+    """A target outside its declared range stays where it is."""
+
+    def unclamped(name: str, cells: Any, target: Any, faults: Any, first: int = 0) -> Any:
+        values, _ = tables_of_files._filled(name, cells, Column(min=target.min, max=target.max), faults, first)
+        return np.rint(STEPS * (values - target.min) / target.span).astype(np.int64)
+
+    patch.setattr(tables_of_files, "targets", unclamped)
+
+
+def an_error_is_not_bounded(patch: Patch) -> None:
+    """A record with a large error adds more than its unit to the counts."""
+
+    def unbounded(deviations: Any) -> Any:
+        found = np.zeros(len(errors.KNOTS), np.int64)
+        found[-1] = np.rint(errors.UNIT * (deviations / errors.CAP) ** 2).sum()
+        return found
+
+    patch.setattr(errors, "_table", unbounded)
+
+
+def half_the_noise_on_errors(patch: Patch) -> None:
+    """Each table is noised as if it had twice its share of ε."""
+    noises = errors._noises
+    patch.setattr(errors, "_noises", lambda epsilon: noises(2 * epsilon))
+
+
+def a_residual_is_not_clamped(patch: Patch) -> None:
+    """The gradient of a certified regression grows with the distance from the target."""
+    patch.setattr(convex.HuberHead, "residual", lambda self, outputs, targets: outputs - targets)

@@ -11,14 +11,14 @@ import dp_accounting as dpa
 from airlock.bundle import read_verified
 from tests import test_pipeline
 from tests.accounting import test_epsilon, test_events, test_privacy_filter, test_renyi
-from tests.auditing import test_evaluation
+from tests.auditing import test_errors, test_evaluation
 from tests.bundle import test_answering, test_models, test_replan, test_strangers, test_swapped
 from tests.bundle import test_register as of_register
 from tests.bundle.policy import test_rules as policy_rules
 from tests.bundle.signing import test_approval
 from tests.bundle.signing import test_signatures as of_signatures
 from tests.data import test_people as people_apart
-from tests.data import test_split
+from tests.data import test_split, test_tables
 from tests.faults import checks, plants
 from tests.faults.bundles import of_a_bundle
 from tests.faults.catchers import (
@@ -48,7 +48,7 @@ from tests.methods.features import test_noised as of_noised
 from tests.methods.student import test_ensemble as of_ensemble
 from tests.methods.weights.test_gaussian import TestGaussian
 from tests.methods.weights.test_head import TestHead
-from tests.training import test_adaptive_clip, test_loop, test_private, test_sampling
+from tests.training import test_adaptive_clip, test_convex, test_loop, test_private, test_sampling
 from tests.training import test_class_weights as of_weights
 from tests.training import test_lots_of_people as of_people
 from tests.training.per_sample import test_copies, test_graphs, test_leave_one_out, test_people, test_sealed
@@ -248,6 +248,10 @@ FAULTS: tuple[Fault, ...] = (
     # The card
     Fault("counts on the card: half the noise", "NoisyCounts", plants.half_the_noise_on_counts, called(test_counts.test_the_noise_is_two_sided_geometric, 1.0)),
     Fault("counts on the card: no noise", "NoisyCounts", plants.no_noise_on_counts, called(test_evaluation.test_noise_of_the_stated_size_is_believed)),
+    Fault("a target outside its range is not clamped", "data.tables", plants.a_target_is_not_clamped, called(test_tables.test_targets_are_steps_of_their_declared_range)),
+    Fault("errors on the card: one record adds without bound", "audit.errors", plants.an_error_is_not_bounded, called(test_errors.test_one_record_moves_each_table_by_one_unit_whatever_its_target_is)),
+    Fault("errors on the card: half the noise", "audit.errors", plants.half_the_noise_on_errors, called(test_errors.test_noise_has_the_scale_that_is_accounted_for)),
+    Fault("answers, regression: a residual is not clamped", "HuberHead", plants.a_residual_is_not_clamped, called(test_convex.test_one_record_moves_a_regression_by_no_more_than_the_sensitivity)),
     Fault("counts on the card: tables cost twice what is stated", "audit.evaluation", plants.tables_cost_twice_what_is_stated, called(test_evaluation.test_shares_add_up_and_the_event_is_theirs, True)),
     # What is paid
     Fault("votes never charges", "answers.answerer", plants.votes_never_charges, sold(CHARGED, "answers/votes")),

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from airlock.config import STEPS
 from airlock.errors import TrainingError
 from airlock.training import convex
-from airlock.training.convex import LogisticHead, _Heads, solve
+from airlock.training.convex import ConvexHead, HuberHead, LogisticHead, _Heads, solve
 
 Shard = tuple[Tensor, Tensor]
 
@@ -43,7 +44,7 @@ def without(shard: Shard, i: int) -> Shard:
     return shard[0][keep], shard[1][keep]
 
 
-def apart(a: Shard, b: Shard, objective: LogisticHead) -> float:
+def apart(a: Shard, b: Shard, objective: ConvexHead) -> float:
     return float((solve([a], objective) - solve([b], objective)).norm())
 
 
@@ -59,6 +60,51 @@ def test_one_record_moves_a_head_by_no_more_than_the_sensitivity(
     assert apart(shard, less, objective) <= objective.sensitivity()
     other = joined(less, random_shard(seed + 1, 1, 4, classes))
     assert apart(shard, other, objective) <= objective.sensitivity("replace-one")
+
+
+def with_targets(shard: Shard, seed: int) -> Shard:
+    """Targets in steps, some of them far outside the range."""
+    chance = torch.Generator().manual_seed(seed)
+    return shard[0], torch.randint(-3 * STEPS, 4 * STEPS, (len(shard[1]),), generator=chance)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60), st.floats(0.01, 0.5), st.floats(1e-4, 1.0), st.floats(0.3, 3.0))
+@settings(max_examples=40, deadline=None)
+def test_one_record_moves_a_regression_by_no_more_than_the_sensitivity(
+    seed: int, count: int, threshold: float, regularisation: float, bound: float
+) -> None:
+    objective = HuberHead(1, regularisation, 30, bound=bound, threshold=threshold)
+    shard = with_targets(random_shard(seed, count, 4, 2), seed)
+    less = without(shard, seed % count)
+    assert apart(shard, less, objective) <= objective.sensitivity()
+    other = joined(less, with_targets(random_shard(seed + 1, 1, 4, 2), seed + 1))
+    assert apart(shard, other, objective) <= objective.sensitivity("replace-one")
+
+
+def test_a_record_far_off_moves_a_regression_by_almost_the_sensitivity() -> None:
+    """Nobody else stands in its direction, so that only regularisation holds it back."""
+    objective = HuberHead(1, 1e-2, 1000, threshold=0.1)
+    others = with_targets(hard_shard(400, cosine=0.0), 1)
+    record = (torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([STEPS]))
+    moved = apart(joined(others, record), others, objective)
+    assert 0.95 * objective.sensitivity() < moved <= objective.sensitivity()
+
+
+def test_a_regression_is_at_its_minimum() -> None:
+    """At a wide threshold and targets close to zero it is ridge regression, which has a formula."""
+    objective = HuberHead(1, 0.01, 200, tolerance=1e-6, threshold=0.5)
+    x, _ = random_shard(3, 200, 4, 2)
+    x = objective.bounded(x)
+    t = 0.3 * x[:, 0]
+    found = solve([(x, torch.round((t + 0.5) * STEPS).long())], objective)[0]
+    wanted = torch.linalg.solve(x.mT @ x / 200 + 0.01 * torch.eye(4, dtype=torch.float64), x.mT @ t / 200)
+    assert torch.allclose(found[0], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("outputs", "threshold"), [(2, 0.1), (1, 0.0), (1, 0.6)])
+def test_a_regression_that_the_proof_does_not_cover_is_refused(outputs: int, threshold: float) -> None:
+    with pytest.raises(ValueError, match="one output"):
+        HuberHead(outputs, 0.1, 10, threshold=threshold)
 
 
 def test_a_hard_record_comes_near_the_sensitivity_and_half_of_it_would_not_do() -> None:

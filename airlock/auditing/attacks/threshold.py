@@ -20,6 +20,7 @@ from airlock.auditing.bounds import Floats
 from airlock.auditing.result import Ints, Scores
 from airlock.data import Records
 from airlock.errors import NetError
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.norms import gradient_squares
 
 
@@ -41,14 +42,16 @@ Over = Literal["all", "last"]
 _NAMES: dict[Over, str] = {"all": "gradient norm", "last": "gradient norm, last layer"}
 
 
-def gradient_norm(net: nn.Module, members: Records, others: Records, over: Over = "all") -> Scores:
+def gradient_norm(
+    net: nn.Module, members: Records, others: Records, over: Over = "all", loss: Loss = CROSS_ENTROPY
+) -> Scores:
     """Attack with the negative gradient norm as score."""
-    found = [_score(net, side, over) for side in (members, others)]
+    found = [_score(net, side, over, loss) for side in (members, others)]
     return Scores(_NAMES[over], QUESTION, "white-box", found[0], found[1], members.y, others.y)
 
 
-def _score(net: nn.Module, records: Records, over: Over) -> Floats:
-    squares = gradient_squares(net, records)
+def _score(net: nn.Module, records: Records, over: Over, loss: Loss) -> Floats:
+    squares = gradient_squares(net, records, loss)
     names = set(squares) if over == "all" else last_layer(net)
     total: Floats = np.sum([square for name, square in squares.items() if name in names], axis=0)
     return -np.sqrt(total)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airlock.accounting import PrivacyFilter
+from airlock.auditing.errors import ErrorUse, compare_with_constant
 from airlock.auditing.evaluation import Figures
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.auditing.required_attacks import missing
@@ -345,20 +346,39 @@ def useful_figures(given: Evidence) -> Figures | None:
     """The figures on the card, or those of the dossier where the card has none."""
     if given.card.utility is not None:
         return given.card.utility.figures
-    return given.dossier.utility.figures if given.dossier else None
+    return given.dossier.utility.figures if given.dossier and given.dossier.utility else None
 
 
-def usefulness(given: Evidence, least: float) -> Usefulness | None:
+NUMBER = "It predicts a number: nothing is right or wrong."
+
+
+def error_use(given: Evidence, least: float) -> ErrorUse | None:
+    """A regression beside the best constant guess, as `usefulness`; None where nothing tells, or there are classes."""
+    target, inside = given.card.data.target, given.dossier.errors if given.dossier else None
+    stated = given.card.errors.figures if given.card.errors is not None else inside.figures if inside else None
+    if target is None or stated is None:
+        return None
+    found = compare_with_constant(stated, target, least)
+    if found.state in ("unclear", "unknown") and inside is not None:
+        exact = compare_with_constant(inside.figures, target, least)
+        if exact.rejected:
+            return replace(exact, sentence=f"By the exact errors, which stay inside: {exact.sentence}")
+    return found
+
+
+def usefulness(given: Evidence, least: float) -> Usefulness | ErrorUse | None:
     """The release beside a blind guess; None where nothing tells.
 
     Where the noise on the card leaves it open, the exact counts of the dossier may close the gate. Like what attacks
     found they are for the reviewer inside, and nothing pays for them.
     """
+    if given.card.data.target is not None:
+        return error_use(given, least)
     figures = useful_figures(given)
     if figures is None:
         return None
     found = compare_with_blind(figures, least)
-    if found.state in ("unclear", "unknown") and given.dossier is not None:
+    if found.state in ("unclear", "unknown") and given.dossier is not None and given.dossier.utility is not None:
         exact = compare_with_blind(given.dossier.utility.figures, least)
         if exact.state in REJECTED:
             return replace(exact, sentence=f"By the exact counts, which stay inside: {exact.sentence}")
@@ -378,7 +398,9 @@ def _gain(given: Evidence, least: float) -> Found:
 @_rule("utility.accuracy")
 def _accuracy(given: Evidence, fewest: float) -> Found:
     figures = useful_figures(given)
-    if figures is None:
+    if given.card.data.target is not None:
+        yield Finding("no accuracy", f"at least {fewest:.1%}", NUMBER, checked=False)
+    elif figures is None:
         why = "How useful it is stands in the holder's dossier, which was not seen."
         yield Finding("no dossier", f"at least {fewest:.1%}", why, checked=False)
     elif figures.accuracy.low < fewest:
@@ -389,6 +411,9 @@ def _accuracy(given: Evidence, fewest: float) -> Found:
 @_rule("bias.recall")
 def _recall(given: Evidence, fewest: float) -> Found:
     figures = useful_figures(given)
+    if given.card.data.target is not None:
+        yield Finding("no classes", f"at least {fewest:.1%}", NUMBER, checked=False)
+        return
     if figures is None:
         why = "How useful it is for each class stands in the holder's dossier, which was not seen."
         yield Finding("no dossier", f"at least {fewest:.1%}", why, checked=False)

@@ -28,6 +28,8 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from airlock.auditing.errors import compare_with_constant
+from airlock.auditing.errors import rows as error_rows
 from airlock.auditing.evaluation import Figure, Figures
 from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.card import Card
@@ -157,7 +159,9 @@ def render_html(card: Card) -> str:
 def summary(card: Card, folder: Path) -> str:
     """A release in one line, without anything that must stay: the card's headline, its utility, its location."""
     useful = (
-        "How useful it is stands in the dossier"
+        card.words.utility.split(" About ")[0].rstrip(".")
+        if card.errors is not None
+        else "How useful it is stands in the dossier"
         if card.utility is None
         else (f"About {percent(card.utility.figures.accuracy.value)} of the test {_counted(card)} are right")
     )
@@ -207,6 +211,8 @@ def _render(template: str, card: Card, *, autoescape: bool) -> str:
         size_rows=size_rows,
         beside_blind=compare_with_blind,
         useful_rows=useful_rows,
+        error_rows=error_rows,
+        beside_constant=compare_with_constant,
         smaller_words=smaller_words,
     )
 
@@ -418,8 +424,10 @@ def render_dossier(dossier: Dossier) -> str:
         views=VIEWS,
         roc=_curves(dossier),
         figures=formatting,
-        rows=rows_of(dossier.utility.figures, ()),
+        rows=[] if dossier.utility is None else rows_of(dossier.utility.figures, ()),
         beside_blind=compare_with_blind,
+        error_rows=error_rows,
+        beside_constant=compare_with_constant,
     )
 
 

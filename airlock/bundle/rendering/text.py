@@ -18,6 +18,7 @@ from typing import Literal
 
 from airlock.accounting import PrivacyFilter
 from airlock.accounting.guarantee import PROTECTED
+from airlock.auditing.errors import compare_with_constant, in_unit
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.auditing.result import (
@@ -34,6 +35,7 @@ from airlock.bundle.rendering.strength import Strength, strength
 from airlock.bundle.schema import (
     Composition,
     DataSummary,
+    ErrorUtility,
     FeatureSummary,
     LifetimeBudget,
     PaidAttacks,
@@ -225,6 +227,11 @@ WHERE: dict[frozenset[Place], str] = {
 UTILITY = (
     "{use} About {records} {tested}. With {confidence} confidence the accuracy on {kind} lies between {low} and "
     "{high}. The counts behind this have noise, which the interval contains; they cost {test one} "
+    "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
+)
+ERRORS = (
+    "{use} About {records} {tested}. An error of more than half of the declared range ({low} to {high}) counts as half "
+    "of it. The counts behind this have noise, which the intervals contain; they cost {test one} "
     "ε = {epsilon}{covered}. Exact figures are in the dossier, which stays with whoever made this release."
 )
 COVERED = ", so that the guarantee is about {too}"
@@ -428,7 +435,7 @@ def write(
     secure_noise: bool,
     noise_made_on: Sequence[Place],
     data: DataSummary,
-    utility: Utility | None,
+    utility: Utility | ErrorUtility | None,
     audit: PaidAttacks,
     total: Composition,
     tuning: Tuning,
@@ -439,7 +446,7 @@ def write(
     return Words(
         promise=_promise(promise, data, verdict(promise, secure_noise), own),
         noise=_noise(secure_noise, noise_made_on),
-        utility=_useful(utility, promise) + own.utility,
+        utility=_useful(utility, promise, data) + own.utility,
         audit=AUDIT.format(share=f"{100 * audit.share:.3g}%") if audit.attacks else NO_AUDIT,
         others=_others(promise, secure_noise, total) if register is None else _counted(register),
         tuning=_tuned(tuning),
@@ -462,11 +469,23 @@ def candidate(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key.removeprefix('settings.')} = {value}" for key, value in values.items())
 
 
-def _useful(utility: Utility | None, promise: StatedGuarantee) -> str:
+def _useful(utility: Utility | ErrorUtility | None, promise: StatedGuarantee, data: DataSummary) -> str:
     """What the noisy counts show, and that they are paid for."""
     if utility is None:
         return MEASURED_INSIDE
-    found, words = utility.figures, _unit(promise)
+    words = _unit(promise)
+    if isinstance(utility, ErrorUtility):
+        assert data.target is not None
+        return ERRORS.format(
+            use=compare_with_constant(utility.figures, data.target).sentence,
+            records=f"{utility.figures.records:,}",
+            low=f"{data.target.min:.6g}",
+            high=in_unit(data.target.max, data.target),
+            epsilon=epsilon_up(utility.counts.epsilon),
+            covered=COVERED.format(**words) if promise.status == "proven" and promise.unit in PROTECTED else "",
+            **words,
+        )
+    found = utility.figures
     return UTILITY.format(
         use=compare_with_blind(found).sentence,
         records=f"{found.records:,}",

@@ -34,6 +34,7 @@ NOTE = (
     "This annex states what was proven and what was measured. It does not say that the model is anonymous: whether a "
     "likelihood is insignificant is for the controller to assess and for the authority to review."
 )
+A_NUMBER = "What leaves predicts a number, and gives no records."
 HELD = ("white-box", "front", "features")  # what attackers have who hold what leaves
 ASKED = ("black-box", "labels", "interface")  # who ask it
 ANY_EVENT = (
@@ -46,6 +47,11 @@ REPEATED = {
     "interface": "What leaves are answers: scores or names of classes, and no records.",
     "features": "What leaves are numbers computed from each record: see reconstruction below.",
 }
+
+
+def _repeated(card: Card) -> str:
+    """What leaves, and that no record is in it as it is."""
+    return REPEATED[card.artefact] if card.data.target is None else A_NUMBER
 
 
 def make(card: Card, dossier: Dossier | None = None) -> Report:
@@ -256,7 +262,7 @@ def _design(sources: Sources) -> tuple[Answer, ...]:
             "outputs",
             "Which measures are there about its outputs?",
             "stated",
-            (REPEATED[card.artefact],),
+            (_repeated(card),),
             (sources.quote(f"card:{card.artefact}"),),
         ),
     )
@@ -280,7 +286,7 @@ def _tests(sources: Sources) -> tuple[Answer, ...]:
             "test-regurgitation",
             asks.format("regurgitation of training data"),
             "not measured",
-            (f"Not measured. {REPEATED[sources.card.artefact]}",),
+            (f"Not measured. {_repeated(sources.card)}",),
             (sources.quote(f"card:{sources.card.artefact}"),),
         ),
         Answer("test-inversion", asks.format("model inversion"), *inverted),

@@ -8,6 +8,7 @@ to be filled in.
 
 from __future__ import annotations
 
+from airlock.auditing.errors import in_unit
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.rendering.formatting import size
@@ -119,6 +120,8 @@ def _utility(sources: Sources) -> Answer:
     asks = "How useful is it?"
     where = _figures(sources)
     words = sources.quote("card:words.utility")
+    if sources.card.data.target is not None:
+        return _errors(sources, asks, words)
     if where is None:
         return Answer("utility", asks, "not stated", (sources.card.words.utility,), (words,))
     quotes = _interval(sources, f"{where}.accuracy", "accuracy")
@@ -127,8 +130,25 @@ def _utility(sources: Sources) -> Answer:
     return Answer("utility", asks, "measured", (says, sources.card.words.utility), (*quotes, words))
 
 
+NO_CLASSES = "Not measured: it predicts a number, and nothing says which group a record belongs to."
+
+
+def _errors(sources: Sources, asks: str, words: Quote) -> Answer:
+    """How far predictions of a number are off."""
+    target = sources.card.data.target
+    assert target is not None
+    exact = sources.dossier is not None and sources.dossier.errors is not None
+    where = f"{'dossier' if exact else 'card'}:errors.figures.root_mean_square"
+    quotes = _interval(sources, where, "root mean square error")
+    ends = " and ".join(in_unit(quote.value, target) for quote in quotes[1:])
+    says = f"The root mean square error on test records lies between {ends}."
+    return Answer("utility", asks, "measured", (says, sources.card.words.utility), (*quotes, words))
+
+
 def _figures(sources: Sources) -> str | None:
-    """Where the figures are: with the dossier the exact ones, otherwise the card's, if it has any."""
+    """Where the figures about classes are: with the dossier the exact ones, otherwise the card's, if it has any."""
+    if sources.card.data.target is not None:
+        return None
     if sources.dossier is not None:
         return "dossier:utility.figures"
     return None if sources.card.utility is None else "card:utility.figures"
@@ -142,7 +162,8 @@ def _interval(sources: Sources, where: str, name: str) -> tuple[Quote, ...]:
 def _bias(sources: Sources) -> Answer:
     asks, where = "Does the noise weigh more on some groups?", _figures(sources)
     if where is None:
-        return Answer("bias", asks, "not stated", (IN_DOSSIER,))
+        why = IN_DOSSIER if sources.card.data.target is None else NO_CLASSES
+        return Answer("bias", asks, "not stated", (why,))
     names = sources.card.data.classes
     quotes = [
         one for i, name in enumerate(names) for one in _interval(sources, f"{where}.recalls.{i}", f"recall of {name}")

@@ -1,19 +1,21 @@
 """`answers`/`head`: public features with a private linear head that leaves once and answers any number of queries.
 
 A frozen public front end maps every record on its own to a feature vector φ of norm at most 1, with a constant in it
-for the bias. A multinomial logistic head with strong regularisation is solved on all private records to within a
-certified distance of its minimiser (`training.convex`), gets Gaussian noise once, and leaves with its front end as one
-network (output perturbation: Chaudhuri, Monteleoni and Sarwate 2011). It is the sound counterpart of noise on every
-answer: all answers are computed from what left, so they cost nothing.
+for the bias. A multinomial logistic head, or a Huber regression, with strong regularisation is solved on all private
+records to within a certified distance of its minimiser (`training.convex`), gets Gaussian noise once, and leaves with
+its front end as one network (output perturbation: Chaudhuri, Monteleoni and Sarwate 2011). It is the sound counterpart
+of noise on every answer: all answers are computed from what left, so they cost nothing.
 
-Proof. One record more or less moves the certified head by at most Δ = √2/(λ n0) + 2τ/λ in L2, as `training.convex`
-shows. Noise N(0, (zΔ)²) on every weight is `GaussianDpEvent(z)`, once; front end, λ, n0 and τ follow from public facts.
-The same holds for one person more or less: the loss of a person is the mean over her records, so that she moves the
-head no further than one record would, and n0 is the public number of people.
+Proof. One record more or less moves the certified head by at most Δ = s/(λ n0) + 2τ/λ in L2, with s = √2 for classes
+and the threshold of Huber's loss for a number, as `training.convex` shows. Noise N(0, (zΔ)²) on every weight is
+`GaussianDpEvent(z)`, once; front end, λ, n0 and τ follow from public facts. The same holds for one person more or less:
+the loss of a person is the mean over her records, so that she moves the head no further than one record would, and n0
+is the public number of people.
 
 Settings, by one rule for all data and every ε: the noise on a logit, zΔ‖φ‖, is `logit_noise`; λ follows. A small λ fits
 the records better and makes the noise larger; a large λ shrinks logits and noise alike. The default was chosen on
-digits and on the pixels of Fashion-MNIST, where 0.1 to 0.3 differ by a point at ε = 1.
+digits and on the pixels of Fashion-MNIST, where 0.1 to 0.3 differ by a point at ε = 1; where a number is predicted, the
+noise is a share of its range, and the default was chosen on made-up tables.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ from airlock.methods.case import (
 from airlock.methods.contract import Disclosed, Disclosing, Executed, NetworkArtefact, Plan, check_executed, weights_of
 from airlock.nets.frontend import Framed
 from airlock.training import Run, outcomes_of
-from airlock.training.convex import LogisticHead
+from airlock.training.convex import ConvexHead
+
+ON_AN_OUTPUT = {"classification": "noise_on_a_logit", "regression": "noise_as_a_share_of_the_range"}
 
 
 class Head(CertifiedHead):
@@ -68,6 +72,7 @@ class Head(CertifiedHead):
     rank: ClassVar[int] = 20
     status: ClassVar[Status] = "proven"
     units: ClassVar[frozenset[str]] = frozenset({"record", "person"})
+    tasks: ClassVar[frozenset[str]] = frozenset({"classification", "regression"})
     small: ClassVar[Mapping[str, object] | None] = {}
     leaves: ClassVar[str] = (
         "A model whose last layer was fitted to the private records, with random noise on it, on top of a fixed public "
@@ -108,7 +113,7 @@ class Head(CertifiedHead):
         return calibrate(self._events, config.epsilon, config.delta, accountant=config.accountant)
 
     @cached_property
-    def head_objective(self) -> LogisticHead:
+    def head_objective(self) -> ConvexHead:
         """What the head minimises at that noise."""
         return self.objective(self.noise_multiplier)
 
@@ -131,7 +136,7 @@ class Head(CertifiedHead):
                 "sensitivity": objective.sensitivity(),
                 "noise_multiplier": self.noise_multiplier,
                 "noise_on_a_weight": noise,
-                "noise_on_a_logit": noise * objective.bound,
+                ON_AN_OUTPUT[self.facts.task]: noise * objective.bound,
                 **self.weighing,
             },
         )
@@ -141,7 +146,7 @@ class Head(CertifiedHead):
         net = self.ready().to(run.device)
         head = self.solve(net, split.private, self.noise_multiplier, run)
         executed = self.perturb(net, head, self.noise_multiplier, randomness.privacy.child("head"))
-        utility = outcomes_of(net, split.test)  # before it leaves a GPU
+        utility = outcomes_of(net, split.test, self.facts.task)  # before it leaves a GPU
         return Executed(NetworkArtefact.leaving(net, self.net_name, self.facts), executed, utility)
 
     def disclosing(self, split: Split, run: Run) -> Disclosing:

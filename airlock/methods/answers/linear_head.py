@@ -1,9 +1,10 @@
 """Public features with private linear heads: what `head`, `per-query` and `votes` share.
 
 A frozen public front end maps every record on its own to a feature vector φ of norm at most 1, with a constant in it
-for the bias. A multinomial logistic head is solved on private records; for `head` and `per-query` to within a certified
-distance of its minimiser (`training.convex`), which bounds how far one record more or less can move it. Where the unit
-is a person, her records have weights that add up to one, and the same bound is on how far one person can move it.
+for the bias. A multinomial logistic head, or a Huber regression, is solved on private records; for `head` and
+`per-query` to within a certified distance of its minimiser (`training.convex`), which bounds how far one record more or
+less can move it. Where the unit is a person, her records have weights that add up to one, and the same bound is on how
+far one person can move it.
 
 Features are computed in float64. Within a batch, another record can change the order in which sums are taken and so
 their last bits; these are 10^-15 here, which is negligible next to the certified distance.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -30,7 +32,7 @@ from airlock.nets.frontend import CONSTANT, Framed, pretrain
 from airlock.nets.scattering import dense
 from airlock.nets.tables import steps_linear
 from airlock.training import Run
-from airlock.training.convex import MOST_ROWS, LogisticHead, solve
+from airlock.training.convex import MOST_ROWS, ConvexHead, HuberHead, LogisticHead, solve
 from airlock.training.devices import to_input
 from airlock.training.front_ends.front import by_facts, layout_of
 
@@ -42,6 +44,8 @@ ASSUMPTIONS = (
 )
 _TIMES = 10  # times the declared number of records, for which heads can still be certified
 _BATCH = 250
+_LOGIT_NOISE, _TARGET_NOISE = 0.2, 0.02  # on an output: a logit, or a share of the target's range
+_THRESHOLD = 0.1  # of Huber's loss, in the same shares
 
 
 # Settings.
@@ -62,12 +66,13 @@ class HeadSettings(FrontEndSettings):
     """How a certified head is solved; everything left out follows from public facts.
 
     Args:
-        logit_noise: The standard deviation of the noise on a logit; sets the regularisation.
+        logit_noise: The standard deviation of the noise on an output; sets the regularisation. When left out, 0.2 on a
+            logit, and 0.02 of the declared range where a number is predicted.
         regularisation: λ itself, instead.
         tolerance: How much the solver's distance from the minimiser may add to the sensitivity, as a fraction.
     """
 
-    logit_noise: Positive = 0.2
+    logit_noise: Positive | None = None
     regularisation: Positive | None = None
     tolerance: Annotated[float, Field(ge=1e-6, le=1)] = 1e-3
 
@@ -95,8 +100,8 @@ class PublicFeatures(Channel):
     def sized(self) -> Framed:
         """The network before any public tensor was computed for it."""
         if self.layout is not None:
-            return steps_linear(self.layout, len(self.facts.classes))
-        return build_front(self.net_name, self.facts.shape, len(self.facts.classes))
+            return steps_linear(self.layout, self.facts.outputs)
+        return build_front(self.net_name, self.facts.shape, self.facts.outputs)
 
     def ready(self) -> Framed:
         """The network with all public tensors in place; its head is still zero."""
@@ -112,7 +117,7 @@ class PublicFeatures(Channel):
             shares = shares * self.class_weights.of_array(records.y)
         return torch.from_numpy(shares)
 
-    def check(self, objective: LogisticHead, width: int, records: int | None = None) -> None:
+    def check(self, objective: ConvexHead, width: int, records: int | None = None) -> None:
         """Refuse figures at which rounding alone could keep a head from being certified, whatever the records are.
 
         That includes ten times as many records as declared, because how many there are is private; or ten times as many
@@ -144,12 +149,18 @@ class CertifiedHead(PublicFeatures):
                 "Leave one of them out.",
             )
 
-    def objective(self, noise_multiplier: float) -> LogisticHead:
-        """What is minimised, by public figures; λ follows from the noise allowed on a logit."""
+    def objective(self, noise_multiplier: float) -> ConvexHead:
+        """What is minimised, by public figures; λ follows from the noise allowed on an output."""
         fixed, tolerance = self.settings.regularisation, self.settings.tolerance
-        per_unit = LogisticHead(len(self.facts.classes), 1.0, self.records, tolerance).sensitivity()
-        regularisation = noise_multiplier * per_unit / self.settings.logit_noise if fixed is None else fixed
-        return LogisticHead(len(self.facts.classes), regularisation, self.records, tolerance)
+        plain: ConvexHead
+        if self.facts.target is None:
+            plain = LogisticHead(len(self.facts.classes), 1.0, self.records, tolerance)
+        else:
+            plain = HuberHead(1, 1.0, self.records, tolerance, threshold=_THRESHOLD)
+        usual = _LOGIT_NOISE if self.facts.target is None else _TARGET_NOISE
+        allowed = self.settings.logit_noise or usual
+        regularisation = noise_multiplier * plain.sensitivity() / allowed if fixed is None else fixed
+        return replace(plain, regularisation=regularisation)
 
     def solve(self, net: Framed, records: Records, noise_multiplier: float, run: Run) -> Tensor:
         """The certified head of these records, without noise; it must not leave."""
@@ -184,7 +195,7 @@ def embed(net: Framed, records: Records, run: Run) -> Tensor:
     return found
 
 
-def embed_queries(body: nn.Module, x: NDArray[np.float32], objective: LogisticHead) -> Tensor:
+def embed_queries(body: nn.Module, x: NDArray[np.float32], objective: ConvexHead) -> Tensor:
     """Features of queries, of norm at most R whatever they are; computed on the CPU from the query alone."""
     with torch.no_grad():
         blocks = [body(torch.from_numpy(x[i : i + _BATCH]).double()) for i in range(0, len(x), _BATCH)]

@@ -82,7 +82,7 @@ from airlock.methods.contract import ArtefactKind, Executed, Plan, Secrets
 from airlock.methods.interface import BY_ANSWERER, ONE_ANSWER, Answerer, Answers, Interface, ask, ask_all
 from airlock.nets.frontend import Framed
 from airlock.training import Run
-from airlock.training.convex import LogisticHead
+from airlock.training.convex import ConvexHead, LogisticHead
 
 Gives = Literal["logits", "label"]
 
@@ -114,7 +114,7 @@ class LogitFigures:
     """
 
     noise: Noise
-    objective: LogisticHead
+    objective: ConvexHead
     radius: float
     sensitivity: float
     spread: float

@@ -245,7 +245,7 @@ def fit_head(features: Tensor, labels: Tensor, objective: LogisticHead, weights:
     """
     own = None if weights is None else [weights]
     if len(labels) == 0:
-        return features.new_zeros(objective.classes, features.shape[1])
+        return features.new_zeros(objective.outputs, features.shape[1])
     if len(labels) >= features.shape[1]:
         return solve([(features, labels)], objective, weights=own, certify=False)[0]
     basis, inner = torch.linalg.qr(objective.bounded(features).mT)

@@ -178,7 +178,7 @@ def front_end(features: str, facts: Facts, seed: int, settings: FrontSettings, p
             "Public images are for front ends of images.",
             "Leave it out.",
         )
-    return FrontEnd(features, facts.shape, len(facts.classes), seed, settings, layout)
+    return FrontEnd(features, facts.shape, facts.outputs, seed, settings, layout)
 
 
 def _user(features: str, shape: Shape, classes: int) -> Framed:

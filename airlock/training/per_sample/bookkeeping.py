@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from airlock.mechanisms.clipping import Clip
 from airlock.training.gradients import Named
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.layers import AnyRule, LayerCall, Rule, apart, check_axis, rule_for, weighted_rows
 from airlock.training.per_sample.operator_rules import CONSTANT, PLACES, Axis, Unshown
 from airlock.training.per_sample.people import People
@@ -73,10 +73,13 @@ class BookKeeper:
         net: The network, in the mode in which it is used.
         constants: Tensors other than parameters and buffers that the network holds and no record has touched.
         steady: Whether it is enough to track one pass of each kind.
+        loss: Of one record.
     """
 
-    def __init__(self, net: nn.Module, constants: Sequence[Tensor] = (), steady: bool = False) -> None:
-        self.net, self.constants, self.steady = net, tuple(constants), steady
+    def __init__(
+        self, net: nn.Module, constants: Sequence[Tensor] = (), steady: bool = False, loss: Loss = CROSS_ENTROPY
+    ) -> None:
+        self.net, self.constants, self.steady, self.loss = net, tuple(constants), steady, loss
         self.names = {id(p): name for name, p in net.named_parameters() if p.requires_grad}
         self.rules: dict[nn.Module, Rule] = dict(_rules(net))
         self._owners = {
@@ -198,7 +201,7 @@ class BookKeeper:
             return tree_unflatten(parts, shape)
 
         with self._prepared(keep), torch.enable_grad():
-            losses = F.cross_entropy(self.net(x).float(), labels, reduction="none")
+            losses = self.loss(self.net(x), labels)
             outputs = [part for one in kept for part in one.outputs]
             backs: list[Tensor | None] = []
             if outputs:

@@ -32,6 +32,7 @@ from airlock.errors import TrainingError
 from airlock.mechanisms.clipping import BALANCE, Clip
 from airlock.training.devices import room
 from airlock.training.gradients import Named
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample import self_check
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.graphs import Graphs
@@ -53,15 +54,15 @@ Sizes = NDArray[np.int64]  # how many rows each person has
 class Use:
     """One use of a network: a mode, precision, shape and chunk size, and the engine chosen for it."""
 
-    def __init__(self, net: nn.Module, like: Tensor, copies: int, lot: Lot) -> None:
-        self.net, self.copies, self.lot = net, copies, lot
+    def __init__(self, net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss = CROSS_ENTROPY) -> None:
+        self.net, self.copies, self.lot, self.loss = net, copies, lot, loss
         self.sealed = Sealed(net)
         self.graphs: Graphs | None = None
         self._masked: tuple[int, Tensor] | None = None
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
-            self.size = _size(*self_check.measure(net, like, copies, lot.most), lot, like.device)
+            self.size = _size(*self_check.measure(net, like, copies, lot.most, loss), lot, like.device)
             self.filling = self_check.made_up(like, self.size, copies, 3)
-            self.engine, self.reason, self.careful = self_check.choose(net, like, copies, self.size, lot.most)
+            self.engine, self.reason, self.careful = self_check.choose(net, like, copies, self.size, lot.most, loss)
             self.sealed.restore()
             if isinstance(self.engine, OneByOne):
                 self._settle_for_slow(self.reason)
@@ -143,7 +144,7 @@ class Use:
 
     def _works(self, x: Tensor, y: Tensor, mask: Tensor, people: People | None = None) -> Tensor:
         """Which records the network accepts individually; at least one of them must fail. People fail as a whole."""
-        single = OneByOne(self.net, self.sealed)
+        single = OneByOne(self.net, self.sealed, self.loss)
         shares = x.reshape(-1, self.copies, *x.shape[1:])
         works = [not counts or single.gradient(shares[i], y[i]) is not None for i, counts in enumerate(mask.tolist())]
         if all(works):
@@ -184,7 +185,7 @@ class Use:
 
     def _settle_for_slow(self, reason: str) -> None:
         self.sealed.accept()
-        self.engine, self.graphs, self.reason = OneByOne(self.net, self.sealed), None, reason
+        self.engine, self.graphs, self.reason = OneByOne(self.net, self.sealed, self.loss), None, reason
         if (
             self.engine.gradient(
                 self.filling[: self.copies], torch.zeros((), dtype=torch.int64).to(self.filling.device)
@@ -211,6 +212,7 @@ def clipped_sum(
     records_per_person: int | None = None,
     expected_rows: float | None = None,
     weights: Tensor | None = None,
+    loss: Loss = CROSS_ENTROPY,
 ) -> tuple[Named, int]:
     """The sum of the clipped per-record gradients by parameter name in float64, and how many records were dropped.
 
@@ -230,6 +232,7 @@ def clipped_sum(
         expected_rows: The public expected number of labels in a lot; as many as people if it is left out.
         weights: By how much each label's clipped gradient counts, in [0, 1] and by the label alone (`class_weights`); a
             person's counts with the mean of hers.
+        loss: Of one record.
     """
     if owners is not None:
         sizes = sizes_of(owners, len(y), records_per_person)
@@ -239,10 +242,10 @@ def clipped_sum(
                 lot = Lot(max(1, len(sizes)), max(1, len(y)), most, sampled=False)
             else:
                 lot = Lot(expected_lot, max(expected_lot, expected_rows or 0.0), most, sampled)
-            return _clipped_sum_of_people(net, x, y, clip, sizes, lot, weights)
+            return _clipped_sum_of_people(net, x, y, clip, sizes, lot, weights, loss)
     copies = copies_in(x, y)
     varies = sampled and expected_lot is not None
-    use = use_of(net, x, copies, max(1, len(y)) if expected_lot is None else expected_lot, varies)
+    use = use_of(net, x, copies, max(1, len(y)) if expected_lot is None else expected_lot, varies, loss)
     if len(y) <= use.size:
         found = use.chunk_sum(x, y, clip, weights=weights)
         use.close()
@@ -259,12 +262,19 @@ def clipped_sum(
 
 
 def _clipped_sum_of_people(
-    net: nn.Module, x: Tensor, y: Tensor, clip: Clip, sizes: Sizes, lot: Lot, weights: Tensor | None = None
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    clip: Clip,
+    sizes: Sizes,
+    lot: Lot,
+    weights: Tensor | None = None,
+    loss: Loss = CROSS_ENTROPY,
 ) -> tuple[Named, int]:
     """The same for people, in chunks of whole people."""
     whole = None if weights is None else _mean_of_each(weights, sizes)
     copies, starts = copies_in(x, y), np.cumsum(sizes) - sizes
-    use = use_for(net, x, copies, lot)
+    use = use_for(net, x, copies, lot, loss)
     if len(y) <= use.size and fixes(lot.most, y.device):  # in any order
         found = use.chunk_sum(x, y, clip, sizes, whole)
         use.close()
@@ -323,22 +333,24 @@ class Lot:
         return max(1, math.ceil(self.rows + (_SPREAD * math.sqrt(each * self.rows) if self.sampled else 0.0)))
 
 
-def use_of(net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampled: bool = True) -> Use:
+def use_of(
+    net: nn.Module, like: Tensor, copies: int, expected_lot: float, sampled: bool = True, loss: Loss = CROSS_ENTROPY
+) -> Use:
     """How this network is used here for records: chosen on made-up ones, and cached."""
-    return use_for(net, like, copies, Lot(expected_lot, expected_lot, 1, sampled))
+    return use_for(net, like, copies, Lot(expected_lot, expected_lot, 1, sampled), loss)
 
 
-def use_for(net: nn.Module, like: Tensor, copies: int, lot: Lot) -> Use:
+def use_for(net: nn.Module, like: Tensor, copies: int, lot: Lot, loss: Loss = CROSS_ENTROPY) -> Use:
     """How this network is used here: chosen on made-up records, and cached."""
     names = tuple(name for name, p in net.named_parameters() if p.requires_grad)
     modes = tuple(module.training for module in net.modules())
     shape = (copies, like.shape[1:], like.dtype, like.device, like.stride()[1:])
-    key = (names, modes, shape, self_check.precision(like.device), *_public(lot))
+    key = (names, modes, shape, self_check.precision(like.device), *_public(lot), loss.name)
     uses: Uses = vars(net).setdefault(USES, Uses())
     if key not in uses:
         while len(uses) >= _KEPT:
             uses.pop(next(iter(uses)))
-        uses[key] = Use(net, like, copies, lot)
+        uses[key] = Use(net, like, copies, lot, loss)
     use = uses[key]
     assert isinstance(use, Use)
     if not isinstance(use.engine, BookKeeper):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import warnings
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from airlock.mechanisms.clipping import Clip, row_squares
 from airlock.training.gradients import Named
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.layers import weighted_rows
 from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sums import settle
@@ -24,8 +24,8 @@ from airlock.training.per_sample.sums import settle
 class FunctionalGradients:
     """One gradient per record, formed and kept for the duration of the call."""
 
-    def __init__(self, net: nn.Module) -> None:
-        self.net = net
+    def __init__(self, net: nn.Module, loss: Loss = CROSS_ENTROPY) -> None:
+        self.net, self.loss = net, loss
         self.bytes_per_record = max(4, 8 * sum(p.numel() for p in net.parameters() if p.requires_grad))
         self.places = 1
 
@@ -68,7 +68,7 @@ class FunctionalGradients:
 
         def loss(values: Named, record: Tensor, label: Tensor) -> Tensor:
             logits = functional_call(self.net, values | rest, (record,))
-            return F.cross_entropy(logits.float(), label.expand(copies))
+            return self.loss(logits, label.expand(copies)).mean()
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # an operation without a batching rule

@@ -12,17 +12,19 @@ from torch import nn
 
 from airlock.data import Records
 from airlock.training.devices import to_input
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.engine import use_of
 
 _BLOCK = 256  # records
 
 
-def gradient_squares(net: nn.Module, records: Records) -> dict[str, NDArray[np.float64]]:
+def gradient_squares(net: nn.Module, records: Records, loss: Loss = CROSS_ENTROPY) -> dict[str, NDArray[np.float64]]:
     """‖∂ℓ/∂p‖² of every record for every trainable parameter p, in evaluation mode; infinite where it is not finite.
 
     Args:
         net: The network; it stays on its device, and its mode is restored.
         records: The records, in the order of the result.
+        loss: Of one record.
     """
     device = next(net.parameters()).device
     modes = {module: module.training for module in net.modules()}
@@ -30,7 +32,7 @@ def gradient_squares(net: nn.Module, records: Records) -> dict[str, NDArray[np.f
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name, p in net.named_parameters() if p.requires_grad}
     net.eval()
     try:
-        use = use_of(net, to_input(x[:1].to(device)), 1, min(_BLOCK, max(1, len(y))), sampled=False)
+        use = use_of(net, to_input(x[:1].to(device)), 1, min(_BLOCK, max(1, len(y))), sampled=False, loss=loss)
         for start in range(0, len(y), use.size):
             part = slice(start, start + use.size)
             rows, labels = use.filled(to_input(x[part].to(device)), y[part].to(device))

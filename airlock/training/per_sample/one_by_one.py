@@ -11,11 +11,11 @@ it raises an error has no gradient, and is dropped like one whose gradient is no
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from airlock.mechanisms.clipping import BALANCE, Clip, row_squares
 from airlock.training.gradients import Named
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.people import People
 from airlock.training.per_sample.sealed import Sealed
 
@@ -25,8 +25,8 @@ FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, Attribute
 class OneByOne:
     """One backward pass per record."""
 
-    def __init__(self, net: nn.Module, sealed: Sealed | None = None) -> None:
-        self.net, self.sealed = net, sealed or Sealed(net)
+    def __init__(self, net: nn.Module, sealed: Sealed | None = None, loss: Loss = CROSS_ENTROPY) -> None:
+        self.net, self.sealed, self.loss = net, sealed or Sealed(net), loss
         self.trainable = {name: p for name, p in net.named_parameters() if p.requires_grad}
         self.bytes_per_record, self.places = 1, 1
 
@@ -34,7 +34,7 @@ class OneByOne:
         """The gradient of one record's mean loss over its rows, by name, in float32; None if the network fails."""
         try:
             with torch.enable_grad():
-                loss = F.cross_entropy(self.net(x.clone()).float(), label.expand(len(x)))
+                loss = self.loss(self.net(x.clone()), label.expand(len(x))).mean()
                 found = torch.autograd.grad(loss, list(self.trainable.values()), allow_unused=True)
         except FAILURES:
             return None

@@ -33,6 +33,7 @@ from airlock.errors import AirlockWarning
 from airlock.mechanisms.clipping import SLACK, Clip
 from airlock.threads import one_thread
 from airlock.training.gradients import Named
+from airlock.training.losses import CROSS_ENTROPY, Loss
 from airlock.training.per_sample.bookkeeping import BookKeeper
 from airlock.training.per_sample.functional import FunctionalGradients
 from airlock.training.per_sample.one_by_one import FAILURES, OneByOne
@@ -73,7 +74,9 @@ class Engine(Protocol):
         ...
 
 
-def choose(net: nn.Module, like: Tensor, copies: int, size: int, most: int = 1) -> tuple[Engine, str, bool]:
+def choose(
+    net: nn.Module, like: Tensor, copies: int, size: int, most: int = 1, loss: Loss = CROSS_ENTROPY
+) -> tuple[Engine, str, bool]:
     """The fastest engine that passes, why faster ones did not, and whether it has to be run `carefully`.
 
     Args:
@@ -82,19 +85,24 @@ def choose(net: nn.Module, like: Tensor, copies: int, size: int, most: int = 1) 
         copies: Rows per record.
         size: Records in a chunk.
         most: The most records of one person.
+        loss: Of one record.
     """
     sealed = Sealed(net)
     reasons: list[str] = []
-    for make in (lambda: BookKeeper(net, sealed.constants, is_steady(net)), lambda: FunctionalGradients(net)):
+    makers = (
+        lambda: BookKeeper(net, sealed.constants, is_steady(net), loss),
+        lambda: FunctionalGradients(net, loss),
+    )
+    for make in makers:
         for careful in (False, True):
             try:
                 engine = make()
                 with carefully(careful):
                     if precision(like.device) != "fp32" and not careful:
                         with plainly(like.device), still():
-                            batch = _batch(like, copies, min(size, _TRIED_PLAIN))
-                            _check_right(make(), OneByOne(net, sealed), *batch, most)
-                    _try(engine, OneByOne(net, sealed), like, copies, size, most)
+                            batch = _batch(like, copies, min(size, _TRIED_PLAIN), loss.other)
+                            _check_right(make(), OneByOne(net, sealed, loss), *batch, most)
+                    _try(engine, OneByOne(net, sealed, loss), like, copies, size, most)
                 return engine, "; ".join(reasons), careful
             except Unshown as reason:
                 if str(reason) != PLACE or careful:
@@ -105,7 +113,7 @@ def choose(net: nn.Module, like: Tensor, copies: int, size: int, most: int = 1) 
                 break
             finally:
                 sealed.restore()
-    return OneByOne(net, sealed), "; ".join(reasons), False
+    return OneByOne(net, sealed, loss), "; ".join(reasons), False
 
 
 def is_steady(net: nn.Module) -> bool:
@@ -151,11 +159,11 @@ def plainly(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def measure(net: nn.Module, like: Tensor, copies: int, most: int = 1) -> tuple[int, int]:
+def measure(net: nn.Module, like: Tensor, copies: int, most: int = 1, loss: Loss = CROSS_ENTROPY) -> tuple[int, int]:
     """Roughly how many bytes and positions a record needs; measured on two made-up records, by an engine that works."""
     sealed = Sealed(net)
     x, y = made_up(like, 2, copies, 0), torch.zeros(2, dtype=torch.int64, device=like.device)
-    for engine in (BookKeeper(net, sealed.constants), FunctionalGradients(net)):
+    for engine in (BookKeeper(net, sealed.constants, loss=loss), FunctionalGradients(net, loss)):
         try:
             engine.squares(x, y, people=_people(y, most))
             return engine.bytes_per_record, engine.places
@@ -187,7 +195,7 @@ def _try(
     engine: BookKeeper | FunctionalGradients, reference: OneByOne, like: Tensor, copies: int, size: int, most: int
 ) -> None:
     """Raise if anything rules out this engine."""
-    x, y = _batch(like, copies, size)
+    x, y = _batch(like, copies, size, engine.loss.other)
     again = made_up(like, size, copies, 2)
     if isinstance(engine, BookKeeper):
         _fix_decisions(engine, x, again, y)
@@ -197,9 +205,9 @@ def _try(
         _check_right(engine, reference, x, y, most)
 
 
-def _batch(like: Tensor, copies: int, size: int) -> tuple[Tensor, Tensor]:
+def _batch(like: Tensor, copies: int, size: int, other: int) -> tuple[Tensor, Tensor]:
     y = torch.zeros(size, dtype=torch.int64, device=like.device)
-    y[1::2] = 1
+    y[1::2] = other
     return made_up(like, size, copies, 1), y
 
 

@@ -1,0 +1,155 @@
+"""Figures about a regression: one record moves each table by a bounded amount, and the intervals hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from scipy import stats
+
+from airlock.auditing.errors import (
+    CAP,
+    KNOTS,
+    UNIT,
+    ErrorCounts,
+    compare_with_constant,
+    evaluate,
+    exact,
+    far,
+    figures,
+    rows,
+    tables,
+)
+from airlock.config import STEPS, TargetRange
+from airlock.mechanisms import NoisyCounts, Stream
+from airlock.training.outcomes import Outcomes
+
+DAYS = TargetRange(min=0, max=100, unit="days")
+Floats = NDArray[np.float64]
+
+
+def outcomes(targets: object, predictions: object) -> Outcomes:
+    """From shares of the range."""
+    found = (np.rint(STEPS * np.asarray(side, np.float64)).astype(np.int64) for side in (targets, predictions))
+    return Outcomes(*found)
+
+
+def stays(count: int, seed: int, noise: float = 0.08) -> Outcomes:
+    chance = np.random.default_rng(seed)
+    targets = np.clip(0.4 + 0.15 * chance.normal(size=count), 0, 1)
+    return outcomes(targets, np.clip(targets + noise * chance.normal(size=count), 0, 1))
+
+
+steps = st.integers(-5 * STEPS, 5 * STEPS)
+
+
+@given(st.lists(st.tuples(steps, steps), min_size=1, max_size=20), st.integers(0, 19))
+@example([(0, STEPS)], 0)
+@example([(0, 0), (-3 * STEPS, 5 * STEPS)], 1)
+def test_one_record_moves_each_table_by_one_unit_whatever_its_target_is(pairs: list[tuple[int, int]], i: int) -> None:
+    labels, predicted = np.array(pairs, np.int64).T
+    keep = np.arange(len(pairs)) != i % len(pairs)
+    whole = tables(Outcomes(labels, predicted))
+    less = tables(Outcomes(labels[keep], predicted[keep]))
+    for table, fewer in zip(whole, less, strict=True):
+        assert (table >= 0).all()
+        assert table.sum() == UNIT * len(pairs)
+        assert np.abs(table - fewer).sum() == UNIT
+
+
+def test_squares_are_kept_and_a_large_error_counts_as_half_of_the_range() -> None:
+    off = np.linspace(-1, 1, 401)
+    for one in off:
+        table, _ = tables(outcomes([max(0.0, -one)], [max(0.0, one)]))
+        rounding = (KNOTS[-1] ** 2 - KNOTS[-2] ** 2) / UNIT
+        assert table @ KNOTS**2 / UNIT == pytest.approx(min(abs(one), CAP) ** 2, abs=rounding)
+        assert np.sign(table @ KNOTS) in (np.sign(one), 0)
+
+
+def test_noise_has_the_scale_that_is_accounted_for() -> None:
+    given, epsilon = stays(50, 1), 2.0
+    made = [evaluate(given, epsilon, Stream.from_seed(seed)) for seed in range(60)]
+    for place, share in enumerate((0.75, 0.25)):
+        known = tables(given)[place]
+        away = np.array([(one.errors, one.targets)[place] for one in made]) - known
+        scale = NoisyCounts(share * epsilon / UNIT).variance ** 0.5
+        assert away.std() == pytest.approx(scale, rel=0.15)
+        assert stats.kstest(away.ravel() / scale, stats.laplace(scale=0.5**0.5).cdf).pvalue > 1e-4
+
+
+def test_counts_of_other_records_and_counts_without_noise_are_noticed() -> None:
+    given = stays(300, 2)
+    made = evaluate(given, 1.0, Stream.from_seed(3))
+    assert far(made, given) > 1e-3
+    assert far(made, stays(300, 3, noise=0.3)) < 1e-6
+    errors, targets = (tuple(table.tolist()) for table in tables(given))
+    assert far(ErrorCounts(epsilon=1.0, errors=errors, targets=targets), given) < 1e-6
+
+
+def test_exact_figures_are_those_of_the_errors_themselves() -> None:
+    given = stays(500, 4)
+    targets, off = given.labels / STEPS, (given.predicted - given.labels) / STEPS
+    found = exact(given, DAYS)
+    assert found.records == 500
+    assert found.mean_absolute.value == pytest.approx(100 * np.abs(off).mean())
+    assert found.root_mean_square.value == pytest.approx(100 * np.sqrt((off**2).mean()))
+    assert found.blind.value == pytest.approx(100 * targets.std())
+    assert found.explained.value == pytest.approx(1 - (off**2).mean() / targets.var())
+
+
+def discrete(count: int, seed: int) -> Outcomes:
+    chance = np.random.default_rng(seed)
+    targets = chance.choice([0, 0.25, 0.5, 0.75, 1.0], count, p=[0.1, 0.3, 0.3, 0.2, 0.1])
+    return outcomes(targets, 0.5 + 0.1 * (targets > 0.5))
+
+
+@pytest.mark.parametrize("world", [stays, discrete])
+def test_intervals_on_the_card_cover_the_truth(world: Callable[[int, int], Outcomes]) -> None:
+    truth, tries = exact(world(200_000, 99), DAYS), 60
+    hits = dict.fromkeys(("mean_absolute", "root_mean_square", "explained", "blind"), 0)
+    for seed in range(tries):
+        found = figures(evaluate(world(400, seed), 1.0, Stream.from_seed(seed)), DAYS)
+        for key in hits:
+            one = getattr(found, key)
+            hits[key] += one.low <= getattr(truth, key).value <= one.high
+    assert all(count >= 0.93 * tries for count in hits.values()), hits
+
+
+@pytest.mark.parametrize(
+    ("predicted", "epsilon", "state"),
+    [(None, 8.0, "better"), (0.4, 8.0, "useless"), (0.9, 8.0, "useless"), (None, 0.01, "unknown")],
+)
+def test_what_is_no_better_than_a_constant_is_of_no_use(predicted: float | None, epsilon: float, state: str) -> None:
+    given = stays(2000, 5)
+    if predicted is not None:
+        given = Outcomes(given.labels, np.full(2000, round(STEPS * predicted)))
+    found = figures(evaluate(given, epsilon, Stream.from_seed(1)), DAYS)
+    use = compare_with_constant(found, DAYS)
+    assert use.state == state
+    assert use.rejected is (state == "useless")
+    assert "days" in use.sentence
+
+
+def test_nothing_and_next_to_nothing_are_no_error() -> None:
+    for count in (0, 1, 2):
+        given = outcomes([0.5] * count, [0.25] * count)
+        for found in (exact(given, DAYS), figures(evaluate(given, 1.0, Stream.from_seed(1)), DAYS)):
+            assert found.explained.low <= found.explained.value <= found.explained.high
+            assert len(rows(found, DAYS)) == 4
+            json.dumps(found.model_dump(mode="json"), allow_nan=False)
+
+
+def test_counts_are_json_and_refuse_what_does_not_fit() -> None:
+    made = evaluate(stays(100, 1), 1.0, Stream.from_seed(1))
+    table = json.loads(made.model_dump_json())
+    assert ErrorCounts.model_validate(table) == made
+    assert figures(ErrorCounts.model_validate(table), DAYS) == figures(made, DAYS)
+    for wrong in ({"errors": table["errors"][:-1]}, {"targets": [10**10] * 17}, {"epsilon": 0.0}, {"exact": True}):
+        with pytest.raises(ValidationError):
+            ErrorCounts.model_validate(table | wrong)
