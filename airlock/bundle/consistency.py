@@ -67,15 +67,18 @@ def tests(files: Contents, card: Card | None) -> list[Test]:
             "The model card README.md is what the card renders to.",
             on(lambda card: _rendered(files, card, bundle.README, page.render_readme)),
         ),
-        (
-            "schema",
-            "What schema.json says of a row is what the config declares.",
-            on(lambda card: _schema(files, card)),
-        ),
+        *_of_rows(files, card),
         ("utility", "Accuracy and the like follow from the noisy counts.", on(_utility)),
         ("hashes", "The hashes on the card are those of the files.", on(lambda card: _hashes(files, card))),
         ("config", "The config agrees with the card and names no path.", on(lambda card: _config(files, card))),
     ]
+
+
+def _of_rows(files: Contents, card: Card | None) -> list[Test]:
+    """The check of schema.json, where what leaves is asked with rows."""
+    if card is None or not packing_of(card.artefact).takes_rows:
+        return []
+    return [("schema", "What schema.json says of a row is what the config declares.", lambda: _schema(files, card))]
 
 
 def _skip() -> Defects:
@@ -283,9 +286,7 @@ def _schema(files: Contents, card: Card) -> Defects:
     if card.inputs is None:
         if bundle.SCHEMA in files.names:
             return ["schema.json is there, and the card does not say what a row is."]
-        raise Skip(
-            "The card does not say what a row is: it is one of features, or from before there was a schema.json."
-        )
+        raise Skip("The card is from before there was a schema.json.")
     if bundle.SCHEMA not in files.names:
         return ["schema.json is missing."]
     if files.read(bundle.SCHEMA) != card.inputs.to_json().encode():

@@ -25,6 +25,7 @@ from airlock.bundle.files import digest
 from airlock.bundle.gate import tests as gate_tests
 from airlock.bundle.models import open_net
 from airlock.bundle.packing import packing_of
+from airlock.bundle.receiving.model import load as load_model
 from airlock.bundle.rendering.page import render_readme
 from airlock.bundle.rendering.sacro import report, target
 from airlock.config import ReleaseConfig, from_table
@@ -185,6 +186,11 @@ def test_no_model_is_in_it_and_it_verifies(bundle: Bundle) -> None:
     assert found.ok, found
     assert "interface" in [check.name for check in found.checks]
     assert read(bundle.folder).card.network is None
+
+
+def test_it_cannot_be_loaded_as_a_model(bundle: Bundle) -> None:
+    with pytest.raises(Refused, match="found one of answers"):
+        load_model(bundle.folder)
 
 
 def test_the_first_line_says_that_answers_leave_how_many_and_for_what(asking_card: Card) -> None:

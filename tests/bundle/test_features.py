@@ -17,6 +17,7 @@ from airlock.bundle.bundle import check_output, texts
 from airlock.bundle.export import open_onnx
 from airlock.bundle.packing import packing_of
 from airlock.bundle.receive import train_on
+from airlock.bundle.receiving.model import load as load_model
 from airlock.config import ReleaseConfig, from_table
 from airlock.data.feature_files import Layout, ShardWriter, describe_shard, make_manifest
 from airlock.errors import ConfigError, FormatError, Interrupted, OutputError, Refused
@@ -92,6 +93,8 @@ def test_shards_and_manifest_are_in_it_and_it_verifies(bundle: Bundle) -> None:
     names = sorted(path.name for path in bundle.folder.iterdir())
     assert names == sorted([*packing_of("features").required_files, *SHARDS])
     assert verify(bundle.folder).ok, failed(bundle.folder)
+    with pytest.raises(Refused, match="found one of features"):
+        load_model(bundle.folder)
     assert {"features", "reconstruction"} <= {check.name for check in verify(bundle.folder).checks}
     assert read(bundle.folder).card == bundle.card
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in bundle.folder.iterdir())

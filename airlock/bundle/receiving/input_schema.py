@@ -60,7 +60,7 @@ class NamedColumn(Column):
         """What an empty cell becomes, in words."""
         if self.missing is None:
             return _REST if self.other else "refused"
-        return "is told apart from all values" if self.missing == INDICATOR else f"counts as {_shown(self.missing)}"
+        return "is a value of its own" if self.missing == INDICATOR else f"counts as {_shown(self.missing)}"
 
     @property
     def otherwise(self) -> str:

@@ -182,6 +182,8 @@ def _cells(columns: Mapping[str, Column], rows: object) -> Iterator[dict[str, ta
 
 def _by_column(columns: Mapping[str, Column], rows: object) -> dict[str, Any]:
     """What was passed, as one sequence of cells for each declared column; whatever else it has is not used."""
+    if type(rows).__name__ == "LazyFrame":  # of polars
+        rows = rows.collect()  # type: ignore[attr-defined]
     frame = memory.as_frame(rows)
     if frame is not None:
         tables.find_columns(frame.names, columns, _GIVEN, SCHEMA_SAYS)

@@ -39,9 +39,10 @@ def test_every_form_of_rows_has_the_same_answers(table_model: ReleasedModel) -> 
     frame = pd.DataFrame(given)
     dates = frame.assign(since=pd.to_datetime(frame["since"]))
     forms = [
-        given, tuple(given), frame, dates, pl.DataFrame(given), pa.Table.from_pylist(given), frame.to_numpy(),
-        frame.to_numpy().tolist(), {name: list(frame[name]) for name in frame}, frame.assign(ill="?", extra=1),
-        frame[frame.columns[::-1]], frame.convert_dtypes(), frame.to_records(index=False),
+        given, tuple(given), frame, dates, pl.DataFrame(given), pl.LazyFrame(given), pa.Table.from_pylist(given),
+        frame.to_numpy(), frame.to_numpy().tolist(), {name: list(frame[name]) for name in frame},
+        frame.assign(ill="?", extra=1), frame[frame.columns[::-1]], frame.convert_dtypes(),
+        frame.to_records(index=False),
         frame.assign(since=[datetime.date.fromisoformat(one) for one in frame["since"]]),
     ]  # fmt: skip
     for form in forms:

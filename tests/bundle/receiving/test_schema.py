@@ -150,7 +150,7 @@ def test_the_pages_describe_a_table_in_its_own_words(table_bundle: Bundle) -> No
     assert "pixel" not in readme
     assert "pixel" not in page
     for words in ("a number from 18 to 90, in years", "counts as 60", "counts as the nearest end",
-                  "is told apart from all values", "a date from 2000-01-01 to 2020-12-31", "counts as 2010-01-01",
+                  "is a value of its own", "a date from 2000-01-01 to 2020-12-31", "counts as 2010-01-01",
                   "Bern, Basel, Chur, or anything else", "counts as “other”", "refused"):  # fmt: skip
         assert words in readme
         assert words in page
