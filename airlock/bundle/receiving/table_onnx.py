@@ -17,7 +17,7 @@ and zeros behind a whole number, as there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ LABEL, PROBABILITIES, REFUSED, CLAMPED = "label", "probabilities", "refused", "c
 OUTPUTS = (LABEL, PROBABILITIES, REFUSED, CLAMPED)
 _ML = "ai.onnx.ml"
 _ML_VERSION = 2
+_LONGEST = 4000  # signs of a pattern
 _INPUT, _LOGITS = "input", "logits"
 # What Python's `str.strip` removes, for RE2.
 _WHITE = r"[\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
@@ -174,11 +175,11 @@ def _encode_category(graph: _Graph, text: str, column: NamedColumn) -> tuple[str
     for test, slot in ((graph.add("Not", blank), rest), (blank, none)):
         if slot is not None:
             place = graph.add("Where", test, graph.number(slot, np.int64), place)
-    whole = [(value, r"\.0+") for value in index if re.fullmatch("[+-]?[0-9]+", value)]  # 3.0 is 3
-    for value, more in (*whole, *((value, "") for value in index if value == value.strip())):
-        found = graph.add("RegexFullMatch", text, pattern=f"{_WHITE}{_quoted(value)}{more}{_WHITE}")
-        place = graph.add("Where", found, graph.number(index[value], np.int64), place)
     if index:
+        whole = {value: slot for value, slot in index.items() if re.fullmatch("[+-]?[0-9]+", value)}
+        for among, more in ((whole, r"\.0+"), (index, "")):  # 3.0 is 3, unless it is a category itself
+            stripped = _stripped(graph, text, among, more)
+            place = graph.add("Where", graph.add("Less", stripped, graph.number(0, np.int64)), place, stripped)
         exact = graph.add(
             "LabelEncoder", text, domain=_ML, keys_strings=list(index), values_int64s=list(index.values()),
             default_int64=-1,
@@ -189,6 +190,38 @@ def _encode_category(graph: _Graph, text: str, column: NamedColumn) -> tuple[str
     wide = graph.as_column(graph.add("Where", wrong, graph.number(0, np.int64), place))
     hot = graph.add("Equal", wide, graph.number(np.arange(column.width), np.int64))
     return graph.cast(hot, TensorProto.FLOAT), wrong
+
+
+def _stripped(graph: _Graph, text: str, index: Mapping[str, int], more: str = "") -> str:
+    """The slot of text without the white space around it; −1 if it is none of these categories, followed by `more`.
+
+    A pattern for each bit of the slot, counted from 1, matches the categories that have it: a few patterns for many
+    categories. At most one category matches, so that the bits are those of one slot.
+    """
+    from onnx import TensorProto
+
+    found = graph.number(-1, np.int64)
+    plain = {value: slot + 1 for value, slot in index.items() if value == value.strip()}
+    for bit in range(max(plain.values(), default=0).bit_length()):
+        own = [_quoted(value) + more for value, number in plain.items() if number >> bit & 1]
+        patterns = [f"{_WHITE}(?:{'|'.join(part)}){_WHITE}" for part in _parts(own)]
+        tests = [graph.add("RegexFullMatch", text, pattern=pattern) for pattern in patterns]
+        if tests:
+            value = graph.add("Mul", graph.cast(graph.any(*tests), TensorProto.INT64), graph.number(1 << bit, np.int64))
+            found = graph.add("Add", found, value)
+    return found
+
+
+def _parts(patterns: Sequence[str]) -> Iterator[list[str]]:
+    """Patterns in parts that are short enough for one expression; a long one has its own."""
+    part: list[str] = []
+    for pattern in patterns:
+        if part and sum(map(len, part)) + len(pattern) > _LONGEST:
+            yield part
+            part = []
+        part.append(pattern)
+    if part:
+        yield part
 
 
 def _quoted(text: str) -> str:

@@ -93,6 +93,19 @@ def test_it_encodes_as_the_package_does(data: st.DataObject) -> None:
     assert np.isnan(theirs[~kept]).all()
 
 
+def test_many_categories_are_told_apart_by_few_patterns() -> None:
+    """Among them one that is longer than a pattern may be, and some that begin like others."""
+    words = ["", "x" * 5000, *(f"{place}" for place in range(700)), "7 ", " 7"]
+    many = Column(categories=tuple(words))
+    cells = [*words[::29], "  7\t", "7 ", " 7", "x" * 4999, "700", "\n69 ", " ", "6 9"]
+    theirs, ours, kept, _ = encodings({"a": many}, {"a": cells})
+    np.testing.assert_allclose(theirs[kept], ours[kept], rtol=2e-6)
+    assert kept.sum() == len(cells) - 3
+    content = with_encoding(network(many.width), [NamedColumn(name="a", categories=many.categories)], words)
+    assert content is not None
+    assert len(onnx.load_model_from_string(content).graph.node) < 100
+
+
 def test_white_space_is_what_python_strips() -> None:
     cells = [f"{white}Bern{white * 2}" for white in WHITE] + [*WHITE, "", "\u200bBern", "Be rn", "Bern\0"]
     city = Column(categories=("Bern", "Basel"), missing="Basel")
