@@ -1,7 +1,7 @@
 """How much a record of each class counts in training: declared weights, relative to the largest of them.
 
-Where one class is rare, a model that never names it is right nearly always. A weight of 10 for that class makes each
-of its records count as much as ten others. Weights are *declared* before a record is read: read off the records, they
+Where one class is rare, a model that never names it is nearly always right. A weight of 10 for that class makes one of
+its records count as much as ten others. Weights are *declared* before a record is read: read off the records, they
 would say how many there are of each class.
 
 Weights are relative. They are divided by the largest, so that a record of the class that counts most counts once, and

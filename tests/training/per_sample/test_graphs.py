@@ -110,6 +110,16 @@ def test_a_bound_that_comes_back_is_written_again(made: Any) -> None:
     assert keeper.captures == 1
 
 
+def test_the_weights_of_every_lot_are_read_again(made: Any) -> None:
+    graphs, keeper = made("conv2d")
+    for _ in range(6):
+        x, y, mask = chunk("conv2d")
+        given = (x, y, mask * torch.rand(32))
+        got = graphs.masked_sum(*given, Clip(0.1))[0]
+        assert close(got, BookKeeper(keeper.net).masked_sum(*given, Clip(0.1))[0])
+    assert keeper.captures == 1
+
+
 def test_counting_has_a_graph_of_its_own(made: Any) -> None:
     graphs, keeper = made("conv2d")
     for _ in range(4):
