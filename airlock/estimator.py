@@ -295,8 +295,8 @@ def _warn_of_fits(declared: str, config: ReleaseConfig) -> None:
     warnings.warn(
         f"This is fit number {len(spent) + 1} with these declarations. Every fit, and so every fold of a "
         f"cross-validation and every candidate of a grid search, is a release of its own and spends anew: together "
-        f"they spend ε = {epsilon:g} at δ = {delta:g} on whoever is in all of them. To choose between settings within "
-        "one ε, use airlock.tune; for a card without a second fit, the release measures itself on test records.",
+        f"they spend ε = {epsilon:g} at δ = {delta:g} on whoever is in all of them. The card's accuracy needs no "
+        "second fit: every fit holds records back for it. To choose between settings within one ε, use airlock.tune.",
         AirlockWarning,
         stacklevel=4,
     )

@@ -809,7 +809,7 @@ def _check_unfinished(safe: Vault, run_key: str, *, resume: bool, again: bool) -
             "one that was interrupted, or is still running",
             "A new run spends again: a register charges both, and without one nothing counts the first. Whoever begins "
             "anew until a run pleases makes a choice that nothing pays for.",
-            "Continue it: --resume. Or begin anew: --again.",
+            "Continue it: --resume, in Python resume=True. Or begin anew: --again, in Python again=True.",
         )
 
 

@@ -1,9 +1,9 @@
 """A torch module of one's own in memory, trained and released: `airlock.train_private`, for those who know Opacus.
 
 In: an `nn.Module`, a `Dataset`, a `DataLoader` or arrays, and what is declared about them. Out: a trained copy of the
-module, and its release. The way is that of `airlock.release`: the noise is found for (ε, δ) before an item is read, the
-budget is charged, a part of the items is held back to measure on, the network is put on trial in court, clipping is
-shown to hold for it, and what leaves is attacked.
+module, and its release. The way is that of `airlock.release`: the noise is found for (ε, δ) from public facts, the
+network is put on trial in court, the budget is charged, a part of the items is held back to measure on, clipping is
+shown to hold for this network, and what leaves is attacked.
 
 Items are read once, each by itself: one that cannot be read, or has another shape, is left out, and nothing is raised
 because of it. Lots are Poisson samples, whatever a loader does: its batch size becomes the expected size of a lot.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,8 @@ def train_private(
         epsilon: The ε of the whole training, card included.
         delta: The δ at which it is stated.
         records: About how many items there are: a round public figure.
-        classes: The class names, or their number, for labels 0, 1, 2 ...; as many as the module's outputs if omitted.
+        classes: The class names in the order of the outputs, or their number; as many as there are outputs if omitted.
+            A label is a number from 0, or a name.
         shape: Of an input. Tensors have it; for any other dataset it has to be declared.
         groups: Whose each item is, one identifier each.
         people: About how many people there are.
@@ -177,8 +178,8 @@ def train_private(
         config: Further keys of a config: `{"split": {"test": 0.1}, "about": {...}, "register": "data.sqlite"}`.
         out: The folder for the bundle; `PrivatelyTrained.release` puts it somewhere later if omitted.
         vault: Where what must not leave is kept.
-        court_seconds: The longest time the court tests the module, before an item is read.
-        resume: Continue a training of the same that was interrupted.
+        court_seconds: The longest time the court tests the module, on made-up items, before the training.
+        resume: Continue a training that was interrupted, of a module with the same initial weights.
         again: Begin anew although there is an unfinished one, which spends again.
 
     Raises:
@@ -186,16 +187,20 @@ def train_private(
         NetError: The module cannot be trained per item, such as one with BatchNorm.
     """
     (more, beside), (dataset, batch) = api.further(config), _opened(items)
-    kept, form = _read(dataset, None if shape is None else tuple(shape), groups)
-    with _named(module), memory.held(kept):
-        told = _declared(module, form, kept, records, classes, people, public_schema)
+    form = _form(dataset, None if shape is None else tuple(shape))
+    whose = None if groups is None else _array(groups).reshape(-1)
+    with _named(module):
+        told = _declared(module, form, _length(dataset), whose, records, classes, people, public_schema)
+        kept = _read(dataset, form, whose)
+        kept = replace(kept, y=_by_name(kept.y, told["classes"]))
         table: dict[str, Any] = {"channel": "weights", "method": method, "epsilon": epsilon, "delta": delta}
         table |= {"net": module if isinstance(module, str) else nets.MEMORY, **more}
         table["data"] = {**beside, **told, "source": memory.SOURCE}
         table["settings"] = _of_optimizer(optimizer) | _known(lot_size=lot_size or batch, clip_norm=clip_norm)
         table["settings"] |= dict(settings or {})
         if epochs is not None and "steps" not in table["settings"]:
-            table["settings"]["steps"] = _steps(table, epochs)
+            with memory.held(kept):
+                table["settings"]["steps"] = _steps(table, epochs)
         table["data"]["source"] = kept
         how = {"vault": vault, "court_seconds": court_seconds, "resume": resume, "again": again}
         with api.made_aside(table, out, **how) as (made, files):
@@ -223,12 +228,12 @@ def _named(module: object) -> contextlib.AbstractContextManager[None]:
 
 
 def _declared(
-    module: nn.Module | str, form: Shape, kept: memory.Arrays, records: int | None, classes: Any, people: int | None,
-    public_schema: bool,
+    module: nn.Module | str, form: Shape, count: int, whose: NDArray[Any] | None, records: int | None, classes: Any,
+    people: int | None, public_schema: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The keys of [data]; sizes are read off only where they are public."""
     left_out = [name for name, given in (("records", records), ("people", people)) if given is None]
-    left_out = [name for name in left_out if name == "records" or kept.person is not None]
+    left_out = [name for name in left_out if name == "records" or whose is not None]
     if left_out and not public_schema:
         raise ConfigError(
             " and ".join(f"about how many {name} there are in `{name}`" for name in left_out),
@@ -236,11 +241,15 @@ def _declared(
             "Their number is itself private: give a public round figure, which need not be exact.",
             "Where it is public anyway, public_schema=True reads it off, and the card says so.",
         )
-    found = {"records": max(1, len(kept.y)) if records is None else records, "read_off": tuple(left_out)}
+    found: dict[str, Any] = {"records": max(1, count) if records is None else records, "read_off": tuple(left_out)}
     found["classes"] = _outputs(module, form) if classes is None else classes
-    if kept.person is None:
+    if isinstance(module, nn.Module):
+        named = found["classes"] if classes is None else classes
+        number = named if isinstance(named, int) else len(named)
+        nets.check(nets.held_net(), nets.MEMORY, form, number)  # before a large dataset is read for nothing
+    if whose is None:
         return found
-    counted = len(set(memory.text(kept.person))) if people is None else people
+    counted = len(set(memory.text(whose))) if people is None else people
     return {**found, "person": PERSON, "people": counted}
 
 
@@ -326,39 +335,32 @@ def _opened(items: object) -> tuple[Any, int | None]:
             "Every lot is drawn from all items.",
             "Read the stream into a TensorDataset.",
         )
-    if isinstance(items, TensorDataset) and len(items.tensors) == 2:
-        return tuple(items.tensors), None
+    if isinstance(items, TensorDataset):
+        if len(items.tensors) != 2:
+            raise ConfigError("a TensorDataset of inputs and labels", f"{len(items.tensors)} tensors")
+        return _opened(tuple(items.tensors))
+    if isinstance(items, tuple) and len(items) == 2:
+        return (_array(items[0]), _array(items[1])), None
     return items, None
 
 
-def _read(items: Any, shape: Shape | None, groups: object) -> tuple[memory.Arrays, Shape]:
-    """All items as arrays, and the shape of an input."""
-    if isinstance(items, tuple | list) and len(items) == 2 and all(hasattr(part, "shape") for part in items):
-        x, y, faults = _array(items[0]), _array(items[1]), Faults()
+def _length(items: Any) -> int:
+    return len(items[0] if isinstance(items, tuple) else items)
+
+
+def _form(items: Any, shape: Shape | None) -> Shape:
+    """The shape of an input, which is public; no item is read.
+
+    Raises:
+        ConfigError: Neither tensors nor `shape` say it, or it is none that can be released.
+    """
+    if isinstance(items, tuple):
+        x, y = items
         shape = tuple(x.shape[1:]) if shape is None else shape
-        if x.shape[1:] != shape or y.ndim != 1:
-            raise ConfigError(f"inputs (N, {', '.join(map(str, shape))}) and labels (N)", f"{x.shape} and {y.shape}")
-    else:
-        x, y, faults, shape = _one_by_one(items, shape)
-    if len(shape) not in (1, 2, IMAGE_AXES) or (len(shape) == IMAGE_AXES and shape[0] not in (1, 3)):
-        raise ConfigError(
-            "vectors, or images (channels, height, width) with 1 or 3 channels",
-            f"inputs of shape {' × '.join(map(str, shape)) or 'of one number'}",
-            do="Flatten the inputs, and give them their shape inside the module.",
-        )
-    if len(shape) > 1:
-        x = _pixels(x, faults)
-        shape = (1, *shape) if len(shape) == 2 else shape
-    whose = None if groups is None else _array(groups).reshape(-1)
-    return memory.Arrays(x.reshape(len(x), *shape), y, whose, faults), shape
-
-
-def _array(value: Any) -> NDArray[Any]:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-def _one_by_one(items: Any, shape: Shape | None) -> tuple[NDArray[Any], NDArray[Any], Faults, Shape]:
-    """Every item by itself; one that cannot be read is left out, and whatever it raises is not passed on."""
+        if tuple(x.shape[1:]) != shape or y.ndim != 1:
+            raise ConfigError(
+                f"inputs (N, {', '.join(map(str, shape))}) and labels (N)", f"{tuple(x.shape)} and {tuple(y.shape)}"
+            )
     if shape is None:
         raise ConfigError(
             "the shape of an input in `shape`",
@@ -366,21 +368,54 @@ def _one_by_one(items: Any, shape: Shape | None) -> tuple[NDArray[Any], NDArray[
             "Read off an item, it would follow from that item alone.",
             "Pass shape=(1, 28, 28), or whatever it is.",
         )
+    if len(shape) not in (1, 2, IMAGE_AXES) or (len(shape) == IMAGE_AXES and shape[0] not in (1, 3)):
+        raise ConfigError(
+            "vectors, or images (channels, height, width) with 1 or 3 channels",
+            f"inputs of shape {' × '.join(map(str, shape)) or 'of one number'}",
+            do="Flatten the inputs, and give them their shape inside the module.",
+        )
+    return (1, *shape) if len(shape) == 2 else shape
+
+
+def _read(items: Any, form: Shape, groups: NDArray[Any] | None) -> memory.Arrays:
+    """All items as arrays."""
+    if isinstance(items, tuple):
+        (x, y), faults = items, Faults()
+        x = x.reshape(len(x), *form)
+    else:
+        x, y, faults = _one_by_one(items, form)
+    return memory.Arrays(x if len(form) == 1 else _pixels(x, faults), y, groups, faults)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _one_by_one(items: Any, form: Shape) -> tuple[NDArray[Any], NDArray[Any], Faults]:
+    """Every item by itself; one that cannot be read is left out, and whatever it raises is not passed on."""
     count, faults = len(items), Faults()
-    x, y = np.zeros((count, *shape), np.float32), np.zeros(count, object)
+    x, y = np.zeros((count, *form), np.float32), np.zeros(count, object)
     for place in range(count):
         try:
             item = items[place]
             value = _array(item[0])
             y[place] = _array(item[1]).item() if hasattr(item[1], "shape") else item[1]
-            fits = value.shape == shape
+            fits = value.shape in (form, form[1:] if form[0] == 1 else form)
             if fits:
-                x[place] = value / 255 if value.dtype == np.uint8 and len(shape) > 1 else value
+                x[place] = value / 255 if value.dtype == np.uint8 and len(form) > 1 else value
         except Exception:  # noqa: BLE001  an item may raise anything, and whether one does must not be seen
             faults.add(_UNREAD, [place])
         else:
             faults.add(_SHAPELESS, [] if fits else [place])
-    return x, y, faults, shape
+    return x, y, faults
+
+
+def _by_name(y: NDArray[Any], classes: Any) -> NDArray[Any]:
+    """Labels as names of classes, where these have names: a label may be one, or its number."""
+    if isinstance(classes, int):
+        return y
+    names = {**{str(place): name for place, name in enumerate(classes)}, **{name: name for name in classes}}
+    return np.array([None if text is None else names.get(text, text) for text in memory.text(y)], object)
 
 
 def _pixels(x: NDArray[Any], faults: Faults) -> NDArray[np.uint8]:

@@ -192,6 +192,7 @@ def test_what_cannot_be_accounted_for_is_refused(module: nn.Module, vault: Path)
         ("found one with a backwards", DataLoader(Items(), collate_fn=backwards), {}),
         ("found one with a list", DataLoader(Items(), batch_sampler=[[0, 1]]), {}),
         ("a dataset with a length", Stream(), {}),
+        ("inputs and labels, found 1 tensors", TensorDataset(X), {}),
         ("the shape of an input", Items(), {}),
         ("1 or 3 channels", (X.expand(-1, 5, -1, -1), Y), {}),
         (r"labels \(N\)", (X, nn.functional.one_hot(Y)), {}),
@@ -232,7 +233,7 @@ def test_an_item_that_does_not_fit_is_left_out_and_nothing_is_raised(module: nn.
 
 def test_a_dataset_and_its_tensors_are_the_same_records(module: nn.Module, vault: Path) -> None:
     """Bytes and fractions too: a part of the split follows from a record's content."""
-    from airlock.private_training import _opened, _read
+    from airlock.private_training import _form, _opened, _read
 
     bytes_ = (X * 255).round().to(torch.uint8)
     ways: list[tuple[Any, Any]] = [
@@ -242,11 +243,25 @@ def test_a_dataset_and_its_tensors_are_the_same_records(module: nn.Module, vault
     ]
     ways += [((bytes_, Y), None), ((X[:, 0], Y), None), (TensorDataset(X, Y), None)]
     for items, shape in ways:
-        kept, form = _read(_opened(items)[0], shape, None)
+        opened = _opened(items)[0]
+        form = _form(opened, shape)
+        kept = _read(opened, form, None)
         assert form == (1, 4, 4)
         assert np.array_equal(kept.x, bytes_.numpy())
         assert kept.x.dtype == np.uint8
         assert kept.y.tolist() == Y.tolist()
+
+
+def test_labels_are_names_or_their_numbers(module: nn.Module, vault: Path) -> None:
+    names = np.array(["no", "yes"])[Y.numpy()]
+    told = {**DECLARED, "settings": {"steps": 1, "lot_size": 300}, "classes": ["no", "yes"]}
+    for labels in (Y, names, Y.double()):
+        made = airlock.train_private(module, (X, labels), vault=vault, again=True, **told)
+        inside = airlock.show(_put(made, vault), dossier=True, vault=vault).dossier
+        assert inside is not None
+        assert inside.utility.records > 40  # every fifth of 300, and none of them left out
+        assert not [line for line in inside.remarks if "declared class" in line]
+        assert made.card.data.classes == ("no", "yes")
 
 
 def test_people_and_what_was_read_off(vault: Path) -> None:
