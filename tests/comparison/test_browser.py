@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from airlock.comparison.page import write_page
 from tests.bundle.test_browser import browser as browser
 from tests.bundle.test_browser import contrast
-from tests.comparison.example import comparison
+from tests.comparison.example import cell, cells, comparison
 from tests.reading import faults
 
 pytestmark = pytest.mark.browser
@@ -90,6 +91,15 @@ def test_colours_change_by_the_button_and_follow_the_reader_before(page: Any) ->
 @pytest.mark.parametrize("folded", [False, True])
 def test_nothing_overlaps_or_is_cut_off_and_all_text_stands_out(page: Any, folded: bool) -> None:
     assert faults(page, folded=folded) == {}
+
+
+def test_a_long_name_is_cut_off_nowhere(browser: Any, tmp_path: Path) -> None:
+    name = f"weights/{'x' * 110}"
+    long = [cell("weights/gaussian", 3.0, 0, 300, 0.5).model_copy(update={"method": name, "leaves": "y" * 300})]
+    opened = browser.new_page()
+    opened.goto(write_page(tmp_path, comparison(cells=(*cells(), *long))).as_uri())
+    assert faults(opened, folded=True) == {}
+    opened.close()
 
 
 MARKS = """all => all.map(one => { const box = one.getBoundingClientRect(); return [box.top, box.bottom]; })"""
