@@ -26,6 +26,7 @@ from airlock.errors import Refused
 if TYPE_CHECKING:
     from airlock.bundle.gate import Weighing
 
+STAYS = "The page says what attacks found, and the bundle leaves."
 TITLES = {"reject": "Reasons to reject", "caution": "Reasons for caution", "release": "Reasons to release"}
 
 
@@ -59,6 +60,8 @@ def gate(
     from airlock.bundle.signing.keys import read_all
     from airlock.bundle.verify import weigh_folder
 
+    if html is not None and bundle.resolve() in html.resolve().parents:
+        raise Refused("--html outside the bundle", shown(html), STAYS, "Take another folder, one that stays inside.")
     limits, safe = None if policy is None else load(policy), Vault.open(vault)
     weighing, found, card = weigh_folder(
         bundle, safe, signers=read_all(signer), approvers=read_all(require_approval), policy=limits

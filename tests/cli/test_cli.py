@@ -70,6 +70,12 @@ def test_release_verify_show(digits_config: Path, tmp_path: Path) -> None:
     missing = run("show", out, "--dossier", "--vault", tmp_path / "elsewhere")
     assert (missing.exit_code, "--vault" in missing.stderr) == (2, True)
 
+    refused = run("gate", out, "--html", out / "gate.html")
+    assert refused.exit_code == 1
+    assert "the bundle leaves" in " ".join(refused.output.split())
+    assert not (out / "gate.html").exists()
+    assert "Page, which stays inside" in run("gate", out, "--html", tmp_path / "gate.html").output
+    assert "Where you sign" in (tmp_path / "gate.html").read_text(encoding="utf-8")
     result = run("gate", out, "--sacro", tmp_path / "sacro")
     assert result.exit_code == 0
     assert result.stdout.startswith("Open: there is no reason to reject, and there are ")
