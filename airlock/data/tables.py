@@ -96,19 +96,20 @@ def labels(name: str, cells: Cells, classes: tuple[str, ...], faults: Faults, fi
 def targets(name: str, cells: Cells, target: TargetRange, faults: Faults, first: int = 0) -> NDArray[np.int64]:
     """Numbers to predict, as whole steps of their declared range: clamped to it, or their records left out."""
     column = Column(min=target.min, max=target.max, outside=target.outside)
-    found, _ = _filled(name, cells, column, faults, first)
+    nothing = Fault(f"an empty cell in column '{name}'", "A record without its target cannot be learnt from.")
+    found, _ = _filled(name, cells, column, faults, first, nothing)
     _outside(name, found, column, faults if target.outside == "refuse" else None, first)
     return np.rint(STEPS * _scale(found, column)).astype(np.int64)
 
 
 def _filled(
-    name: str, cells: Cells, column: Column, faults: Faults, first: int
+    name: str, cells: Cells, column: Column, faults: Faults, first: int, nothing: Fault | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The cells as finite numbers, with what the schema declares in place of missing ones, and which these are."""
     values, empty, wrong = _parsed(cells, column)
     if column.missing is None:
         text = not isinstance(cells, np.ndarray)  # in an array, NaN may also be a number that is none
-        faults.add(missing(name), first + np.flatnonzero(empty & text))
+        faults.add(nothing or missing(name), first + np.flatnonzero(empty & text))
         faults.add(_not_finite(name), first + np.flatnonzero(empty & (not text)))
     what = "a date such as 2024-01-31" if column.sort == "date" else "a number"
     faults.add(Fault(f"not {what} in column '{name}'", "Correct the cells, or declare categories."), first + wrong)

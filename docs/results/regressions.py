@@ -175,10 +175,12 @@ def page(rows: list[Row]) -> str:
 
 
 def cell(rows: list[Row], method: str, epsilon: float | None) -> str:
-    """R² and the root mean square error."""
+    """R² and the root mean square error; no figures of what diverges."""
     own = [row for row in rows if (row["method"], row["epsilon"]) == (method, epsilon)]
     if not own:
         return "–"
+    if fmean(row["r2"] for row in own) < -1:
+        return "below −1"
     return f"{fmean(row['r2'] for row in own):.2f} ({fmean(row['rmse'] for row in own):,.3g})"
 
 
