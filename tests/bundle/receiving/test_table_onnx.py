@@ -103,7 +103,7 @@ def test_many_categories_are_told_apart_by_few_patterns() -> None:
     assert kept.sum() == len(cells) - 3
     content = with_encoding(network(many.width), [NamedColumn(name="a", categories=many.categories)], words)
     assert content is not None
-    assert len(onnx.load_model_from_string(content).graph.node) < 100
+    assert len(onnx.load_model_from_string(content).graph.node) < 160  # those that are whole numbers have a second set
 
 
 def test_white_space_is_what_python_strips() -> None:
