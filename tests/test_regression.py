@@ -21,6 +21,7 @@ import airlock
 from airlock import data, methods, nets
 from airlock.auditing import AuditSettings
 from airlock.bundle import Vault, dossier
+from airlock.bundle.answering import open_answerer
 from airlock.bundle.gate import weigh
 from airlock.bundle.rendering import page
 from airlock.bundle.reports import dpia, nist
@@ -128,6 +129,29 @@ def test_the_files_give_the_number_itself(released: airlock.Outcome, table: Path
     assert np.abs(given[:, 0] - truth).mean() == pytest.approx(inside.figures.mean_absolute.value, abs=1e-3)
     beyond = session.run(None, {"input": np.full((1, 4), 1e6, np.float32)})[0]
     assert 0 <= float(beyond[0, 0]) <= 100
+
+
+def test_a_receiver_asks_with_raw_rows(released: airlock.Outcome, table: Path, tmp_path: Path) -> None:
+    folder = released.bundle.folder
+    schema = json.loads((folder / "schema.json").read_text())
+    assert schema["target"]["unit"] == "days"
+    assert "classes" not in schema
+    assert not (folder / "model.table.onnx").exists()
+    model = airlock.load(folder)
+    rows = [{"age": 60, "weight": 75, "sex": "m"}, {"age": 25, "weight": 75, "sex": "f"}]
+    older, younger = model.predict(rows).tolist()
+    assert 30 < older < 60
+    assert younger < older - 5
+    with pytest.raises(AirlockError, match="predicts a number"):
+        model.predict_proba(rows)
+    done = CliRunner().invoke(app, ["predict", str(folder), str(table), "--out", str(tmp_path / "days.csv")])
+    assert done.exit_code == 0, done.output
+    lines = (tmp_path / "days.csv").read_text().splitlines()
+    assert lines[0] == "row,prediction"
+    assert len(lines) == 1501
+    assert all(0 <= float(line.split(",")[1]) <= 100 for line in lines[1:])
+    with pytest.raises(AirlockError, match="predicts a number"):
+        open_answerer(folder)
 
 
 def test_the_config_in_the_bundle_leads_to_the_same_plan(released: airlock.Outcome) -> None:

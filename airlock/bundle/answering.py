@@ -134,5 +134,12 @@ def open_answerer(
     net = found.card.network
     if net is None:
         return found.card, from_vault(found.card, vault or Vault.open())
+    if net.target is not None:
+        raise Refused(
+            "a network that tells classes apart",
+            "one that predicts a number",
+            "The protocol of the service has logits and labels.",
+            "Ask it with `airlock predict` or `airlock.load`: its answers cost nothing.",
+        )
     interface = Interface("logits", net.input_shape, net.classes, None, "an answer, which costs nothing", {})
     return found.card, NetAnswerer(interface, export.open_onnx(found.files.read(bundle.ONNX)))

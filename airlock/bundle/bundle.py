@@ -124,7 +124,7 @@ def write(
 
 def _with_encoding(network: bytes | None, card: Card) -> dict[str, bytes]:
     """The file of a table's network that takes raw columns; none for any other."""
-    if network is None or card.inputs is None or not card.inputs.columns:
+    if network is None or card.inputs is None or not card.inputs.columns or card.inputs.target is not None:
         return {}
     made = table_onnx.with_encoding(network, card.inputs.columns, card.inputs.classes)
     return {} if made is None else {TABLE_ONNX: made}

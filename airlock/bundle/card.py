@@ -434,7 +434,7 @@ def _data(facts: Facts, config: ReleaseConfig) -> DataSummary:
 
 
 def _inputs(facts: Facts, config: ReleaseConfig) -> InputSchema:
-    return input_schema(facts.columns, facts.shape, facts.classes, config.data.label)
+    return input_schema(facts.columns, facts.shape, facts.classes, config.data.label, facts.target)
 
 
 def _leaving(summary: Any, leaves: ArtefactKind) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def predict(
     require_approval: list[Path] = ApprovalOption,
     vault: Path | None = VaultOption,
 ) -> None:
-    """Predict the classes of raw rows with the network of a bundle, which is verified first."""
+    """Predict the classes of raw rows, or a number for each, with the network of a bundle, which is verified first."""
     isolation.start()  # while the libraries are imported here
     from airlock.bundle import Vault
     from airlock.bundle.receiving.model import load
@@ -214,7 +214,8 @@ def _as_parquet(header: list[str], found: Predictions) -> bytes:
     import pyarrow.parquet as pq
 
     chances = [pa.array(column, from_pandas=True) for column in found.probabilities.T]
-    columns = [pa.array(range(1, len(found) + 1), pa.int64()), pa.array(found.names, pa.string()), *chances]
+    said = pa.array(found.names, pa.string()) if found.numbers is None else pa.array(found.numbers, from_pandas=True)
+    columns = [pa.array(range(1, len(found) + 1), pa.int64()), said, *chances]
     text = io.BytesIO()
     pq.write_table(pa.table(columns, names=header), text)
     return text.getvalue()

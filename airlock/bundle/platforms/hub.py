@@ -122,7 +122,7 @@ def push(
             "Files are sent in one commit, so none of them is there.",
             "Log in with `hf auth login`, and check the name and your rights.",
         ) from error
-    return str(getattr(made, "commit_url", None) or f"https://huggingface.co/{repo}")
+    return str(getattr(made, "commit_url", None) or repo)
 
 
 def check_upload(repo: str) -> None:
@@ -144,7 +144,8 @@ def check_upload(repo: str) -> None:
 
 def front_matter(card: Card, said: Mapping[str, object] | None = None) -> str:
     """The metadata that the Hub reads, as YAML: one JSON value for each key, which YAML takes as it is."""
-    task = "image-classification" if len(card.data.shape) == _IMAGE_AXES else "tabular-classification"
+    kind = "image" if len(card.data.shape) == _IMAGE_AXES else "tabular"
+    task = f"{kind}-classification" if card.data.target is None else f"{kind}-regression"
     table: dict[str, Any] = {
         **_license(said or {}),
         "library_name": "airlock",

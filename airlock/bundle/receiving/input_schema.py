@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from airlock.config import INDICATOR, Bound, Column, DataConfig, Frozen, Shape, parse
+from airlock.config import INDICATOR, Bound, Column, DataConfig, Frozen, Shape, TargetRange, parse
 from airlock.data.sources import SOURCES
 from airlock.errors import ConfigError
 
@@ -80,7 +80,8 @@ class InputSchema(Frozen):
         shape: What one row becomes for the network: (numbers,), or (channels, height, width) of an image.
         pixels: The scale of an image's pixels; null elsewhere.
         label: The name of what is predicted, where the holder declared one.
-        classes: The classes, in the order of the outputs.
+        classes: The classes, in the order of the outputs; none where a number is predicted.
+        target: The range and unit of the number that is predicted; null where there are classes.
     """
 
     schema_version: Literal[1] = 1
@@ -89,7 +90,8 @@ class InputSchema(Frozen):
     shape: Shape
     pixels: str | None = None
     label: str | None = None
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    target: TargetRange | None = None
 
     @property
     def by_name(self) -> dict[str, Column]:
@@ -113,7 +115,11 @@ class InputSchema(Frozen):
 
 
 def input_schema(
-    columns: Sequence[tuple[str, Column]], shape: tuple[int, ...], classes: tuple[str, ...], label: str | None
+    columns: Sequence[tuple[str, Column]],
+    shape: tuple[int, ...],
+    classes: tuple[str, ...],
+    label: str | None,
+    target: TargetRange | None = None,
 ) -> InputSchema:
     """The schema that follows from public facts.
 
@@ -122,6 +128,7 @@ def input_schema(
         shape: Of a record, encoded.
         classes: In the order of the outputs.
         label: The name of what is predicted.
+        target: Its range, if it is a number.
     """
     image = len(shape) == IMAGE_AXES
     return InputSchema(
@@ -131,6 +138,7 @@ def input_schema(
         pixels=PIXELS if image else None,
         label=label,
         classes=classes,
+        target=target,
     )
 
 
@@ -151,7 +159,7 @@ def declared_schema(data: object, shape: tuple[int, ...], classes: tuple[str, ..
     width = sum(column.width for _, column in columns)
     if columns and shape != (width,):
         raise ConfigError(f"columns that become {shape} numbers", f"columns that become {width}")
-    return input_schema(columns, shape, classes, declared.label)
+    return input_schema(columns, shape, classes, declared.label, declared.target)
 
 
 def _shown(value: Bound | str | None) -> str:

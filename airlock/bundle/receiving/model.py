@@ -39,9 +39,10 @@ class Predictions:
     """What a model says about rows, one entry for each.
 
     Args:
-        labels: The place of the predicted class; −1 where the row was refused.
+        labels: The place of the predicted class; −1 where the row was refused, and 0 elsewhere for a number.
         probabilities: Of each class, one row each; NaN where the row was refused.
         classes: The class names.
+        numbers: What is predicted where that is a number, in its declared unit; NaN where the row was refused.
         refused: Which rows were refused, and why.
         clamped: Which rows have a value that counts as the nearest end of its declared range.
     """
@@ -51,13 +52,16 @@ class Predictions:
     classes: tuple[str, ...]
     refused: tuple[RowNote, ...] = ()
     clamped: tuple[RowNote, ...] = ()
+    numbers: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def names(self) -> list[str | None]:
-        """The predicted class of each row; None where it was refused."""
+        """The predicted class of each row, or the number as text; None where it was refused."""
+        if self.numbers is not None:
+            return [None if np.isnan(one) else f"{one:.7g}" for one in self.numbers.tolist()]
         return [self.classes[label] if label >= 0 else None for label in self.labels.tolist()]
 
 
@@ -97,20 +101,29 @@ class ReleasedModel:
         """The class names, in the order of the columns of `predict_proba`."""
         return self.schema.classes
 
-    def predict(self, rows: object) -> NDArray[np.str_]:
-        """The name of each row's class.
+    def predict(self, rows: object) -> NDArray[np.str_] | NDArray[np.float64]:
+        """The name of each row's class, or the number that is predicted for it, in its declared unit.
 
         Raises:
             DataError: A row does not fit the schema; all that do not are named.
         """
-        return np.array(self.classes)[self._all(rows).labels]
+        found = self._all(rows)
+        return np.array(self.classes)[found.labels] if found.numbers is None else found.numbers
 
     def predict_proba(self, rows: object) -> NDArray[np.float64]:
         """The probability of each class, one row each, in the order of `classes`.
 
         Raises:
             DataError: A row does not fit the schema; all that do not are named.
+            Refused: The model predicts a number.
         """
+        if self.schema.target is not None:
+            raise Refused(
+                "a model that tells classes apart",
+                "one that predicts a number",
+                "It has no probabilities.",
+                "Call predict; the card says how far off predictions usually are.",
+            )
         return self._all(rows).probabilities
 
     def answer(self, rows: object) -> Predictions:
@@ -141,6 +154,8 @@ class ReleasedModel:
         count = len(block.x)
         labels, chances = np.full(count, -1, np.int64), np.full((count, len(self.classes)), np.nan)
         refused = block.refused
+        if self.schema.target is not None:
+            return self._numbers(block, first)
         if block.kept.any():
             logits = np.asarray(self._session.run(["logits"], {"input": block.x[block.kept]})[0], np.float64)  # type: ignore[attr-defined]
             whole = np.isfinite(logits).all(axis=1)
@@ -151,6 +166,19 @@ class ReleasedModel:
                 refused += (RowNote(_OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
         return Predictions(labels, chances, self.classes, refused, block.clamped)
 
+    def _numbers(self, block: EncodedRows, first: int) -> Predictions:
+        """The same where a number is predicted."""
+        count, refused = len(block.x), block.refused
+        labels, numbers = np.full(count, -1, np.int64), np.full(count, np.nan)
+        if block.kept.any():
+            found = self._session.run([export.PREDICTION], {"input": block.x[block.kept]})[0]  # type: ignore[attr-defined]
+            found = np.asarray(found, np.float64).reshape(-1)
+            whole, places = np.isfinite(found), np.flatnonzero(block.kept)
+            labels[places[whole]], numbers[places[whole]] = 0, found[whole]
+            if not whole.all():
+                refused += (RowNote(_OVERFLOW, tuple(first + one + 1 for one in places[~whole].tolist())),)
+        return Predictions(labels, np.empty((count, 0)), (), refused, block.clamped, numbers)
+
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -160,12 +188,14 @@ def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def joined(parts: Iterable[Predictions], classes: tuple[str, ...]) -> Predictions:
     """All blocks as one."""
     found = list(parts)
+    numbers = [part.numbers for part in found if part.numbers is not None]
     return Predictions(
         np.concatenate([np.empty(0, np.int64), *(part.labels for part in found)]),
         np.concatenate([np.empty((0, len(classes))), *(part.probabilities for part in found)]),
         classes,
         raw.merged(note for part in found for note in part.refused),
         raw.merged(note for part in found for note in part.clamped),
+        np.concatenate(numbers) if numbers else None,
     )
 
 
