@@ -411,7 +411,7 @@ def nothing_is_put_back(patch: Patch) -> None:
 
 
 def a_graph_replays_its_first_lot(patch: Patch) -> None:
-    def replay(self: _Graph, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> Any:
+    def replay(self: _Graph, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: Any = None, *_: Any) -> Any:
         self.norm.fill_(clip.norm)
         self.graph.replay()
         return self.total, self.finite
@@ -420,7 +420,7 @@ def a_graph_replays_its_first_lot(patch: Patch) -> None:
 
 
 def a_graph_keeps_its_first_bound(patch: Patch) -> None:
-    def replay(self: _Graph, x: Tensor, y: Tensor, mask: Tensor, clip: Clip) -> Any:
+    def replay(self: _Graph, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: Any = None, *_: Any) -> Any:
         self.x.copy_(x)
         self.y.copy_(y)
         self.mask.copy_(mask)

@@ -84,7 +84,7 @@ def push(
     message: str | None = None,
     api: Hub | None = None,
 ) -> str:
-    """Upload the repository's files in one commit; returns its address.
+    """Upload the repository's files in one commit; returns its address, or its name where the Hub says none.
 
     What an earlier release left in the bundle's folder there is removed by the same commit. Other files stay.
 
