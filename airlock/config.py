@@ -22,7 +22,16 @@ from fractions import Fraction as Ratio
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from airlock import plugins
@@ -66,6 +75,11 @@ def _bound(value: object) -> object:
     return value
 
 
+def _stand_in(value: object, info: ValidationInfo) -> object:
+    """What stands for an empty cell: of a range like its ends, of a category one of its values as it is."""
+    return _bound(value) if info.data.get("categories") is None else value
+
+
 Bound = Annotated[float | date, BeforeValidator(_bound)]
 _DAY_0 = date(1970, 1, 1).toordinal()
 INDICATOR = "indicator"  # as `missing`: a feature of its own says that there is no value
@@ -103,7 +117,7 @@ class Column(Frozen):
     scale: Literal["linear", "log"] = "linear"
     categories: tuple[str, ...] | None = None
     other: bool = False
-    missing: Annotated[float | date | str, BeforeValidator(_bound)] | None = None
+    missing: Annotated[float | date | str, BeforeValidator(_stand_in)] | None = None
     outside: Literal["clamp", "refuse"] = "clamp"
     unit: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[^\x00-\x1f]*$")] | None = None
 

@@ -59,7 +59,7 @@ COMPUTED_FROM_RECORDS = (
 CHOICE_DEPENDS = (
     "Choosing a method by these results is a choice that depends on the records. The ε of the release that is made "
     "next does not count it, and tuning_runs does not either: that pays for repeated runs of one method. "
-    "`airlock compare --pay` makes such a choice between methods itself, `airlock tune` also between settings, and "
+    "airlock compare --pay makes such a choice between methods itself, airlock tune also between settings, and "
     "their ε pays for it."
 )
 NOTES = (COMPUTED_FROM_RECORDS, CHOICE_DEPENDS)

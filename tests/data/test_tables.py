@@ -1,6 +1,7 @@
 """CSV and Parquet with a public schema."""
 
 import csv
+import datetime
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -482,9 +483,13 @@ def test_a_column_that_contradicts_itself_is_refused(column, why):
         config("x", columns={"a": column}, label="y")
 
 
-def test_dates_and_missing_values_of_a_parquet_file(tmp_path):
-    import datetime
+def test_a_category_that_looks_like_a_date_may_stand_for_a_missing_value():
+    column = Column(categories=("2020-01-01", "later"), missing="2020-01-01")
+    assert column.missing == "2020-01-01"
+    assert Column(min="2000-01-01", max="2020-12-31", missing="2020-01-01").missing == datetime.date(2020, 1, 1)
 
+
+def test_dates_and_missing_values_of_a_parquet_file(tmp_path):
     days = [datetime.date(2020, 1, 1) + datetime.timedelta(6 * i) for i in range(60)]
     rows = [
         row | {"seen": day, "age": None if i % 2 else row["age"]}
