@@ -154,6 +154,18 @@ def test_a_receiver_asks_with_raw_rows(released: airlock.Outcome, table: Path, t
         open_answerer(folder)
 
 
+def test_a_file_for_raw_columns_that_a_forger_adds_is_noticed(released: airlock.Outcome, tmp_path: Path) -> None:
+    forged = tmp_path / "forged"
+    shutil.copytree(released.bundle.folder, forged)
+    (forged / "model.table.onnx").write_bytes((forged / "model.onnx").read_bytes())
+    table = json.loads((forged / "card.json").read_text())
+    table["hashes"]["model_table_onnx"] = table["hashes"]["model_onnx"]
+    (forged / "card.json").write_text(json.dumps(table))
+    seal(forged)
+    failed = {check.name for check in verify(forged, Vault.open(tmp_path / "none")).checks if check.outcome == "failed"}
+    assert "table" in failed
+
+
 def test_the_config_in_the_bundle_leads_to_the_same_plan(released: airlock.Outcome) -> None:
     table = tomllib.loads((released.bundle.folder / "config.toml").read_text())
     assert table["task"] == "regression"

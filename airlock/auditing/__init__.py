@@ -13,7 +13,7 @@ privacy claim itself: from a method's case it gives a `Verdict` on the stated (Î
     metrics           from scores to figures
     bounds            confidence bounds for proportions and for the area under a ROC curve
     evaluation        how useful a release is, paid for on the test part
-    errors            the same of a regression: how far its predictions are off
+    regression_errors the same of a regression: how far its predictions are off
     usefulness        whether a release is better than a blind guess
     noisy_proportion  an interval for a proportion of which count and total are noisy
     paid_attacks      attacks whose figures a share of Îµ pays for

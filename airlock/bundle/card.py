@@ -46,7 +46,7 @@ from airlock.accounting import (
 )
 from airlock.accounting.guarantee import PROTECTED
 from airlock.accounting.privacy_filter import divergence
-from airlock.auditing import errors, evaluation, paid_attacks
+from airlock.auditing import evaluation, paid_attacks, regression_errors
 from airlock.auditing.paid_attacks import PaidAttack
 from airlock.bundle.contents import without_paths
 from airlock.bundle.packing import packing_of
@@ -369,8 +369,8 @@ def _utility(
     found = release.utility
     epsilon = evaluation_epsilon(config, release.guarantee, tuning, found.scores is not None, order)
     if facts.target is not None:
-        off = errors.evaluate(found, epsilon, stream)
-        return None, ErrorUtility(counts=off, figures=errors.figures(off, facts.target))
+        off = regression_errors.evaluate(found, epsilon, stream)
+        return None, ErrorUtility(counts=off, figures=regression_errors.figures(off, facts.target))
     counts = evaluation.evaluate(found, len(facts.classes), epsilon, stream)
     return Utility(counts=counts, figures=evaluation.figures(counts)), None
 

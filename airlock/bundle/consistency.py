@@ -16,7 +16,7 @@ from airlock._version import VERSION
 from airlock.accounting import PrivacyFilter, compute_epsilon, from_json, raised_by, to_json
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import PROTECTED
-from airlock.auditing import errors
+from airlock.auditing import regression_errors
 from airlock.auditing.evaluation import figures
 from airlock.bundle import bundle
 from airlock.bundle.card import (
@@ -253,7 +253,7 @@ def _utility(card: Card) -> Defects:
     if card.errors is not None and card.data.target is not None:
         if not stated:
             return ["The counts are not those of what leaves."]
-        same = errors.figures(card.errors.counts, card.data.target) == card.errors.figures
+        same = regression_errors.figures(card.errors.counts, card.data.target) == card.errors.figures
         return [] if same else ["How far predictions are off does not follow from the counts."]
     if card.utility is None:
         return ["The card does not say how useful what leaves is."] if stated else []

@@ -19,10 +19,10 @@ from pydantic import Field
 
 from airlock._version import VERSION
 from airlock.accounting import Guarantee
-from airlock.auditing import errors, evaluation
+from airlock.auditing import evaluation, regression_errors
 from airlock.auditing.audit_game import Verdict
-from airlock.auditing.errors import ErrorFigures
 from airlock.auditing.evaluation import Figures
+from airlock.auditing.regression_errors import ErrorFigures
 from airlock.auditing.result import Audit, ContactSheet
 from airlock.bundle.card import Card
 from airlock.bundle.files import parse_json
@@ -232,7 +232,9 @@ def of_card(card: Card, outcomes: Outcomes, *, remarks: Sequence[str] = (), foll
         guarantee=card.guarantee,
         secure_noise=card.secure_noise,
         utility=exact(outcomes, len(card.data.classes)) if target is None else None,
-        errors=None if target is None else ExactErrors(target=target, figures=errors.exact(outcomes, target)),
+        errors=None
+        if target is None
+        else ExactErrors(target=target, figures=regression_errors.exact(outcomes, target)),
         audit=Audit((), ()),
         remarks=tuple(remarks),
         followed=followed,

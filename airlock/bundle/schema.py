@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from airlock.accounting.epsilon import Relation
 from airlock.accounting.guarantee import Claim, Status, Unit
-from airlock.auditing.errors import ErrorCounts, ErrorFigures
 from airlock.auditing.evaluation import Evaluation, Figures
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.regression_errors import ErrorCounts, ErrorFigures
 from airlock.config import Count, Delta, Epsilon, Frozen, Proportion, ReadOff, Shape, TargetRange
 from airlock.data.feature_files import Form, Precision
 from airlock.mechanisms import Place

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from airlock import isolation
-from airlock.auditing import errors as error_counts
+from airlock.auditing import regression_errors
 from airlock.auditing.evaluation import far
 from airlock.bundle import bundle, consistency, dossier, gate, models, older, replan
 from airlock.bundle.card import OLDEST, Card, older_note, schema
@@ -432,8 +432,8 @@ def _vault(files: Contents, vault: Vault) -> Defects:
 
 def _table(files: Contents, card: Card) -> Defects:
     """Whether the file that takes raw columns is the one that model.onnx and the declared columns lead to."""
-    if card.inputs is None or not card.inputs.columns or bundle.ONNX not in files.names:
-        return ["The card names a file for raw columns, and neither columns nor a network for it."]
+    if card.inputs is None or not card.inputs.columns or card.inputs.target or bundle.ONNX not in files.names:
+        return ["The card names a file for raw columns, and neither columns nor a network with classes for it."]
     made = table_onnx.with_encoding(files.read(bundle.ONNX), card.inputs.columns, card.inputs.classes)
     if made == files.read(bundle.TABLE_ONNX):
         return []
@@ -463,7 +463,7 @@ def _counts(card: Card | None, vault: Vault) -> Defects:
         raise Skip("The vault does not hold what became of the test records.")
     outcomes = Outcomes.of_arrays(kept)
     if card.errors is not None:
-        probability = error_counts.far(card.errors.counts, outcomes)
+        probability = regression_errors.far(card.errors.counts, outcomes)
     else:
         assert card.utility is not None
         probability = far(card.utility.counts, outcomes)

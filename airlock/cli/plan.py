@@ -229,8 +229,8 @@ CHOSEN = "chosen from public facts, since the config names none; to fix it, writ
 
 def _parts(config: ReleaseConfig, data_dir: Path | None) -> dict[str, Any]:
     """The expected sizes of the parts, and why no attack could be made, if so; from public figures alone."""
-    from airlock.auditing.errors import in_unit
     from airlock.auditing.members import too_few
+    from airlock.auditing.regression_errors import in_unit
     from airlock.data import describe
     from airlock.data.split import Part
 

@@ -182,7 +182,7 @@ def _exact(inside: Dossier) -> dict[str, Any]:
 
 def print_summary(outcome: Outcome, out: Path) -> None:
     """A summary of the card."""
-    from airlock.auditing.errors import rows as error_rows
+    from airlock.auditing.regression_errors import rows as error_rows
     from airlock.bundle.rendering.text import CHOSEN
 
     card, inside = outcome.bundle.card, outcome.dossier

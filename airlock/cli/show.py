@@ -19,8 +19,8 @@ from airlock.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from airlock.auditing.errors import ErrorFigures
     from airlock.auditing.evaluation import Figure
+    from airlock.auditing.regression_errors import ErrorFigures
     from airlock.auditing.result import AttackResult
     from airlock.bundle.dossier import Dossier
     from airlock.bundle.older import OlderCard
@@ -41,7 +41,7 @@ def show(
 
     Run `airlock verify` to find out whether a card can be believed.
     """
-    from airlock.auditing.errors import compare_with_constant
+    from airlock.auditing.regression_errors import compare_with_constant
     from airlock.auditing.usefulness import compare_with_blind
     from airlock.bundle import Vault, older, read
     from airlock.bundle import dossier as dossiers
@@ -117,7 +117,7 @@ def _print_older(card: OlderCard, as_json: bool) -> None:
 
 def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
     """Everything that stays inside."""
-    from airlock.auditing.errors import compare_with_constant
+    from airlock.auditing.regression_errors import compare_with_constant
     from airlock.auditing.usefulness import compare_with_blind
     from airlock.bundle.dossier import STAYS
     from airlock.bundle.rendering.page import rows_of
@@ -149,7 +149,7 @@ def _print_dossier(made: Dossier, page: Path, as_json: bool) -> None:
 
 
 def _errors(found: ErrorFigures, target: TargetRange) -> list[list[str]]:
-    from airlock.auditing.errors import rows as error_rows
+    from airlock.auditing.regression_errors import rows as error_rows
 
     return [[name, f"{value} ({interval})"] for name, value, interval in error_rows(found, target)]
 

@@ -25,7 +25,7 @@ from airlock import plugins
 from airlock.accounting import BudgetSchedule, PrivacyFilter, events
 from airlock.accounting.privacy_filter import UNIT, divergence
 from airlock.accounting.renyi import RenyiAccountant
-from airlock.auditing import errors, evaluation
+from airlock.auditing import evaluation, regression_errors
 from airlock.bundle import Vault, answering, bundle, card, models, replan, vault
 from airlock.bundle.booking import Booking
 from airlock.bundle.contents import Contents
@@ -1245,17 +1245,17 @@ def an_error_is_not_bounded(patch: Patch) -> None:
     """A record with a large error adds more than its unit to the counts."""
 
     def unbounded(deviations: Any) -> Any:
-        found = np.zeros(len(errors.KNOTS), np.int64)
-        found[-1] = np.rint(errors.UNIT * (deviations / errors.CAP) ** 2).sum()
+        found = np.zeros(len(regression_errors.KNOTS), np.int64)
+        found[-1] = np.rint(regression_errors.UNIT * (deviations / regression_errors.CAP) ** 2).sum()
         return found
 
-    patch.setattr(errors, "_table", unbounded)
+    patch.setattr(regression_errors, "_table", unbounded)
 
 
 def half_the_noise_on_errors(patch: Patch) -> None:
     """Each table is noised as if it had twice its share of ε."""
-    noises = errors._noises
-    patch.setattr(errors, "_noises", lambda epsilon: noises(2 * epsilon))
+    noises = regression_errors._noises
+    patch.setattr(regression_errors, "_noises", lambda epsilon: noises(2 * epsilon))
 
 
 def a_residual_is_not_clamped(patch: Patch) -> None:

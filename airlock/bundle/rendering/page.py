@@ -28,9 +28,9 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from airlock.auditing.errors import compare_with_constant
-from airlock.auditing.errors import rows as error_rows
 from airlock.auditing.evaluation import Figure, Figures
+from airlock.auditing.regression_errors import compare_with_constant
+from airlock.auditing.regression_errors import rows as error_rows
 from airlock.auditing.usefulness import compare_with_blind
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import STAYS, Dossier

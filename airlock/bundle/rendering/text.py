@@ -18,9 +18,9 @@ from typing import Literal
 
 from airlock.accounting import PrivacyFilter
 from airlock.accounting.guarantee import PROTECTED
-from airlock.auditing.errors import compare_with_constant, in_unit
 from airlock.auditing.evaluation import CONFIDENCE
 from airlock.auditing.paid_attacks import PaidAttack
+from airlock.auditing.regression_errors import compare_with_constant, in_unit
 from airlock.auditing.result import (
     AttackResult,
     AttributeResult,

@@ -8,7 +8,7 @@ to be filled in.
 
 from __future__ import annotations
 
-from airlock.auditing.errors import in_unit
+from airlock.auditing.regression_errors import in_unit
 from airlock.bundle.card import Card
 from airlock.bundle.dossier import Dossier
 from airlock.bundle.rendering.formatting import size

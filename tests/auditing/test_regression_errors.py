@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy import stats
 
-from airlock.auditing.errors import (
+from airlock.auditing.regression_errors import (
     CAP,
     KNOTS,
     UNIT,
