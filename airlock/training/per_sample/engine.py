@@ -136,11 +136,9 @@ class Use:
         self, x: Tensor, y: Tensor, mask: Tensor, clip: Clip, people: People | None = None
     ) -> tuple[Named, Tensor]:
         with self_check.carefully(self.careful):
-            if self.graphs is None or not (
-                people is None or isinstance(people, FixedPeople)
-            ):  # a graph has fixed shapes
-                return self.engine.masked_sum(x, y, mask, clip, people=people)
-            return self.graphs.masked_sum(x, y, mask, clip, people)
+            if self.graphs is not None and (people is None or isinstance(people, FixedPeople)):  # of fixed shapes
+                return self.graphs.masked_sum(x, y, mask, clip, people)
+            return self.engine.masked_sum(x, y, mask, clip, people=people)
 
     def _works(self, x: Tensor, y: Tensor, mask: Tensor, people: People | None = None) -> Tensor:
         """Which records the network accepts individually; at least one of them must fail. People fail as a whole."""
