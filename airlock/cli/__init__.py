@@ -21,7 +21,7 @@ Heavy libraries are imported inside the commands, so that `airlock --help` is in
     features  characterise, extract and train
     register  the lifetime budget of a data set
     pretrain  a front end trained on public images
-    bench     the benchmarks of the source checkout
+    bench     the benchmarks of the source checkout; and `airlock reproduce`, the papers' tables and figures
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import typer
 from airlock.cli.advise import advise
 from airlock.cli.approve import approve
 from airlock.cli.audit import audit
-from airlock.cli.bench import bench
+from airlock.cli.bench import bench, reproduce
 from airlock.cli.compare import compare, demo
 from airlock.cli.court import court
 from airlock.cli.datasets import check, datasets
@@ -74,7 +74,7 @@ for _command in (
     demo, datasets, check, advise, compare, plan, tune, release, audit, verify, show, gate, approve, export, court,
     predict, serve,
     pretrain,
-    bench,
+    bench, reproduce,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(features, name="features")

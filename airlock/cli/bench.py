@@ -1,4 +1,4 @@
-"""`airlock bench`: the benchmarks of the source checkout, as ratios in one run."""
+"""`airlock bench`: the benchmarks of the source checkout, as ratios in one run; `airlock reproduce`: the papers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any
 
 import typer
 
-from airlock.cli.terminal import JsonOption, print_json, print_table, translate_errors
+from airlock.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    print_json,
+    print_table,
+    print_text,
+    progress_bar,
+    tell,
+    translate_errors,
+)
 from airlock.errors import ConfigError
 
 
@@ -28,6 +37,58 @@ def bench(
     for key, rows in results.items():
         columns = list(rows[0])
         print_table(f"Benchmark: {key}", columns, [[str(row.get(column, "")) for column in columns] for row in rows])
+
+
+@translate_errors
+def reproduce(
+    paper: str = typer.Argument("list", help="The paper, by its channel; or list.", metavar="[list|PAPER]"),
+    only: str = typer.Option("", "--only", help="Items alone, such as table-5,figure-3.", show_default=False),
+    quick: bool = typer.Option(False, "--quick", help="A small version of every item, to see that it runs."),
+    out: Path = typer.Option(Path("reproduced"), "--out", "-o", help="Folder of the rows and the page."),
+    data_dir: Path | None = DataDirOption,
+    device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
+    as_json: bool = JsonOption,
+) -> None:
+    """Run a paper's tables and figures again, beside what it prints; what has a row is not run twice."""
+    from airlock.reproduction import PAPERS
+    from airlock.reproduction import reproduce as run_paper
+    from airlock.training import Run
+
+    if paper == "list":
+        _list_papers(as_json, PAPERS)
+        return
+    with progress_bar() as progress:
+        names = tuple(part for part in only.split(",") if part)
+        run = Run(progress=progress)
+        found = run_paper(paper, out, names, quick, data_dir, device, run, lambda line: tell("", line))
+    rows = [[name, shown.status, shown.words] for name, shown in found.shown.items()]
+    if as_json:
+        table = [dict(zip(("item", "status", "words"), row, strict=True)) for row in rows]
+        places = {"page": str(found.page), "rows": str(found.rows)}
+        print_json({**places, "ran": found.ran, "left": found.left, "items": table})
+        return
+    print_table(found.paper.title, ["item", "status", ""], rows)
+    print_text(f"{found.page}")
+    if found.left:
+        tell(
+            "left:",
+            f"{found.left} trials need data that are not here; `airlock datasets` says how to get them.",
+            "yellow",
+        )
+
+
+def _list_papers(as_json: bool, papers: dict[str, Any]) -> None:
+    table = [
+        {"paper": paper.name, "item": item.name, "what": item.title, "trials": len(item.trials(False))}
+        for paper in papers.values()
+        for item in paper.items
+    ]
+    if as_json:
+        print_json(table)
+        return
+    for paper in papers.values():
+        rows = [[str(row[k]) for k in ("item", "what", "trials")] for row in table if row["paper"] == paper.name]
+        print_table(f"{paper.name}: {paper.title}", ["item", "what", "trials"], rows)
 
 
 def _benchmarks() -> dict[str, Path]:
