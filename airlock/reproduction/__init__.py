@@ -9,17 +9,17 @@ be interrupted and resumed; a page is rendered from rows and a template alone, a
     answers  Lu et al. 2021, the convexified loss
 """
 
-from airlock.reproduction.paper import Found, Item, KeptRow, Paper, Shown, Trial, Workplace
+from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Trial, Workplace
 from airlock.reproduction.run import PAPERS, Reproduced, chosen_items, named_paper, rendered, reproduce
 
 __all__ = [
     "PAPERS",
     "Found",
     "Item",
+    "ItemResult",
     "KeptRow",
     "Paper",
     "Reproduced",
-    "Shown",
     "Trial",
     "Workplace",
     "chosen_items",

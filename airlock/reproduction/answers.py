@@ -44,9 +44,9 @@ from airlock.reproduction.paper import (
     Figures,
     Found,
     Item,
+    ItemResult,
     Paper,
     Setting,
-    Shown,
     Spread,
     Trial,
     Workplace,
@@ -375,7 +375,7 @@ def _table_5(quick: bool) -> list[Trial]:
     return sorted(found, key=lambda trial: (list(DATA).index(trial["data"]), trial.seed))
 
 
-def _show_table_5(found: Found) -> Shown:
+def _show_table_5(found: Found) -> ItemResult:
     small = {"small": True} if found.quick else {}
     rows, pairs = [], []
     for name, known in DATA.items():
@@ -392,10 +392,10 @@ def _show_table_5(found: Found) -> Shown:
         rows.append((*cells, _beside(known.leakage, leak)))
     columns = ("data", "original loss: own", "others", "convexified: own", "others", "leakage")
     status, words = compared(pairs, 0.02)
-    return Shown(status, words, columns, tuple(rows))
+    return ItemResult(status, words, columns, tuple(rows))
 
 
-def _show_table_6(found: Found) -> Shown:
+def _show_table_6(found: Found) -> ItemResult:
     sizes = {known.words: (known.inputs, known.classes, known.records, known.sensitivities) for known in DATA.values()}
     sizes |= {name: (inputs, classes, 10_000, there) for name, (inputs, classes, there) in ELSEWHERE.items()}
     rows, pairs = [], []
@@ -411,10 +411,10 @@ def _show_table_6(found: Found) -> Shown:
         rows.append((name, *(f"{paper:.4f} · {own:.4f}" for paper, own in zip(printed, ours, strict=True))))
     status, words = compared(pairs, 1e-4)
     words = words if status != "reproduced" else "to the last printed place"
-    return Shown(status, words, ("data", "ρ", "Δω", "Δz", "e^(2Δz) − 1"), tuple(rows))
+    return ItemResult(status, words, ("data", "ρ", "Δω", "Δz", "e^(2Δz) − 1"), tuple(rows))
 
 
-def _show_figure_2(found: Found) -> Shown:
+def _show_figure_2(found: Found) -> ItemResult:
     """Stability against the gap and the leakage, over the data sets that there are."""
     small = {"small": True} if found.quick else {}
     points: list[tuple[str, float, float, float]] = []
@@ -425,7 +425,7 @@ def _show_figure_2(found: Found) -> Shown:
             bound = Sensitivities(known.inputs, known.classes, known.records).stability
             points.append((known.words, bound, own.mean - others.mean, leak.mean))
     if len(points) < 3:
-        return Shown("not run", f"{len(points)} data sets have rows; a correlation needs three")
+        return ItemResult("not run", f"{len(points)} data sets have rows; a correlation needs three")
     rows = tuple((name, f"{s:.3f}", f"{gap:.3f}", f"{leak:.3f}") for name, s, gap, leak in points)
     stability, gaps, leaks = np.array([point[1:] for point in points]).T
     notes = [f"Over these {len(points)} data sets:"]
@@ -439,7 +439,7 @@ def _show_figure_2(found: Found) -> Shown:
             f"Kendall {kendalltau(a, b).statistic:.2f}."
         )
     words = f"{len(points)} of the paper's 11 data sets, too few for its correlations over nine"
-    return Shown("in part", words, ("data", "stability 2ρ²/(λn)", "gap", "leakage"), rows, (" ".join(notes),))
+    return ItemResult("in part", words, ("data", "stability 2ρ²/(λn)", "gap", "leakage"), rows, (" ".join(notes),))
 
 
 def _figure(name: str, number: int) -> Item:
@@ -459,7 +459,7 @@ def _figure(name: str, number: int) -> Item:
                 partial(_show_figure, name=name))  # fmt: skip
 
 
-def _show_figure(found: Found, name: str) -> Shown:
+def _show_figure(found: Found, name: str) -> ItemResult:
     small = {"small": True} if found.quick else {}
     epsilons = QUICK_EPSILONS if found.quick else EPSILONS
     compositions = COMPOSITIONS[3:] if found.quick else COMPOSITIONS
@@ -486,13 +486,17 @@ def _show_figure(found: Found, name: str) -> Shown:
                 rows.append((words, f"*{label}, the paper's figure*", *(_printed(read_off.get(e)) for e in epsilons)))
     columns = ("", "", *(f"ε = {epsilon:g}" for epsilon in epsilons))
     if there == 0:
-        return Shown("not run")
+        return ItemResult("not run")
     if there < wanted:
-        return Shown("in part", f"{there} of {wanted} points", columns, tuple(rows))
+        return ItemResult("in part", f"{there} of {wanted} points", columns, tuple(rows))
     if not pairs:
-        return Shown("in part", "the paper prints curves without numbers; all points are here", columns, tuple(rows))
+        return ItemResult(
+            "in part", "the paper prints curves without numbers; all points are here", columns, tuple(rows)
+        )
     status, words = compared(pairs, 0.03)
-    return Shown(status, f"{words} (Algorithm 1's accuracy loss, read off the paper's curves)", columns, tuple(rows))
+    return ItemResult(
+        status, f"{words} (Algorithm 1's accuracy loss, read off the paper's curves)", columns, tuple(rows)
+    )
 
 
 # What is not in the paper, and stands beside it.
@@ -510,7 +514,7 @@ def _rates(quick: bool) -> list[Trial]:
     return found
 
 
-def _show_rates(found: Found) -> Shown:
+def _show_rates(found: Found) -> ItemResult:
     small: dict[str, Setting] = {"small": True} if found.quick else {}
     rows, count = [], 0
     for rate in RATES:
@@ -525,9 +529,9 @@ def _show_rates(found: Found) -> Shown:
     printed = (*DATA["cifar10"].convexified, *DATA["cifar10"].original)
     rows.append(("*the paper, which states 0.001*", *(f"{value:.3f}" for value in printed)))
     if not count:
-        return Shown("not run")
+        return ItemResult("not run")
     columns = ("learning rate", "convexified: own", "others", "original loss: own", "others")
-    return Shown("beside it", f"{count} of {4 * len(RATES)} figures", columns, tuple(rows))
+    return ItemResult("beside it", f"{count} of {4 * len(RATES)} figures", columns, tuple(rows))
 
 
 def _court(quick: bool) -> list[Trial]:
@@ -535,7 +539,7 @@ def _court(quick: bool) -> list[Trial]:
     return [Trial.of("court", seed, classes=classes, noise=kind) for classes, kind in cases for seed in seeds]
 
 
-def _show_court(found: Found) -> Shown:
+def _show_court(found: Found) -> ItemResult:
     rows: list[tuple[str, ...]] = []
     told: list[float] = []
     count = 0
@@ -551,19 +555,19 @@ def _show_court(found: Found) -> Shown:
         verdict = "refuted" if all(refuted.values) else f"refuted in {sum(refuted.values):.0f} of {len(refuted.values)}"
         rows.append((f"{classes} classes, {kind}", f"({claimed.mean:.3g}, 1e-5)", verdict, words))
     if not count:
-        return Shown("not run")
+        return ItemResult("not run")
     words = f"{sum(told):.0f} of {len(told)} trials refute the claim for one answer"
-    return Shown("beside it", words, ("case", "claim", "verdict", "pairs of runs"), tuple(rows))
+    return ItemResult("beside it", words, ("case", "claim", "verdict", "pairs of runs"), tuple(rows))
 
 
-def _show_noise(found: Found) -> Shown:
+def _show_noise(found: Found) -> ItemResult:
     rows = []
     for records in (1200, 10_000):
         for composition in COMPOSITIONS:
             cells = [f"{noise_of(composition, 100, epsilon, records, 100):.4g}" for epsilon in (0.01, 0.1, 1, 10, 100)]
             rows.append((f"n = {records:,}", composition, *cells))
     columns = ("records", "composition", *(f"ε = {epsilon:g}" for epsilon in (0.01, 0.1, 1, 10, 100)))
-    return Shown("beside it", "by the formulas", columns, tuple(rows))
+    return ItemResult("beside it", "by the formulas", columns, tuple(rows))
 
 
 def _printed(value: float | None) -> str:

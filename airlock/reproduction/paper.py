@@ -154,7 +154,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ItemResult:
     """What an item's rows show.
 
     Args:
@@ -193,12 +193,12 @@ class Item:
     title: str
     printed: str
     trials: Callable[[bool], Sequence[Trial]]
-    show: Callable[[Found], Shown]
+    show: Callable[[Found], ItemResult]
 
 
 def absent(name: str, title: str, why: str) -> Item:
     """An item that cannot be run, and why."""
-    return Item(name, title, "", lambda quick: (), lambda found: Shown("cannot be had", why))
+    return Item(name, title, "", lambda quick: (), lambda found: ItemResult("cannot be had", why))
 
 
 @dataclass(frozen=True)

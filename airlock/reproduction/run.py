@@ -29,7 +29,7 @@ from airlock.bundle.files import output_error, replace_file
 from airlock.data.sources import named
 from airlock.errors import ConfigError, OutputError
 from airlock.reproduction import answers
-from airlock.reproduction.paper import Found, Item, KeptRow, Paper, Shown, Workplace
+from airlock.reproduction.paper import Found, Item, ItemResult, KeptRow, Paper, Workplace
 from airlock.training import Run
 from airlock.training.devices import choose_device
 
@@ -53,7 +53,7 @@ class Reproduced:
     paper: Paper
     page: Path
     rows: Path
-    shown: dict[str, Shown]
+    shown: dict[str, ItemResult]
     ran: int
     left: int
 
@@ -176,7 +176,11 @@ class _Rows:
                 "another run of this paper",
                 do="Wait for it, or name another --out.",
             ) from error
-        self._read()
+        try:
+            self._read()
+        except OutputError:
+            self._file.close()
+            raise
         return self
 
     def __exit__(self, *how: object) -> None:

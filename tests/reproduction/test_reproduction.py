@@ -1,0 +1,141 @@
+"""The papers' tables and figures: rows are kept, runs go on where they were, and pages follow from rows alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+from airlock.errors import ConfigError, OutputError
+from airlock.papers.answers.formulas import advanced_noise
+from airlock.reproduction import PAPERS, Found, KeptRow, Trial, rendered, reproduce
+from airlock.reproduction.paper import Spread, compared
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "docs/results/reproduced"
+ANSWERS = PAPERS["answers"]
+
+
+def kept_rows(path: Path) -> tuple[KeptRow, ...]:
+    return tuple(map(KeptRow.from_json, path.read_text("utf-8").splitlines()))
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    """A made-up file in the form of Location-30: its label is plain from its bits."""
+    chance = np.random.default_rng(0)
+    y = chance.integers(0, 30, 1500)
+    bits = chance.random((1500, 446)) < 0.1
+    bits[np.arange(1500), y * 10] = True
+    lines = [",".join(map(str, [label + 1, *row.astype(int)])) for label, row in zip(y.tolist(), bits, strict=True)]
+    folder = tmp_path / "data" / "location30"
+    folder.mkdir(parents=True)
+    (folder / "bangkok").write_text("\n".join(lines) + "\n")
+    return tmp_path / "data"
+
+
+def test_a_quick_run_keeps_its_rows_goes_on_where_it_was_and_writes_the_page(location: Path, tmp_path: Path) -> None:
+    out, told = tmp_path / "out", list[str]()
+    found = reproduce("answers", out, ["table-5"], quick=True, data_dir=location, device="cpu", say=told.append)
+    rows = kept_rows(found.rows)
+    assert [row.trial.experiment for row in rows] == ["network", "network", "leakage"]
+    assert all(0.0 <= row.figures[name] <= 1.0 for row in rows[:2] for name in ("own", "others"))
+    assert rows[0].figures["own"] > 0.9  # it was trained
+    assert -1.0 <= rows[2].figures["leakage"] <= 1.0
+    assert (found.ran, found.left) == (3, 11)  # the other data sets are not here
+    assert found.shown["table-5"].status == "in part"
+    page = found.page.read_text("utf-8")
+    assert "This is the quick version" in page
+    assert f"{rows[0].figures['own']:.4f}" in page
+    with found.rows.open("a") as file:  # as a crash leaves it
+        file.write('{"experiment": "netw')
+    again = reproduce("answers", out, ["table-5"], quick=True, data_dir=location, device="cpu")
+    assert (again.ran, again.left) == (0, 11)
+    assert kept_rows(again.rows) == rows
+    assert again.page.read_text("utf-8") == page
+
+
+def test_a_paper_an_item_and_rows_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="found 'twn'"):
+        reproduce("twn", tmp_path)
+    with pytest.raises(ConfigError, match="found 'table-55'"):
+        reproduce("answers", tmp_path, ["table-55"])
+    (tmp_path / "answers.jsonl").write_text('{"experiment": "network"}\n')
+    with pytest.raises(OutputError, match=r"a row in line 1"):
+        reproduce("answers", tmp_path, ["table-6"], device="cpu")
+
+
+def test_one_run_at_a_time_writes_the_rows(tmp_path: Path) -> None:
+    from airlock.reproduction.run import _Rows
+
+    with _Rows(tmp_path, tmp_path / "answers.jsonl"), pytest.raises(OutputError, match="another run"):
+        reproduce("answers", tmp_path, ["table-6"], device="cpu")
+
+
+def test_no_trial_is_run_under_two_names_and_every_experiment_is_there() -> None:
+    for quick in (False, True):
+        trials = [trial for item in ANSWERS.items for trial in item.trials(quick)]
+        assert {trial.experiment for trial in trials} == set(ANSWERS.experiments)
+        assert len({trial.key for trial in trials}) == len(set(trials))
+    small = [trial for trial in trials if "data" in dict(trial.settings)]
+    assert all(trial["small"] is True for trial in small)
+
+
+def test_a_row_survives_the_file() -> None:
+    row = KeptRow(Trial.of("noise", 3, data="mnist", epsilon=0.1), {"loss": 0.25}, "abc+", "CPU, torch 2", 1.5)
+    assert KeptRow.from_json(row.to_json()) == row
+    with pytest.raises(ValueError, match="no row"):
+        KeptRow.from_json(json.dumps({"experiment": "noise"}))
+
+
+def test_a_status_follows_from_how_far_apart_the_figures_are() -> None:
+    near, far = ("a", 0.5, Spread((0.50, 0.52))), ("b", 0.5, Spread((0.6,)))
+    assert compared([near], 0.02) == ("reproduced", "within 0.01")
+    assert compared([near, far], 0.02) == ("differs", "1 of 2 figures within 0.02; not b by 0.1")
+    assert compared([near, ("c", 0.5, None)], 0.02)[0] == "in part"
+    assert compared([("c", 0.5, None)], 0.02) == ("not run", "")
+
+
+def test_sensitivities_are_the_papers_to_the_last_place_but_for_purchase_2() -> None:
+    shown = next(item for item in ANSWERS.items if item.name == "table-6").show(Found(()))
+    assert shown.status == "differs"
+    assert shown.words.startswith("42 of 44 figures")
+    assert shown.words.count("Purchase-2,") == 2
+
+
+def test_the_noise_of_advanced_composition_solves_what_it_says() -> None:
+    epochs, delta = 100, 1e-5
+    for epsilon in (0.1, 1.0, 10.0):
+        log = math.log(2 / delta)
+        each = brentq(lambda e: e * math.sqrt(2 * epochs * log) + epochs * e * e - epsilon, 0, epsilon)  # noqa: B023
+        noise = math.sqrt(2 * math.log(1.25 * 2 * epochs / delta)) / each
+        assert advanced_noise(epochs, epsilon, delta) == pytest.approx(noise, rel=1e-9)
+
+
+def test_the_page_in_the_docs_is_what_its_rows_give() -> None:
+    found = Found(kept_rows(KEPT / "answers.jsonl"))
+    assert (KEPT / "answers.md").read_text("utf-8") == rendered(ANSWERS, found)
+    assert not {row.trial.key for row in found.rows} - {
+        trial.key for item in ANSWERS.items for trial in item.trials(False)
+    }
+    assert all("+" not in row.commit for row in found.rows)  # run from what is committed
+
+
+def test_the_command_lists_runs_and_tells(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from airlock.cli import app
+
+    run = CliRunner().invoke(app, ["reproduce", "list", "--json"])
+    assert run.exit_code == 0
+    assert {"answers"} == {row["paper"] for row in json.loads(run.stdout)}
+    line = ["reproduce", "answers", "--only", "table-6,figure-4", "--out", str(tmp_path), "--device", "cpu", "--json"]
+    run = CliRunner().invoke(app, line)
+    assert run.exit_code == 0
+    said = json.loads(run.stdout)
+    assert [item["status"] for item in said["items"]] == ["differs", "cannot be had"]
+    assert Path(said["page"]).is_file()
