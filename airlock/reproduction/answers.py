@@ -467,7 +467,7 @@ def _show_figure(found: Found, name: str) -> ItemResult:
         *((f"Algorithm 1, {kind}", "noise", {"noise": kind}) for kind in NOISES),
         *((f"DP-SGD, {each}", "dp-sgd", {"composition": each}) for each in compositions),
     ]
-    rows, pairs, there, wanted = [], [], 0, 0
+    rows, pairs, there, wanted, seeds = [], [], 0, 0, len(_seeds(name, found.quick))
     for figure, words in (("loss", "accuracy loss"), ("leakage", "leakage")):
         if figure == "leakage" and name in NO_ATTACK:
             continue
@@ -476,6 +476,7 @@ def _show_figure(found: Found, name: str) -> ItemResult:
             for epsilon in epsilons:
                 ours = found.figure(experiment, figure, data=name, epsilon=epsilon, **settings, **small)
                 wanted, there = wanted + 1, there + (ours is not None)
+                seeds = min(seeds, len(ours.values)) if ours else seeds
                 cells.append(NOT_RUN if ours is None else f"{ours.mean:.3f}")
                 printed = FIGURE_3.get(str(settings.get("noise")), {}).get(epsilon)
                 if name == "location30" and figure == "loss" and printed is not None:
@@ -487,15 +488,17 @@ def _show_figure(found: Found, name: str) -> ItemResult:
     columns = ("", "", *(f"ε = {epsilon:g}" for epsilon in epsilons))
     if there == 0:
         return ItemResult("not run")
+    many = len(_seeds(name, found.quick))
+    told = "" if seeds == many else f"; {seeds} of {many} seeds"
     if there < wanted:
-        return ItemResult("in part", f"{there} of {wanted} points", columns, tuple(rows))
+        return ItemResult("in part", f"{there} of {wanted} points{told}", columns, tuple(rows))
     if not pairs:
         return ItemResult(
-            "in part", "the paper prints curves without numbers; all points are here", columns, tuple(rows)
+            "in part", f"the paper prints curves without numbers; all points are here{told}", columns, tuple(rows)
         )
     status, words = compared(pairs, 0.03)
     return ItemResult(
-        status, f"{words} (Algorithm 1's accuracy loss, read off the paper's curves)", columns, tuple(rows)
+        status, f"{words} (Algorithm 1's accuracy loss, read off the paper's curves){told}", columns, tuple(rows)
     )
 
 
