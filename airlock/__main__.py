@@ -1,4 +1,4 @@
-"""What the command `airlock` and `python -m airlock` start: the command line, also if Ctrl-C comes while it is loaded."""
+"""What the command `airlock` and `python -m airlock` start: the command line, also if Ctrl-C comes early."""
 
 from __future__ import annotations
 
